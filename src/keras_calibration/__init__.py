@@ -1,0 +1,10 @@
+"""Calibrated probabilities for Keras models.
+
+Right for every segment (`layers`, `models`), told apart from seed noise (`metrics`, `callbacks`,
+`seeds`), shipped as one SavedModel (`export_savedmodel`).
+"""
+
+from keras_calibration import callbacks as callbacks
+from keras_calibration import seeds as seeds
+
+__version__ = "0.1.0.dev0"

@@ -1,0 +1,3 @@
+"""Keras callbacks that record runs and compare them over seeds."""
+
+from keras_calibration.callbacks.seed_variance import SeedVariance as SeedVariance

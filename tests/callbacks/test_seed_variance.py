@@ -1,0 +1,254 @@
+import csv
+import hashlib
+import importlib.metadata
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration.callbacks import SeedVariance
+from keras_calibration.seeds import Ledger
+
+X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+Y = (X.sum(axis=1, keepdims=True) > 0).astype("float32")
+
+
+def make_model(seed):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="binary_crossentropy")
+    return model
+
+
+def train(ledger, seed, y=Y, after=(), epochs=3, pipeline="small", fit=(), verbose=0, **arguments):
+    """Trains one seed and returns its history, as the user sees it."""
+    callback = SeedVariance(ledger, pipeline, seed, verbose=verbose, **arguments)
+    options = {"validation_data": (X, Y), **dict(fit)}
+    history = make_model(seed).fit(
+        X, y, epochs=epochs, verbose=0, callbacks=[callback, *after], **options
+    )
+    return history.history
+
+
+class Fail(keras.callbacks.Callback):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            raise self.error
+
+
+def test_statistics_over_three_seeds_agree_with_numpy(tmp_path):
+    histories = [train(tmp_path, seed) for seed in (1, 2, 3)]
+    for count, history in enumerate(histories, start=1):
+        assert history["seed/count"] == [float(count)] * 3
+        assert history["seed/num_diverged"] == [0.0] * 3
+        for name in ("loss", "val_loss"):
+            values = np.array([earlier[name] for earlier in histories[:count]], np.float64)
+            reference = {
+                "mean": values.mean(axis=0),
+                "std": values.std(axis=0, ddof=1) if count > 1 else [math.nan] * 3,
+                "min": values.min(axis=0),
+                "max": values.max(axis=0),
+            }
+            for statistic, expected in reference.items():
+                found = history[f"seed/{name}_{statistic}"]
+                assert all(type(value) is float for value in found)
+                np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_record_of_a_run(tmp_path):
+    initial = make_model(5).get_weights()
+    history = train(Ledger(tmp_path), 5, configuration={"units": [1]}, epochs=2)
+    (run,) = Ledger(tmp_path).runs("small")
+    assert (run["seed"], run["status"], run["epochs"]) == (5, "finished", [0, 1])
+    assert run["metrics"] == {name: history[name] for name in ("loss", "val_loss")}
+    assert run["configuration"] == {"units": [1]}
+    assert run["backend"] == keras.backend.backend()
+    packages = ("keras", "tensorflow", "numpy", "keras-calibration")
+    assert run["versions"] == {name: importlib.metadata.version(name) for name in packages}
+    weights = b"".join(weight.tobytes() for weight in initial)
+    assert run["initial_weights"] == hashlib.sha256(weights).hexdigest()
+
+
+def test_monitor_chooses_the_metrics(tmp_path):
+    history = train(tmp_path, 1, monitor=["val_loss"])
+    assert [name for name in history if name.startswith("seed/")] == [
+        "seed/count",
+        "seed/num_diverged",
+        *(f"seed/val_loss_{statistic}" for statistic in ("mean", "std", "min", "max")),
+    ]
+    assert list(Ledger(tmp_path).runs()[0]["metrics"]) == ["val_loss"]
+
+
+def test_other_pipelines_are_left_out(tmp_path):
+    train(tmp_path, 1, pipeline="other", epochs=1)
+    assert train(tmp_path, 2, epochs=1)["seed/count"] == [1.0]
+
+
+def test_callbacks_after_it_see_the_keys(tmp_path):
+    stopping = keras.callbacks.EarlyStopping("seed/count", mode="max", patience=1)
+    logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    history = train(tmp_path / "runs", 1, after=[logger, stopping], epochs=9)
+    # The count does not rise after the first epoch.
+    assert len(history["loss"]) == 2
+    with (tmp_path / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for name, values in history.items():
+        np.testing.assert_array_equal([float(row[name]) for row in rows], values)
+
+
+def test_two_callbacks_do_not_monitor_each_other(tmp_path):
+    second = SeedVariance(tmp_path / "second", "small", 1, verbose=0)
+    history = train(tmp_path / "first", 1, after=[second], epochs=1)
+    assert not any(name.startswith("seed/seed/") for name in history)
+    for folder in ("first", "second"):
+        assert set(Ledger(tmp_path / folder).runs()[0]["metrics"]) == {"loss", "val_loss"}
+
+
+def test_epochs_that_earlier_runs_lack(tmp_path):
+    first = train(tmp_path, 1, epochs=1)
+    second = train(tmp_path, 2, epochs=3)
+    assert second["seed/count"] == [2.0, 1.0, 1.0]
+    assert second["seed/loss_max"][0] == max(first["loss"][0], second["loss"][0])
+    assert second["seed/loss_mean"][1:] == second["loss"][1:]
+    assert np.isnan(second["seed/loss_std"]).tolist() == [False, True, True]
+    later = train(tmp_path, 3, epochs=5, fit={"initial_epoch": 2})
+    assert later["seed/count"] == [2.0, 1.0, 1.0]
+    assert later["seed/loss_min"][0] == min(second["loss"][2], later["loss"][0])
+
+
+def test_metrics_not_measured_in_every_epoch(tmp_path):
+    for seed in (1, 2):
+        history = train(tmp_path, seed, epochs=4, fit={"validation_freq": 2})
+    first, second = (run["metrics"]["val_loss"] for run in Ledger(tmp_path).runs())
+    assert [value is None for value in first] == [True, False, True, False]
+    means = [np.mean([first[1], second[1]]), math.nan, np.mean([first[3], second[3]])]
+    np.testing.assert_allclose(history["seed/val_loss_mean"], means, rtol=1e-12)
+    assert history["seed/count"] == [2.0] * 4
+
+
+def test_metrics_that_an_earlier_run_did_not_monitor(tmp_path):
+    train(tmp_path, 1, monitor=["loss"])
+    history = train(tmp_path, 2)
+    assert history["seed/count"] == [2.0] * 3
+    assert history["seed/val_loss_mean"] == history["val_loss"]
+
+
+def test_a_diverged_seed_does_not_vanish(tmp_path, capsys):
+    train(tmp_path, 1, y=np.full_like(Y, np.nan))
+    assert [run["status"] for run in Ledger(tmp_path).runs()] == ["diverged"]
+    history = train(tmp_path, 2, verbose=1)
+    assert history["seed/count"] == [2.0] * 3
+    assert history["seed/num_diverged"] == [1.0] * 3
+    assert history["seed/loss_mean"] == history["loss"]
+    assert "seeds: 2, diverged: 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no more data"), KeyboardInterrupt()])
+def test_a_run_that_dies_stays_as_started(tmp_path, capsys, error):
+    with pytest.raises(type(error)):
+        train(tmp_path, 1, after=[Fail(error)])
+    assert [run["status"] for run in Ledger(tmp_path).runs()] == ["started"]
+    assert train(tmp_path, 2, verbose=1)["seed/count"] == [1.0] * 3
+    assert "unfinished runs: 1" in capsys.readouterr().out
+
+
+def test_of_the_runs_with_one_seed_the_latest_counts(tmp_path):
+    train(tmp_path, 1, epochs=1)
+    again = train(tmp_path, 1, epochs=1, y=1.0 - Y)
+    assert again["seed/count"] == [1.0]
+    other = train(tmp_path, 2, epochs=1)
+    assert other["seed/count"] == [2.0]
+    expected = np.mean([again["loss"][0], other["loss"][0]])
+    np.testing.assert_allclose(other["seed/loss_mean"], [expected], rtol=1e-12)
+    assert len(Ledger(tmp_path)) == 3
+
+
+def test_a_callback_can_be_used_again(tmp_path):
+    callback = SeedVariance(tmp_path, "small", 1, verbose=0)
+    model = make_model(1)
+    for epochs in (3, 2):
+        history = model.fit(X, Y, epochs=epochs, verbose=0, callbacks=[callback]).history
+        assert history["seed/count"] == [1.0] * epochs
+    assert [run["epochs"] for run in Ledger(tmp_path).runs()] == [[0, 1, 2], [0, 1]]
+
+
+def test_warns_of_a_seed_that_changes_nothing(tmp_path):
+    train(tmp_path, 1, epochs=1)
+    callback = SeedVariance(tmp_path, "small", 2, verbose=0)
+    with pytest.warns(UserWarning, match=r"seed=2, .* same weights as under the seeds \[1\]"):
+        make_model(1).fit(X, Y, epochs=1, verbose=0, callbacks=[callback])
+
+
+def test_warns_of_metrics_that_keras_numbered(tmp_path):
+    def fit(seed, name):
+        model = make_model(seed)
+        model.compile(loss="binary_crossentropy", metrics=[keras.metrics.AUC(name=name)])
+        callback = SeedVariance(tmp_path, "small", seed, verbose=0)
+        return model.fit(X, Y, epochs=2, verbose=0, callbacks=[callback]).history
+
+    fit(1, "auc")
+    with pytest.warns(UserWarning, match=r"metrics \['auc_1'\], .* they have \['auc'\]"):
+        history = fit(2, "auc_1")
+    assert np.isnan(history["seed/auc_1_std"]).all()
+    assert fit(3, "auc")["seed/count"] == [3.0, 3.0]
+
+
+def test_a_fit_of_no_epochs_is_a_run_without_values(tmp_path):
+    train(tmp_path, 1, epochs=0, verbose=1)
+    assert Ledger(tmp_path).runs()[0]["epochs"] == []
+    assert train(tmp_path, 2, epochs=1)["seed/count"] == [1.0]
+
+
+def test_prints_a_table_over_the_last_values(tmp_path, capsys):
+    histories = [train(tmp_path, seed, epochs=seed, verbose=1) for seed in (1, 2, 3)]
+    lines = capsys.readouterr().out.splitlines()[-4:]
+    title = "Pipeline 'small', last value of each run; seeds: 3, diverged: 0, unfinished runs: 0"
+    assert lines[0] == title
+    assert lines[1].split() == ["metric", "count", "mean", "std", "min", "max"]
+    assert len({len(line) for line in lines[1:]}) == 1
+    for line, name in zip(lines[2:], ("loss", "val_loss"), strict=True):
+        last = [history[name][-1] for history in histories]
+        found = line.split()
+        assert found[:2] == [name, "3"]
+        expected = [np.mean(last), np.std(last, ddof=1), min(last), max(last)]
+        np.testing.assert_allclose(list(map(float, found[2:])), expected, rtol=1e-5)
+
+
+def test_prints_nothing_when_not_verbose(tmp_path, capsys):
+    train(tmp_path, 1, verbose=0)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_monitored_name_must_be_in_the_logs(tmp_path):
+    with pytest.raises(ValueError, match=r"lack \['val_auc'\].*'loss', 'val_loss'"):
+        train(tmp_path, 1, monitor=["loss", "val_auc"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pipeline": ""}, "expected a non-empty string"),
+        ({"seed": "one"}, "seed='one'; expected an int"),
+        ({"monitor": "loss"}, r"pass monitor=\['loss'\]"),
+        ({"configuration": object()}, "which JSON cannot hold"),
+    ],
+)
+def test_refuses_wrong_arguments_before_training(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SeedVariance(**{"ledger": tmp_path, "pipeline": "small", "seed": 1, **arguments})
+
+
+def test_a_damaged_ledger_is_refused_before_training(tmp_path):
+    (tmp_path / "foreign.json").write_text("{")
+    with pytest.raises(ValueError, match=r"foreign\.json', which is no record"):
+        train(tmp_path, 1)
+
+
+def test_has_no_batch_hooks():
+    hooks = [name for name in vars(SeedVariance) if name.startswith("on_")]
+    assert hooks == ["on_train_begin", "on_epoch_end", "on_train_end"]
