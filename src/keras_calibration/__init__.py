@@ -5,6 +5,8 @@ Right for every segment (`layers`, `models`), told apart from seed noise (`metri
 """
 
 from keras_calibration import callbacks as callbacks
+from keras_calibration import datasets as datasets
+from keras_calibration import plots as plots
 from keras_calibration import seeds as seeds
 
 __version__ = "0.1.0.dev0"

@@ -1,0 +1,100 @@
+"""One binary classification table, split into train, development and test."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+PARTS = ("train", "development", "test")
+
+
+def split_parts(num_rows: int) -> dict[str, slice]:
+    """The 60/20/20 split of rows that already stand in split order.
+
+    The borders are `int(0.6 * num_rows)` and `int(0.8 * num_rows)`.
+
+    Args:
+        num_rows: Number of rows, at least 5, so that no part is empty.
+
+    Returns:
+        The slice of the rows of `"train"`, `"development"` and `"test"`.
+
+    Raises:
+        ValueError: If there are fewer than 5 rows.
+
+    Example:
+        >>> split_parts(10)["development"]
+        slice(6, 8, None)
+    """
+    if num_rows < 5:
+        raise ValueError(
+            f"{num_rows} rows cannot be split into train, development and test: "
+            "expected at least 5. Give more rows."
+        )
+    borders = (0, int(0.6 * num_rows), int(0.8 * num_rows), num_rows)
+    return {part: slice(borders[i], borders[i + 1]) for i, part in enumerate(PARTS)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Features, labels and split of one binary classification table.
+
+    The n rows stand in split order (train first, then development, then test), so that a
+    part is a slice and costs no copy.
+
+    Args:
+        name: Name of the table.
+        features: Column name to array of shape `(n,)`: categorical columns int32 ids in
+            `[0, num_values[column])`, numeric columns float32 with NaN for missing.
+        labels: 0 or 1, float32 of shape `(n,)`.
+        num_values: Number of ids of each categorical column.
+        numeric: Names of the numeric columns.
+        fields: Names of the categorical columns whose field errors matter; the first is the
+            main field.
+        parts: The slice of the rows of `"train"`, `"development"` and `"test"`.
+        rows: Row in the source, 0-based and before any filter, int64 of shape `(n,)`.
+        vocabularies: Column name to the text of each id, for the columns where it is known.
+        probabilities: True probabilities where they are known, float64 of shape `(n,)`.
+
+    Example:
+        >>> from keras_calibration.datasets import generate_click_log
+        >>> table = generate_click_log(num_rows=1000)
+        >>> features, labels = table.part("development")
+        >>> features["site_id"].shape, labels.shape
+        ((200,), (200,))
+        >>> table.fields[0]
+        'site_id'
+    """
+
+    name: str
+    features: Mapping[str, NDArray[np.generic]]
+    labels: NDArray[np.float32]
+    num_values: Mapping[str, int]
+    numeric: tuple[str, ...]
+    fields: tuple[str, ...]
+    parts: Mapping[str, slice]
+    rows: NDArray[np.int64]
+    vocabularies: Mapping[str, tuple[str, ...]]
+    probabilities: NDArray[np.float64] | None = None
+
+    def part(self, name: str) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.float32]]:
+        """Features and labels of one part, as views.
+
+        Args:
+            name: `"train"`, `"development"` or `"test"`.
+
+        Returns:
+            The dict of feature arrays and the labels, all of shape `(rows of the part,)`.
+
+        Raises:
+            ValueError: If there is no such part.
+        """
+        if name not in self.parts:
+            raise ValueError(
+                f"Table {self.name!r} has no part {name!r}: expected one of {list(self.parts)}."
+            )
+        rows = self.parts[name]
+        return {column: array[rows] for column, array in self.features.items()}, self.labels[rows]

@@ -1,0 +1,17 @@
+"""Pictures of calibration: reliability curves, and errors by field value."""
+
+from keras_calibration.plots.field_display import FieldDisplay
+from keras_calibration.plots.rates import Rates, bin_by_mass, group_rates, wilson_interval
+from keras_calibration.plots.reliability_display import ReliabilityDisplay
+from keras_calibration.plots.style import STYLES, CurveStyle
+
+__all__ = [
+    "STYLES",
+    "CurveStyle",
+    "FieldDisplay",
+    "Rates",
+    "ReliabilityDisplay",
+    "bin_by_mass",
+    "group_rates",
+    "wilson_interval",
+]

@@ -1,0 +1,218 @@
+"""Predicted and observed rates by group, with intervals: the mathematics of the pictures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+class Rates(NamedTuple):
+    """Predicted and observed rate of each of G groups; arrays of shape `(G,)`.
+
+    Args:
+        predicted: Weighted mean of the predicted probabilities, float64; NaN where empty.
+        observed: Weighted mean of the labels, float64; NaN where empty.
+        lower: Lower end of the 95 % Wilson interval of the observed rate, float64.
+        upper: Upper end of it.
+        num_rows: Number of rows, int64.
+    """
+
+    predicted: NDArray[np.float64]
+    observed: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    num_rows: NDArray[np.int64]
+
+
+def wilson_interval(
+    rate: ArrayLike, num_rows: ArrayLike, confidence: float = 0.95
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The Wilson score interval of a binomial rate.
+
+    The ends are the two rates q that solve `(rate - q)² = z² q (1 - q) / n`:
+    `(rate + z²/2n ± z sqrt(rate (1 - rate) / n + z²/4n²)) / (1 + z²/n)`, z the normal
+    quantile of `(1 + confidence) / 2`.
+
+    Args:
+        rate: Observed rates in [0, 1].
+        num_rows: Numbers of rows n behind them, or effective numbers where rows have weights.
+            Where it is 0, the interval is [0, 1].
+        confidence: Coverage of the interval, in (0, 1).
+
+    Returns:
+        Lower and upper ends, float64, of the broadcast shape.
+
+    Example:
+        >>> lower, upper = wilson_interval(0.0, 10)
+        >>> print(f"{lower:.3f} {upper:.3f}")
+        0.000 0.278
+
+    Source: Wilson (1927), "Probable inference, the law of succession, and statistical
+    inference".
+    """
+    z_squared = statistics.NormalDist().inv_cdf((1.0 + confidence) / 2.0) ** 2
+    rate, num_rows = np.broadcast_arrays(
+        np.asarray(rate, np.float64), np.asarray(num_rows, np.float64)
+    )
+    # Multiplied through by n, so that no rows need no special case; their rate may be NaN.
+    rate = np.where(num_rows > 0.0, rate, 0.5)
+    centre = num_rows * rate + z_squared / 2.0
+    half_width = np.sqrt(z_squared * (num_rows * rate * (1.0 - rate) + z_squared / 4.0))
+    scale = num_rows + z_squared
+    lower = np.clip((centre - half_width) / scale, 0.0, 1.0)
+    return lower, np.clip((centre + half_width) / scale, 0.0, 1.0)
+
+
+def bin_by_mass(
+    probabilities: ArrayLike, num_bins: int, sample_weight: ArrayLike | None = None
+) -> NDArray[np.int64]:
+    """Puts rows into bins of equal mass in the order of their probabilities.
+
+    Equal probabilities share a bin: with W the total weight, a distinct value with weight w
+    and weight b below it goes to bin `floor(num_bins (b + w/2) / W)`. Bins left empty by
+    ties are dropped and the rest renumbered.
+
+    Args:
+        probabilities: Shape `(n,)`; logits give the same bins.
+        num_bins: Number of bins wished for, at least 1.
+        sample_weight: Row weights, shape `(n,)`; 1 each if not given.
+
+    Returns:
+        The bin of each row, int64 of shape `(n,)`.
+
+    Raises:
+        ValueError: If `num_bins` is below 1.
+
+    Example:
+        >>> bin_by_mass([0.1, 0.9, 0.2, 0.3], 2)
+        array([0, 1, 0, 1])
+    """
+    if num_bins < 1:
+        raise ValueError(f"num_bins is {num_bins}: expected at least 1.")
+    distinct, inverse = np.unique(np.asarray(probabilities), return_inverse=True)
+    weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+    mass = np.bincount(inverse, weights, minlength=distinct.size).astype(np.float64)
+    above = np.cumsum(mass)
+    middle = (above - mass / 2.0) / above[-1]
+    bins = np.minimum(num_bins * middle, num_bins - 1).astype(np.int64)
+    return np.unique(bins, return_inverse=True)[1][inverse].astype(np.int64)
+
+
+def group_rates(
+    labels: ArrayLike,
+    probabilities: ArrayLike,
+    groups: ArrayLike,
+    num_groups: int,
+    sample_weight: ArrayLike | None = None,
+) -> Rates:
+    """Predicted and observed rate of each group of rows.
+
+    With weights w, a group's observed rate is `Σ w y / Σ w`, its predicted rate
+    `Σ w p / Σ w`, and its Wilson interval takes the effective number of rows
+    `(Σ w)² / Σ w²`, which is the number of rows where all weights are equal.
+
+    Args:
+        labels: 0 or 1, shape `(n,)`.
+        probabilities: Predicted probabilities, shape `(n,)`.
+        groups: Group of each row, integers in `[0, num_groups)`, shape `(n,)`.
+        num_groups: Number of groups G.
+        sample_weight: Row weights, shape `(n,)`; 1 each if not given.
+
+    Returns:
+        The `Rates` of the groups.
+
+    Example:
+        >>> rates = group_rates([0, 1, 1], [0.2, 0.6, 0.9], [0, 0, 1], num_groups=2)
+        >>> rates.observed, rates.predicted
+        (array([0.5, 1. ]), array([0.4, 0.9]))
+    """
+    labels, groups = np.asarray(labels, np.float64), np.asarray(groups)
+    weights = np.ones_like(labels) if sample_weight is None else np.asarray(sample_weight)
+
+    def total(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(groups, values, minlength=num_groups).astype(np.float64)
+
+    mass = total(weights)
+    # An empty group has no rate: NaN, without a division by zero.
+    divisor = np.where(mass > 0.0, mass, np.nan)
+    observed = total(weights * labels) / divisor
+    predicted = total(weights * np.asarray(probabilities, np.float64)) / divisor
+    num_effective = np.where(mass > 0.0, mass**2 / np.where(mass > 0.0, total(weights**2), 1.0), 0)
+    lower, upper = wilson_interval(observed, num_effective)
+    num_rows = np.bincount(groups, minlength=num_groups)
+    return Rates(predicted, observed, lower, upper, num_rows)
+
+
+def check_rows(
+    labels: ArrayLike,
+    probabilities: ArrayLike | Mapping[str, ArrayLike],
+    sample_weight: ArrayLike | None,
+) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]], NDArray[np.float64] | None]:
+    """Labels, named probabilities and weights as float64 of shape `(n,)`, all checked.
+
+    Args:
+        labels: 0 or 1, shape `(n,)` or `(n, 1)`.
+        probabilities: Predicted probabilities of that many rows, or a dict of name to such
+            arrays; one array alone is named "predicted".
+        sample_weight: Weights of that many rows, at least 0 and some above; or None.
+
+    Returns:
+        The three, flattened.
+
+    Raises:
+        ValueError: If there are no rows, the numbers of rows differ, or a value is out of
+            range or NaN.
+
+    Example:
+        >>> check_rows([0, 1], [[0.1], [0.8]], None)[1]
+        {'predicted': array([0.1, 0.8])}
+    """
+    flat = np.asarray(labels, np.float64).reshape(-1)
+    if flat.size == 0 or not np.isin(flat, (0.0, 1.0)).all():
+        raise ValueError(
+            f"labels are {np.unique(flat)[:5]}...: expected one or more rows, each 0 or 1. "
+            "Give the labels first, then the probabilities."
+        )
+    if not isinstance(probabilities, Mapping):
+        probabilities = {"predicted": probabilities}
+    curves = {}
+    for name, values in probabilities.items():
+        curves[name] = np.asarray(values, np.float64).reshape(-1)
+        check_num_rows(name, curves[name], flat.size)
+        if not ((curves[name] >= 0.0) & (curves[name] <= 1.0)).all():
+            raise ValueError(
+                f"probabilities {name!r} run from {curves[name].min()} to {curves[name].max()}: "
+                "expected values in [0, 1] without NaN. Apply a sigmoid to logits."
+            )
+    if sample_weight is None:
+        return flat, curves, None
+    weights = np.asarray(sample_weight, np.float64).reshape(-1)
+    check_num_rows("sample_weight", weights, flat.size)
+    if not (weights >= 0.0).all() or not 0.0 < weights.sum() < np.inf:
+        raise ValueError(
+            f"sample_weight runs from {weights.min()} to {weights.max()}: expected finite values "
+            "of at least 0, some above."
+        )
+    return flat, curves, weights
+
+
+def check_num_rows(name: str, values: NDArray[np.generic], num_rows: int) -> None:
+    """Raises if an array has not as many rows as the labels.
+
+    Args:
+        name: What the array is called in the message.
+        values: The array.
+        num_rows: Number of labels.
+
+    Raises:
+        ValueError: If the numbers differ.
+
+    Example:
+        >>> check_num_rows("field_ids", np.zeros(3), 3)
+    """
+    if values.size != num_rows:
+        raise ValueError(f"{name!r} has {values.size} rows: expected {num_rows}, as labels has.")

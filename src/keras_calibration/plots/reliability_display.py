@@ -1,0 +1,140 @@
+"""The reliability picture: observed against predicted rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_calibration.plots.rates import Rates, bin_by_mass, check_rows, group_rates
+from keras_calibration.plots.style import GUIDE_COLOR, STYLES, make_axes, strip_frame
+
+
+class ReliabilityDisplay:
+    """Observed rate against mean predicted probability, in bins of equal mass.
+
+    Rows are ordered by predicted probability and cut into bins of equal total weight (equal
+    probabilities share a bin). A bin is a point at `x = Σ w p / Σ w`, `y = Σ w y / Σ w`, with
+    the 95 % Wilson interval of y; points of a calibrated model lie on the diagonal but for
+    chance. Make one with `from_predictions`.
+
+    Args:
+        curves: Name of each set of probabilities to the `Rates` of its bins.
+
+    Attributes:
+        ax_: Matplotlib axes of the last `plot`.
+        figure_: Its figure.
+
+    Example:
+        >>> generator = np.random.default_rng(0)
+        >>> before = generator.uniform(0.1, 0.9, size=1000)
+        >>> labels = generator.random(1000) < before**2
+        >>> display = ReliabilityDisplay.from_predictions(
+        ...     labels, {"before": before, "after": before**2}, num_bins=5
+        ... )
+        >>> display.curves["before"].num_rows
+        array([200, 200, 200, 200, 200])
+        >>> figure = display.plot().figure_
+        >>> import matplotlib.pyplot as plt
+        >>> plt.close(figure)
+
+    Source: the form follows scikit-learn's `CalibrationDisplay`.
+    """
+
+    ax_: Any
+    figure_: Any
+
+    def __init__(self, curves: Mapping[str, Rates]) -> None:
+        self.curves = dict(curves)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: ArrayLike,
+        probabilities: ArrayLike | Mapping[str, ArrayLike],
+        *,
+        sample_weight: ArrayLike | None = None,
+        num_bins: int = 15,
+    ) -> ReliabilityDisplay:
+        """Computes the bins.
+
+        Args:
+            labels: 0 or 1, shape `(n,)` or `(n, 1)`.
+            probabilities: Predicted probabilities of the same rows, or a dict of name to such
+                arrays, such as `{"before": ..., "after": ...}`. Each has bins of its own.
+            sample_weight: Row weights; 1 each if not given.
+            num_bins: Number of bins; ties may leave fewer.
+
+        Returns:
+            The display, not yet drawn.
+
+        Raises:
+            ValueError: If rows differ in number or values are out of range.
+
+        Example:
+            >>> display = ReliabilityDisplay.from_predictions([0, 1], [0.2, 0.7], num_bins=1)
+            >>> display.curves["predicted"].predicted
+            array([0.45])
+        """
+        flat_labels, named, weights = check_rows(labels, probabilities, sample_weight)
+        curves = {}
+        for name, values in named.items():
+            bins = bin_by_mass(values, num_bins, weights)
+            curves[name] = group_rates(flat_labels, values, bins, int(bins.max()) + 1, weights)
+        return cls(curves)
+
+    def plot(self, ax: Any = None) -> ReliabilityDisplay:
+        """Draws the curves.
+
+        Args:
+            ax: Matplotlib axes to draw on; those of a new figure if not given.
+
+        Returns:
+            The display itself, with `ax_` and `figure_` set.
+
+        Raises:
+            ImportError: If Matplotlib is not installed.
+
+        Example:
+            >>> import matplotlib.pyplot as plt
+            >>> figure, ax = plt.subplots()
+            >>> display = ReliabilityDisplay.from_predictions([0, 1], [0.2, 0.7], num_bins=1)
+            >>> display.plot(ax).ax_ is ax
+            True
+            >>> plt.close(figure)
+        """
+        ax = make_axes(ax, (5.0, 4.6))
+        limit = max(np.nanmax([rates.predicted, rates.upper]) for rates in self.curves.values())
+        limit = min(1.0, 1.04 * float(limit))
+        ax.plot([0.0, limit], [0.0, limit], color=GUIDE_COLOR, linewidth=1.0, zorder=1)
+        for index, (name, rates) in enumerate(self.curves.items()):
+            style = STYLES[index % len(STYLES)]
+            ax.errorbar(
+                rates.predicted,
+                rates.observed,
+                # Rounding may put an end of the interval past its rate of 0 or 1 by an ulp.
+                yerr=np.maximum([rates.observed - rates.lower, rates.upper - rates.observed], 0.0),
+                label=name,
+                color=style.color,
+                marker=style.marker,
+                linestyle=style.linestyle,
+                markersize=4.5,
+                linewidth=1.4,
+                elinewidth=1.0,
+                zorder=2 + index,
+            )
+        ax.set(
+            xlim=(0.0, limit),
+            ylim=(0.0, limit),
+            aspect="equal",
+            xlabel="mean predicted probability",
+            ylabel="observed rate (95 % interval)",
+            title="Reliability, bins of equal mass",
+        )
+        if len(self.curves) > 1:
+            ax.legend(loc="upper left", frameon=False)
+        strip_frame(ax)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self

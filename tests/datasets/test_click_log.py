@@ -1,0 +1,111 @@
+"""The generated click log: reproducible, in the promised form, and drifting as promised."""
+
+import numpy as np
+import pytest
+
+from keras_calibration.datasets import generate_click_log
+
+
+@pytest.fixture(scope="module")
+def table():
+    return generate_click_log(num_rows=100_000, seed=3)
+
+
+def test_same_seed_gives_the_same_table_and_another_seed_another():
+    first, again, other = (generate_click_log(2000, seed) for seed in (5, 5, 6))
+    for column in first.features:
+        np.testing.assert_array_equal(first.features[column], again.features[column])
+    np.testing.assert_array_equal(first.labels, again.labels)
+    np.testing.assert_array_equal(first.probabilities, again.probabilities)
+    assert not np.array_equal(first.features["site_id"], other.features["site_id"])
+
+
+def test_global_random_state_is_neither_read_nor_changed():
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    generate_click_log(1000)
+    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+
+
+def test_columns_have_the_promised_types_and_ranges(table):
+    assert table.fields[0] == "site_id"
+    assert set(table.features) == {*table.num_values, *table.numeric}
+    for column, num_values in table.num_values.items():
+        ids = table.features[column]
+        assert ids.dtype == np.int32
+        assert ids.min() >= 0
+        assert ids.max() < num_values
+    for column in table.numeric:
+        assert table.features[column].dtype == np.float32
+    missing = np.isnan(table.features["days_since_visit"])
+    assert 0.14 < missing.mean() < 0.16
+    assert table.labels.dtype == np.float32
+    assert set(np.unique(table.labels)) == {0.0, 1.0}
+    assert table.probabilities.dtype == np.float64
+
+
+def test_split_is_chronological_and_covers_every_row_once(table):
+    sizes = {part: len(table.part(part)[1]) for part in table.parts}
+    assert sizes == {"train": 60_000, "development": 20_000, "test": 20_000}
+    np.testing.assert_array_equal(table.rows, np.arange(100_000))
+
+
+def test_labels_follow_the_true_probabilities(table):
+    # By decile of the truth, the observed rate is within 4.5 standard errors.
+    order = np.argsort(table.probabilities)
+    for rows in np.array_split(order, 10):
+        truth = table.probabilities[rows]
+        error = np.sqrt(np.sum(truth * (1.0 - truth))) / rows.size
+        assert abs(table.labels[rows].mean() - truth.mean()) < 4.5 * error
+
+
+def test_ids_are_skewed_and_some_appear_only_after_the_redesign(table):
+    train = np.bincount(table.part("train")[0]["site_id"], minlength=500)
+    test = np.bincount(table.part("test")[0]["site_id"], minlength=500)
+    assert train[0] > 20 * train[498]
+    # The switch is smooth, so a few rows about t = 0.6 see the new ids early.
+    assert train[9::10].sum() < 0.003 * train.sum()
+    assert test[9::10].sum() > 0.05 * test.sum()
+
+
+def test_base_rate_rises_at_the_redesign_and_then_stays(table):
+    train, development, test = (
+        table.probabilities[table.parts[part]].mean() for part in ("train", "development", "test")
+    )
+    assert 0.03 < train < 0.09
+    assert development > 1.4 * train
+    assert abs(test / development - 1.0) < 0.15
+
+
+def test_without_drift_the_base_rate_stays():
+    table = generate_click_log(num_rows=50_000, seed=1, drift=0.0)
+    train, test = (table.probabilities[table.parts[part]].mean() for part in ("train", "test"))
+    assert abs(test / train - 1.0) < 0.1
+
+
+def test_bias_by_site_learnt_on_development_holds_on_test(table):
+    # A model that knows the truth of the training period: what moved, by site, moved alike.
+    still = generate_click_log(num_rows=100_000, seed=3, drift=0.0)
+
+    def logit(probabilities):
+        return np.log(probabilities / (1.0 - probabilities))
+
+    moved = logit(table.probabilities) - logit(still.probabilities)
+    sites = {part: table.part(part)[0]["site_id"] for part in table.parts}
+    frequent = np.flatnonzero(np.bincount(sites["development"], minlength=500) > 100)
+    means = [
+        [moved[table.parts[part]][sites[part] == site].mean() for site in frequent]
+        for part in ("development", "test")
+    ]
+    assert np.std(means[0]) > 0.25
+    assert np.corrcoef(means)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize("num_rows", [-1, 0, 4])
+def test_too_few_rows_are_refused(num_rows):
+    with pytest.raises(ValueError, match=f"{num_rows} rows cannot be split"):
+        generate_click_log(num_rows)
+
+
+def test_an_unknown_part_is_refused(table):
+    with pytest.raises(ValueError, match="no part 'validation': expected one of"):
+        table.part("validation")
