@@ -49,6 +49,7 @@ def test_statistics_over_three_seeds_agree_with_numpy(tmp_path):
         for name in ("loss", "val_loss"):
             values = np.array([earlier[name] for earlier in histories[:count]], np.float64)
             reference = {
+                "count": [count] * 3,
                 "mean": values.mean(axis=0),
                 "std": values.std(axis=0, ddof=1) if count > 1 else [math.nan] * 3,
                 "min": values.min(axis=0),
@@ -79,7 +80,7 @@ def test_monitor_chooses_the_metrics(tmp_path):
     assert [name for name in history if name.startswith("seed/")] == [
         "seed/count",
         "seed/num_diverged",
-        *(f"seed/val_loss_{statistic}" for statistic in ("mean", "std", "min", "max")),
+        *(f"seed/val_loss_{statistic}" for statistic in ("count", "mean", "std", "min", "max")),
     ]
     assert list(Ledger(tmp_path).runs()[0]["metrics"]) == ["val_loss"]
 

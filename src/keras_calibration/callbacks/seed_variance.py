@@ -15,7 +15,7 @@ from keras_calibration.seeds.ledger import Ledger, validate_record
 from keras_calibration.seeds.statistics import summarize
 
 _PREFIX = "seed/"
-_STATISTICS = ("mean", "std", "min", "max")
+_STATISTICS = ("count", "mean", "std", "min", "max")
 _PACKAGES = ("keras", "tensorflow", "numpy", "keras-calibration")
 
 
@@ -27,9 +27,10 @@ class SeedVariance(keras.callbacks.Callback):
     of each epoch it takes the monitored metrics of this run, and of the earlier runs of the same
     pipeline at the same epoch, and adds to the epoch's logs, all as floats:
 
-    - `seed/{metric}_mean`, `_std`, `_min`, `_max`: over the finite values x₁ … xₘ, one for each
-      seed, the mean x̄, the sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and the range;
-      NaN where not defined, so the standard deviation of the first seed;
+    - `seed/{metric}_count`, `_mean`, `_std`, `_min`, `_max`: over the finite values x₁ … xₘ, one
+      for each seed, the number m, the mean x̄, the sample standard deviation
+      √(Σ (xᵢ − x̄)² / (m − 1)) and the range; NaN where not defined, so the standard deviation of
+      the first seed;
     - `seed/count`: the seeds that reached this epoch, this run's included;
     - `seed/num_diverged`: those of them with a monitored value that is NaN or infinite there. Such
       a value enters no statistic.
@@ -231,11 +232,11 @@ class SeedVariance(keras.callbacks.Callback):
             f"Pipeline {self._record['pipeline']!r}, last value of each run; seeds: {len(rows)}, "
             f"diverged: {self._num_diverged(rows)}, unfinished runs: {self._num_unfinished}"
         )
-        cells = [["metric", "count", *_STATISTICS]]
+        cells = [["metric", *_STATISTICS]]
         for name in self._metrics:
             summary = _summarize_metric(name, rows)
             figures = [f"{summary[statistic]:.6g}" for statistic in _STATISTICS]
-            cells.append([name, str(summary["count"]), *figures])
+            cells.append([name, *figures])
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [
             "  ".join([name.ljust(widths[0]), *map(str.rjust, figures, widths[1:])])
