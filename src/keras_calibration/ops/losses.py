@@ -1,0 +1,56 @@
+"""Log loss from logits, and logits from probabilities, without overflow."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+# A float32 sigmoid is exactly 1 from a logit of about 17 on; the largest float32 below 1 is as far
+# as such a probability tells, and the smallest normal number as far as an exact 0 does.
+LARGEST_PROBABILITY = float(np.nextafter(np.float32(1), np.float32(0)))
+SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
+
+
+def log_loss_from_logits(labels: Any, logits: Any) -> Any:
+    """Log loss of each row: `(1 - y) softplus(l) + y softplus(-l)`.
+
+    It equals `-[y log σ(l) + (1 - y) log(1 - σ(l))]` and is right for any finite logit, where the
+    same formula on probabilities loses the rows that the sigmoid rounds to 0 or 1, and
+    `softplus(l) - y l` the small losses of confident predictions.
+
+    Args:
+        labels: Labels y in [0, 1], any shape.
+        logits: Logits l of the same shape and dtype.
+
+    Returns:
+        The losses in nats, of the shape of `logits`.
+
+    Example:
+        >>> float(log_loss_from_logits(1.0, -20.0))
+        20.0
+    """
+    return (1 - labels) * ops.softplus(logits) + labels * ops.softplus(-logits)
+
+
+def logits_from_probabilities(probabilities: Any) -> Any:
+    """Logit of a probability: `log p - log(1 - p)`.
+
+    A probability nearer to 0 or 1 than any normal float32 is taken as that float32, also in float64
+    (most of them were float32 once), so that the logit is finite: in [-87.3, 16.6]. Outside [0, 1]
+    (logits handed over as probabilities, most often) it is NaN: a wrong input shows as NaN in
+    whatever is computed from it rather than as a plausible number.
+
+    Args:
+        probabilities: Probabilities in [0, 1], float32 or float64, any shape.
+
+    Returns:
+        Logits of the same shape and dtype.
+
+    Example:
+        >>> float(logits_from_probabilities(0.5))
+        0.0
+    """
+    probabilities = ops.convert_to_tensor(probabilities)
+    valid = ops.logical_and(probabilities >= 0, probabilities <= 1)
+    inside = ops.clip(probabilities, SMALLEST_PROBABILITY, LARGEST_PROBABILITY)
+    return ops.where(valid, ops.log(inside) - ops.log1p(-inside), float("nan"))

@@ -1,0 +1,152 @@
+"""Sums by field value and the field errors."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration import ops as kernels
+
+
+def reference_sums(labels, predictions, weights, ids, num_values):
+    sums = np.zeros((num_values + 1, 3))
+    rows = zip(labels.tolist(), predictions.tolist(), weights.tolist(), ids.tolist(), strict=True)
+    for label, prediction, weight, field_id in rows:
+        known = 0 <= field_id < num_values  # False for NaN
+        sums[int(field_id) if known else num_values] += (
+            weight * (label - prediction),
+            weight * label,
+            weight,
+        )
+    return sums
+
+
+def some_rows(dtype, num_rows=500, num_values=20):
+    generator = np.random.default_rng(2)
+    return (
+        generator.choice([0, 1, 0.25], num_rows).astype(dtype),
+        generator.random(num_rows).astype(dtype),
+        generator.choice([0, 1, 2.5], num_rows).astype(dtype),
+        generator.integers(-3, num_values + 5, num_rows),
+    )
+
+
+def test_field_sums_equal_the_reference(run, dtype, tolerance):
+    rows = some_rows(dtype)
+    received = run(lambda *rows: kernels.field_sums(*rows, num_values=20), *rows, num_of_any_size=4)
+    assert received.dtype == dtype
+    np.testing.assert_allclose(
+        received, reference_sums(*rows, 20), rtol=tolerance, atol=500 * tolerance / 10
+    )
+
+
+def test_field_sums_of_no_rows_are_zero(run):
+    rows = [array[:0] for array in some_rows("float32")]
+    received = run(lambda *rows: kernels.field_sums(*rows, num_values=3), *rows, num_of_any_size=4)
+    np.testing.assert_array_equal(received, np.zeros((4, 3)))
+
+
+def test_field_sums_of_the_whole_are_the_sum_over_chunks():
+    rows = some_rows("float64")
+    whole = kernels.field_sums(*rows, num_values=20)
+    chunks = [
+        kernels.field_sums(*(array[part] for array in rows), num_values=20)
+        for part in (slice(0, 1), slice(1, 130), slice(130, 130), slice(130, 500))
+    ]
+    np.testing.assert_allclose(np.sum(chunks, axis=0), whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (np.uint8([0, 4, 255]), [0, 4, 255]),
+        (np.int8([0, -1, 127]), [0, 5000, 127]),
+        (np.uint16([4999, 5000, 65535]), [4999, 5000, 5000]),
+        (np.int16([-32768, 4999, 32767]), [5000, 4999, 5000]),
+        (np.uint32([4999, 2**31 + 1, 2**32 - 1]), [4999, 5000, 5000]),
+        (np.int64([2**31, 2**32 + 1, -(2**62)]), [5000, 5000, 5000]),
+        (np.uint64([3, 2**63, 2**64 - 1]), [3, 5000, 5000]),
+        (np.float32([np.nan, np.inf, -np.inf]), [5000, 5000, 5000]),
+        (np.float64([1e300, -0.0, 4999]), [5000, 0, 4999]),
+        (np.float16([4996, 1, np.nan]), [4996, 1, 5000]),
+        (np.array([True, False]), [1, 0]),
+    ],
+)
+def test_known_ids_of_every_dtype(run, ids, expected):
+    received = run(lambda ids: kernels.known_ids(ids, 5000), ids, num_of_any_size=1)
+    assert received.dtype == "int32"
+    np.testing.assert_array_equal(received, expected)
+
+
+def test_known_ids_compare_half_floats_with_the_exact_number_of_values():
+    ids = tf.constant([4992.0], "bfloat16")  # 5000 itself would be rounded to 4992
+    np.testing.assert_array_equal(kernels.known_ids(ids, 5000), [4992])
+    np.testing.assert_array_equal(kernels.known_ids(tf.constant([5000.0], "float16"), 5001), [5000])
+
+
+def test_known_ids_refuse_strings():
+    with pytest.raises(ValueError, match="StringLookup"):
+        kernels.known_ids(tf.constant(["a"]), 3)
+
+
+def reference_ece(sums):
+    return sum(abs(residual) for residual, _, _ in sums) / sum(rows for *_, rows in sums)
+
+
+def reference_rce(sums, epsilon):
+    shares = [
+        rows * abs(residual) / (positives + epsilon * rows)
+        for residual, positives, rows in sums
+        if rows
+    ]
+    return sum(shares) / sum(rows for *_, rows in sums)
+
+
+def test_field_errors_equal_the_reference(run, dtype, tolerance):
+    sums = reference_sums(*some_rows("float64"), 20).astype(dtype)
+    sums[3] = 0  # a value without rows
+    sums[4] = (-1.5, 0, 7)  # and one without clicks
+    received = run(kernels.field_ece, sums)
+    np.testing.assert_allclose(received, reference_ece(sums.astype(float)), rtol=tolerance)
+    received = run(lambda sums: kernels.field_rce(sums, 0.01), sums)
+    np.testing.assert_allclose(received, reference_rce(sums.astype(float), 0.01), rtol=tolerance)
+
+
+def test_field_errors_of_no_rows_are_nan(run):
+    assert np.isnan(run(kernels.field_ece, np.zeros((3, 3), np.float32)))
+    assert np.isnan(run(lambda sums: kernels.field_rce(sums, 0.01), np.zeros((3, 3), np.float32)))
+
+
+def test_a_nan_prediction_makes_field_errors_nan(run):
+    labels, predictions, weights, ids = some_rows("float32")
+    predictions[7] = np.nan
+    sums = kernels.field_sums(labels, predictions, weights, ids, 20)
+    assert np.isnan(run(kernels.field_ece, sums))
+    assert np.isnan(run(lambda sums: kernels.field_rce(sums, 0.01), sums))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 1, width=32, allow_subnormal=False),
+            st.floats(0, 1, width=32, allow_subnormal=False),
+            st.sampled_from([0.0, 1.0, 0.5, 100.0]),
+            st.one_of(st.integers(-2, 6), st.integers(-(2**63), 2**63 - 1)),
+        ),
+        max_size=30,
+    )
+)
+def test_field_sums_of_hostile_rows(rows):
+    labels, predictions, weights = (
+        np.array([row[place] for row in rows], np.float32) for place in range(3)
+    )
+    ids = np.array([row[3] for row in rows], np.int64)
+    received = kernels.field_sums(labels, predictions, weights, ids, 4)
+    expected = reference_sums(labels, predictions, weights, ids, 4)
+    np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-5 * (1 + weights.sum()))
+    if weights.sum() > 0:
+        ece, rce = kernels.field_ece(received), kernels.field_rce(received, 0.01)
+        np.testing.assert_allclose(ece, reference_ece(expected), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(rce, reference_rce(expected, 0.01), rtol=1e-3, atol=1e-3)

@@ -1,0 +1,200 @@
+"""Piecewise-linear curves, their gradients, penalties and the hat basis."""
+
+import bisect
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration import ops as kernels
+
+EXTRAPOLATIONS = ("linear", "constant")
+
+
+def reference_segment(logit, knots):
+    return min(max(bisect.bisect_right(knots, logit) - 1, 0), len(knots) - 2)
+
+
+def reference_curve(logits, knots, values, extrapolation):
+    """Curve, the scale of its rounding, slope, and gradient matrix by the values."""
+    knots, values = [float(a) for a in knots], [float(b) for b in values]
+    curve, scale, slope = [], [], []
+    by_values = np.zeros((len(logits), len(knots)))
+    for row, logit in enumerate(float(logit) for logit in logits):
+        if np.isnan(logit):
+            curve.append(np.nan)
+            scale.append(1.0)
+            slope.append(np.nan)
+            by_values[row] = np.nan
+            continue
+        outside = extrapolation == "constant" and not knots[0] <= logit <= knots[-1]
+        if extrapolation == "constant":
+            logit = min(max(logit, knots[0]), knots[-1])
+        k = reference_segment(logit, knots)
+        share = (logit - knots[k]) / (knots[k + 1] - knots[k])
+        rise = values[k + 1] - values[k]
+        curve.append(values[k] + share * rise)
+        scale.append(abs(values[k]) + abs(share * rise) + 1e-30)
+        slope.append(0.0 if outside else rise / (knots[k + 1] - knots[k]))
+        by_values[row, k] += 1 - share
+        by_values[row, k + 1] += share
+    return np.array(curve), np.array(scale), np.array(slope), by_values
+
+
+def reference_hats(values, knots):
+    """`np.interp` of the unit vectors on the distinct knots, each at its first occurrence."""
+    distinct, first = np.unique(knots, return_index=True)
+    hats = np.zeros((len(values), len(knots)))
+    for place, unit in zip(first, np.eye(len(distinct)), strict=True):
+        hats[:, place] = np.interp(values, distinct, unit)
+    hats[np.isnan(values)] = 0
+    return hats
+
+
+def some_curve(dtype):
+    generator = np.random.default_rng(0)
+    knots = np.cumsum(generator.uniform(0.01, 1.5, 12)) - 8
+    values = generator.normal(0, 3, 12)
+    logits = np.r_[generator.normal(-2, 8, 300), knots, 0.0, -0.0, 1e6, -1e6, np.nan]
+    return logits.astype(dtype), knots.astype(dtype), values.astype(dtype)
+
+
+@pytest.mark.parametrize("extrapolation", EXTRAPOLATIONS)
+def test_piecewise_linear_and_its_gradients_equal_the_reference(
+    run, dtype, tolerance, extrapolation
+):
+    logits, knots, values = some_curve(dtype)
+    upstream = np.linspace(-1, 2, len(logits)).astype(dtype)
+
+    def curve_and_gradients(logits, knots, values, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch([logits, values])
+            curve = kernels.piecewise_linear(logits, knots, values, extrapolation)
+            total = tf.reduce_sum(curve * upstream)
+        return curve, *tape.gradient(total, [logits, values])
+
+    curve, by_logits, by_values = run(curve_and_gradients, logits, knots, values, upstream)
+    expected, scale, slope, matrix = reference_curve(logits, knots, values, extrapolation)
+    assert curve.dtype == dtype
+    np.testing.assert_allclose(curve / scale, expected / scale, rtol=0, atol=tolerance)
+    assert isinstance(by_values, tf.Tensor)  # not `IndexedSlices`
+    assert np.isnan(by_values).any()  # of the row that is NaN
+
+    finite = ~np.isnan(logits)
+    np.testing.assert_allclose(
+        by_logits[finite], (slope * upstream)[finite], rtol=tolerance, atol=tolerance * 1e-3
+    )
+    *_, by_values = run(
+        curve_and_gradients, logits[finite], knots, values, upstream[finite], num_of_any_size=1
+    )
+    expected = upstream[finite].astype(float) @ matrix[finite]
+    scale = np.abs(upstream[finite]) @ np.abs(matrix[finite])
+    np.testing.assert_allclose(by_values / scale, expected / scale, rtol=0, atol=tolerance)
+
+
+finite_logits = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
+
+
+@st.composite
+def curves(draw):
+    gaps = draw(st.lists(st.floats(0.01, 20), min_size=2, max_size=12))
+    knots = (draw(st.floats(-30, 30)) + np.cumsum(gaps)).astype(np.float32)
+    values = draw(
+        st.lists(
+            st.floats(-100, 100, width=32, allow_subnormal=False),
+            min_size=len(knots),
+            max_size=len(knots),
+        )
+    )
+    chosen = st.one_of(
+        finite_logits,
+        st.floats(-40, 40, width=32, allow_subnormal=False),
+        st.sampled_from([*map(float, knots), 0.0, -0.0, np.nan]),
+    )
+    logits = draw(st.lists(chosen, max_size=20))
+    return np.array(logits, np.float32), knots, np.array(values, np.float32)
+
+
+@settings(max_examples=50, deadline=None)
+@given(curves(), st.sampled_from(EXTRAPOLATIONS))
+def test_piecewise_linear_of_hostile_logits(curve, extrapolation):
+    logits, knots, values = curve
+    received = kernels.piecewise_linear(logits, knots, values, extrapolation)
+    expected, scale, *_ = reference_curve(logits, knots, values, extrapolation)
+    np.testing.assert_allclose(received / scale, expected / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("extrapolation", "expected"),
+    [("linear", [-np.inf, np.inf]), ("constant", [1.0, 3.0])],
+)
+def test_piecewise_linear_of_infinite_logits(run, extrapolation, expected):
+    received = run(
+        lambda logits: kernels.piecewise_linear(
+            logits, tf.constant([0.0, 1.0]), tf.constant([1.0, 3.0]), extrapolation
+        ),
+        np.float32([-np.inf, np.inf]),
+    )
+    np.testing.assert_array_equal(received, expected)
+
+
+def test_piecewise_linear_keeps_any_shape_and_empty_batches(run):
+    knots = values = np.float32([0, 1, 3])
+    for shape in ((0,), (0, 1), (4, 1), (2, 3, 1)):
+        logits = np.full(shape, 2.0, np.float32)
+        received = run(kernels.piecewise_linear, logits, knots, values, num_of_any_size=1)
+        np.testing.assert_allclose(received, logits, rtol=1e-6)
+        assert received.shape == shape
+
+
+def test_slopes_and_penalties_equal_the_reference(run, dtype, tolerance):
+    _, knots, values = some_curve(dtype)
+    slopes = run(kernels.slopes, knots, values)
+    falls = run(kernels.decrease_penalty, values)
+    changes = run(kernels.slope_change_penalty, knots, values)
+    pairs = list(itertools.pairwise(zip(knots.astype(float), values.astype(float), strict=True)))
+    expected = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairs]
+    np.testing.assert_allclose(slopes, expected, rtol=tolerance)
+    expected_falls = sum(max(left[1] - right[1], 0) for left, right in pairs)
+    np.testing.assert_allclose(falls, expected_falls, rtol=tolerance)
+    expected_changes = sum((b - a) ** 2 for a, b in itertools.pairwise(expected)) / 2
+    np.testing.assert_allclose(changes, expected_changes, rtol=tolerance)
+
+
+def test_penalties_of_straight_and_of_rising_curves_are_zero():
+    knots = np.float32([-2, -1, 0.5, 3])
+    assert float(kernels.slope_change_penalty(knots, -2 * knots + 1)) == 0
+    assert float(kernels.decrease_penalty(np.float32([-1, -1, 0, 5]))) == 0
+
+
+def test_hat_basis_equals_the_reference(run, dtype, tolerance):
+    generator = np.random.default_rng(1)
+    for knots in ([-2, 0, 0.5, 7], [-1, -1, 3, 3, 3, 8, 8], [4, 4, 4], [0, 1e-3, 1e6]):
+        knots = np.array(knots, dtype)
+        values = np.r_[generator.normal(0, 5, 50), knots, 1e30, -1e30, np.inf, -np.inf, np.nan]
+        values = values.astype(dtype)
+        hats = run(kernels.hat_basis, values, knots, num_of_any_size=1)
+        assert hats.dtype == dtype
+        np.testing.assert_allclose(hats, reference_hats(values, knots), rtol=0, atol=tolerance)
+        assert run(kernels.hat_basis, values[:0], knots, num_of_any_size=1).shape == (0, len(knots))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.sampled_from([-50.0, -1.0, -0.5, 0.0, 0.25, 3.0, 1e6]), min_size=2, max_size=10),
+    st.lists(
+        st.one_of(
+            st.floats(width=32, allow_subnormal=False), st.sampled_from([-1.0, 0.25, 3.0, 1e6])
+        ),
+        max_size=10,
+    ),
+)
+def test_hat_basis_of_repeated_knots(knots, values):
+    knots, values = np.sort(np.float32(knots)), np.array(values, np.float32)
+    hats = np.asarray(kernels.hat_basis(values, knots))
+    np.testing.assert_allclose(hats, reference_hats(values, knots), rtol=0, atol=1e-5)
+    assert (hats >= 0).all()
+    np.testing.assert_allclose(hats.sum(axis=1), np.where(np.isnan(values), 0, 1), atol=1e-6)
