@@ -1,0 +1,101 @@
+"""What all calibrators share: logits in, calibrated logits out, in float32 at least."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+def calibration_dtype(dtype: Any) -> str:
+    """The dtype that calibration is computed in: float64 where that is asked for, else float32.
+
+    Under a mixed or half-precision policy a logit keeps about three digits, which is less than most
+    calibrations change.
+
+    Args:
+        dtype: What a Keras layer takes as `dtype`: a name, a policy, or None for the global policy.
+
+    Returns:
+        `"float32"` or `"float64"`.
+
+    Example:
+        >>> calibration_dtype("mixed_bfloat16")
+        'float32'
+    """
+    policy = keras.config.dtype_policy() if dtype is None else keras.dtype_policies.get(dtype)
+    return "float64" if policy.compute_dtype == "float64" else "float32"
+
+
+def check_column(values: Any, taker: str, name: str) -> None:
+    """Refuses any shape but `(batch,)` and `(batch, 1)`: a reshape would make columns into rows.
+
+    Args:
+        values: A tensor.
+        taker: Who takes it, for the message.
+        name: What it is, for the message.
+
+    Raises:
+        ValueError: If the shape is another.
+
+    Example:
+        >>> check_column(ops.zeros((3, 2)), "ILPS", "logits")
+        Traceback (most recent call last):
+        ...
+        ValueError: ILPS takes logits of shape (batch,) or (batch, 1). Received: shape (3, 2). Pass
+        one number a row.
+    """
+    shape = tuple(values.shape)
+    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
+        raise ValueError(
+            f"{taker} takes {name} of shape (batch,) or (batch, 1). Received: shape {shape}. "
+            "Pass one number a row."
+        )
+
+
+class Calibrator(keras.layers.Layer):
+    """Base of the layers that map an uncalibrated logit to a calibrated one.
+
+    A calibrator is called on logits of shape `(batch,)` or `(batch, 1)` and returns the same shape.
+    A subclass writes `calibrate`, creates its weights in `build` (their shapes do not depend on the
+    input), and may take what it wants from data before training in `adapt`.
+
+    Args:
+        dtype: Dtype or dtype policy; half precision is lifted to float32.
+        **kwargs: What every Keras layer takes (`name`, `trainable`).
+
+    Raises:
+        ValueError: When called on logits of any other shape.
+    """
+
+    def __init__(self, *, dtype: Any = None, **kwargs: Any) -> None:
+        super().__init__(dtype=calibration_dtype(dtype), **kwargs)
+
+    def call(self, logits: Any) -> Any:
+        """Calibrated logits, of the shape of `logits`."""
+        check_column(logits, type(self).__name__, "logits")
+        return self.calibrate(ops.cast(logits, self.compute_dtype))
+
+    def calibrate(self, logits: Any) -> Any:
+        """The curve itself, on logits of any shape and of the layer's dtype."""
+        raise NotImplementedError(f"{type(self).__name__} does not write `calibrate`.")
+
+    def adapt(self, logits: Any, labels: Any = None, sample_weight: Any = None) -> None:
+        """Takes from development data what is fixed before training; nothing by default.
+
+        Args:
+            logits: Uncalibrated logits (n,) or (n, 1).
+            labels: Labels in [0, 1] (n,) or (n, 1).
+            sample_weight: Weights of the rows (n,) or (n, 1).
+        """
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether nothing is left for `adapt` to do."""
+        return True
+
+    def finalize(self) -> None:
+        """Brings the weights into their final form once training has ended; nothing by default."""
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The shape of the input."""
+        return input_shape

@@ -1,0 +1,300 @@
+"""FieldNetwork: the auxiliary network g(x) over the fields."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.calibrator import calibration_dtype, check_column
+from keras_calibration.ops.field_sums import known_ids
+from keras_calibration.ops.knots import numeric_knots
+from keras_calibration.ops.piecewise_linear import hat_basis
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class FieldNetwork(keras.layers.Layer):
+    """The network g(x) over the fields: embeddings, a small MLP, one logit.
+
+    Each field value has an embedding; each numeric column is encoded by the hat functions of knots
+    that `adapt` places, and a flag for missing values; all are concatenated and go through ReLU
+    layers. The last layer starts at zero: g = 0 until it has learnt something, so that training
+    starts at the base model's own probabilities.
+
+    Ids outside a field's vocabulary share one row, "other", for the field. The embeddings have
+    dense gradients: Keras 3's adaptive optimizers take a wrong second moment from the sparse ones
+    of `keras.layers.Embedding` where an id occurs twice in a batch, and in small fields all do.
+
+    Args:
+        fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
+            (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids.
+        numeric: Names of real-valued columns; NaN is a missing value.
+        embedding_dim: Size of each embedding.
+        hidden_units: Units of the ReLU layers.
+        num_numeric_knots: Knots of each numeric column.
+        regularization: L2 precision of the embeddings and hidden kernels, in units of summed log
+            likelihood: `regularization/2 Σ θ² / n`. It has an effect once `adapt` has told the
+            number of rows n.
+        seed: Seed of the initial weights; None draws one.
+        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+
+    Call arguments:
+        features: A mapping of feature names to tensors (batch,) or (batch, 1). Features that are
+            not named above are left alone.
+
+    Raises:
+        ValueError: If an argument is out of its range, or a feature is missing when called.
+
+    Example:
+        >>> network = FieldNetwork({"site": 3}, embedding_dim=2)
+        >>> print(network({"site": np.array([0, 2, 7])}).numpy())
+        [[0.]
+         [0.]
+         [0.]]
+
+    Reference:
+        Pan et al., *Field-aware Calibration*, WWW 2020, section 4.3. (The paper's own sizes are
+        `embedding_dim=256, hidden_units=(200, 200)`.)
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        numeric: Sequence[str] = (),
+        embedding_dim: int = 16,
+        hidden_units: Sequence[int] = (64, 32),
+        num_numeric_knots: int = 16,
+        regularization: float = 1.0,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
+        self.fields = dict(fields)
+        self.numeric = tuple(numeric)
+        self.embedding_dim = embedding_dim
+        self.hidden_units = tuple(hidden_units)
+        self.num_numeric_knots = num_numeric_knots
+        self.regularization = float(regularization)
+        self.seed = seed
+        self._check_arguments()
+        initializers = keras.random.SeedGenerator(seed)
+        self._hidden = [
+            keras.layers.Dense(
+                units,
+                activation="relu",
+                kernel_initializer=keras.initializers.GlorotUniform(seed=initializers),
+                dtype=self.dtype_policy,
+                name=f"hidden_{number}",
+            )
+            for number, units in enumerate(self.hidden_units)
+        ]
+        self._output = keras.layers.Dense(
+            1, kernel_initializer="zeros", dtype=self.dtype_policy, name="output"
+        )
+        self._embedding_initializer = keras.initializers.RandomUniform(seed=initializers)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The features that the network reads."""
+        return (*self.fields, *self.numeric)
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether `adapt` has seen development data."""
+        return self.built and float(self._num_rows) > 0
+
+    def num_values(self, field: str) -> int:
+        """Number of ids of a field, without "other"."""
+        # Read once, in `build`: inside a compiled step the size of a lookup is a tensor.
+        if self.built:
+            return self._num_values[field]
+        vocabulary = self.fields[field]
+        return vocabulary if isinstance(vocabulary, int) else _vocabulary_size(vocabulary)
+
+    def field_ids(self, features: Mapping[str, Any], field: str) -> Any:
+        """Ids (batch,) of a field, int32; `num_values(field)` is "other"."""
+        ids, vocabulary = features[field], self.fields[field]
+        if not isinstance(vocabulary, int):
+            ids = vocabulary(ids)
+        return known_ids(ops.reshape(ids, (-1,)), self.num_values(field))
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the embeddings, the knots and the layers."""
+        self._num_values = {field: self.num_values(field) for field in self.fields}
+        if self.fields:
+            num_rows = sum(num_values + 1 for num_values in self._num_values.values())
+            self._embeddings = self.add_weight(
+                name="embeddings",
+                shape=(num_rows, self.embedding_dim),
+                initializer=self._embedding_initializer,
+            )
+        self._knots = self.add_weight(
+            name="numeric_knots",
+            shape=(len(self.numeric), self.num_numeric_knots),
+            initializer="zeros",
+            trainable=False,
+        )
+        self._num_rows = self.add_weight(
+            name="num_rows", shape=(), initializer="zeros", trainable=False
+        )
+        width = len(self.fields) * self.embedding_dim
+        width += len(self.numeric) * (self.num_numeric_knots + 1)
+        for layer in (*self._hidden, self._output):
+            layer.build((None, width))
+            width = layer.units
+        self.built = True
+
+    def call(self, features: Mapping[str, Any]) -> Any:
+        """g(x), logits (batch, 1)."""
+        missing = [name for name in self.feature_names if name not in features]
+        if missing:
+            raise ValueError(
+                f"FieldNetwork reads the features {list(self.feature_names)}. Received: "
+                f"{sorted(features)}, without {missing}. Pass every one of them."
+            )
+        for name in self.feature_names:
+            check_column(features[name], type(self).__name__, f"feature {name!r}")
+        encoded = [self._embed(features)] if self.fields else []
+        encoded += [self._encode(features[name], row) for row, name in enumerate(self.numeric)]
+        hidden = ops.concatenate(encoded, axis=1)
+        for layer in self._hidden:
+            hidden = layer(hidden)
+        self._add_regularization()
+        return self._output(hidden)
+
+    def adapt(self, features: Mapping[str, Any]) -> None:
+        """Places the knots of the numeric columns and notes the number of rows.
+
+        Args:
+            features: A mapping of feature names to arrays (n,) or (n, 1).
+
+        Raises:
+            ValueError: If a feature is missing, or has another shape or number of rows.
+        """
+        missing = [name for name in self.feature_names if name not in features]
+        if missing:
+            raise ValueError(
+                f"FieldNetwork adapts to {list(self.feature_names)}. Received: {sorted(features)}, "
+                f"without {missing}. Pass every one of them."
+            )
+        columns = {name: np.asarray(features[name]) for name in self.feature_names}
+        for name, column in columns.items():
+            check_column(column, type(self).__name__, f"feature {name!r}")
+        num_rows = {name: len(column) for name, column in columns.items()}
+        if len(set(num_rows.values())) > 1:
+            raise ValueError(
+                "FieldNetwork adapts to features with the same number of rows. Received: "
+                f"{num_rows}."
+            )
+        if not self.built:
+            self.build()
+        numbers = [columns[name].astype(np.float64).reshape(-1) for name in self.numeric]
+        if numbers:
+            self._knots.assign([numeric_knots(c, self.num_numeric_knots) for c in numbers])
+        self._num_rows.assign(float(num_rows[self.feature_names[0]]))
+
+    def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, int]:
+        """`(batch, 1)`."""
+        return (input_shape[self.feature_names[0]][0], 1)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor, as plain Python values."""
+        fields = {
+            name: vocabulary if isinstance(vocabulary, int) else _serialize_lookup(vocabulary)
+            for name, vocabulary in self.fields.items()
+        }
+        return {
+            **super().get_config(),
+            "fields": fields,
+            "numeric": list(self.numeric),
+            "embedding_dim": self.embedding_dim,
+            "hidden_units": list(self.hidden_units),
+            "num_numeric_knots": self.num_numeric_knots,
+            "regularization": self.regularization,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "FieldNetwork":
+        """The layer of a `get_config`."""
+        fields = {
+            name: vocabulary
+            if isinstance(vocabulary, int)
+            else keras.saving.deserialize_keras_object(vocabulary)
+            for name, vocabulary in config["fields"].items()
+        }
+        return cls(**{**config, "fields": fields})
+
+    def _embed(self, features: Mapping[str, Any]) -> Any:
+        """The embeddings of all fields, from one table, side by side (batch, fields · dim)."""
+        columns, offset = [], 0
+        for field in self.fields:
+            columns.append(self.field_ids(features, field) + offset)
+            offset += self.num_values(field) + 1
+        rows = ops.stack(columns, axis=1)
+        # Reading the table through a reshape makes its gradient dense.
+        table = ops.reshape(self._embeddings, self._embeddings.shape)
+        embedded = ops.take(table, rows, axis=0)
+        return ops.reshape(embedded, (-1, len(self.fields) * self.embedding_dim))
+
+    def _encode(self, values: Any, row: int) -> Any:
+        values = ops.cast(ops.reshape(values, (-1,)), self.compute_dtype)
+        missing = ops.cast(ops.isnan(values), self.compute_dtype)
+        hats = hat_basis(values, ops.convert_to_tensor(self._knots)[row])
+        return ops.concatenate([hats, missing[:, None]], axis=1)
+
+    def _add_regularization(self) -> None:
+        if self.regularization:
+            weights = [layer.kernel for layer in self._hidden]
+            weights += [self._embeddings] if self.fields else []
+            squares = sum((ops.sum(ops.square(weight)) for weight in weights), 0.0)
+            prior = 0.5 * self.regularization * squares
+            self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
+
+    def _check_arguments(self) -> None:
+        if not self.feature_names:
+            raise ValueError(
+                "FieldNetwork needs at least one field or numeric column. Received: fields={}, "
+                'numeric=(). Pass fields={"site_id": 5000}, for example.'
+            )
+        for name, vocabulary in self.fields.items():
+            whole = isinstance(vocabulary, int) and vocabulary >= 1
+            lookup = isinstance(vocabulary, keras.layers.Layer)
+            if not (whole or lookup) or getattr(vocabulary, "output_mode", "int") != "int":
+                raise ValueError(
+                    f"Field {name!r} must have its number of ids (at least 1) or a Keras lookup "
+                    f'layer with output_mode="int". Received: {vocabulary!r}.'
+                )
+        sizes = {
+            "embedding_dim": [self.embedding_dim],
+            "hidden_units": self.hidden_units,
+            "num_numeric_knots": [self.num_numeric_knots - 1],
+        }
+        for name, numbers in sizes.items():
+            if not all(isinstance(number, int) and number >= 1 for number in numbers):
+                raise ValueError(
+                    f"Argument `{name}` must hold whole numbers of at least 1 (2 for knots). "
+                    f"Received: {name}={getattr(self, name)!r}."
+                )
+        if not 0 <= self.regularization < float("inf"):
+            raise ValueError(
+                "Argument `regularization` must be a finite number of at least 0. "
+                f"Received: regularization={self.regularization!r}."
+            )
+
+
+def _vocabulary_size(lookup: Any) -> int:
+    size = getattr(lookup, "vocabulary_size", None)
+    return int(size()) if callable(size) else int(lookup.num_bins)
+
+
+def _serialize_lookup(lookup: Any) -> dict[str, Any]:
+    """The lookup with its vocabulary, which Keras leaves out of the config where it was adapted."""
+    serialized = keras.saving.serialize_keras_object(lookup)
+    if callable(getattr(lookup, "get_vocabulary", None)):
+        vocabulary = lookup.get_vocabulary(include_special_tokens=False)
+        serialized["config"]["vocabulary"] = [
+            entry if isinstance(entry, str) else int(entry) for entry in vocabulary
+        ]
+    return serialized

@@ -1,0 +1,130 @@
+"""Adaptive optimizers step right: Keras takes a wrong second moment from sparse gradients."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_calibration.layers import ILPS, FieldNetwork
+
+NUM_STEPS = 10
+RATE = 0.01
+
+
+class Adam:
+    def __init__(self):
+        self.step, self.first, self.second = 0, 0.0, 0.0
+
+    def __call__(self, gradient):
+        self.step += 1
+        self.first = 0.9 * self.first + 0.1 * gradient
+        self.second = 0.999 * self.second + 0.001 * gradient**2
+        rate = RATE * np.sqrt(1 - 0.999**self.step) / (1 - 0.9**self.step)
+        return rate * self.first / (np.sqrt(self.second) + 1e-7)
+
+
+class RMSprop:
+    def __init__(self):
+        self.second = 0.0
+
+    def __call__(self, gradient):
+        self.second = 0.9 * self.second + 0.1 * gradient**2
+        return RATE * gradient / np.sqrt(self.second + 1e-7)
+
+
+class Adagrad:
+    def __init__(self):
+        self.second = 0.1
+
+    def __call__(self, gradient):
+        self.second = self.second + gradient**2
+        return RATE * gradient / np.sqrt(self.second + 1e-7)
+
+
+OPTIMIZERS = {
+    "Adam": (keras.optimizers.Adam, Adam),
+    "RMSprop": (keras.optimizers.RMSprop, RMSprop),
+    "Adagrad": (keras.optimizers.Adagrad, Adagrad),
+}
+both_ways = pytest.mark.parametrize("jit_compile", [False, True])
+every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+@every_optimizer
+@both_ways
+def test_ilps_steps_as_a_dense_reference(name, jit_compile):
+    generator = np.random.default_rng(0)
+    batches = generator.normal(0, 2, (NUM_STEPS, 256))
+    # Labels far from the curve: gradients that do not hover about 0.
+    labels = (generator.random(batches.shape) < 0.9).astype(float)
+    knots = np.array([-2.0, -0.5, 0.5, 2.0, 3.0])
+    layer = ILPS(knots=list(knots))
+    model = keras.Sequential([keras.Input((1,)), layer, keras.layers.Activation("sigmoid")])
+    optimizer, step = OPTIMIZERS[name][0](RATE), OPTIMIZERS[name][1]()
+    model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
+    values = knots.copy()
+    for rows, batch_labels in zip(batches, labels, strict=True):
+        model.train_on_batch(rows[:, None], batch_labels[:, None])
+        segment = np.clip(np.searchsorted(knots, rows, side="right") - 1, 0, 3)
+        share = (rows - knots[segment]) / (knots[segment + 1] - knots[segment])
+        curve = values[segment] + share * (values[segment + 1] - values[segment])
+        residual = (sigmoid(curve) - batch_labels) / len(rows)
+        gradient = np.zeros(5)
+        np.add.at(gradient, segment, residual * (1 - share))
+        np.add.at(gradient, segment + 1, residual * share)
+        assert (np.diff(values) > 0).all()  # no penalty
+        values -= step(gradient)
+    np.testing.assert_allclose(layer.get_values() - knots, values - knots, atol=1e-5)
+    assert np.abs(values - knots).max() > 0.005
+
+
+@every_optimizer
+@both_ways
+def test_embeddings_step_as_a_dense_reference(name, jit_compile):
+    generator = np.random.default_rng(1)
+    num_ids, num_rows = 3, 256
+    ids = generator.integers(0, num_ids + 1, (NUM_STEPS, num_rows))  # 3 is "other"
+    labels = (generator.random(ids.shape) < 0.8).astype(float)
+    # A prior on the embeddings would make their gradient dense by itself.
+    network = FieldNetwork({"site": num_ids}, (), 2, (), regularization=0.0, seed=0)
+    inputs = keras.Input((1,), dtype="int32", name="site")
+    output = keras.layers.Activation("sigmoid")(network({"site": inputs}))
+    model = keras.Model({"site": inputs}, output)
+    kernel = np.array([[1.0], [-0.5]])
+    weights = {weight.path.split("/", 1)[1]: weight for weight in network.weights}
+    weights["output/kernel"].assign(kernel)
+    table = weights["embeddings"].numpy().astype(float)
+    start, bias = table.copy(), np.zeros(1)
+    optimizer = OPTIMIZERS[name][0](RATE)
+    steps = [OPTIMIZERS[name][1]() for _ in range(3)]
+    model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
+    for rows, batch_labels in zip(ids, labels, strict=True):
+        model.train_on_batch({"site": rows[:, None].astype("int32")}, batch_labels[:, None])
+        residual = (sigmoid(table[rows] @ kernel + bias) - batch_labels[:, None]) / num_rows
+        by_table = np.zeros_like(table)
+        np.add.at(by_table, rows, residual @ kernel.T)
+        by_kernel, by_bias = table[rows].T @ residual, residual.sum(axis=0)
+        for parameter, step, gradient in zip(
+            (table, kernel, bias), steps, (by_table, by_kernel, by_bias), strict=True
+        ):
+            parameter -= step(gradient)
+    np.testing.assert_allclose(weights["embeddings"] - start, table - start, atol=1e-5)
+    assert np.abs(table - start).max() > 0.005
+
+
+def test_gradients_are_dense_tensors():
+    network = FieldNetwork({"site": 5, "device": 2}, numeric=("age",))
+    ids = {"site": np.array([0, 0, 9]), "device": np.ones(3, int)}
+    curve = ILPS()
+    with tf.GradientTape() as tape:
+        corrections = network({**ids, "age": np.float32([1, 2, 3])})
+        total = tf.reduce_sum(corrections) + tf.reduce_sum(curve(np.float32([0, 0, 1])))
+    weights = [*network.trainable_variables, *curve.trainable_variables]
+    gradients = tape.gradient(total, [weight.value for weight in weights])
+    assert len(gradients) == 8
+    for gradient in gradients:
+        assert isinstance(gradient, tf.Tensor)

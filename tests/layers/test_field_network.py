@@ -1,0 +1,365 @@
+"""FieldNetwork, the network over the fields."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_calibration.layers import FieldNetwork
+
+
+def model_of(network, features):
+    inputs = {
+        name: keras.Input(
+            (), dtype="string" if values.dtype.kind in "UO" else values.dtype.name, name=name
+        )
+        for name, values in features.items()
+    }
+    return keras.Model(inputs, network(inputs))
+
+
+def some_features(num_rows=200):
+    generator = np.random.default_rng(0)
+    age = generator.exponential(30, num_rows).astype(np.float32)
+    age[::7] = np.nan
+    return {
+        "site": generator.integers(0, 6, num_rows),  # 5 is outside
+        "city": generator.choice(["rome", "oslo", "lima", "?"], num_rows),
+        "age": age,
+    }
+
+
+def some_network(**arguments):
+    lookup = keras.layers.StringLookup()
+    lookup.adapt(np.array(["rome", "oslo", "lima"]))
+    sizes = {"embedding_dim": 3, "hidden_units": (5, 4), "num_numeric_knots": 6, "seed": 0}
+    fields = {"site": 5, "city": lookup}
+    return FieldNetwork(fields, ("age",), **{**sizes, **arguments})
+
+
+def scramble(network, seed=0):
+    """Gives every trainable weight a random value, the output layer's too."""
+    generator = np.random.default_rng(seed)
+    for weight in network.trainable_weights:
+        weight.assign(generator.normal(0, 1, weight.shape))
+    return {weight.path.split("/", 1)[1]: weight.numpy() for weight in network.weights}
+
+
+def reference_hats(value, knots):
+    """Hats on the distinct knots, each at its first occurrence, and the flag."""
+    encoded = np.zeros(len(knots) + 1)
+    if np.isnan(value):
+        encoded[-1] = 1
+        return encoded
+    distinct, first = np.unique(knots, return_index=True)
+    for place, unit in zip(first, np.eye(len(distinct)), strict=True):
+        encoded[place] = np.interp(value, distinct, unit)
+    return encoded
+
+
+def test_starts_at_zero():
+    network = some_network()
+    features = some_features()
+    np.testing.assert_array_equal(network(features), np.zeros((200, 1)))
+    network.adapt(features)
+    np.testing.assert_array_equal(network(features), np.zeros((200, 1)))
+
+
+def test_equals_the_reference():
+    network, features = some_network(), some_features()
+    network.adapt(features)
+    weights = scramble(network)
+    vocabulary = {word: row for row, word in enumerate(network.fields["city"].get_vocabulary())}
+    expected = []
+    for site, city, age in zip(*features.values(), strict=True):
+        site_row = site if 0 <= site < 5 else 5
+        city_row = 6 + vocabulary.get(city, 0)
+        row = [weights["embeddings"][site_row], weights["embeddings"][city_row]]
+        hidden = np.concatenate([*row, reference_hats(age, weights["numeric_knots"][0])])
+        for layer in ("hidden_0", "hidden_1"):
+            hidden = np.maximum(hidden @ weights[f"{layer}/kernel"] + weights[f"{layer}/bias"], 0)
+        expected.append(hidden @ weights["output/kernel"] + weights["output/bias"])
+    assert np.std(expected) > 0.1
+    np.testing.assert_allclose(network(features), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_ids_outside_the_vocabulary_share_one_row_that_learns():
+    network = FieldNetwork({"site": 4, "device": 2}, embedding_dim=2, seed=0)
+    network.build()
+    scramble(network)
+    outside = np.array([-1, 4, 10**9, 10**12, -(2**40), 2**32])
+    device = np.zeros(len(outside), int)
+    received = np.asarray(network({"site": outside, "device": device}))
+    np.testing.assert_array_equal(received, received[:1].repeat(len(outside), axis=0))
+    floats = np.array([np.nan, np.inf, -1e30, 4.0, 1e19, -1.0])
+    np.testing.assert_array_equal(network({"site": floats, "device": device}), received)
+    inside = np.asarray(network({"site": np.arange(4), "device": np.zeros(4, int)}))
+    assert len(np.unique(np.r_[inside, received[:1]])) == 5
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(network({"site": outside, "device": device}))
+    (gradient,) = tape.gradient(total, [network.trainable_weights[0].value])
+    touched = np.flatnonzero(np.abs(gradient).sum(axis=1))
+    # "other" of site, and the first device, whose rows begin after it.
+    np.testing.assert_array_equal(touched, [4, 5])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float32"])
+def test_ids_of_any_dtype_and_shape(dtype):
+    network = FieldNetwork({"site": 5000}, embedding_dim=2, seed=0)
+    network.build()
+    scramble(network)
+    ids = np.array([0, 3, 100])
+    expected = network({"site": ids})
+    assert expected.shape == (3, 1)
+    for shape in ((3,), (3, 1)):
+        received = network({"site": ids.astype(dtype).reshape(shape)})
+        np.testing.assert_array_equal(received, expected)
+
+
+@pytest.mark.parametrize(
+    ("lookup", "values", "outside"),
+    [
+        (keras.layers.StringLookup(vocabulary=["a", "b"]), np.array(["a", "b"]), np.array(["c"])),
+        (
+            keras.layers.StringLookup(vocabulary=["a", "b"], num_oov_indices=0),
+            np.array(["a", "b"]),
+            None,
+        ),
+        (keras.layers.IntegerLookup(vocabulary=[70, -5]), np.array([70, -5]), np.array([7])),
+        (keras.layers.Hashing(num_bins=50), np.array(["a", "b"]), None),
+    ],
+)
+def test_lookup_fields(lookup, values, outside, reload):
+    network = FieldNetwork({"z": lookup}, embedding_dim=2, seed=0)
+    network({"z": values})
+    scramble(network)
+    received = np.asarray(network({"z": values}))
+    assert received[0] != received[1]
+    np.testing.assert_array_equal(network({"z": values[:, None]}), received)
+    if outside is not None:
+        assert np.asarray(network({"z": outside}))[0] not in received
+    restored = reload(model_of(network, {"z": values}))
+    np.testing.assert_array_equal(restored({"z": tf.constant(values)}), received)
+
+
+def test_lookup_must_give_ids():
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+    with pytest.raises(ValueError, match='output_mode="int"'):
+        FieldNetwork({"z": lookup})
+
+
+def test_strings_where_a_number_of_ids_was_given_are_refused():
+    with pytest.raises(ValueError, match="StringLookup"):
+        FieldNetwork({"z": 3})({"z": tf.constant(["a"])})
+
+
+def test_missing_numbers_are_a_value_of_their_own():
+    network = FieldNetwork({}, ("age",), num_numeric_knots=4, hidden_units=(16,), seed=0)
+    network.adapt({"age": np.array([0.0, 1, 2, 3, np.nan])})
+    scramble(network)
+    received = np.asarray(network({"age": np.float32([np.nan, 0, np.inf, 3, -np.inf])})).ravel()
+    assert np.isfinite(received).all()
+    assert received[0] not in received[1:]
+    assert received[2] == received[3]
+    assert received[4] == received[1]
+
+
+def test_adapt_places_knots_at_quantiles_of_rows_and_of_distinct_values():
+    generator = np.random.default_rng(1)
+    skewed = np.r_[np.zeros(900), np.arange(1, 61.0), np.nan]
+    few = generator.choice([1.0, 2.0], len(skewed))
+    network = FieldNetwork({}, ("skewed", "few", "none"), num_numeric_knots=8)
+    network.adapt({"skewed": skewed[:, None], "few": few, "none": np.full(len(skewed), np.nan)})
+    (knots,) = (w.numpy() for w in network.weights if w.name == "numeric_knots")
+    distinct = np.arange(0, 61.0)
+    of_distinct = distinct[[0, 20, 40, 60]]
+    of_rows = np.quantile(skewed[:-1], [0.125, 0.375, 0.625, 0.875], method="inverted_cdf")
+    expected = np.unique(np.r_[of_distinct, of_rows])
+    np.testing.assert_array_equal(knots[0], np.r_[expected, np.full(8 - len(expected), 60)])
+    np.testing.assert_array_equal(knots[1], [1] + 7 * [2])
+    np.testing.assert_array_equal(knots[2], np.zeros(8))
+    assert network.is_adapted
+
+
+def test_adapt_and_call_on_numbers_that_are_near_or_huge_in_float32():
+    network = FieldNetwork({}, ("time",), num_numeric_knots=8, seed=0)
+    seconds = 1.7e9 + np.arange(100.0)  # one value in float32, or two
+    network.adapt({"time": np.r_[seconds, 1e300, np.inf]})
+    scramble(network)
+    received = np.asarray(network({"time": np.r_[seconds, 0, 1e12, -1e300].astype("float64")}))
+    assert np.isfinite(received).all()
+    assert np.ptp(received) < 50
+
+
+@pytest.mark.parametrize("call", ["call", "adapt"])
+def test_missing_features_and_wrong_shapes_are_refused(call):
+    network = FieldNetwork({"site": 3}, ("age",))
+    take = network if call == "call" else network.adapt
+    ids, ages = np.array([0, 1]), np.float32([1, 2])
+    with pytest.raises(ValueError, match=r"Received: \['site', 'x'\], without \['age'\]"):
+        take({"site": ids, "x": ids})
+    for features in ({"site": np.stack([ids, ids]), "age": ages}, {"site": ids, "age": [ages] * 2}):
+        arrays = {name: np.asarray(values) for name, values in features.items()}
+        with pytest.raises(ValueError, match=r"shape \(batch,\) or \(batch, 1\).*\(2, 2\)"):
+            take(arrays)
+    if call == "adapt":
+        with pytest.raises(ValueError, match="same number of rows"):
+            take({"site": ids, "age": ages[:1]})
+        assert not network.is_adapted
+
+
+def test_other_features_are_left_alone():
+    network = FieldNetwork({"site": 3})
+    features = {"site": np.array([0, 1]), "note": np.array(["a", "b"]), "image": np.zeros((2, 3))}
+    assert network(features).shape == (2, 1)
+    network.adapt(features)
+    assert network.feature_names == ("site",)
+
+
+def test_empty_batches_and_symbolic_calls():
+    network, features = some_network(), some_features()
+    assert network({name: values[:0] for name, values in features.items()}).shape == (0, 1)
+    assert model_of(some_network(), features).output.shape == (None, 1)
+    shapes = {name: (None, 1) for name in features}
+    assert network.compute_output_shape(shapes) == (None, 1)
+
+
+def test_regularization_has_its_value_once_the_number_of_rows_is_known():
+    network, features = some_network(regularization=3.0), some_features()
+    network(features)
+    weights = scramble(network)
+    network(features)
+    assert sum(map(float, network.losses)) == 0
+    assert not network.is_adapted
+    network.adapt(features)
+    network(features)
+    squares = sum(
+        (weights[name].astype(float) ** 2).sum()
+        for name in ("embeddings", "hidden_0/kernel", "hidden_1/kernel")
+    )
+    expected = 3.0 / 2 * squares / 200
+    assert sum(map(float, network.losses)) == pytest.approx(expected, rel=1e-5)
+    free = some_network(regularization=0)
+    free.adapt(features)
+    free(features)
+    assert sum(map(float, free.losses)) == 0
+
+
+def test_no_hidden_layers():
+    network = FieldNetwork({}, ("age",), num_numeric_knots=2, hidden_units=())
+    network.adapt({"age": np.array([0.0, 4.0])})
+    weights = {weight.path.split("/", 1)[1]: weight for weight in network.weights}
+    weights["output/kernel"].assign([[1.0], [9.0], [-3.0]])
+    received = network({"age": np.float32([0, 1, 4, np.nan])})
+    np.testing.assert_allclose(received, [[1], [3], [9], [-3]])
+    assert sum(map(float, network.losses)) == 0
+
+
+def test_seed_makes_the_start_reproducible():
+    def start(seed):
+        network = some_network(seed=seed)
+        network(some_features())
+        return [weight.numpy() for weight in network.trainable_weights]
+
+    def same(one, other):
+        return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+    assert same(start(3), start(3))
+    for one, other in itertools.combinations((start(3), start(4), start(None), start(None)), 2):
+        assert not same(one, other)
+    first, second = start(3)[1], start(3)[3]
+    assert not np.array_equal(first[:4, :4], second[:4, :4])
+    embeddings = start(3)[0]
+    assert len(np.unique(embeddings)) == embeddings.size
+
+
+def test_config_round_trip_is_plain_and_complete():
+    import json
+
+    network = some_network(regularization=2, name="g", trainable=False)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(network)))
+    restored = keras.saving.deserialize_keras_object(config)
+    assert restored.get_config() == network.get_config()
+    assert restored.fields["city"].get_vocabulary() == network.fields["city"].get_vocabulary()
+    assert (restored.name, restored.trainable, restored.seed) == ("g", False, 0)
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_keras_file_round_trip_is_exact(reload, adapted):
+    network, features = some_network(), some_features()
+    if adapted:
+        network.adapt(features)
+    model = model_of(network, features)
+    scramble(network)
+    tensors = {name: tf.constant(values) for name, values in features.items()}
+    expected = model(tensors)
+    assert np.std(expected) > 0.1
+    restored = reload(model)
+    np.testing.assert_array_equal(restored(tensors), expected)
+    (layer,) = (layer for layer in restored.layers if isinstance(layer, FieldNetwork))
+    assert layer.is_adapted == adapted
+
+
+def test_an_integer_lookup_that_was_adapted_survives_a_keras_file(reload):
+    lookup = keras.layers.IntegerLookup()
+    lookup.adapt(np.array([7, 7, 9, 1000]))
+    network = FieldNetwork({"z": lookup}, embedding_dim=2, seed=0)
+    features = {"z": np.array([7, 9, 1000, 5])}
+    model = model_of(network, features)
+    scramble(network)
+    expected = np.asarray(model(features))
+    assert len(np.unique(expected)) == 4
+    np.testing.assert_array_equal(reload(model)(features), expected)
+
+
+def test_computes_in_float32_under_a_mixed_policy(mixed_bfloat16):
+    network, features = some_network(), some_features()
+    network.adapt(features)
+    scramble(network)
+    received = network(features)
+    assert received.dtype == "float32"
+    assert {weight.dtype for weight in network.weights} == {"float32"}
+    keras.config.set_dtype_policy("float32")
+    plain = some_network()
+    plain.adapt(features)
+    plain.set_weights(network.get_weights())
+    np.testing.assert_array_equal(plain(features), received)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_learns_the_bias_of_each_value(jit_compile):
+    generator = np.random.default_rng(5)
+    sites = generator.integers(0, 3, 3000)
+    labels = (generator.random(3000) < np.array([0.1, 0.5, 0.8])[sites]).astype(np.float32)
+    network = FieldNetwork({"site": 3}, embedding_dim=4, hidden_units=(8,), seed=0)
+    network.adapt({"site": sites})
+    model = model_of(network, {"site": sites})
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.02), loss, jit_compile=jit_compile)
+    model.fit({"site": sites}, labels, epochs=6, batch_size=100, verbose=0)
+    received = np.asarray(network({"site": np.arange(3)})).ravel()
+    expected = [
+        np.log(labels[sites == s].mean() / (1 - labels[sites == s].mean())) for s in (0, 1, 2)
+    ]
+    np.testing.assert_allclose(received, expected, atol=0.25)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fields": {}}, "at least one field"),
+        ({"fields": {"a": 0}}, "Field 'a'.*Received: 0"),
+        ({"fields": {"a": "x"}}, "Field 'a'.*Received: 'x'"),
+        ({"fields": {"a": 2.5}}, "Field 'a'.*Received: 2.5"),
+        ({"embedding_dim": 0}, "embedding_dim=0"),
+        ({"hidden_units": (8, 0)}, r"hidden_units=\(8, 0\)"),
+        ({"num_numeric_knots": 1}, "num_numeric_knots=1"),
+        ({"regularization": -1.0}, "regularization=-1.0"),
+        ({"regularization": float("nan")}, "regularization=nan"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        FieldNetwork(**{"fields": {"a": 3}, **arguments})

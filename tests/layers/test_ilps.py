@@ -1,0 +1,389 @@
+"""ILPS, the trainable isotonic curve."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_calibration.layers import ILPS
+
+KNOTS = ["balanced", "quantile", "sigmoid", [-6.0, -1.0, 0.5, 3.0]]
+FORMS = list(itertools.product(KNOTS, ["penalty", "strict"], ["linear", "constant"]))
+
+
+def model_of(layer):
+    inputs = keras.Input((1,), name="logit")
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(layer(inputs)))
+
+
+def set_curve(layer, values):
+    """Sets the free values of the penalised form."""
+    layer.get_values()  # builds
+    weights = {weight.name: weight for weight in layer.weights}
+    weights["values"].assign(values)
+
+
+def low_click_rate():
+    generator = np.random.default_rng(1)
+    logits = generator.normal(-8, 1, 3000)
+    return logits, (generator.random(3000) < 1 / (1 + np.exp(-2 - logits))).astype(float)
+
+
+# Start
+
+
+@pytest.mark.parametrize(("knots", "monotonic", "extrapolation"), FORMS)
+def test_starts_as_the_identity_before_and_after_adapt(knots, monotonic, extrapolation):
+    layer = ILPS(10, knots, extrapolation=extrapolation, monotonic=monotonic)
+    grid = np.linspace(-15, 15, 301, dtype=np.float32)
+    for _ in range(2):
+        ends = layer.get_knots()[[0, -1]]
+        expected = np.clip(grid, *ends) if extrapolation == "constant" else grid
+        np.testing.assert_allclose(layer(grid), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(layer.get_values(), layer.get_knots(), rtol=1e-5, atol=1e-5)
+        layer.adapt(*low_click_rate())  # most of it beyond the first knots
+
+
+def test_defaults_and_the_papers_form():
+    default = ILPS().get_config()
+    assert (default["num_knots"], default["knots"]) == (20, "balanced")
+    assert (default["extrapolation"], default["monotonic"]) == ("linear", "penalty")
+    assert (default["smoothness"], default["penalty"]) == (1.0, 1.0)
+    layer = ILPS.from_paper()
+    expected = np.arange(1, 101) / 101
+    np.testing.assert_allclose(1 / (1 + np.exp(-layer.get_knots())), expected, rtol=1e-5)
+    config = layer.get_config()
+    assert (config["extrapolation"], config["monotonic"]) == ("constant", "penalty")
+    assert config["smoothness"] == 0
+    other = ILPS.from_paper(num_knots=30, extrapolation="linear", name="paper")
+    assert (len(other.get_knots()), other.extrapolation, other.name) == (30, "linear", "paper")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"knots": "median"}, "knots='median'"),
+        ({"knots": [1.0]}, r"knots=\[1.0\]"),
+        ({"knots": [1.0, 1.0]}, "each greater"),
+        ({"knots": [0.0, 1.0, np.nan]}, "finite logits"),
+        ({"knots": [1e6, 1e6 + 1e-3]}, "each greater"),  # equal in float32
+        ({"num_knots": 1}, "num_knots=1"),
+        ({"num_knots": 2.5}, "num_knots=2.5"),
+        ({"extrapolation": "flat"}, "extrapolation='flat'"),
+        ({"monotonic": "soft"}, "monotonic='soft'"),
+        ({"smoothness": -1}, "smoothness=-1"),
+        ({"smoothness": np.inf}, "smoothness=inf"),
+        ({"penalty": np.nan}, "penalty=nan"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ILPS(**arguments)
+
+
+# Curve
+
+
+@pytest.mark.parametrize("extrapolation", ["linear", "constant"])
+def test_ends(extrapolation):
+    layer = ILPS(knots=[0, 1, 2], extrapolation=extrapolation)
+    set_curve(layer, [0, 2, 2.5])
+    expected = [-6, 3.5] if extrapolation == "linear" else [0, 2.5]
+    np.testing.assert_allclose(layer(np.float32([-3, 4])), expected)
+
+
+def test_strict_never_falls_whatever_its_weights():
+    generator = np.random.default_rng(2)
+    grid = np.linspace(-20, 20, 4001, dtype=np.float32)
+    for scale in (0.1, 3, 30):
+        layer = ILPS(12, "sigmoid", monotonic="strict")
+        layer.build()
+        for weight in layer.trainable_weights:
+            weight.assign(generator.normal(0, scale, weight.shape))
+        curve = np.asarray(layer(grid), np.float64)
+        assert np.isfinite(curve).all()
+        # To the rounding of a float32.
+        assert (np.diff(curve) >= -1e-6 * np.abs(curve).max()).all()
+        assert np.diff(curve).max() > 0
+        assert (np.diff(layer.get_values()) >= 0).all()
+
+
+def test_shape_of_the_input_is_kept():
+    layer = ILPS()
+    for shape in ((4,), (4, 1), (0,), (0, 1)):
+        assert layer(np.ones(shape, np.float32)).shape == shape
+        assert layer.compute_output_shape((None, *shape[1:])) == (None, *shape[1:])
+        symbolic = layer(keras.KerasTensor((None, *shape[1:])))
+        assert symbolic.shape == (None, *shape[1:])
+        assert symbolic.dtype == "float32"
+
+
+def test_whole_numbers_are_logits_too():
+    np.testing.assert_allclose(ILPS()(np.array([-1, 0, 2])), [-1, 0, 2], atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (1, 2), (3, 1, 1), ()])
+def test_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\).*Received"):
+        ILPS()(np.zeros(shape, np.float32))
+
+
+def test_logits_that_are_not_finite_are_not_hidden():
+    received = ILPS()(np.float32([np.nan, np.inf, -np.inf, 1e30]))
+    np.testing.assert_array_equal(np.isnan(received), [True, False, False, False])
+    np.testing.assert_allclose(received[1:], np.float32([np.inf, -np.inf, 1e30]), rtol=1e-5)
+
+
+# Losses
+
+
+def test_penalty_is_added_to_the_losses():
+    layer = ILPS(knots=[0, 1, 2, 3], penalty=2.5)
+    set_curve(layer, [0, 2, 1.5, 1.25])
+    layer(np.float32([0.5]))
+    assert sum(map(float, layer.losses)) == pytest.approx(2.5 * 0.75)
+    model = model_of(layer)
+    model.compile(loss="binary_crossentropy")
+    row = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32)
+    assert model.evaluate(*row, verbose=0) == pytest.approx(np.log(2) + 2.5 * 0.75, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"penalty": 0.0}, {"monotonic": "strict"}, {"penalty": 0.0, "smoothness": 0.0}]
+)
+def test_no_penalty_where_none_is_asked_for(arguments):
+    layer = ILPS(4, "sigmoid", **arguments)
+    layer.build()
+    for weight in layer.trainable_weights:
+        weight.assign(-np.arange(np.prod(weight.shape)).reshape(weight.shape) - 1.0)
+    layer(np.float32([0.5]))
+    assert sum(map(float, layer.losses)) == 0
+
+
+def test_smoothness_prior_has_its_value_once_the_number_of_rows_is_known():
+    layer = ILPS(knots=[-1, 0, 1, 3], smoothness=4.0)
+    set_curve(layer, [-3, -1, 0, 4])  # slopes 2, 1, 2
+    layer(np.float32([0.5]))
+    assert sum(map(float, layer.losses)) == 0
+    assert not layer.is_adapted
+    layer.adapt(np.linspace(-2, 2, 50))
+    assert layer.is_adapted
+    layer(np.float32([0.5]))
+    assert sum(map(float, layer.losses)) == pytest.approx(4.0 / 2 * (1 + 1) / 50, rel=1e-5)
+    strict = ILPS(knots=[-1, 0, 1, 3], smoothness=4.0, monotonic="strict")
+    strict.adapt(np.linspace(-2, 2, 50))
+    weights = {weight.name: weight for weight in strict.weights}
+    weights["raw_slopes"].assign(np.log(np.expm1([2.0, 1.0, 2.0])) - np.log(np.e - 1))
+    strict(np.float32([0.5]))
+    assert sum(map(float, strict.losses)) == pytest.approx(4.0 / 2 * (1 + 1) / 50, rel=1e-4)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_finalize_projects_what_training_leaves_of_a_falling_curve(clicks, jit_compile):
+    logits, _ = clicks
+    layer = ILPS(8, "quantile", smoothness=0.0)
+    layer.adapt(logits)
+    model = model_of(layer)
+    model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy", jit_compile=jit_compile)
+    falling = np.where(logits < -2, 0.9, 0.1) > np.random.default_rng(3).random(logits.shape)
+    for _ in range(30):  # the last steps may or may not leave a fall
+        model.fit(logits, falling.astype("float32"), 100, epochs=2, verbose=0, shuffle=False)
+        values = layer.get_values()
+        if (np.diff(values) < 0).any():
+            break
+    assert (np.diff(values) < 0).any()
+    assert np.diff(values).min() > -0.5  # the penalty has held the curve nearly level
+    layer.finalize()
+    assert (np.diff(layer.get_values()) >= 0).all()
+    np.testing.assert_allclose(layer.get_values(), values, atol=-np.diff(values).min() * 8)
+    layer(logits)
+    assert sum(map(float, layer.losses)) == 0
+
+
+def test_training_without_the_penalty_falls(clicks):
+    logits, _ = clicks
+    layer = ILPS(8, "quantile", smoothness=0.0, penalty=0.0)
+    layer.adapt(logits)
+    model = model_of(layer)
+    model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy")
+    model.fit(logits, (logits < -2).astype(np.float32), batch_size=100, epochs=15, verbose=0)
+    assert np.diff(layer.get_values()).min() < -0.5
+
+
+def test_finalize_before_build_and_of_the_strict_form_does_nothing():
+    ILPS().finalize()
+    layer = ILPS(monotonic="strict")
+    before = layer.get_values()
+    layer.finalize()
+    np.testing.assert_array_equal(layer.get_values(), before)
+
+
+# Adapt
+
+
+def class_balanced_quantiles(logits, labels, weights, num_knots):
+    """The smallest logits up to which the mean share of clicks and non-clicks is (k - ½) / K."""
+    knots = []
+    for k in range(1, num_knots + 1):
+        for logit in np.sort(logits):
+            up_to = weights * (logits <= logit)
+            share = (up_to @ labels) / (weights @ labels)
+            share += (up_to @ (1 - labels)) / (weights @ (1 - labels))
+            if share / 2 >= (k - 0.5) / num_knots - 1e-12:
+                knots.append(logit)
+                break
+    return np.array(knots)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_balanced_knots_are_class_balanced_quantiles(weighted):
+    generator = np.random.default_rng(4)
+    logits = generator.normal(-20, 30, 301)
+    labels = (generator.random(301) < 0.1).astype(float)
+    weights = generator.choice([0.0, 1.0, 2.0], 301) if weighted else None
+    layer = ILPS(7)
+    layer.adapt(logits[:, None], labels[:, None], weights)
+    effective = np.ones(301) if weights is None else weights
+    expected = class_balanced_quantiles(logits, labels, effective, 7)
+    np.testing.assert_allclose(layer.get_knots(), expected, rtol=1e-6)
+    assert layer.get_knots().dtype == np.float32
+
+
+def test_quantile_knots_need_no_labels():
+    logits = np.random.default_rng(5).permutation(1000) / 10
+    layer = ILPS(10, "quantile")
+    layer.adapt(logits)
+    np.testing.assert_allclose(layer.get_knots(), np.sort(logits)[49::100], rtol=1e-6)
+    layer.adapt(logits, sample_weight=(logits < 10.25).astype(float))  # 103 rows
+    expected = [np.ceil((k - 0.5) / 10 * 103 - 1) / 10 for k in range(1, 11)]
+    np.testing.assert_allclose(layer.get_knots(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("monotonic", ["penalty", "strict"])
+@pytest.mark.parametrize("knots", ["balanced", "quantile"])
+@pytest.mark.parametrize("place", [0.0, -7.5, 1e4])
+def test_adapt_to_ties_and_constant_logits(knots, monotonic, place):
+    layer = ILPS(20, knots, monotonic=monotonic)
+    layer.adapt(np.full(30, place), np.arange(30) % 2)
+    assert (np.diff(layer.get_knots()) > 0).all()
+    grid = np.float32([-50, place, 50])
+    np.testing.assert_allclose(layer(grid), grid, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("knots", ["sigmoid", [-2.0, 0.0, 2.0]])
+def test_given_knots_stay_and_the_rows_are_counted(knots):
+    layer = ILPS(5, knots)
+    before = layer.get_knots()
+    layer.adapt(np.linspace(-30, 3, 77))
+    np.testing.assert_array_equal(layer.get_knots(), before)
+    number = {weight.name: float(weight) for weight in layer.weights if weight.name == "num_rows"}
+    assert number == {"num_rows": 77}
+
+
+@pytest.mark.parametrize("monotonic", ["penalty", "strict"])
+def test_a_second_adapt_keeps_the_curve(monotonic):
+    logits, labels = low_click_rate()
+    layer = ILPS(20, monotonic=monotonic, knots="quantile")
+    layer.adapt(logits)
+    layer.finalize()
+    line = 0.5 * layer.get_knots() + 3
+    layer._assign_values(line)
+    layer.adapt(logits - 1.5, labels)
+    grid = np.linspace(-20, 3, 100, dtype=np.float32)
+    np.testing.assert_allclose(layer(grid), 0.5 * grid + 3, rtol=1e-4, atol=1e-4)
+    bent = np.maximum(layer.get_knots(), -9)
+    layer._assign_values(bent)
+    layer.adapt(logits - 1.5, labels)
+    grid = np.linspace(-12, -7, 100, dtype=np.float32)
+    np.testing.assert_allclose(layer.get_values(), bent, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("knots", "arguments", "message"),
+    [
+        ("balanced", ([0.0, 1.0],), "needs the labels"),
+        ("balanced", ([0.0, 1.0], [1, 1]), "one class only"),
+        ("balanced", ([0.0, 1.0], [1, 3]), r"Labels must be in \[0, 1\]"),
+        ("quantile", ([],), "empty"),
+        ("sigmoid", ([0.0, np.nan],), "finite"),
+        ("quantile", ([0.0, 1.0], None, [1.0]), "same number of rows"),
+        ("quantile", (np.zeros((3, 2)),), r"\(n,\) or \(n, 1\)"),
+    ],
+)
+def test_adapt_refuses_bad_rows_and_leaves_the_layer_as_it_was(knots, arguments, message):
+    layer = ILPS(4, knots)
+    before = layer.get_knots()
+    with pytest.raises(ValueError, match=message):
+        layer.adapt(*arguments)
+    np.testing.assert_array_equal(layer.get_knots(), before)
+    assert not layer.is_adapted
+
+
+# Saving
+
+
+@pytest.mark.parametrize("knots", KNOTS)
+@pytest.mark.parametrize("monotonic", ["penalty", "strict"])
+def test_config_round_trip(knots, monotonic):
+    layer = ILPS(
+        5, knots, "constant", monotonic, smoothness=2, penalty=0.25, name="curve", trainable=False
+    )
+    config = layer.get_config()
+    other = ILPS.from_config(config)
+    assert other.get_config() == config
+    assert (other.name, other.trainable, other.penalty) == ("curve", False, 0.25)
+    restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert restored.get_config() == config
+    np.testing.assert_array_equal(other.get_knots(), layer.get_knots())
+
+
+@pytest.mark.parametrize("monotonic", ["penalty", "strict"])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_keras_file_round_trip_is_exact(reload, clicks, tmp_path, monotonic, adapted):
+    logits, labels = clicks
+    layer = ILPS(7, monotonic=monotonic)
+    if adapted:
+        layer.adapt(logits, labels)
+    model = model_of(layer)
+    model.compile("adam", "binary_crossentropy")
+    model.fit(logits, labels, verbose=0)
+    expected = model.predict(logits, verbose=0)
+    restored = reload(model)
+    np.testing.assert_array_equal(restored.predict(logits, verbose=0), expected)
+    curve = restored.layers[1]
+    assert isinstance(curve, ILPS)
+    assert curve.is_adapted == adapted
+    assert restored.evaluate(logits, labels, verbose=0) == model.evaluate(logits, labels, verbose=0)
+
+    model.save_weights(tmp_path / "it.weights.h5")
+    fresh = model_of(ILPS(7, monotonic=monotonic))
+    fresh.load_weights(tmp_path / "it.weights.h5")
+    np.testing.assert_array_equal(fresh.predict(logits, verbose=0), expected)
+
+
+# Dtypes
+
+
+def test_calibrates_in_float32_under_a_mixed_policy(mixed_bfloat16, clicks):
+    logits, labels = clicks
+    layer = ILPS()
+    layer.adapt(logits, labels)
+    set_curve(layer, 1.001 * layer.get_knots() + 1e-3)
+    received = layer(logits)
+    assert received.dtype == "float32"
+    np.testing.assert_allclose(received, 1.001 * logits + 1e-3, rtol=1e-5, atol=1e-5)
+    assert layer(tf.cast(logits, "bfloat16")).dtype == "float32"
+    assert {weight.dtype for weight in layer.weights} == {"float32"}
+    for policy in ("float16", "bfloat16", "mixed_float16", keras.DTypePolicy("mixed_bfloat16")):
+        assert ILPS(dtype=policy).compute_dtype == "float32"
+
+
+def test_float64_where_it_is_asked_for():
+    layer = ILPS(knots=[0, 1], dtype="float64")
+    logits = np.array([1 / 3, -7.1, 1e3])
+    received = layer(logits)
+    assert received.dtype == "float64"
+    np.testing.assert_allclose(received, logits, rtol=1e-14)
+    assert ILPS.from_config(layer.get_config()).compute_dtype == "float64"
