@@ -7,6 +7,7 @@ Right for every segment (`layers`, `models`), told apart from seed noise (`metri
 from keras_calibration import callbacks as callbacks
 from keras_calibration import datasets as datasets
 from keras_calibration import layers as layers
+from keras_calibration import metrics as metrics
 from keras_calibration import ops as ops
 from keras_calibration import plots as plots
 from keras_calibration import seeds as seeds
