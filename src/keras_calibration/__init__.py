@@ -8,6 +8,7 @@ from keras_calibration import callbacks as callbacks
 from keras_calibration import datasets as datasets
 from keras_calibration import layers as layers
 from keras_calibration import metrics as metrics
+from keras_calibration import models as models
 from keras_calibration import ops as ops
 from keras_calibration import plots as plots
 from keras_calibration import seeds as seeds

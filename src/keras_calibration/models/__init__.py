@@ -1,0 +1,7 @@
+"""Keras models: a calibrated model, and any Functional model with field metrics."""
+
+from keras_calibration.models.base_logits import BaseLogits
+from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.models.field_metrics_model import FieldMetricsModel
+
+__all__ = ["BaseLogits", "CalibratedModel", "FieldMetricsModel"]

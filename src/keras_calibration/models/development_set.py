@@ -1,0 +1,164 @@
+"""A development set at hand as a whole: arrays of inputs, labels and weights."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+
+@dataclass(frozen=True)
+class DevelopmentSet:
+    """Inputs, labels and weights of the same rows.
+
+    Args:
+        inputs: An array with n rows, or a structure of them as the model takes it. Strings are
+            tensors, numbers NumPy arrays.
+        labels: Labels, an array with n rows.
+        weights: Weights, an array with n rows, or None.
+        batch_size: Rows of a batch in the data set it was read from; None for arrays.
+    """
+
+    inputs: Any
+    labels: Any
+    weights: Any
+    batch_size: int | None
+
+
+def read_development_set(
+    x: Any, y: Any = None, sample_weight: Any = None, num_batches: int | None = None
+) -> DevelopmentSet:
+    """Reads what `fit` is given into arrays.
+
+    Args:
+        x: Arrays (with `y`), or batches `(x, y)` or `(x, y, sample_weight)`: a `tf.data.Dataset`, a
+            `keras.utils.PyDataset`, or any finite iterable.
+        y: Labels, where `x` is arrays.
+        sample_weight: Weights, where `x` is arrays, or None.
+        num_batches: Number of batches to read; None for all. An endless data set needs it.
+
+    Returns:
+        The rows, in the order they were read.
+
+    Raises:
+        ValueError: If labels are missing, there is no row, numbers of rows differ, or the data set
+            is endless (a generator may be: it needs `num_batches`).
+
+    Example:
+        >>> rows = read_development_set({"site": [3, 1]}, [0, 1])
+        >>> rows.inputs["site"], rows.labels
+        (array([3, 1]), array([0, 1]))
+    """
+    if isinstance(x, Iterable) and not _is_arrays(x):
+        if y is not None or sample_weight is not None:
+            raise ValueError(
+                "Labels and weights beside a data set cannot be told to be of the same rows. "
+                f"Received: x={type(x).__name__} and y or sample_weight. Put them into the "
+                "batches, (x, y) or (x, y, sample_weight)."
+            )
+        return _read_batches(x, num_batches)
+    if y is None:
+        raise ValueError(
+            "The development set has no labels. Received: arrays without y. Pass fit(x, y), or a "
+            "data set of batches (x, y)."
+        )
+    inputs = keras.tree.map_structure(_as_array, _without_lists(x))
+    weights = None if sample_weight is None else _as_array(sample_weight)
+    return _checked(DevelopmentSet(inputs, _as_array(y), weights, None))
+
+
+def _read_batches(batches: Iterable, num_batches: int | None) -> DevelopmentSet:
+    if num_batches is None and _may_be_endless(batches):
+        raise ValueError(
+            "The development set must end: base logits are computed once for all of it. Received: "
+            f"{type(batches).__name__}, a generator or an endless data set. Pass steps_per_epoch "
+            "(validation_steps), or dataset.take(...)."
+        )
+    parts = [_batch(batch) for batch in itertools.islice(_iterate(batches), num_batches)]
+    if not parts:
+        raise ValueError("The development set is empty. Received: a data set without batches.")
+    inputs, labels, *weights = keras.tree.map_structure(
+        lambda *arrays: np.concatenate(arrays), *parts
+    )
+    inputs = keras.tree.map_structure(_as_array, inputs)
+    batch_size = len(parts[0][1])
+    return _checked(DevelopmentSet(inputs, labels, weights[0] if weights else None, batch_size))
+
+
+def _may_be_endless(batches: Any) -> bool:
+    if isinstance(batches, keras.utils.PyDataset):
+        return batches.num_batches is None
+    cardinality = getattr(batches, "cardinality", None)
+    return isinstance(batches, Iterator) or (callable(cardinality) and int(cardinality()) == -1)
+
+
+def _iterate(batches: Any) -> Iterator:
+    """The batches of a data set; a `PyDataset` has numbers instead of an iterator."""
+    if isinstance(batches, keras.utils.PyDataset):
+        endless = batches.num_batches is None
+        numbers = itertools.count() if endless else range(batches.num_batches)
+        return (batches[number] for number in numbers)
+    return iter(batches)
+
+
+def _batch(batch: Any) -> tuple[Any, ...]:
+    """Inputs and labels of a batch, and its weights if it has any, as NumPy arrays."""
+    is_pair = isinstance(batch, tuple | list) and len(batch) in (2, 3)
+    if not is_pair or batch[1] is None:
+        raise ValueError(
+            "Each batch of the development set must be (x, y) or (x, y, sample_weight). "
+            f"Received: {type(batch).__name__} of {keras.tree.map_structure(type, batch)}."
+        )
+    x, *labels_and_weights = batch if batch[-1] is not None else batch[:-1]
+    inputs = keras.tree.map_structure(_as_numpy, _without_lists(x))
+    arrays = (inputs, *map(_as_numpy, labels_and_weights))
+    if not all(array.ndim for array in keras.tree.flatten(arrays)):
+        raise ValueError(
+            "The development set must come in batches. Received: single rows. Pass "
+            "dataset.batch(256), for example."
+        )
+    return arrays
+
+
+def _checked(rows: DevelopmentSet) -> DevelopmentSet:
+    named = [
+        (f"input {'.'.join(map(str, path)) or 'x'}", array)
+        for path, array in keras.tree.flatten_with_path(rows.inputs)
+    ]
+    named += [("labels", rows.labels)]
+    named += [] if rows.weights is None else [("sample weights", rows.weights)]
+    num_rows = {name: array.shape[0] if array.shape else 0 for name, array in named}
+    if len(set(num_rows.values())) > 1:
+        raise ValueError(
+            f"Inputs, labels and weights must have the same number of rows. Received: {num_rows}."
+        )
+    if not num_rows["labels"]:
+        raise ValueError("The development set is empty. Expected at least one row of each class.")
+    return rows
+
+
+def _is_arrays(x: Any) -> bool:
+    return isinstance(x, dict | list | tuple) or hasattr(x, "__array__") or ops.is_tensor(x)
+
+
+def _without_lists(x: Any) -> Any:
+    """Lists of numbers as arrays; a list of arrays is a structure."""
+    if isinstance(x, dict):
+        return {name: _without_lists(value) for name, value in x.items()}
+    is_row_list = isinstance(x, list | tuple) and not any(hasattr(part, "shape") for part in x)
+    return np.asarray(x) if is_row_list else x
+
+
+def _as_numpy(values: Any) -> np.ndarray:
+    return ops.convert_to_numpy(values) if ops.is_tensor(values) else np.asarray(values)
+
+
+def _as_array(values: Any) -> Any:
+    """A NumPy array, or a tensor where the values are strings, which Keras takes only so."""
+    array = _as_numpy(values)
+    if array.dtype.kind not in "OSUT":
+        return array
+    return ops.convert_to_tensor(values if ops.is_tensor(values) else array.astype(object))

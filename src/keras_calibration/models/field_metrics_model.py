@@ -1,0 +1,174 @@
+"""FieldMetricsModel: a Keras model whose metrics may read a field of the input."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+
+class FieldMetrics(keras.metrics.Metric):
+    """The field metrics of a model as one metric with a dictionary of results.
+
+    Args:
+        field_metrics: Field name → metrics with `update_state(..., field=ids)`.
+
+    Raises:
+        ValueError: If a value is no metric, or one metric stands twice.
+    """
+
+    def __init__(self, field_metrics: Mapping[str, Any]) -> None:
+        super().__init__(name="field_metrics")
+        self.by_field: dict[str, list[Any]] = {
+            field: list(metrics) if isinstance(metrics, Sequence) else [metrics]
+            for field, metrics in field_metrics.items()
+        }
+        every = [metric for metrics in self.by_field.values() for metric in metrics]
+        for metric in every:
+            if not isinstance(metric, keras.metrics.Metric):
+                raise ValueError(
+                    "Argument `field_metrics` must map each field to Keras metrics, as in "
+                    f'{{"site_id": [FieldECE(5000)]}}. Received: {metric!r}.'
+                )
+        names = [name for name, _ in self._named()]
+        if len(set(map(id, every))) < len(every) or len(set(names)) < len(names):
+            raise ValueError(
+                "Each field needs metrics of its own, with different names within the field. "
+                f"Received: field_metrics={dict(field_metrics)!r}."
+            )
+
+    def update_state(
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None, field_ids: Any = None
+    ) -> None:
+        """Adds rows; `field_ids` maps each field to its ids (n,)."""
+        for field, metrics in self.by_field.items():
+            for metric in metrics:
+                metric.update_state(y_true, y_pred, sample_weight, field=field_ids[field])
+
+    def result(self) -> dict[str, Any]:
+        """`{field}_{metric}` → result."""
+        return {name: metric.result() for name, metric in self._named()}
+
+    def reset_state(self) -> None:
+        """Forgets all rows."""
+        for _, metric in self._named():
+            metric.reset_state()
+
+    @property
+    def variables(self) -> list[Any]:
+        """The variables of all metrics."""
+        return [variable for _, metric in self._named() for variable in metric.variables]
+
+    def _named(self) -> list[tuple[str, Any]]:
+        return [
+            (f"{field}_{metric.name}", metric)
+            for field, metrics in self.by_field.items()
+            for metric in metrics
+        ]
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class FieldMetricsModel(keras.Model):
+    """A Keras model that hands its field metrics a feature of the input.
+
+    Keras gives a metric labels and predictions, not the features. This model adds one argument to
+    `compile`, `field_metrics={field: [metric]}`: each metric gets the feature of that name as
+    `field=`, and its result appears in the logs as `{field}_{metric}` (`val_…` for validation
+    data), in `fit` and `evaluate`. `sample_weight`, where there is one, always counts. The result
+    is a dictionary, so that `EarlyStopping` on one of its keys needs `mode="min"`.
+
+    Build it as a Functional model, on a dictionary of inputs; saving keeps the field metrics.
+
+    Args:
+        *args: As for `keras.Model`: inputs and outputs.
+        **kwargs: As for `keras.Model`.
+
+    Raises:
+        ValueError: In `compile`, if `field_metrics` is not as said above; in `fit` and `evaluate`,
+            if the input has no feature of that name.
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_calibration.metrics import FieldECE
+        >>> inputs = {
+        ...     "site": keras.Input((), dtype="int32", name="site"),
+        ...     "price": keras.Input((1,), name="price"),
+        ... }
+        >>> output = keras.layers.Dense(1, "sigmoid", kernel_initializer="zeros")(inputs["price"])
+        >>> model = FieldMetricsModel(inputs, output)
+        >>> model.compile(loss="binary_crossentropy", field_metrics={"site": [FieldECE(2)]})
+        >>> x = {"site": np.array([0, 0, 1, 1]), "price": np.ones((4, 1))}
+        >>> scores = model.evaluate(x, np.array([1, 0, 1, 1]), return_dict=True, verbose=0)
+        >>> round(scores["site_field_ece"], 4)
+        0.25
+    """
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        *,
+        field_metrics: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """As `keras.Model.compile`, with `field_metrics`.
+
+        Args:
+            optimizer: As for `keras.Model.compile`.
+            loss: As for `keras.Model.compile`.
+            field_metrics: Field name → list of metrics with `update_state(..., field=ids)`.
+            **kwargs: Everything else that `keras.Model.compile` takes.
+        """
+        # Past Keras' tracking, which would keep the metrics of an earlier `compile` too.
+        object.__setattr__(
+            self, "_field_metrics", FieldMetrics(field_metrics) if field_metrics else None
+        )
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    @property
+    def metrics(self) -> list[Any]:
+        """All metrics of the model, the field metrics last, as one."""
+        field_metrics = getattr(self, "_field_metrics", None)
+        return super().metrics + ([] if field_metrics is None else [field_metrics])
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        """Updates all metrics, and returns their results."""
+        if self._field_metrics is not None:
+            field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.by_field}
+            self._field_metrics.update_state(y, y_pred, sample_weight, field_ids)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def field_ids(self, x: Any, field: str) -> Any:
+        """The ids (n,) of a field of the input: its feature of that name.
+
+        Args:
+            x: Input of the model, a dictionary.
+            field: Name of the field.
+
+        Raises:
+            ValueError: If the input has no such feature.
+        """
+        if not isinstance(x, Mapping) or field not in x:
+            received = sorted(x) if isinstance(x, Mapping) else type(x).__name__
+            raise ValueError(
+                f"The field metrics of {field!r} need a feature of that name in the input, a "
+                f"dictionary. Received: {received}. Build the model on a dictionary of named "
+                "inputs, one of which is the field."
+            )
+        return ops.reshape(x[field], (-1,))
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """What `compile` was called with, serialized, field metrics included."""
+        config = super().get_compile_config()
+        if config and self._field_metrics is not None:
+            config["field_metrics"] = {
+                field: [keras.saving.serialize_keras_object(metric) for metric in metrics]
+                for field, metrics in self._field_metrics.by_field.items()
+            }
+        return config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles as `get_compile_config` says."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.built and getattr(self, "optimizer", None) is not None:
+            self.optimizer.build(self.trainable_variables)

@@ -1,0 +1,166 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration.models import BaseLogits
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 3)).astype("float32")
+KERNEL = np.array([[1.0], [-2.0], [1.5]], "float32")
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Doubling(keras.layers.Dense):
+    """A layer that computes something else than a `Dense` with its kernel does."""
+
+    def call(self, inputs, training=None):
+        return super().call(2 * inputs)
+
+
+def dense(activation=None, **arguments):
+    bias = keras.initializers.Constant(0.25)
+    return keras.layers.Dense(1, activation, bias_initializer=bias, **arguments)
+
+
+def functional(*layers):
+    inputs = keras.Input((3,))
+    output = inputs
+    for layer in layers:
+        output = layer(output)
+    model = keras.Model(inputs, output)
+    model.layers[1].kernel.assign(KERNEL)
+    return model
+
+
+def sequential(*layers):
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    model.layers[0].kernel.assign(KERNEL)
+    return model
+
+
+def flat(*layers):
+    return functional(*layers, keras.layers.Reshape(()))
+
+
+MODELS = {
+    "dense with sigmoid": (lambda: functional(dense("sigmoid")), "auto"),
+    "dense without bias": (lambda: functional(dense("sigmoid", use_bias=False)), "auto"),
+    "activation layer": (lambda: functional(dense(), keras.layers.Activation("sigmoid")), "auto"),
+    "operation": (lambda: functional(dense(), keras.ops.sigmoid), "auto"),
+    "activation function": (lambda: functional(dense(), keras.activations.sigmoid), "auto"),
+    "logit": (lambda: functional(dense()), "auto"),
+    "logit, told": (lambda: functional(dense(), keras.layers.Reshape((1,))), "logit"),
+    "flat logit": (lambda: flat(dense()), "logit"),
+    "sequential": (lambda: sequential(dense("sigmoid")), "auto"),
+    "sequential, activation": (
+        lambda: sequential(dense(), keras.layers.Activation("sigmoid")),
+        "auto",
+    ),
+    "sequential logit": (lambda: sequential(dense()), "auto"),
+    "sigmoid, told": (lambda: functional(dense("sigmoid")), "probability"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("scale", [1.0, 10.0])
+def test_logits_are_those_before_the_sigmoid(name, scale):
+    make, base_output = MODELS[name]
+    model = make()
+    layer = BaseLogits(model, base_output)
+    # Logits as far out as ±40: the float32 sigmoid is exactly 1 from about 17 on.
+    pre_activation = scale * X.astype("float64") @ KERNEL
+    pre_activation += 0.0 if name == "dense without bias" else 0.25
+    np.testing.assert_allclose(layer(scale * X), pre_activation, rtol=1e-5, atol=1e-5)
+    assert np.abs(pre_activation).max() > (30 if scale == 10 else 1)
+
+
+def test_probability_of_a_last_layer_that_is_not_known():
+    model = functional(dense("sigmoid"), keras.layers.Reshape((1,)))
+    with pytest.raises(ValueError, match="base_output="):
+        BaseLogits(model)
+    np.testing.assert_allclose(
+        BaseLogits(model, "probability")(X), X @ KERNEL + 0.25, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_subclass_of_dense_is_not_taken_for_a_dense():
+    model = functional(Doubling(1, "sigmoid"))
+    with pytest.raises(ValueError, match="base_output="):
+        BaseLogits(model)
+    np.testing.assert_allclose(
+        BaseLogits(model, "probability")(X / 4), X @ KERNEL / 2, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_quantized_dense_is_not_taken_for_a_dense():
+    model = functional(dense("sigmoid"))
+    model.layers[-1].quantize("int8")
+    with pytest.raises(ValueError, match="base_output="):
+        BaseLogits(model)
+    logits = BaseLogits(model, "probability")(X)
+    np.testing.assert_allclose(keras.ops.sigmoid(logits), model(X), atol=1e-6)
+
+
+def test_base_is_frozen_and_in_inference_mode():
+    model = functional(
+        dense(), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5), dense("sigmoid")
+    )
+    layer = BaseLogits(model)
+    assert layer.trainable_variables == model.trainable_variables == []
+    before = model.get_weights()
+    logits = layer(X, training=True)
+    np.testing.assert_allclose(keras.ops.sigmoid(logits), model(X, training=False), atol=1e-6)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_mixed_precision_base_gives_float32_logits():
+    model = functional(dense(dtype="mixed_bfloat16"), dense("sigmoid", dtype="mixed_bfloat16"))
+    logits = BaseLogits(model)(X)
+    assert keras.backend.standardize_dtype(logits.dtype) == "float32"
+    np.testing.assert_allclose(
+        keras.ops.sigmoid(logits), keras.ops.cast(model(X), "float32"), atol=5e-3
+    )
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = dense("sigmoid")
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+def two_outputs():
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, [dense("sigmoid")(inputs), dense("sigmoid")(inputs)])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Subclassed, "subclassed"),
+        (lambda: keras.Sequential([dense("sigmoid")]), "without an Input"),
+        (two_outputs, "one output"),
+        (lambda: functional(keras.layers.Dense(1), keras.layers.Dense(2)), r"\(None, 2\)"),
+        (lambda: dense("sigmoid"), "must be a Keras model"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        BaseLogits(make())
+
+
+def test_a_bad_base_output_is_refused():
+    with pytest.raises(ValueError, match="base_output='odds'"):
+        BaseLogits(functional(dense()), "odds")
+
+
+def test_config_makes_the_same_layer():
+    model = functional(dense("sigmoid"))
+    layer = BaseLogits(model, "probability", name="base")
+    again = BaseLogits.from_config(layer.get_config())
+    again.base_model.set_weights(model.get_weights())
+    np.testing.assert_array_equal(again(X), layer(X))
+    assert (again.name, again.base_output, again.trainable) == ("base", "probability", False)

@@ -1,0 +1,579 @@
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
+from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
+from keras_calibration.models import CalibratedModel
+
+NUM_ROWS, NUM_SITES = 1500, 6
+RNG = np.random.default_rng(0)
+X = {
+    "site": RNG.integers(0, NUM_SITES, NUM_ROWS).astype("int32"),
+    "price": RNG.normal(size=(NUM_ROWS, 2)).astype("float32"),
+}
+SITE_BIAS = np.array([-1.5, -0.5, 0.0, 0.5, 1.0, 1.5])
+TRUE_LOGIT = X["price"] @ [1.0, -0.5] - 1 + SITE_BIAS[X["site"]]
+Y = (RNG.random(NUM_ROWS) < 1 / (1 + np.exp(-TRUE_LOGIT))).astype("float32")
+W = RNG.exponential(size=NUM_ROWS).astype("float32")
+
+
+def rows(part, x=X):
+    return {name: values[part] for name, values in x.items()}, Y[part]
+
+
+def make_base(*hidden, last=None, compiled=False):
+    """A base model that ignores the site."""
+    inputs = {
+        "site": keras.Input((), dtype="int32", name="site"),
+        "price": keras.Input((2,), name="price"),
+    }
+    output = inputs["price"]
+    for layer in hidden:
+        output = layer(output)
+    last = last or keras.layers.Dense(1, "sigmoid")
+    base = keras.Model(inputs, last(output))
+    kernel = np.array([[1.0], [-0.5]], "float32")
+    if not hidden:
+        last.set_weights([kernel, np.array([-1.0], "float32")])
+    if compiled:
+        base.compile("sgd", "binary_crossentropy", metrics=[keras.metrics.AUC(name="base_auc")])
+        base.fit(*rows(slice(0, 200)), verbose=0)
+    return base
+
+
+def make_head(field=NUM_SITES, **arguments):
+    network = FieldNetwork({"site": field}, embedding_dim=4, hidden_units=(8,), seed=0)
+    return NeuralCalibration(ILPS(num_knots=8, **arguments), network)
+
+
+def make_model(base=None, head=None, optimizer="adam", base_output="auto", **arguments):
+    keras.utils.set_random_seed(0)
+    head = make_head() if head is None else head
+    model = CalibratedModel(make_base() if base is None else base, head, base_output)
+    if optimizer == "adam":
+        optimizer = keras.optimizers.Adam(0.02)
+    model.compile(optimizer, **arguments)
+    return model
+
+
+def log_loss(model, x=X, y=Y):
+    probabilities = np.clip(model.predict(x, verbose=0)[:, 0].astype("float64"), 1e-7, 1 - 1e-7)
+    return -np.mean(y * np.log(probabilities) + (1 - y) * np.log(1 - probabilities))
+
+
+def list_base():
+    site, price = keras.Input((), dtype="int32", name="site"), keras.Input((2,), name="price")
+    return keras.Model([site, price], keras.layers.Dense(1, "sigmoid")(price))
+
+
+def single_base():
+    return keras.Sequential([keras.Input((2,), name="price"), keras.layers.Dense(1, "sigmoid")])
+
+
+BASES = {
+    "dense": (make_base, "auto", X),
+    "logit": (lambda: make_base(last=keras.layers.Dense(1)), "auto", X),
+    "activation": (
+        lambda: make_base(keras.layers.Dense(1), last=keras.layers.Activation("sigmoid")),
+        "auto",
+        X,
+    ),
+    "operation": (
+        lambda: make_base(keras.layers.Dense(1), last=keras.ops.sigmoid),
+        "auto",
+        X,
+    ),
+    "other layer": (
+        lambda: make_base(keras.layers.Dense(1, "sigmoid"), last=keras.layers.Reshape(())),
+        "probability",
+        X,
+    ),
+    "list": (list_base, "auto", [X["site"], X["price"]]),
+    "sequential": (single_base, "auto", X["price"]),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_any_base_trains_and_starts_at_its_own_probability(name):
+    make, base_output, x = BASES[name]
+    base = make()
+    head = ILPS(num_knots=5) if name == "sequential" else make_head()
+    model = make_model(base, head, base_output=base_output)
+    expected = base.predict(x, verbose=0).reshape(-1, 1)
+    if name == "logit":
+        expected = 1 / (1 + np.exp(-expected))
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
+    before = log_loss(model, x)
+    model.fit(x, Y, batch_size=250, epochs=3, verbose=0)
+    assert log_loss(model, x) < before
+
+
+def test_adapting_leaves_the_probabilities_as_they_are():
+    model = make_model(optimizer=keras.optimizers.SGD(0.0))
+    before = model.predict(X, verbose=0)
+    model.fit(X, Y, verbose=0)
+    assert model.head.is_adapted
+    np.testing.assert_allclose(model.predict(X, verbose=0), before, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", keras.optimizers.SGD(0.5)], ids=["adam", "sgd"])
+def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
+    model = make_model(optimizer=optimizer, field_metrics={"site": [FieldECE(NUM_SITES)]})
+    development, held_out = rows(slice(0, 1000)), rows(slice(1000, None))
+    before = model.evaluate(*held_out, verbose=0, return_dict=True)
+    model.fit(*development, batch_size=50, epochs=8, verbose=0)
+    after = model.evaluate(*held_out, verbose=0, return_dict=True)
+    assert after["loss"] < before["loss"] - 0.03
+    assert after["site_field_ece"] < 0.6 * before["site_field_ece"]
+
+
+@pytest.mark.parametrize("options", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=str)
+def test_history_and_field_metrics(options):
+    model = make_model(
+        metrics=[CalibratedLogLoss()],
+        field_metrics={"site": [FieldECE(NUM_SITES), FieldRCE(NUM_SITES)]},
+        **options,
+    )
+    epochs = 1 if options else 2
+    history = model.fit(
+        X, Y, batch_size=300, epochs=epochs, validation_data=(X, Y), verbose=0
+    ).history
+    names = ["loss", "calibrated_log_loss", "site_field_ece", "site_field_rce"]
+    assert set(history) == {*names, *(f"val_{name}" for name in names)}
+    scores = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
+    residual = W * (Y - model.predict(X, verbose=0)[:, 0].astype("float64"))
+    count, sums, clicks = (
+        np.bincount(X["site"], values) for values in (W.astype("float64"), residual, W * Y)
+    )
+    assert scores["site_field_ece"] == pytest.approx(np.abs(sums).sum() / W.sum(), abs=1e-6)
+    relative = np.sum(count * np.abs(sums) / (clicks + 0.01 * count))
+    assert scores["site_field_rce"] == pytest.approx(relative / W.sum(), abs=1e-6)
+
+
+def test_base_is_frozen_and_in_inference_mode():
+    base = make_base(
+        keras.layers.Dense(8, "relu"),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5),
+    )
+    model = make_model(base)
+    before, predictions = base.get_weights(), base.predict(X, verbose=0)
+    trainable = {id(variable) for variable in model.trainable_variables}
+    assert trainable == {id(variable) for variable in model.head.trainable_variables}
+    model.fit(X, Y, epochs=2, verbose=0)
+    for old, new in zip(before, base.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    logits = model.base_logits(X)
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), predictions, atol=1e-6)
+
+
+class Counting(keras.layers.Layer):
+    """Counts the rows that go through it."""
+
+    rows_seen = 0
+
+    def call(self, inputs):
+        def count(values):
+            Counting.rows_seen += len(values)
+            return values
+
+        outputs = tf.py_function(count, [inputs], tf.float32)
+        outputs.set_shape(inputs.shape)
+        return outputs
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+
+def test_base_logits_are_computed_once():
+    model = make_model(make_base(Counting()))
+    Counting.rows_seen = 0
+    model.fit(X, Y, epochs=4, validation_data=rows(slice(0, 500)), verbose=0)
+    assert Counting.rows_seen == NUM_ROWS + 500
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, weights=None, **arguments):
+        super().__init__(**arguments)
+        self.weights = weights
+
+    def __len__(self):
+        return 15
+
+    def __getitem__(self, number):
+        part = slice(100 * number, 100 * (number + 1))
+        return (*rows(part), *([] if self.weights is None else [self.weights[part]]))
+
+
+def data_set(*parts):
+    return tf.data.Dataset.from_tensor_slices(parts).batch(100)
+
+
+@pytest.mark.parametrize("weights", [None, W], ids=["unweighted", "weighted"])
+def test_every_form_of_the_same_rows_trains_the_same(weights):
+    parts = (X, Y) if weights is None else (X, Y, weights)
+    forms = {
+        "arrays": (X, Y),
+        "columns": (X, Y[:, None]),
+        "lists": ({name: values.tolist() for name, values in X.items()}, Y.tolist()),
+        "data set": (data_set(*parts), None),
+        "PyDataset": (Batches(weights), None),
+        "repeated data set": (data_set(*parts).repeat(), None),
+        "generator": ((batch for batch in data_set(*parts)), None),
+    }
+    results = {}
+    for name, (x, y) in forms.items():
+        model = make_model()
+        in_arrays = y is not None
+        model.fit(
+            x,
+            y,
+            sample_weight=weights if in_arrays else None,
+            batch_size=100 if in_arrays else None,
+            steps_per_epoch=15 if name in ("repeated data set", "generator") else None,
+            verbose=0,
+        )
+        results[name] = model.predict(X, verbose=0)
+    for name, result in results.items():
+        np.testing.assert_allclose(result, results["arrays"], atol=1e-6, err_msg=name)
+    unweighted = make_model()
+    unweighted.fit(X, Y, batch_size=100, verbose=0)
+    difference = np.abs(unweighted.predict(X, verbose=0) - results["arrays"]).max()
+    assert (difference > 1e-3) == (weights is not None)
+
+
+def test_rows_of_a_shuffled_data_set_stay_together():
+    """Iterating twice gives two orders: logits of one and labels of the other would be noise."""
+    logit = np.where(Y == 1, 3.0, -3.0).astype("float32")[:, None]
+    inputs = {"logit": keras.Input((1,), name="logit")}
+    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
+    model = make_model(base, ILPS(num_knots=3), keras.optimizers.SGD(0.0))
+    shuffled = tf.data.Dataset.from_tensor_slices(({"logit": logit}, Y))
+    shuffled = shuffled.shuffle(NUM_ROWS, reshuffle_each_iteration=True).batch(100)
+    history = model.fit(shuffled, validation_data=shuffled, verbose=0).history
+    assert history["loss"][0] == pytest.approx(np.log1p(np.exp(-3)), abs=1e-3)
+    assert history["val_loss"][0] == pytest.approx(np.log1p(np.exp(-3)), abs=1e-3)
+
+
+@pytest.mark.parametrize("form", ["str", "object", "bytes", "tensor", "data set"])
+def test_string_features(form, tmp_path):
+    names = np.array(["a", "b", "c", "d", "e", "f"])[X["site"]]
+    x = {"site": names, "price": X["price"]}
+    if form in ("object", "bytes"):
+        x["site"] = names.astype(object if form == "object" else bytes)
+    elif form == "tensor":
+        x["site"] = tf.constant(names)
+    inputs = {
+        "site": keras.Input((), dtype="string", name="site"),
+        "price": keras.Input((2,), name="price"),
+    }
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c", "d"])
+    model = make_model(base, make_head(lookup), field_metrics={"site": [FieldECE(5)]})
+    tensors = {**x, "site": tf.constant(names)}
+    if form == "data set":
+        model.fit(data_set(tensors, Y), epochs=2, verbose=0)
+    else:
+        model.fit(x, Y, epochs=2, batch_size=100, validation_split=0.2, verbose=0)
+    scores = model.evaluate(tensors, Y, verbose=0, return_dict=True)
+    residual = Y - model.predict(tensors, verbose=0)[:, 0].astype("float64")
+    sums = np.bincount(np.where(X["site"] < 4, X["site"], 4), residual)
+    assert scores["site_field_ece"] == pytest.approx(np.abs(sums).sum() / NUM_ROWS, abs=1e-6)
+    if form == "str":
+        model.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+        assert loaded.evaluate(tensors, Y, verbose=0, return_dict=True) == scores
+
+
+def test_class_weight_counts_as_sample_weight():
+    by_class, by_row = make_model(), make_model()
+    by_class.fit(X, Y, class_weight={0: 1.0, 1: 3.0}, shuffle=False, verbose=0)
+    by_row.fit(X, Y, sample_weight=np.where(Y == 1, 3.0, 1.0), shuffle=False, verbose=0)
+    # The knots differ: `adapt` sees sample weights only.
+    assert by_class.predict(X, verbose=0).mean() > Y.mean() + 0.05
+    assert by_row.predict(X, verbose=0).mean() > Y.mean() + 0.05
+
+
+def test_validation_split_holds_out_the_last_rows():
+    # The loss itself also holds the priors.
+    model = make_model(optimizer=keras.optimizers.SGD(0.0), metrics=["binary_crossentropy"])
+    history = model.fit(X, Y, validation_split=0.2, verbose=0).history
+    expected = log_loss(model, *rows(slice(1200, None)))
+    assert history["val_binary_crossentropy"][0] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_second_fit_goes_on_without_adapting():
+    model = make_model()
+    model.fit(X, Y, batch_size=100, epochs=2, verbose=0)
+    knots = model.head.calibrator.get_knots()
+    after_two = log_loss(model)
+    iterations = int(model.optimizer.iterations)
+    shifted = {**X, "price": X["price"] + 1}
+    model.fit(shifted, Y, batch_size=100, epochs=3, initial_epoch=2, verbose=0)
+    np.testing.assert_array_equal(model.head.calibrator.get_knots(), knots)
+    assert int(model.optimizer.iterations) == iterations + 15
+    model.fit(X, Y, batch_size=100, epochs=3, verbose=0)
+    assert log_loss(model) < after_two
+
+
+def test_early_stopping_restores_and_checkpoint_saves(tmp_path):
+    path = str(tmp_path / "best.keras")
+    model = make_model(metrics=[CalibratedLogLoss()], field_metrics={"site": [FieldECE(6)]})
+    stop = keras.callbacks.EarlyStopping(
+        "val_calibrated_log_loss", patience=1, restore_best_weights=True, start_from_epoch=0
+    )
+    keep = keras.callbacks.ModelCheckpoint(path, monitor="val_loss", save_best_only=True)
+    held_out = rows(slice(1000, None))
+    history = model.fit(
+        *rows(slice(0, 1000)),
+        epochs=4,
+        validation_data=held_out,
+        callbacks=[stop, keep],
+        verbose=0,
+    ).history
+    scores = model.evaluate(*held_out, verbose=0, return_dict=True)
+    assert scores["calibrated_log_loss"] == pytest.approx(
+        min(history["val_calibrated_log_loss"]), abs=2e-4
+    )
+    kept = keras.saving.load_model(path)
+    kept_loss = kept.evaluate(*held_out, verbose=0, return_dict=True)["loss"]
+    assert kept_loss == pytest.approx(min(history["val_loss"]), abs=1e-5)
+
+
+def test_the_curve_never_falls_after_fit():
+    # Where the base is surest it is wrong: a free curve would fall.
+    logit = np.linspace(-3, 3, NUM_ROWS, dtype="float32")[:, None]
+    labels = (RNG.random(NUM_ROWS) < np.where(logit[:, 0] > 0, 0.2, 0.6)).astype("float32")
+    inputs = {"logit": keras.Input((1,), name="logit")}
+    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
+    calibrator = ILPS(num_knots=10, penalty=0.01)
+    model = make_model(base, calibrator, keras.optimizers.Adam(0.1))
+    fell = []
+    watch = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: fell.append(np.diff(calibrator.get_values()).min() < 0)
+    )
+    model.fit({"logit": logit}, labels, epochs=5, callbacks=[watch], verbose=0)
+    assert any(fell)
+    assert (np.diff(calibrator.get_values()) >= 0).all()
+    assert (np.diff(model.predict({"logit": logit}, verbose=0)[:, 0]) >= 0).all()
+
+
+IN_A_NEW_PROCESS = """
+import json, sys
+import keras, numpy as np
+import keras_calibration
+
+folder = sys.argv[1]
+model = keras.saving.load_model(folder + "/model.keras")
+rows = np.load(folder + "/rows.npz")
+x = {"site": rows["site"], "price": rows["price"]}
+scores = model.evaluate(x, rows["y"], sample_weight=rows["w"], verbose=0, return_dict=True)
+same = np.array_equal(model.predict(x, verbose=0), rows["predictions"])
+knots = model.head.calibrator.get_knots().tolist()
+print(json.dumps([scores, bool(same), model.head.is_adapted, knots]))
+"""
+
+
+def test_a_new_process_evaluates_the_same(tmp_path):
+    model = make_model(
+        metrics=[keras.metrics.AUC()],
+        weighted_metrics=[CalibratedLogLoss()],
+        field_metrics={"site": [FieldECE(NUM_SITES), FieldRCE(NUM_SITES, epsilon=0.1)]},
+    )
+    model.fit(X, Y, verbose=0)
+    scores = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
+    predictions = model.predict(X, verbose=0)
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "rows.npz", y=Y, w=W, predictions=predictions, **X)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_NEW_PROCESS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    loaded_scores, same, is_adapted, knots = json.loads(done.stdout.splitlines()[-1])
+    assert loaded_scores == scores
+    assert same
+    assert is_adapted
+    assert knots == model.head.calibrator.get_knots().tolist()
+
+
+@pytest.mark.parametrize("monotonic", ["penalty", "strict"])
+def test_a_loaded_model_goes_on_training(monotonic, tmp_path):
+    model = make_model(head=make_head(monotonic=monotonic))
+    model.fit(X, Y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    for each in (model, loaded):
+        each.fit(X, Y, shuffle=False, verbose=0)
+    np.testing.assert_allclose(loaded.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
+
+
+def test_a_compiled_base_keeps_its_metrics_to_itself():
+    base = make_base(compiled=True)
+    model = make_model(base, metrics=[keras.metrics.AUC(name="auc")])
+    history = model.fit(X, Y, validation_data=(X, Y), verbose=0).history
+    assert set(history) == {"loss", "auc", "val_loss", "val_auc"}
+    scores = model.evaluate(X, Y, verbose=0, return_dict=True)
+    assert set(scores) == {"loss", "auc"}
+    # The priors come on top.
+    assert 0 < scores["loss"] - log_loss(model) < 0.01
+    assert set(base.evaluate(X, Y, verbose=0, return_dict=True)) == {"loss", "base_auc"}
+
+
+def test_mixed_precision_base_gives_float32_probabilities():
+    last = keras.layers.Dense(1, "sigmoid", dtype="mixed_bfloat16")
+    base = make_base(keras.layers.Dense(4, "relu", dtype="mixed_bfloat16"), last=last)
+    model = make_model(base)
+    before = log_loss(model)
+    model.fit(X, Y, epochs=2, verbose=0)
+    predictions = model.predict(X, verbose=0)
+    assert predictions.dtype == "float32"
+    assert len(np.unique(predictions)) > 600
+    assert log_loss(model) < before
+
+
+def test_soft_labels_and_unknown_ids():
+    model = make_model(field_metrics={"site": [FieldECE(NUM_SITES)]})
+    x = {**X, "site": np.where(X["site"] == 0, -7, X["site"] * 3)}
+    model.fit(x, 0.1 + 0.8 * Y, epochs=2, verbose=0)
+    scores = model.evaluate(x, Y, verbose=0, return_dict=True)
+    residual = Y - model.predict(x, verbose=0)[:, 0].astype("float64")
+    known = np.where((x["site"] >= 0) & (x["site"] < NUM_SITES), x["site"], NUM_SITES)
+    expected = np.abs(np.bincount(known, residual)).sum() / NUM_ROWS
+    assert scores["site_field_ece"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_features_beyond_the_models_own_are_left_out():
+    model = make_model()
+    more = {**X, "row": np.arange(NUM_ROWS)}
+    model.fit(more, Y, verbose=0)
+    np.testing.assert_array_equal(model.predict(more, verbose=0), model.predict(X, verbose=0))
+
+
+def test_a_nan_feature_gives_a_nan_probability_in_predict():
+    price = X["price"].copy()
+    price[3] = np.nan
+    predictions = make_model().predict({**X, "price": price}, verbose=0)[:, 0]
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(predictions)), [3])
+
+
+def with_nan_feature():
+    price = X["price"].copy()
+    price[3] = np.nan
+    return {"x": {**X, "price": price}, "y": Y}
+
+
+def with_label(value):
+    labels = Y.copy()
+    labels[3] = value
+    return {"x": X, "y": labels}
+
+
+def endless_batches():
+    while True:
+        yield rows(slice(0, 100))
+
+
+class Endless(Batches):
+    @property
+    def num_batches(self):
+        return None
+
+
+NONE = slice(0, 0)
+BAD = {
+    "label 2": (with_label(2), "Labels must be in"),
+    "label -1": (with_label(-1), "Labels must be in"),
+    "label NaN": (with_label(np.nan), "Labels must be in"),
+    "NaN feature": (with_nan_feature(), "Logits must be finite"),
+    "empty": (dict(zip("xy", rows(NONE), strict=True)), "empty"),
+    "empty data set": ({"x": data_set(X, Y).take(0)}, "empty"),
+    "one class": ({"x": X, "y": np.zeros(NUM_ROWS)}, "one class only"),
+    "one class by weight": ({"x": X, "y": Y, "sample_weight": Y}, "one class only"),
+    "missing feature": ({"x": {"site": X["site"]}, "y": Y}, r"without \['price'\]"),
+    "no dictionary": ({"x": X["price"], "y": Y}, "Received: ndarray"),
+    "no dictionary, tensor": ({"x": tf.constant(X["price"]), "y": Y}, "Received: ndarray"),
+    "list": ({"x": [X["site"], X["price"]], "y": Y}, "Received: list"),
+    "rows of y": ({"x": X, "y": Y[:-1]}, "same number of rows"),
+    "rows of x": ({"x": {**X, "site": X["site"][:5]}, "y": Y}, "same number of rows"),
+    "rows of weights": ({"x": X, "y": Y, "sample_weight": W[:5]}, "same number of rows"),
+    "negative weight": ({"x": X, "y": Y, "sample_weight": -W}, "not negative"),
+    "zero weights": ({"x": X, "y": Y, "sample_weight": 0 * W}, "weights are 0"),
+    "two columns": ({"x": X, "y": np.stack([Y, Y], axis=1)}, r"shape \(1500, 2\)"),
+    "endless data set": ({"x": data_set(X, Y).repeat()}, "must end"),
+    "endless PyDataset": ({"x": Endless()}, "must end"),
+    "generator": ({"x": endless_batches()}, "must end"),
+    "no labels": ({"x": X}, "no labels"),
+    "data set without labels": (
+        {"x": tf.data.Dataset.from_tensor_slices(X).batch(100)},
+        r"must be \(x, y\)",
+    ),
+    "data set of x": ({"x": data_set(X)}, r"must be \(x, y\)"),
+    "single rows": ({"x": tf.data.Dataset.from_tensor_slices((X, Y))}, "batches"),
+    "data set and y": ({"x": data_set(X, Y), "y": Y}, "beside a data set"),
+    "data set and weights": ({"x": data_set(X, Y), "sample_weight": W}, "beside a data set"),
+    "nothing": ({}, "no labels"),
+}
+
+
+@pytest.fixture(scope="module")
+def untouched():
+    return make_model()
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_and_changes_nothing(untouched, case):
+    arguments, message = BAD[case]
+    before = untouched.get_weights()
+    with pytest.raises(ValueError, match=message):
+        untouched.fit(**arguments, verbose=0)
+    if "x" in arguments:
+        y, weights = arguments.get("y"), arguments.get("sample_weight")
+        is_arrays = y is not None
+        held_out = (arguments["x"], y, weights) if is_arrays else arguments["x"]
+        # In validation data one class is all right, and this form has no place for labels apart.
+        if "one class" not in case and case not in ("no labels",) and "data set and" not in case:
+            with pytest.raises(ValueError, match=message):
+                untouched.fit(X, Y, validation_data=held_out, verbose=0)
+    for old, new in zip(before, untouched.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert not untouched.head.is_adapted
+
+
+def test_fit_before_compile_is_refused():
+    with pytest.raises(ValueError, match="compile"):
+        CalibratedModel(make_base(), ILPS()).fit(X, Y)
+
+
+def test_a_feature_that_the_base_lacks_is_refused():
+    head = NeuralCalibration(ILPS(), FieldNetwork({"country": 3}))
+    with pytest.raises(ValueError, match=r"without \['country'\]"):
+        CalibratedModel(make_base(), head)
+
+
+def test_predict_without_a_feature_is_refused():
+    with pytest.raises(ValueError, match="price"):
+        make_model().predict({"site": X["site"]}, verbose=0)
+    with pytest.raises(ValueError, match="takes a dictionary"):
+        make_model().predict(X["price"], verbose=0)
+
+
+def test_a_base_with_several_columns_is_refused():
+    with pytest.raises(ValueError, match=r"\(None, 3\)"):
+        CalibratedModel(make_base(keras.layers.Dense(3), last=keras.layers.ReLU()), ILPS())
+
+
+def test_steps_per_epoch_counts_for_arrays_too():
+    model = make_model()
+    held_out = rows(slice(1000, NUM_ROWS))
+    arguments = {"batch_size": 100, "epochs": 2, "steps_per_epoch": 3, "verbose": 0}
+    model.fit(*rows(slice(0, 1000)), validation_data=held_out, validation_steps=2, **arguments)
+    assert int(model.optimizer.iterations) == 6

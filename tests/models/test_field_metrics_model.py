@@ -1,0 +1,135 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
+from keras_calibration.models import FieldMetricsModel
+
+RNG = np.random.default_rng(0)
+X = {
+    "site": RNG.integers(0, 6, 203).astype("int32"),
+    "device": RNG.integers(0, 2, (203, 1)).astype("int32"),
+    "price": RNG.normal(size=(203, 2)).astype("float32"),
+}
+Y = (RNG.random(203) < 0.3).astype("float32")
+W = RNG.exponential(size=203).astype("float32")
+
+
+def build(**arguments):
+    keras.utils.set_random_seed(0)
+    inputs = {
+        "site": keras.Input((), dtype="int32", name="site"),
+        "device": keras.Input((1,), dtype="int32", name="device"),
+        "price": keras.Input((2,), name="price"),
+    }
+    model = FieldMetricsModel(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
+    arguments.setdefault("field_metrics", {"site": [FieldECE(5)]})
+    model.compile(keras.optimizers.SGD(0.5), "binary_crossentropy", **arguments)
+    return model
+
+
+def expected(model, metric, field, weights=None, x=X):
+    metric.update_state(Y, model.predict(x, verbose=0), weights, field=x[field])
+    return pytest.approx(float(metric.result()), abs=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"jit_compile": True}], ids=str)
+def test_history_and_evaluate(options):
+    fields = {"site": [FieldECE(5), FieldRCE(5, epsilon=0.1)], "device": FieldECE(2, name="ece")}
+    model = build(field_metrics=fields, metrics=[CalibratedLogLoss()], **options)
+    held_out = {"validation_data": (X, Y), "epochs": 2}
+    history = model.fit(X, Y, batch_size=29, verbose=0, **held_out).history
+    names = ["loss", "calibrated_log_loss", "site_field_ece", "site_field_rce", "device_ece"]
+    assert set(history) == {*names, *(f"val_{name}" for name in names)}
+    scores = model.evaluate(X, Y, batch_size=7, verbose=0, return_dict=True)
+    assert scores["site_field_ece"] == expected(model, FieldECE(5), "site")
+    assert scores["site_field_rce"] == expected(model, FieldRCE(5, epsilon=0.1), "site")
+    assert scores["device_ece"] == expected(model, FieldECE(2), "device")
+    for name in names[2:]:
+        assert history[f"val_{name}"][-1] == pytest.approx(scores[name], abs=1e-6)
+
+
+def test_sample_weights_always_count():
+    model = build()
+    scores = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
+    weighted = expected(model, FieldECE(5), "site", W)
+    assert scores["site_field_ece"] == weighted
+    assert model.evaluate(X, Y, verbose=0, return_dict=True)["site_field_ece"] != weighted
+
+
+def test_compiling_again_replaces():
+    model = build()
+    model.fit(X, Y, verbose=0)
+    model.compile(loss="binary_crossentropy", field_metrics={"device": [FieldRCE(2)]})
+    scores = model.evaluate(X, Y, verbose=0, return_dict=True)
+    assert set(scores) == {"loss", "device_field_rce"}
+    model.compile(loss="binary_crossentropy")
+    assert set(model.evaluate(X, Y, verbose=0, return_dict=True)) == {"loss"}
+    assert [metric.name for metric in model.metrics] == ["loss"]
+
+
+def test_a_loaded_model_evaluates_the_same(tmp_path):
+    fields = {"site": [FieldECE(5), FieldRCE(5, epsilon=0.5)], "device": [FieldECE(2)]}
+    model = build(field_metrics=fields, weighted_metrics=[CalibratedLogLoss(num_folds=3)])
+    model.fit(X, Y, verbose=0)
+    before = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is FieldMetricsModel
+    assert loaded.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True) == before
+    loaded.fit(X, Y, verbose=0)
+    bare = keras.saving.load_model(tmp_path / "model.keras", compile=False)
+    np.testing.assert_array_equal(bare.predict(X, verbose=0), model.predict(X, verbose=0))
+    assert bare.metrics == []
+
+
+def test_early_stopping_with_mode_min():
+    model = build()
+    model.optimizer.learning_rate = 0.0
+    stop = keras.callbacks.EarlyStopping("val_site_field_ece", mode="min", patience=1)
+    history = model.fit(X, Y, validation_data=(X, Y), epochs=9, verbose=0, callbacks=[stop])
+    assert len(history.epoch) == 2
+
+
+def test_a_field_that_the_input_lacks_is_refused():
+    model = build(field_metrics={"country": [FieldECE(5)]})
+    with pytest.raises(ValueError, match="'country' need a feature of that name"):
+        model.evaluate(X, Y, verbose=0)
+
+
+def test_an_input_without_names_is_refused():
+    inputs = keras.Input((2,))
+    model = FieldMetricsModel(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
+    model.compile(loss="binary_crossentropy", field_metrics={"site": [FieldECE(5)]})
+    with pytest.raises(ValueError, match="dictionary"):
+        model.evaluate(X["price"], Y, verbose=0)
+
+
+SHARED = FieldECE(5)
+
+
+@pytest.mark.parametrize(
+    ("field_metrics", "message"),
+    [
+        ({"site": [SHARED, SHARED]}, "metrics of its own"),
+        ({"site": [SHARED], "device": [SHARED]}, "metrics of its own"),
+        ({"site": [FieldECE(5), FieldECE(6)]}, "different names"),
+        ({"site": ["field_ece"]}, "must map each field to Keras metrics"),
+        ({"site": FieldECE}, "must map each field to Keras metrics"),
+    ],
+)
+def test_bad_field_metrics_are_refused(field_metrics, message):
+    with pytest.raises(ValueError, match=message):
+        build(field_metrics=field_metrics)
+
+
+def test_a_field_metric_in_metrics_is_refused():
+    model = build(metrics=[FieldECE(5)])
+    with pytest.raises(ValueError, match="field_metrics="):
+        model.evaluate(X, Y, verbose=0)
+
+
+def test_without_field_metrics_it_is_a_plain_model():
+    model = build(field_metrics=None)
+    assert set(model.fit(X, Y, verbose=0).history) == {"loss"}
+    assert isinstance(model.evaluate(X, Y, verbose=0), float)
