@@ -1,7 +1,6 @@
 """Calibrated probabilities for Keras models.
 
 Right for every segment (`layers`, `models`), told apart from seed noise (`metrics`, `callbacks`,
-`seeds`), shipped as one SavedModel (`export_savedmodel`).
 """
 
 from keras_calibration import callbacks as callbacks
@@ -12,5 +11,6 @@ from keras_calibration import models as models
 from keras_calibration import ops as ops
 from keras_calibration import plots as plots
 from keras_calibration import seeds as seeds
+from keras_calibration.export import export_savedmodel as export_savedmodel
 
 __version__ = "0.1.0.dev0"

@@ -1,0 +1,320 @@
+"""From data to a calibrated, served model: the package's whole thread in one run.
+
+    ./dev quickstart                                       on a generated click log
+    ./dev quickstart --data DIR                            on a folder with a meta.json
+
+It trains a base model on the first part of the rows, fits Neural Calibration on the second, and
+shows on the third what became of the probabilities: a table before and after, a picture, the spread
+over three seeds, and a SavedModel that serves the result.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
+
+import keras_calibration as kc
+from keras_calibration.datasets import Table, generate_click_log, read_data_folder
+from keras_calibration.export import signature_input
+from keras_calibration.plots import FieldDisplay, ReliabilityDisplay
+
+BATCH_SIZE = 512
+# Of the development rows, the share that decides when to stop.
+HELD_OUT_SHARE = 0.2
+MAX_EPOCHS = 15
+
+
+def main() -> None:
+    """Reads the arguments and runs everything."""
+    arguments = parse_arguments()
+    started = time.monotonic()
+    table = read_table(arguments)
+    folder = arguments.output / table.name
+    folder.mkdir(parents=True, exist_ok=True)
+    print_table_facts(table)
+
+    results = []
+    for number, seed in enumerate(range(arguments.seeds), start=1):
+        keras.utils.set_random_seed(seed)
+        title = f"Seed {number} of {arguments.seeds}"
+        base = train_base_model(table, f"{title}: base model")
+        model = calibrate(table, base, folder / "runs", seed, f"{title}: calibration")
+        test, _ = table.part("test")
+        before = base.predict(test, batch_size=4096, verbose=0)[:, 0]
+        after = model.predict(test, batch_size=4096, verbose=0)[:, 0]
+        results.append((model, before, after))
+
+    model, before, after = results[0]
+    print_scores(table, before, after)
+    print_verdict(table, [result[1:] for result in results])
+    print(f"Picture:    {draw(table, before, after, folder / 'calibration.png')}")
+    print(f"SavedModel: {export(table, model, folder / 'savedmodel')}")
+    print(f"Ledger:     {folder / 'runs'}")
+    print(f"Done in {time.monotonic() - started:.0f} s.")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, help="folder with a meta.json and its tables")
+    parser.add_argument("--field", help="field of the errors and the picture (default: the first)")
+    parser.add_argument("--order-by", nargs="+", help="columns that order the rows in time")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="folder for results")
+    arguments = parser.parse_args()
+    if arguments.seeds < 1:
+        parser.error(f"--seeds must be at least 1. Received: {arguments.seeds}.")
+    return arguments
+
+
+def read_table(arguments: argparse.Namespace) -> Table:
+    """The generated click log, or the folder of `--data`."""
+    if arguments.data is None:
+        return generate_click_log()
+    return read_data_folder(arguments.data, field=arguments.field, order_by=arguments.order_by)
+
+
+def train_base_model(table: Table, title: str) -> keras.Model:
+    """An ordinary model for such tables: embeddings and a multi-layer perceptron, one epoch."""
+    features, labels = table.part("train")
+    inputs = {
+        **{name: keras.Input((), dtype="int32", name=name) for name in table.num_values},
+        **{name: keras.Input((), name=name) for name in table.numeric},
+    }
+    columns = [
+        keras.layers.Embedding(num_values, 16)(inputs[name])
+        for name, num_values in table.num_values.items()
+    ]
+    for name in table.numeric:
+        value = keras.ops.expand_dims(inputs[name], 1)
+        missing = keras.ops.isnan(value)
+        known = features[name].astype("float64")
+        standard = (value - np.nanmean(known)) / (np.nanstd(known) + 1e-6)
+        columns.append(keras.ops.where(missing, 0.0, keras.ops.clip(standard, -10, 10)))
+        columns.append(keras.ops.cast(missing, "float32"))
+    hidden = keras.layers.Concatenate()(columns)
+    for _ in range(2):
+        hidden = keras.layers.Dense(200, activation="relu")(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="binary_crossentropy")
+    progress = ProgressBar(title, num_epochs=1)
+    model.fit(features, labels, batch_size=BATCH_SIZE, verbose=0, callbacks=[progress])
+    return model
+
+
+def calibrate(
+    table: Table, base: keras.Model, ledger: Path, seed: int, title: str
+) -> kc.models.CalibratedModel:
+    """Neural Calibration on the development part: a curve of the logit and a network of fields."""
+    fields = {name: table.num_values[name] for name in table.fields}
+    head = kc.layers.NeuralCalibration(
+        calibrator=kc.layers.ILPS(),
+        field_network=kc.layers.FieldNetwork(fields, regularization=10.0),
+    )
+    model = kc.models.CalibratedModel(base, head)
+    field, num_values = table.fields[0], table.num_values[table.fields[0]]
+    model.compile(
+        optimizer=keras.optimizers.Adam(1e-3),
+        metrics=[
+            keras.metrics.BinaryCrossentropy(name="log_loss"),
+            kc.metrics.CalibratedLogLoss(),
+            keras.metrics.AUC(name="auc"),
+        ],
+        field_metrics={field: [kc.metrics.FieldECE(num_values), kc.metrics.FieldRCE(num_values)]},
+    )
+    (features, labels), held_out = split_development(table)
+    model.fit(
+        features,
+        labels,
+        validation_data=held_out,
+        batch_size=BATCH_SIZE,
+        epochs=MAX_EPOCHS,
+        verbose=0,
+        callbacks=[
+            kc.callbacks.SeedVariance(
+                ledger,
+                pipeline="neural_calibration",
+                seed=seed,
+                monitor=["val_log_loss", "val_calibrated_log_loss", f"val_{field}_field_rce"],
+            ),
+            keras.callbacks.EarlyStopping("val_log_loss", mode="min", restore_best_weights=True),
+            ProgressBar(title, MAX_EPOCHS),
+        ],
+    )
+    return model
+
+
+def split_development(table: Table) -> tuple[Any, Any]:
+    """The development rows to fit on, and a random share to stop by."""
+    features, labels = table.part("development")
+    shuffled = np.random.default_rng(0).permutation(len(labels))
+    num_held_out = int(HELD_OUT_SHARE * len(labels))
+    fitted, held_out = (
+        ({name: column[rows] for name, column in features.items()}, labels[rows])
+        for rows in (shuffled[num_held_out:], shuffled[:num_held_out])
+    )
+    return fitted, held_out
+
+
+def print_table_facts(table: Table) -> None:
+    """What the rows are."""
+    print(f"\n{table.name}: fields {', '.join(table.fields)}")
+    for part in table.parts:
+        _, labels = table.part(part)
+        print(f"  {part:<12} {len(labels):>8,} rows   {labels.mean():7.2%} positive")
+
+
+def print_scores(table: Table, before: np.ndarray, after: np.ndarray) -> None:
+    """The table of the test part, before and after (first seed)."""
+    columns = [scores(table, probabilities) for probabilities in (before, after)]
+    print(f"\nTest part, {len(before):,} rows, first seed")
+    print(f"  {'':<32} {'before':>10} {'after':>10}")
+    for name, old in columns[0].items():
+        new = columns[1][name]
+        # The smaller the better, but for the AUC and for the ratio, which should be 1.
+        is_worse = new < old if name == "AUC" else new > old
+        if name.startswith("mean prediction"):
+            is_worse = abs(np.log(new)) > abs(np.log(old))
+        print(f"  {name:<32} {old:>10.5f} {new:>10.5f}{'   worse' if is_worse else ''}")
+
+
+def scores(table: Table, probabilities: np.ndarray) -> dict[str, float]:
+    """Every score of the test part."""
+    features, labels = table.part("test")
+    field, num_values = table.fields[0], table.num_values[table.fields[0]]
+    calibrated = kc.metrics.CalibratedLogLoss()
+    calibrated.update_state(labels, probabilities)
+    field_errors = [kc.metrics.FieldECE(num_values), kc.metrics.FieldRCE(num_values)]
+    for metric in field_errors:
+        metric.update_state(labels, probabilities, field=features[field])
+    result = {
+        "log loss": log_loss(labels, probabilities),
+        "Calibrated Log Loss": float(calibrated.result()),
+        "Brier score": brier_score_loss(labels, probabilities),
+        "AUC": roc_auc_score(labels, probabilities),
+        f"Field-ECE ({field})": float(field_errors[0].result()),
+        f"Field-RCE ({field})": float(field_errors[1].result()),
+        "mean prediction / mean label": probabilities.mean() / labels.mean(),
+    }
+    if table.probabilities is not None:
+        true = table.probabilities[table.parts["test"]]
+        result["distance to the truth (mean KL)"] = float(np.mean(divergence(true, probabilities)))
+    return result
+
+
+def divergence(true: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Kullback–Leibler divergence of each row's predicted from its true probability, nats."""
+    predicted = probabilities.astype("float64")
+    return true * np.log(true / predicted) + (1 - true) * np.log((1 - true) / (1 - predicted))
+
+
+def print_verdict(table: Table, predictions: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Says plainly whether calibration helped, seed by seed, and on which noise that stands."""
+    _, labels = table.part("test")
+    print("\nChange of the test log loss by calibration (± standard error over the test rows)")
+    changes = []
+    for seed, (before, after) in enumerate(predictions):
+        difference = row_losses(labels, after) - row_losses(labels, before)
+        error = difference.std(ddof=1) / np.sqrt(len(difference))
+        changes.append((difference.mean(), error))
+        print(f"  seed {seed}: {difference.mean():+.5f} ± {error:.5f}")
+    if all(change < -2 * error for change, error in changes):
+        print("Calibration improves the probabilities with every seed, beyond chance.")
+    elif all(change > 2 * error for change, error in changes):
+        print(
+            "Calibration makes the log loss WORSE here: the development rows do not tell what the "
+            "test rows are like (drift). Keep the base model's probabilities."
+        )
+    else:
+        print(
+            "Calibration does NOT improve the log loss beyond chance with every seed. "
+            "More rows, or rows nearer to those served, would have to show it."
+        )
+
+
+def row_losses(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Log loss of each row."""
+    inside = np.clip(probabilities.astype("float64"), 1e-12, 1 - 1e-12)
+    return -np.where(labels == 1, np.log(inside), np.log1p(-inside))
+
+
+def draw(table: Table, before: np.ndarray, after: np.ndarray, path: Path) -> Path:
+    """The picture: reliability and field bars of the test part, before and after."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    features, labels = table.part("test")
+    field = table.fields[0]
+    probabilities = {"before": before, "after": after}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), layout="constrained")
+    ReliabilityDisplay.from_predictions(labels, probabilities).plot(ax=left)
+    FieldDisplay.from_predictions(
+        labels,
+        probabilities,
+        features[field],
+        field_name=field,
+        vocabulary=table.vocabularies.get(field),
+    ).plot(ax=right)
+    figure.suptitle(f"{table.name}: test part before and after Neural Calibration")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path
+
+
+def export(table: Table, model: kc.models.CalibratedModel, folder: Path) -> Path:
+    """The SavedModel under the next free version number, tried on a row."""
+    import tensorflow as tf
+
+    versions = [int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()]
+    features, _ = table.part("test")
+    path = kc.export_savedmodel(model, folder / str(max(versions, default=0) + 1), features)
+    served = tf.saved_model.load(str(path)).signatures["serving_default"]
+    row = served(
+        **{signature_input(name): tf.constant(column[:1]) for name, column in features.items()}
+    )
+    print(
+        f"\nServed row: probability {row['probability'].numpy()[0, 0]:.4f} "
+        f"(uncalibrated {row['uncalibrated_probability'].numpy()[0, 0]:.4f})"
+    )
+    return path
+
+
+class ProgressBar(keras.callbacks.Callback):
+    """One bar for all epochs of a fit, however many it takes.
+
+    Args:
+        title: What is being trained.
+        num_epochs: The most epochs it can take.
+    """
+
+    def __init__(self, title: str, num_epochs: int) -> None:
+        super().__init__()
+        self.title = title
+        self.num_epochs = num_epochs
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Prints the title and an empty bar."""
+        print(f"\n{self.title}")
+        self.num_steps = self.num_epochs * self.params["steps"]
+        self.bar = keras.utils.Progbar(self.num_steps)
+        self.step = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Moves the bar."""
+        self.step += 1
+        if self.step < self.num_steps:
+            self.bar.update(self.step)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Fills the bar, also where training stopped early."""
+        self.bar.update(self.num_steps, finalize=True)
+
+
+if __name__ == "__main__":
+    main()

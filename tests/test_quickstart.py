@@ -1,0 +1,77 @@
+"""The main job, as the README starts it, with one seed."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.py"
+
+
+def run_quickstart(output, *arguments):
+    """What the quickstart prints; its scores as {name: (before, after)}."""
+    done = subprocess.run(
+        [sys.executable, str(QUICKSTART), "--seeds", "1", "--output", str(output), *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^  (\S.*?)  +(\d+\.\d+) +(\d+\.\d+)", done.stdout, re.MULTILINE)
+    return done.stdout, {name: (float(before), float(after)) for name, before, after in rows}
+
+
+def check_files(folder, num_versions=1):
+    picture = matplotlib.image.imread(folder / "calibration.png")
+    assert picture.shape[0] > 300
+    assert picture.shape[1] > 600
+    assert picture[..., :3].std() > 0.05
+    versions = sorted(path.name for path in (folder / "savedmodel").iterdir())
+    assert versions == [str(number + 1) for number in range(num_versions)]
+    assert (folder / "savedmodel" / "1" / "saved_model.pb").exists()
+    assert len(list((folder / "runs").glob("*.json"))) == num_versions
+
+
+def test_on_the_generated_click_log(tmp_path):
+    text, scores = run_quickstart(tmp_path)
+    before, after = scores["distance to the truth (mean KL)"]
+    assert after <= before / 2
+    assert scores["log loss"][1] < scores["log loss"][0]
+    assert scores["Field-ECE (site_id)"][1] < scores["Field-ECE (site_id)"][0]
+    assert "Calibration improves the probabilities" in text
+    # What gets worse is said: here the error relative to sites without a single click.
+    worse = {name for name, (b, a) in scores.items() if a > b and name != "AUC"}
+    for name in worse - {"mean prediction / mean label"}:
+        assert re.search(rf"^  {re.escape(name)} .*worse$", text, re.MULTILINE)
+    check_files(tmp_path / "click_log")
+
+
+@pytest.mark.parametrize("name", ["nycflights13_337k", "fremtpl2_678k", "hotel_bookings_119k"])
+def test_on_real_rows(name, data_root, tmp_path):
+    text, scores = run_quickstart(tmp_path, "--data", str(data_root / name))
+    assert scores["log loss"][1] < scores["log loss"][0]
+    assert "rows" in text
+    check_files(tmp_path / name)
+
+
+def test_a_loss_is_said_plainly(data_root, tmp_path):
+    arguments = ("--data", str(data_root / "movielens_100k"))
+    text, scores = run_quickstart(tmp_path, *arguments)
+    before, after = scores["log loss"]
+    # The rate of the development part is not that of the test part: no calibration helps.
+    assert after > before
+    assert "makes the log loss WORSE here" in text
+    assert re.search(r"^  log loss .*worse$", text, re.MULTILINE)
+    run_quickstart(tmp_path, *arguments)
+    check_files(tmp_path / "movielens_100k", num_versions=2)
+
+
+def test_a_folder_that_is_no_data_folder(tmp_path):
+    command = [sys.executable, str(QUICKSTART), "--data", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "meta.json" in done.stderr
