@@ -319,14 +319,14 @@ def test_counts_beyond_what_float32_can_count(rows):
     weights = np.r_[np.full(3001, 2.0**24), np.ones(3001)]
     expected = reference(*both, weights, num_folds=1)
     assert float(metric.result()) == pytest.approx(expected, abs=1e-9)
-    row_count = sum(float(np.sum(v.numpy()[..., 0])) for v in metric.variables[:1])
+    row_count = sum(float(np.sum(v.numpy()[..., 0])) for v in [metric._histogram._total])
     assert row_count == 3001 * (2.0**24 + 1)
 
 
 def test_row_numbers_may_wrap_around(rows):
     labels, logits, _ = rows
     metric = CalibratedLogLoss(from_logits=True)
-    metric.variables[-1].assign(2**31 - 1000)
+    metric._num_rows.assign(2**31 - 1000)
     metric.update_state(labels, logits)
     metric.update_state(labels, logits)
     assert float(metric.result()) == pytest.approx(score(labels, logits), abs=5e-3)

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration.metrics.rows import accumulator_dtype, flat_rows
-from keras_calibration.ops.folds import hashed_uniform
+from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
+from keras_calibration.metrics.rows import flat_rows
 from keras_calibration.ops.logit_histogram import (
     NUM_BINS,
     bias_root,
@@ -18,7 +18,7 @@ from keras_calibration.ops.losses import logits_from_probabilities
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class CalibratedLogLoss(keras.metrics.Metric):
+class CalibratedLogLoss(CrossFittedMetric):
     """Log loss of `σ(l + c)`, with the bias c fitted on other rows.
 
     Training moves the mean prediction of a model up and down by chance, from seed to seed, and the
@@ -72,9 +72,6 @@ class CalibratedLogLoss(keras.metrics.Metric):
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
     """
 
-    # Lets `EarlyStopping(mode="auto")` know that lower is better.
-    _direction = "down"
-
     def __init__(
         self,
         num_folds: int = 2,
@@ -84,27 +81,11 @@ class CalibratedLogLoss(keras.metrics.Metric):
         name: str = "calibrated_log_loss",
         dtype: Any = None,
     ) -> None:
-        super().__init__(name=name, dtype=dtype or accumulator_dtype())
-        if not isinstance(num_folds, int) or num_folds < 1:
-            raise ValueError(
-                f"Argument `num_folds` must be a whole number of at least 1. "
-                f"Received: num_folds={num_folds!r}."
-            )
-        if bias_fraction is not None and not 0 < bias_fraction < 1:
-            raise ValueError(
-                "Argument `bias_fraction` must be between 0 and 1, the share of the rows that the "
-                f"bias is fitted on, or None. Received: bias_fraction={bias_fraction!r}."
-            )
-        self.num_folds = num_folds
-        self.bias_fraction = bias_fraction
+        super().__init__(num_folds, bias_fraction, seed, name=name, dtype=dtype)
         self.from_logits = from_logits
-        self.seed = seed
-        num_groups = num_folds if bias_fraction is None else 2
-        self._histogram = self._add_sums("histogram", (num_groups, NUM_BINS, 3))
+        self._histogram = self.add_sum((self.num_groups, NUM_BINS, 3), name="histogram")
         # Σ w y, Σ w (1 - y) and Σ w y l of each group.
-        self._label_sums = self._add_sums("label_sums", (num_groups, 3))
-        # It may wrap around: only the hash reads it.
-        self._num_rows = self.add_variable((), "zeros", dtype="int32", name="num_rows")
+        self._label_sums = self.add_sum((self.num_groups, 3), name="label_sums")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds rows.
@@ -117,18 +98,16 @@ class CalibratedLogLoss(keras.metrics.Metric):
         labels, logits, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
         if not self.from_logits:
             logits = logits_from_probabilities(logits)
-        num_groups = self._label_sums.shape[0]
-        num_rows = ops.shape(logits)[0]
-        group = self._group(self._num_rows + ops.arange(num_rows, dtype="int32"))
-        self._histogram.assign_add(logit_histogram(logits, weights, group, num_groups))
+        group = self.next_groups(ops.shape(logits)[0])
+        self._histogram.add(logit_histogram(logits, weights, group, self.num_groups))
         clicks = weights * labels
         label_rows = ops.stack([clicks, weights * (1 - labels), clicks * logits], axis=1)
-        self._label_sums.assign_add(ops.segment_sum(label_rows, group, num_groups))
-        self._num_rows.assign_add(num_rows)
+        self._label_sums.add(ops.segment_sum(label_rows, group, self.num_groups))
 
     def result(self) -> Any:
         """The Calibrated Log Loss of all rows since `reset_state`, a scalar in nats."""
-        histogram, label_sums = self._scored_rows()
+        histogram = self.scored_sums(self._histogram.value())
+        label_sums = self.scored_sums(self._label_sums.value())
         bias = self._biases()
         clicks, weighted_logits = label_sums[:, 0], label_sums[:, 2]
         losses = softplus_sum(histogram, bias) - weighted_logits - bias * clicks
@@ -141,37 +120,9 @@ class CalibratedLogLoss(keras.metrics.Metric):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
-        return {
-            "num_folds": self.num_folds,
-            "bias_fraction": self.bias_fraction,
-            "from_logits": self.from_logits,
-            "seed": self.seed,
-            "name": self.name,
-            "dtype": self.dtype,
-        }
-
-    def _add_sums(self, name: str, shape: tuple[int, ...]) -> Any:
-        return self.add_variable(shape, "zeros", dtype=self.dtype, name=name)
-
-    def _group(self, row_number: Any) -> Any:
-        uniform = hashed_uniform(row_number, self.seed)
-        if self.bias_fraction is None:
-            return ops.cast(uniform * self.num_folds, "int32")
-        return ops.cast(uniform >= self.bias_fraction, "int32")
-
-    def _scored_rows(self) -> tuple[Any, Any]:
-        """Histogram and label sums of what is scored: every fold, or all but the hold-out."""
-        histogram = ops.convert_to_tensor(self._histogram)
-        label_sums = ops.convert_to_tensor(self._label_sums)
-        first = 0 if self.bias_fraction is None else 1
-        return histogram[first:], label_sums[first:]
+        return {**super().get_config(), "from_logits": self.from_logits}
 
     def _biases(self) -> Any:
-        histogram = ops.convert_to_tensor(self._histogram)
-        label_sums = ops.convert_to_tensor(self._label_sums)
-        if self.bias_fraction is not None:
-            histogram, label_sums = histogram[:1], label_sums[:1]
-        elif self.num_folds > 1:  # the other folds' rows
-            histogram = ops.sum(histogram, axis=0, keepdims=True) - histogram
-            label_sums = ops.sum(label_sums, axis=0, keepdims=True) - label_sums
+        histogram = self.fitting_sums(self._histogram.value())
+        label_sums = self.fitting_sums(self._label_sums.value())
         return bias_root(histogram, label_sums[:, 0], label_sums[:, 1])

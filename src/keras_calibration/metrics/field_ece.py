@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.ops.field_sums import field_ece
@@ -40,4 +39,4 @@ class FieldECE(FieldError):
 
     def result(self) -> Any:
         """Field-ECE of all rows since `reset_state`, a scalar in units of probability."""
-        return field_ece(ops.convert_to_tensor(self._sums))
+        return field_ece(self._sums.value())

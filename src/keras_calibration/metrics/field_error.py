@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration.metrics.rows import accumulator_dtype, flat_rows, nan_outside_unit_interval
+from keras_calibration.metrics.additive_metric import AdditiveMetric
+from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
 from keras_calibration.ops.field_sums import field_sums
 
 
-class FieldError(keras.metrics.Metric):
+class FieldError(AdditiveMetric):
     """Base of the field errors: sums of `y - p`, of y and of rows for every field value.
 
     The field of each row comes with `update_state(..., field=ids)`. In `compile`, give field
@@ -18,8 +18,7 @@ class FieldError(keras.metrics.Metric):
     the feature of that name: `field_metrics={"site_id": [FieldECE(5000)]}`. Ids must mean the same
     in every batch.
 
-    The state adds up over batches, replicas and shards, in float64 where the backend has it. An id
-    outside [0, num_values) counts as one shared further value, "other". A label or prediction
+    An id outside [0, num_values) counts as one shared further value, "other". A label or prediction
     outside [0, 1] (logits, most often) makes the result NaN, NaN and a negative weight too, and so
     does a result over no rows.
 
@@ -32,19 +31,15 @@ class FieldError(keras.metrics.Metric):
         ValueError: If an argument is out of its range, the field is missing, or rows do not align.
     """
 
-    _direction = "down"
-
     def __init__(self, num_values: int, name: str, dtype: Any = None) -> None:
-        super().__init__(name=name, dtype=dtype or accumulator_dtype())
+        super().__init__(name=name, dtype=dtype)
         if not isinstance(num_values, int | np.integer) or num_values < 1:
             raise ValueError(
                 f"Argument `num_values` must be a whole number of at least 1. "
                 f"Received: num_values={num_values!r}."
             )
         self.num_values = int(num_values)
-        self._sums = self.add_variable(
-            (self.num_values + 1, 3), "zeros", dtype=self.dtype, name="field_sums"
-        )
+        self._sums = self.add_sum((self.num_values + 1, 3), name="field_sums")
 
     def update_state(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None, field: Any = None
@@ -73,7 +68,7 @@ class FieldError(keras.metrics.Metric):
                 f"Expected one field value a row. Received: {num_ids} field values and "
                 f"{num_rows} rows."
             )
-        self._sums.assign_add(field_sums(labels, probabilities, weights, ids, self.num_values))
+        self._sums.add(field_sums(labels, probabilities, weights, ids, self.num_values))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.ops.field_sums import field_rce
@@ -55,7 +54,7 @@ class FieldRCE(FieldError):
 
     def result(self) -> Any:
         """Field-RCE of all rows since `reset_state`, a scalar without unit."""
-        return field_rce(ops.convert_to_tensor(self._sums), self.epsilon)
+        return field_rce(self._sums.value(), self.epsilon)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""

@@ -1,25 +1,8 @@
-"""What every metric of the package does first: flat, aligned, in a dtype that can count."""
+"""What every metric of the package does first: flat, aligned rows of one dtype."""
 
 from typing import Any
 
-import keras
 from keras import ops
-
-
-def accumulator_dtype() -> str:
-    """The dtype of metric state: float64 where the backend has it, else float32.
-
-    A float32 count stops at 2²⁴ = 16,777,216 rows. JAX has float64 only with `jax_enable_x64`.
-
-    Example:
-        >>> accumulator_dtype()
-        'float64'
-    """
-    if keras.backend.backend() != "jax":
-        return "float64"
-    import jax
-
-    return "float64" if jax.config.read("jax_enable_x64") else "float32"
 
 
 def flat_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> tuple[Any, ...]:

@@ -1,0 +1,112 @@
+"""AdditiveMetric: what all metrics of the package share, state that adds up."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calibration.ops.compensated import two_sum
+
+
+class AdditiveMetric(keras.metrics.Metric):
+    """Base of the metrics: sums over rows, of fixed size, exact past 2²⁴ rows on every backend.
+
+    All state is sums, so that replicas, workers and shards merge by addition (`merge_state`); what
+    is not linear happens in `result`. Sums are kept in float64 where the backend has it. Where it
+    has not (JAX, unless `jax_enable_x64` is set) they are compensated pairs of float32: plain
+    float32 stops counting at 16,777,216 rows.
+
+    A subclass creates its sums in `__init__` with `add_sum`, adds to them in `update_state` and
+    reads them in `result`.
+
+    Args:
+        name: Name of the metric and key of the logs.
+        dtype: Dtype of state and result; float64 by default where the backend has it.
+    """
+
+    # Lets `EarlyStopping(mode="auto")` know that lower is better.
+    _direction = "down"
+
+    def __init__(self, name: str, dtype: Any = None) -> None:
+        super().__init__(name=name, dtype=dtype or accumulator_dtype())
+
+    def add_sum(self, shape: tuple[int, ...], name: str) -> "RunningSum":
+        """A sum over rows, 0 at the start.
+
+        Args:
+            shape: Its shape.
+            name: Name of its variable.
+        """
+        return RunningSum(self, shape, name)
+
+    def merge_state(self, metrics: Iterable["AdditiveMetric"]) -> None:
+        """Adds the rows that other metrics of the same configuration have seen.
+
+        Args:
+            metrics: Metrics of the same class and configuration: those of shards, for example.
+
+        Raises:
+            ValueError: If one is of another class or configuration; nothing is added then.
+        """
+        metrics = list(metrics)
+        for metric in metrics:
+            if type(metric) is not type(self) or _configuration(metric) != _configuration(self):
+                raise ValueError(
+                    "Only metrics of the same class and configuration merge. Received: "
+                    f"{type(metric).__name__} with {_configuration(metric)}; expected "
+                    f"{type(self).__name__} with {_configuration(self)}."
+                )
+        for metric in metrics:
+            for own, other in zip(self.variables, metric.variables, strict=True):
+                own.assign_add(ops.convert_to_tensor(other))
+
+
+class RunningSum:
+    """A sum over rows among the variables of a metric.
+
+    Args:
+        metric: The metric.
+        shape: Shape of the sum.
+        name: Name of its variable.
+    """
+
+    def __init__(self, metric: AdditiveMetric, shape: tuple[int, ...], name: str) -> None:
+        self._total = metric.add_variable(shape, "zeros", dtype=metric.dtype, name=name)
+        self._rest = None
+        if metric.dtype == "float32":
+            self._rest = metric.add_variable(
+                shape, "zeros", dtype=metric.dtype, name=f"{name}_rest"
+            )
+
+    def add(self, values: Any) -> None:
+        """Adds a batch's sum."""
+        if self._rest is None:
+            self._total.assign_add(values)
+            return
+        total, rest = two_sum(ops.convert_to_tensor(self._total), values)
+        self._total.assign(total)
+        self._rest.assign_add(rest)
+
+    def value(self) -> Any:
+        """The sum, a tensor."""
+        total = ops.convert_to_tensor(self._total)
+        return total if self._rest is None else total + ops.convert_to_tensor(self._rest)
+
+
+def accumulator_dtype() -> str:
+    """The dtype of metric state: float64 where the backend has it, else float32.
+
+    Example:
+        >>> accumulator_dtype()
+        'float64'
+    """
+    if keras.backend.backend() != "jax":
+        return "float64"
+    import jax
+
+    return "float64" if jax.config.read("jax_enable_x64") else "float32"
+
+
+def _configuration(metric: AdditiveMetric) -> dict[str, Any]:
+    return {key: value for key, value in metric.get_config().items() if key != "name"}
