@@ -139,9 +139,10 @@ class TestBoth:
             reference(metric, labels, predictions, field, heavy), rel=1e-12
         )
         metric.reset_state()
-        metric.variables[0].assign(np.full((NUM_VALUES + 1, 3), 2.0**25))
+        metric.variables[0].assign(np.full((NUM_VALUES + 1, 7), 2.0**25))
         metric.update_state([1.0], [0.0], field=[0])
-        assert float(np.sum(metric.variables[0].numpy())) == 21 * 2.0**25 + 3
+        # Of y - p, y, w, w², w² p (1 - p), p and p², four count this row.
+        assert float(np.sum(metric.variables[0].numpy())) == 49 * 2.0**25 + 4
 
     def test_config_makes_the_same_metric(self, metric):
         again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))

@@ -2,8 +2,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
-from keras_calibration.models import FieldMetricsModel
+from keras_calibration.models import CalibratedModel, FieldMetricsModel
 
 RNG = np.random.default_rng(0)
 X = {
@@ -29,7 +30,8 @@ def build(**arguments):
 
 
 def expected(model, metric, field, weights=None, x=X):
-    metric.update_state(Y, model.predict(x, verbose=0), weights, field=x[field])
+    ids = tuple(x[name] for name in field) if isinstance(field, tuple) else x[field]
+    metric.update_state(Y, model.predict(x, verbose=0), weights, field=ids)
     return pytest.approx(float(metric.result()), abs=1e-6)
 
 
@@ -83,6 +85,55 @@ def test_a_loaded_model_evaluates_the_same(tmp_path):
     assert bare.metrics == []
 
 
+CROSS = ("site", "device")
+
+
+@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"jit_compile": True}], ids=str)
+def test_a_cross_of_fields(options, tmp_path):
+    fields = {
+        CROSS: [FieldECE((5, 2)), FieldRCE((5, 2), skip_without_positives=True)],
+        "site": FieldECE(5),
+        ("device", "site"): [FieldECE((2, 5), name="ece")],
+    }
+    model = build(field_metrics=fields, **options)
+    model.fit(X, Y, batch_size=29, verbose=0, sample_weight=W)
+    data = {"y": Y, "batch_size": 7, "sample_weight": W, "verbose": 0, "return_dict": True}
+    scores = model.evaluate(X, **data)
+    names = ["site_x_device_field_ece", "site_x_device_field_rce", "site_field_ece"]
+    assert set(scores) == {"loss", *names, "device_x_site_ece"}
+    assert scores[names[0]] == expected(model, FieldECE((5, 2)), CROSS, W)
+    rce = FieldRCE((5, 2), skip_without_positives=True)
+    assert scores[names[1]] == expected(model, rce, CROSS, W)
+    assert scores[names[2]] == expected(model, FieldECE(5), "site", W)
+    assert scores["device_x_site_ece"] == pytest.approx(scores[names[0]], abs=1e-6)
+    pairs = {"pair": np.where(X["site"] < 5, X["site"] * 2 + X["device"][:, 0], -1), **X}
+    metric = FieldECE(10)
+    metric.update_state(Y, model.predict(X, verbose=0), W, field=pairs["pair"])
+    assert scores[names[0]] == pytest.approx(float(metric.result()), abs=1e-6)
+    assert scores[names[0]] != pytest.approx(scores[names[2]], abs=1e-3)
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.evaluate(X, **data) == pytest.approx(scores, abs=1e-6)
+    loaded.fit(X, Y, verbose=0)
+    loaded.save(tmp_path / "again.keras")
+    again = keras.saving.load_model(tmp_path / "again.keras")
+    assert list(again.evaluate(X, **data)) == list(scores)
+
+
+def test_a_cross_in_a_calibrated_model_may_read_what_the_head_does_not(tmp_path):
+    base = build(field_metrics=None)
+    model = CalibratedModel(base, NeuralCalibration(ILPS(5), FieldNetwork({"site": 5}, seed=0)))
+    model.compile(field_metrics={CROSS: [FieldECE((5, 2))]})
+    assert "site_x_device_field_ece" in model.fit(X, Y, batch_size=50, verbose=0).history
+    data = {"y": Y, "sample_weight": W, "verbose": 0, "return_dict": True}
+    scores = model.evaluate(X, **data)
+    assert scores["site_x_device_field_ece"] == expected(model, FieldECE((5, 2)), CROSS, W)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.evaluate(X, **data) == pytest.approx(scores, abs=1e-6)
+
+
 def test_early_stopping_with_mode_min():
     model = build()
     model.optimizer.learning_rate = 0.0
@@ -116,6 +167,13 @@ SHARED = FieldECE(5)
         ({"site": [FieldECE(5), FieldECE(6)]}, "different names"),
         ({"site": ["field_ece"]}, "must map each field to Keras metrics"),
         ({"site": FieldECE}, "must map each field to Keras metrics"),
+        ({CROSS: [FieldECE(5)]}, "number of values of each field"),
+        ({CROSS: [FieldECE((5, 2, 3))]}, "number of values of each field"),
+        ({"site": [FieldECE((5, 2))]}, "number of values of each field"),
+        ({("site",): [FieldECE(5)]}, "two or more different names"),
+        ({("site", "site"): [FieldECE((5, 5))]}, "two or more different names"),
+        ({("site", 3): [FieldECE((5, 5))]}, "two or more different names"),
+        ({CROSS: [FieldECE((5, 2))], "site_x_device": [FieldECE(5)]}, "different names"),
     ],
 )
 def test_bad_field_metrics_are_refused(field_metrics, message):

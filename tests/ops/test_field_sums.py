@@ -10,7 +10,7 @@ from keras_calibration import ops as kernels
 
 
 def reference_sums(labels, predictions, weights, ids, num_values):
-    sums = np.zeros((num_values + 1, 3))
+    sums = np.zeros((num_values + 1, 7))
     rows = zip(labels.tolist(), predictions.tolist(), weights.tolist(), ids.tolist(), strict=True)
     for label, prediction, weight, field_id in rows:
         known = 0 <= field_id < num_values  # False for NaN
@@ -18,6 +18,10 @@ def reference_sums(labels, predictions, weights, ids, num_values):
             weight * (label - prediction),
             weight * label,
             weight,
+            weight**2,
+            weight**2 * prediction * (1 - prediction),
+            prediction if weight else 0,
+            prediction**2 if weight else 0,
         )
     return sums
 
@@ -44,7 +48,7 @@ def test_field_sums_equal_the_reference(run, dtype, tolerance):
 def test_field_sums_of_no_rows_are_zero(run):
     rows = [array[:0] for array in some_rows("float32")]
     received = run(lambda *rows: kernels.field_sums(*rows, num_values=3), *rows, num_of_any_size=4)
-    np.testing.assert_array_equal(received, np.zeros((4, 3)))
+    np.testing.assert_array_equal(received, np.zeros((4, 7)))
 
 
 def test_field_sums_of_the_whole_are_the_sum_over_chunks():
@@ -91,22 +95,22 @@ def test_known_ids_refuse_strings():
 
 
 def reference_ece(sums):
-    return sum(abs(residual) for residual, _, _ in sums) / sum(rows for *_, rows in sums)
+    return sum(abs(row[0]) for row in sums) / sum(row[2] for row in sums)
 
 
 def reference_rce(sums, epsilon):
     shares = [
         rows * abs(residual) / (positives + epsilon * rows)
-        for residual, positives, rows in sums
+        for residual, positives, rows in sums[:, :3]
         if rows
     ]
-    return sum(shares) / sum(rows for *_, rows in sums)
+    return sum(shares) / sum(row[2] for row in sums)
 
 
 def test_field_errors_equal_the_reference(run, dtype, tolerance):
     sums = reference_sums(*some_rows("float64"), 20).astype(dtype)
     sums[3] = 0  # a value without rows
-    sums[4] = (-1.5, 0, 7)  # and one without clicks
+    sums[4, :3] = (-1.5, 0, 7)  # and one without clicks
     received = run(kernels.field_ece, sums)
     np.testing.assert_allclose(received, reference_ece(sums.astype(float)), rtol=tolerance)
     received = run(lambda sums: kernels.field_rce(sums, 0.01), sums)
@@ -145,7 +149,9 @@ def test_field_sums_of_hostile_rows(rows):
     ids = np.array([row[3] for row in rows], np.int64)
     received = kernels.field_sums(labels, predictions, weights, ids, 4)
     expected = reference_sums(labels, predictions, weights, ids, 4)
-    np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-5 * (1 + weights.sum()))
+    np.testing.assert_allclose(
+        received, expected, rtol=1e-5, atol=1e-5 * (1 + np.square(weights).sum())
+    )
     if weights.sum() > 0:
         ece, rce = kernels.field_ece(received), kernels.field_rce(received, 0.01)
         np.testing.assert_allclose(ece, reference_ece(expected), rtol=1e-4, atol=1e-5)

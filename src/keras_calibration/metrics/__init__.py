@@ -1,17 +1,37 @@
 """Keras metrics: calibrated losses that vary less between seeds, and field errors."""
 
 from keras_calibration.metrics.additive_metric import AdditiveMetric
+from keras_calibration.metrics.calibrated_categorical_log_loss import CalibratedCategoricalLogLoss
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
+from keras_calibration.metrics.calibrated_quadratic_loss import CalibratedQuadraticLoss
+from keras_calibration.metrics.calibration_gain import CalibrationGain
+from keras_calibration.metrics.calibration_ratio import CalibrationRatio
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
+from keras_calibration.metrics.expected_calibration_error import ExpectedCalibrationError
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.field_rce import FieldRCE
+from keras_calibration.metrics.log_loss import LogLoss
+from keras_calibration.metrics.normalized_entropy import NormalizedEntropy
+from keras_calibration.metrics.rolling_calibrated_loss import RollingCalibratedLoss
+from keras_calibration.metrics.sparse_calibrated_categorical_log_loss import (
+    SparseCalibratedCategoricalLogLoss,
+)
 
 __all__ = [
     "AdditiveMetric",
+    "CalibratedCategoricalLogLoss",
     "CalibratedLogLoss",
+    "CalibratedQuadraticLoss",
+    "CalibrationGain",
+    "CalibrationRatio",
     "CrossFittedMetric",
+    "ExpectedCalibrationError",
     "FieldECE",
     "FieldError",
     "FieldRCE",
+    "LogLoss",
+    "NormalizedEntropy",
+    "RollingCalibratedLoss",
+    "SparseCalibratedCategoricalLogLoss",
 ]

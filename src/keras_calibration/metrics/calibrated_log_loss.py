@@ -8,12 +8,9 @@ from keras import ops
 
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 from keras_calibration.metrics.rows import flat_rows
-from keras_calibration.ops.logit_histogram import (
-    NUM_BINS,
-    bias_root,
-    logit_histogram,
-    softplus_sum,
-)
+from keras_calibration.ops.affine_correction import CORRECTIONS, cross_fitted_loss
+from keras_calibration.ops.compiled import compiled
+from keras_calibration.ops.logit_histogram import NUM_BINS, logit_histogram
 from keras_calibration.ops.losses import logits_from_probabilities
 
 
@@ -50,6 +47,8 @@ class CalibratedLogLoss(CrossFittedMetric):
     Args:
         num_folds: Number of folds, at least 1.
         bias_fraction: Share of the rows that the bias is fitted on, in (0, 1); None for folds.
+        correction: What is corrected: `"bias"`, σ(l + c); `"temperature"`, σ(a l); or `"platt"`,
+            σ(a l + c), for pipelines whose slope moves with the seed.
         from_logits: Whether predictions are logits. A probability rounded to 1 has lost its logit:
             prefer logits where the model gives them.
         seed: Seed of the hash that shares out the rows.
@@ -76,12 +75,19 @@ class CalibratedLogLoss(CrossFittedMetric):
         self,
         num_folds: int = 2,
         bias_fraction: float | None = None,
+        correction: str = "bias",
         from_logits: bool = False,
         seed: int = 0,
         name: str = "calibrated_log_loss",
         dtype: Any = None,
     ) -> None:
         super().__init__(num_folds, bias_fraction, seed, name=name, dtype=dtype)
+        if correction not in CORRECTIONS:
+            raise ValueError(
+                f"Argument `correction` must be one of {CORRECTIONS}. "
+                f"Received: correction={correction!r}."
+            )
+        self.correction = correction
         self.from_logits = from_logits
         self._histogram = self.add_sum((self.num_groups, NUM_BINS, 3), name="histogram")
         # Σ w y, Σ w (1 - y) and Σ w y l of each group.
@@ -102,27 +108,36 @@ class CalibratedLogLoss(CrossFittedMetric):
         self._histogram.add(logit_histogram(logits, weights, group, self.num_groups))
         clicks = weights * labels
         label_rows = ops.stack([clicks, weights * (1 - labels), clicks * logits], axis=1)
-        self._label_sums.add(ops.segment_sum(label_rows, group, self.num_groups))
+        # For a few groups this is faster than a sum by segments.
+        members = (group == number for number in range(self.num_groups))
+        sums = [ops.sum(ops.where(rows[:, None], label_rows, 0.0), axis=0) for rows in members]
+        self._label_sums.add(ops.stack(sums))
 
     def result(self) -> Any:
         """The Calibrated Log Loss of all rows since `reset_state`, a scalar in nats."""
-        histogram = self.scored_sums(self._histogram.value())
-        label_sums = self.scored_sums(self._label_sums.value())
-        bias = self._biases()
-        clicks, weighted_logits = label_sums[:, 0], label_sums[:, 2]
-        losses = softplus_sum(histogram, bias) - weighted_logits - bias * clicks
-        return ops.sum(losses) / ops.sum(histogram[..., 0])
+        return self._scored()[0]
 
     @property
     def bias(self) -> np.ndarray:
-        """The fitted bias c of each scored part, added to the logit: (num_folds,), or (1,)."""
-        return ops.convert_to_numpy(self._biases())
+        """The fitted bias c of each scored part, added to the (scaled) logit: (parts,)."""
+        return ops.convert_to_numpy(self._scored()[2])
+
+    @property
+    def scale(self) -> np.ndarray:
+        """The fitted scale a of each scored part, the inverse temperature: (parts,)."""
+        return ops.convert_to_numpy(self._scored()[1])
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
-        return {**super().get_config(), "from_logits": self.from_logits}
+        return {
+            **super().get_config(),
+            "correction": self.correction,
+            "from_logits": self.from_logits,
+        }
 
-    def _biases(self) -> Any:
-        histogram = self.fitting_sums(self._histogram.value())
-        label_sums = self.fitting_sums(self._label_sums.value())
-        return bias_root(histogram, label_sums[:, 0], label_sums[:, 1])
+    def _scored(self) -> tuple[Any, Any, Any]:
+        histogram, label_sums = self._histogram.value(), self._label_sums.value()
+        return _compiled_loss(histogram, label_sums, self.held_out, self.correction)
+
+
+_compiled_loss = compiled(cross_fitted_loss)

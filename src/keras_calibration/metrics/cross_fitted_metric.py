@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_calibration.metrics.additive_metric import AdditiveMetric
-from keras_calibration.ops.folds import hashed_uniform
+from keras_calibration.ops.folds import fitting_sums, hashed_uniform, scored_sums
 
 
 class CrossFittedMetric(AdditiveMetric):
@@ -73,16 +73,18 @@ class CrossFittedMetric(AdditiveMetric):
             return ops.cast(uniform * self.num_folds, "int32")
         return ops.cast(uniform >= self.bias_fraction, "int32")
 
+    @property
+    def held_out(self) -> bool:
+        """Whether the correction comes from rows that are not scored."""
+        return self.bias_fraction is not None
+
     def fitting_sums(self, sums: Any) -> Any:
         """Sums (num_groups, …) over the rows that each correction is fitted on (corrections, …)."""
-        if self.bias_fraction is not None:
-            return sums[:1]
-        # With folds, the rows of all others.
-        return sums if self.num_folds == 1 else ops.sum(sums, axis=0, keepdims=True) - sums
+        return fitting_sums(sums, self.held_out)
 
     def scored_sums(self, sums: Any) -> Any:
         """Sums (num_groups, …) over the rows that each correction is scored on (corrections, …)."""
-        return sums if self.bias_fraction is None else sums[1:]
+        return scored_sums(sums, self.held_out)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""

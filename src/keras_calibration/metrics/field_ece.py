@@ -1,5 +1,6 @@
 """FieldECE: the field-level expected calibration error."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -14,10 +15,12 @@ class FieldECE(FieldError):
 
     How far the sum of the predictions is from the sum of the labels in each segment, added up over
     the segments, per row. With weights, every sum and n is weighted. A model that is exactly right
-    does not reach 0: chance alone makes sums differ, the more so with many values of few rows.
+    does not reach 0: chance alone makes sums differ, the more so with many values of few rows; see
+    `noise_floor`.
 
     Args:
-        num_values: Number of field values; ids beyond count as one value "other".
+        num_values: Number of field values; ids beyond count as one value "other". A tuple for a
+            cross of fields, whose `field=` is a tuple of ids.
         name: Name of the metric.
         dtype: Dtype of the state and the result; float64 by default where the backend has it.
 
@@ -29,14 +32,22 @@ class FieldECE(FieldError):
         >>> metric.update_state([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=[0, 0, 1, 1])
         >>> float(metric.result())
         0.25
+        >>> table = metric.per_field()
+        >>> table["value"].tolist(), table["observed_rate"].tolist(), table["is_off"].tolist()
+        ([0, 1], [0.5, 1.0], [False, False])
+        >>> mean, standard_deviation = metric.noise_floor()
+        >>> round(mean, 2), round(standard_deviation, 2)
+        (0.25, 0.18)
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 5.
     """
 
-    def __init__(self, num_values: int, name: str = "field_ece", dtype: Any = None) -> None:
+    def __init__(
+        self, num_values: int | Sequence[int], name: str = "field_ece", dtype: Any = None
+    ) -> None:
         super().__init__(num_values, name=name, dtype=dtype)
 
-    def result(self) -> Any:
-        """Field-ECE of all rows since `reset_state`, a scalar in units of probability."""
-        return field_ece(self._sums.value())
+    def error(self, sums: Any) -> Any:
+        """Field-ECE of field sums, a scalar in units of probability."""
+        return field_ece(sums)

@@ -1,5 +1,7 @@
 """FieldError: what Field-ECE and Field-RCE share."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,23 +9,31 @@ from keras import ops
 
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
-from keras_calibration.ops.field_sums import field_sums
+from keras_calibration.ops.field_noise import drawn_field_sums, jeffreys_interval
+from keras_calibration.ops.field_sums import crossed_ids, field_sums
+
+_LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" needs one
 
 
 class FieldError(AdditiveMetric):
-    """Base of the field errors: sums of `y - p`, of y and of rows for every field value.
+    """Base of the field errors: seven sums over the rows of every field value, and what they tell.
 
     The field of each row comes with `update_state(..., field=ids)`. In `compile`, give field
     metrics to `field_metrics=` of a `FieldMetricsModel` or a `CalibratedModel`, which hands them
     the feature of that name: `field_metrics={"site_id": [FieldECE(5000)]}`. Ids must mean the same
     in every batch.
 
-    An id outside [0, num_values) counts as one shared further value, "other". A label or prediction
-    outside [0, 1] (logits, most often) makes the result NaN, NaN and a negative weight too, and so
-    does a result over no rows.
+    A cross of fields has its sizes in a tuple, `FieldECE((5000, 12))`; `field=` is then a tuple of
+    ids, and in `compile` the key one of names: `{("site_id", "device"): [FieldECE((5000, 12))]}`.
+
+    An id outside [0, num_values) counts as one shared further value, "other"; in a cross, a row
+    with any such id does. A label or prediction outside [0, 1] (logits, most often) makes the
+    result NaN, NaN and a negative weight too, and so does a result over no rows.
+
+    The state is 56 bytes a value in float64, 56 MB for a million values.
 
     Args:
-        num_values: Number of field values.
+        num_values: Number of field values, or those of each crossed field.
         name: Name of the metric.
         dtype: Dtype of the state and the result; float64 by default where the backend has it.
 
@@ -31,15 +41,26 @@ class FieldError(AdditiveMetric):
         ValueError: If an argument is out of its range, the field is missing, or rows do not align.
     """
 
-    def __init__(self, num_values: int, name: str, dtype: Any = None) -> None:
+    def __init__(self, num_values: int | Sequence[int], name: str, dtype: Any = None) -> None:
         super().__init__(name=name, dtype=dtype)
-        if not isinstance(num_values, int | np.integer) or num_values < 1:
+        is_cross = isinstance(num_values, tuple | list)
+        given: Any = num_values
+        sizes = tuple(given) if is_cross else (given,)
+        are_whole = all(isinstance(size, int | np.integer) and size >= 1 for size in sizes)
+        if not are_whole or (is_cross and len(sizes) < 2):
             raise ValueError(
-                f"Argument `num_values` must be a whole number of at least 1. "
-                f"Received: num_values={num_values!r}."
+                "Argument `num_values` must be a whole number of at least 1, or a tuple of two or "
+                f"more of them for a cross of fields. Received: num_values={num_values!r}."
             )
-        self.num_values = int(num_values)
-        self._sums = self.add_sum((self.num_values + 1, 3), name="field_sums")
+        sizes = tuple(map(int, sizes))
+        if math.prod(sizes) > _LARGEST_NUM_VALUES:
+            raise ValueError(
+                f"A field can have {_LARGEST_NUM_VALUES} values at most. Received: "
+                f"num_values={num_values!r}, {math.prod(sizes)} values. Hash the ids into fewer."
+            )
+        self.num_values: int | tuple[int, ...] = sizes if is_cross else sizes[0]
+        self._num_cells = math.prod(sizes)
+        self._sums = self.add_sum((self._num_cells + 1, 7), name="field_sums")
 
     def update_state(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None, field: Any = None
@@ -50,7 +71,7 @@ class FieldError(AdditiveMetric):
             y_true: Labels in [0, 1] (n,) or (n, 1).
             y_pred: Probabilities (n,) or (n, 1).
             sample_weight: Weights, not negative (n,) or (n, 1), or None.
-            field: Field values, whole numbers (n,) or (n, 1).
+            field: Field values, whole numbers (n,) or (n, 1); a tuple of them for a cross.
         """
         if field is None:
             raise ValueError(
@@ -61,15 +82,131 @@ class FieldError(AdditiveMetric):
             )
         labels, probabilities, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
         probabilities = nan_outside_unit_interval(probabilities)
-        ids = ops.reshape(ops.convert_to_tensor(field), (-1,))
-        num_ids, num_rows = ids.shape[0], labels.shape[0]
-        if num_ids is not None and num_rows is not None and num_ids != num_rows:
+        if isinstance(self.num_values, tuple):
+            columns = field if isinstance(field, tuple | list) else (field,)
+            flat = [_flat_ids(ids, labels.shape[0]) for ids in columns]
+            ids = crossed_ids(flat, self.num_values)
+        else:
+            ids = _flat_ids(field, labels.shape[0])
+        self._sums.add(field_sums(labels, probabilities, weights, ids, self._num_cells))
+
+    def error(self, sums: Any) -> Any:
+        """The error that sums give; what a subclass defines.
+
+        Args:
+            sums: What `ops.field_sums` returns, added up over all batches; the first three columns
+                are enough.
+
+        Returns:
+            A scalar.
+        """
+        raise NotImplementedError
+
+    def result(self) -> Any:
+        """The error of all rows since `reset_state`, a scalar."""
+        return self.error(self._sums.value())
+
+    def per_field(self, confidence: float = 0.95) -> dict[str, np.ndarray]:
+        """A table of the field values that have rows: which of them are off beyond chance.
+
+        A value is off beyond chance where its mean prediction is outside the Jeffreys interval of
+        its observed rate. About `1 - confidence` of values that are exactly right are flagged all
+        the same, 50 of 1000: raise the confidence where there are many. With weights, the interval
+        is that of as many rows as tell as much, `(Σ w)² / Σ w²`, so that a common factor of all
+        weights changes nothing. Predictions that differ within a value, and soft labels, make the
+        interval wider than it need be.
+
+        Args:
+            confidence: Probability that an interval holds the rate, in (0, 1).
+
+        Returns:
+            Columns by name, one entry for each value that has rows (`pandas.DataFrame` takes it as
+            it is): `value` (the id; `value_0`, `value_1`, … for a cross; -1 for "other", which
+            comes last), `rows` (their weight), `observed_rate`, `mean_prediction`, `ratio`
+            (predicted / observed; NaN without positives), `residual` (`Σ w (y - p)`), `lower` and
+            `upper` (ends of the interval), `is_off` (whether off beyond chance). Numbers are NaN,
+            and `is_off` False, where a row of the value was bad.
+
+        Raises:
+            ValueError: If `confidence` is not between 0 and 1.
+        """
+        sums = ops.convert_to_numpy(self._sums.value()).astype(np.float64)
+        cells = np.flatnonzero(sums[:, 2] != 0)  # NaN too
+        residual, positives, rows, squares = sums[cells, :4].T
+        predicted = positives - residual
+        observed_rate = np.clip(positives / rows, 0, 1)
+        mean_prediction = np.clip(predicted / rows, 0, 1)
+        effective_rows = rows**2 / squares
+        lower, upper = jeffreys_interval(effective_rows * observed_rate, effective_rows, confidence)
+        ratio = np.full_like(rows, np.nan)
+        np.divide(predicted, positives, out=ratio, where=positives > 0)
+        return {
+            **self._value_columns(cells),
+            "rows": rows,
+            "observed_rate": observed_rate,
+            "mean_prediction": mean_prediction,
+            "ratio": ratio,
+            "residual": residual,
+            "lower": lower,
+            "upper": upper,
+            "is_off": (mean_prediction < lower) | (mean_prediction > upper),
+        }
+
+    def noise_floor(self, num_draws: int = 200, seed: int = 0) -> tuple[float, float]:
+        """What the error would be if the predictions were right: labels drawn from them.
+
+        Chance alone keeps a field error above 0, the more so with many values of few rows; only
+        what is above the floor is the model's. Drawn from the sums of each value (see
+        `ops.drawn_field_sums`), outside of any compiled step, in time proportional to `num_draws`
+        times the number of values with rows. The drawn labels are 0 or 1: for soft labels the floor
+        is too high.
+
+        Args:
+            num_draws: Number of draws of all labels, at least 2.
+            seed: Seed of the draws.
+
+        Returns:
+            Mean and standard deviation of the error; NaN where the error itself is NaN.
+
+        Raises:
+            ValueError: If `num_draws` is below 2.
+        """
+        if not isinstance(num_draws, int | np.integer) or num_draws < 2:
             raise ValueError(
-                f"Expected one field value a row. Received: {num_ids} field values and "
-                f"{num_rows} rows."
+                "Argument `num_draws` must be a whole number of at least 2, for a standard "
+                f"deviation. Received: num_draws={num_draws!r}."
             )
-        self._sums.add(field_sums(labels, probabilities, weights, ids, self.num_values))
+        sums = ops.convert_to_numpy(self._sums.value()).astype(np.float64)
+        if np.isnan(sums).any() or not sums[:, 2].any():
+            return math.nan, math.nan
+        sums = sums[sums[:, 2] > 0]
+        errors = [
+            float(self.error(ops.cast(drawn, self.dtype)))
+            for drawn in drawn_field_sums(sums, num_draws, seed)
+        ]
+        return float(np.mean(errors)), float(np.std(errors, ddof=1))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
-        return {"num_values": self.num_values, "name": self.name, "dtype": self.dtype}
+        num_values: Any = self.num_values
+        if isinstance(num_values, tuple):
+            num_values = list(num_values)
+        return {"num_values": num_values, "name": self.name, "dtype": self.dtype}
+
+    def _value_columns(self, cells: np.ndarray) -> dict[str, np.ndarray]:
+        is_other = cells == self._num_cells
+        if not isinstance(self.num_values, tuple):
+            return {"value": np.where(is_other, -1, cells)}
+        values = np.unravel_index(np.where(is_other, 0, cells), self.num_values)
+        return {f"value_{place}": np.where(is_other, -1, ids) for place, ids in enumerate(values)}
+
+
+def _flat_ids(field: Any, num_rows: int | None) -> Any:
+    """Ids (n,), one a row."""
+    ids = ops.reshape(ops.convert_to_tensor(field), (-1,))
+    num_ids = ids.shape[0]
+    if num_ids is not None and num_rows is not None and num_ids != num_rows:
+        raise ValueError(
+            f"Expected one field value a row. Received: {num_ids} field values and {num_rows} rows."
+        )
+    return ids

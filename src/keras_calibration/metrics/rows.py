@@ -4,6 +4,9 @@ from typing import Any
 
 from keras import ops
 
+# How far from 1 a distribution over classes may sum: bfloat16 keeps three digits.
+_SUM_TOLERANCE = 0.01
+
 
 def flat_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> tuple[Any, ...]:
     """Labels, predictions and weights as flat tensors of one dtype.
@@ -29,23 +32,105 @@ def flat_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> 
         >>> print(labels.numpy(), predictions.numpy(), weights.numpy())
         [1. 0.] [0.5  0.25] [1. 1.]
     """
+    labels, predictions, weights = real_rows(labels, predictions, sample_weight, dtype)
+    return nan_outside_unit_interval(labels), predictions, weights
+
+
+def real_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> tuple[Any, ...]:
+    """As `flat_rows`, for labels that may be any real numbers.
+
+    Args:
+        labels: Labels (n,) or (n, 1), any real dtype.
+        predictions: Predictions (n,) or (n, 1), any float dtype.
+        sample_weight: Weights (n,) or (n, 1), one number for all rows, or None for ones.
+        dtype: Dtype of the result.
+
+    Returns:
+        Labels (n,), predictions (n,), weights (n,).
+
+    Raises:
+        ValueError: As for `flat_rows`.
+
+    Example:
+        >>> labels, _, _ = real_rows([-7, 1000], [0.5, 0.25], None, "float32")
+        >>> print(labels.numpy())
+        [  -7. 1000.]
+    """
     predictions = ops.convert_to_tensor(predictions)
     shape = tuple(predictions.shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(
             f"Expected predictions of shape (n,) or (n, 1). Received: shape {shape}. A binary "
-            "metric takes one probability a row."
+            "metric takes one probability a row, a regression metric one prediction."
         )
     predictions = ops.reshape(ops.cast(predictions, dtype), (-1,))
-    labels = nan_outside_unit_interval(_aligned(labels, predictions, "labels", dtype))
-    if sample_weight is None:
-        return labels, predictions, ops.ones_like(predictions)
-    sample_weight = ops.convert_to_tensor(sample_weight)
-    if len(sample_weight.shape) == 0:
-        weights = ops.cast(sample_weight, dtype) * ops.ones_like(predictions)
-    else:
-        weights = _aligned(sample_weight, predictions, "sample weights", dtype)
-    return labels, predictions, ops.where(weights >= 0, weights, float("nan"))
+    labels = _aligned(labels, predictions, "labels", dtype)
+    return labels, predictions, _weights(sample_weight, predictions, dtype)
+
+
+def class_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> tuple[Any, ...]:
+    """Labels and predictions of several classes, and weights, as aligned tensors of one dtype.
+
+    Labels that are no distribution over the classes become NaN (each must be in [0, 1] and their
+    sum 1, give or take 0.01 for low-precision dtypes), and negative weights too.
+
+    Args:
+        labels: One-hot or soft labels (n, K).
+        predictions: Probabilities or logits (n, K), K ≥ 2, any float dtype.
+        sample_weight: Weights (n,) or (n, 1), one number for all rows, or None for ones.
+        dtype: Dtype of the result.
+
+    Returns:
+        Labels (n, K), predictions (n, K), weights (n,).
+
+    Raises:
+        ValueError: If the predictions are not (n, K), labels have another shape, or there is
+            another number of weights than of rows.
+
+    Example:
+        >>> labels, _, weights = class_rows([[0, 1]], [[0.5, 0.5]], 2, "float32")
+        >>> print(labels.numpy(), weights.numpy())
+        [[0. 1.]] [2.]
+    """
+    predictions = ops.cast(ops.convert_to_tensor(predictions), dtype)
+    shape = tuple(predictions.shape)
+    if len(shape) != 2 or shape[1] is None or shape[1] < 2:
+        raise ValueError(
+            "Expected predictions of shape (n, K), one for each of K ≥ 2 classes. Received: shape "
+            f"{shape}. For one probability a row, use CalibratedLogLoss."
+        )
+    labels = ops.cast(ops.convert_to_tensor(labels), dtype)
+    received = tuple(labels.shape)
+    if len(received) != 2 or any(
+        None not in sizes and sizes[0] != sizes[1] for sizes in zip(received, shape, strict=True)
+    ):
+        raise ValueError(
+            f"Expected labels of the shape of the predictions, {shape}, one-hot or soft. Received: "
+            f"shape {received}. For whole numbers as labels, use "
+            "SparseCalibratedCategoricalLogLoss."
+        )
+    # Where the number of rows is not known yet, adding checks it.
+    labels = distribution_or_nan(labels) + 0 * predictions
+    return labels, predictions, _weights(sample_weight, predictions[:, 0], dtype)
+
+
+def distribution_or_nan(values: Any) -> Any:
+    """Rows of class shares, with NaN in place of every row that does not sum to 1.
+
+    Args:
+        values: Labels or probabilities (n, K).
+
+    Returns:
+        A tensor of the same shape and dtype; NaN also where a share is outside [0, 1].
+
+    Example:
+        >>> print(distribution_or_nan(ops.array([[0.5, 0.5], [0.5, 0.9]])).numpy())
+        [[0.5 0.5]
+         [nan nan]]
+    """
+    values = nan_outside_unit_interval(values)
+    sums_to_1 = ops.abs(ops.sum(values, axis=-1, keepdims=True) - 1) <= _SUM_TOLERANCE
+    return ops.where(sums_to_1, values, float("nan"))
 
 
 def nan_outside_unit_interval(values: Any) -> Any:
@@ -62,6 +147,18 @@ def nan_outside_unit_interval(values: Any) -> Any:
         [ 0.  1. nan nan]
     """
     return ops.where(ops.logical_and(values >= 0, values <= 1), values, float("nan"))
+
+
+def _weights(sample_weight: Any, predictions: Any, dtype: str) -> Any:
+    """Weights (n,), with NaN in place of negative ones."""
+    if sample_weight is None:
+        return ops.ones_like(predictions)
+    sample_weight = ops.convert_to_tensor(sample_weight)
+    if len(sample_weight.shape) == 0:
+        weights = ops.cast(sample_weight, dtype) * ops.ones_like(predictions)
+    else:
+        weights = _aligned(sample_weight, predictions, "sample weights", dtype)
+    return ops.where(weights >= 0, weights, float("nan"))
 
 
 def _aligned(values: Any, predictions: Any, name: str, dtype: str) -> Any:

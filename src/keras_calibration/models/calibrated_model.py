@@ -115,7 +115,7 @@ class CalibratedModel(FieldMetricsModel):
         optimizer: Any = "adam",
         loss: Any = "binary_crossentropy",
         *,
-        field_metrics: Mapping[str, Any] | None = None,
+        field_metrics: Mapping[Any, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         """As `keras.Model.compile`, with the log loss by default and with `field_metrics`.
@@ -123,8 +123,9 @@ class CalibratedModel(FieldMetricsModel):
         Args:
             optimizer: As for `keras.Model.compile`.
             loss: As for `keras.Model.compile`, on probabilities.
-            field_metrics: Field name → list of metrics with `update_state(..., field=ids)`. A field
-                that the head looks up in a vocabulary is counted by the head's ids.
+            field_metrics: Field name, or tuple of names for a cross → list of metrics with
+                `update_state(..., field=ids)`. A field that the head looks up in a vocabulary is
+                counted by the head's ids.
             **kwargs: Everything else that `keras.Model.compile` takes.
         """
         super().compile(optimizer=optimizer, loss=loss, field_metrics=field_metrics, **kwargs)
@@ -256,7 +257,7 @@ class CalibratedModel(FieldMetricsModel):
         names = getattr(self.head, "feature_names", None)
         if names is not None:
             field_metrics = self._field_metrics
-            fields = () if field_metrics is None else field_metrics.by_field
+            fields = () if field_metrics is None else field_metrics.fields
             features = {k: v for k, v in features.items() if k in names or k in fields}
         # Keras would take labels (n,) for (n, 1) too; the package's own metrics see them alike.
         labels = np.asarray(rows.labels, "float32").reshape(-1, 1)

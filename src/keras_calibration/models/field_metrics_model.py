@@ -6,20 +6,26 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration.metrics.field_error import FieldError
+
 
 class FieldMetrics(keras.metrics.Metric):
     """The field metrics of a model as one metric with a dictionary of results.
 
     Args:
-        field_metrics: Field name → metrics with `update_state(..., field=ids)`.
+        field_metrics: Field name → metrics with `update_state(..., field=ids)`; for a cross, a
+            tuple of names → metrics that take a tuple of ids.
 
     Raises:
-        ValueError: If a value is no metric, or one metric stands twice.
+        ValueError: If a value is no metric, one metric stands twice, or the number of fields is not
+            that of a metric's `num_values`.
     """
 
-    def __init__(self, field_metrics: Mapping[str, Any]) -> None:
+    def __init__(self, field_metrics: Mapping[Any, Any]) -> None:
         super().__init__(name="field_metrics")
-        self.by_field: dict[str, list[Any]] = {
+        for field in field_metrics:
+            _check_key(field)
+        self.by_field: dict[str | tuple[str, ...], list[Any]] = {
             field: list(metrics) if isinstance(metrics, Sequence) else [metrics]
             for field, metrics in field_metrics.items()
         }
@@ -30,6 +36,9 @@ class FieldMetrics(keras.metrics.Metric):
                     "Argument `field_metrics` must map each field to Keras metrics, as in "
                     f'{{"site_id": [FieldECE(5000)]}}. Received: {metric!r}.'
                 )
+        for field, metrics in self.by_field.items():
+            for metric in metrics:
+                _check_sizes(field, metric)
         names = [name for name, _ in self._named()]
         if len(set(map(id, every))) < len(every) or len(set(names)) < len(names):
             raise ValueError(
@@ -37,16 +46,23 @@ class FieldMetrics(keras.metrics.Metric):
                 f"Received: field_metrics={dict(field_metrics)!r}."
             )
 
+    @property
+    def fields(self) -> list[str]:
+        """The names of all fields that a metric reads, those of crosses too, each once."""
+        return list(dict.fromkeys(name for field in self.by_field for name in _names(field)))
+
     def update_state(
         self, y_true: Any, y_pred: Any, sample_weight: Any = None, field_ids: Any = None
     ) -> None:
-        """Adds rows; `field_ids` maps each field to its ids (n,)."""
+        """Adds rows; `field_ids` maps each of `fields` to its ids (n,)."""
         for field, metrics in self.by_field.items():
+            is_cross = isinstance(field, tuple)
+            ids = tuple(field_ids[name] for name in field) if is_cross else field_ids[field]
             for metric in metrics:
-                metric.update_state(y_true, y_pred, sample_weight, field=field_ids[field])
+                metric.update_state(y_true, y_pred, sample_weight, field=ids)
 
     def result(self) -> dict[str, Any]:
-        """`{field}_{metric}` → result."""
+        """`{field}_{metric}`, for a cross `{field}_x_{field}_{metric}` → result."""
         return {name: metric.result() for name, metric in self._named()}
 
     def reset_state(self) -> None:
@@ -61,10 +77,37 @@ class FieldMetrics(keras.metrics.Metric):
 
     def _named(self) -> list[tuple[str, Any]]:
         return [
-            (f"{field}_{metric.name}", metric)
+            (f"{'_x_'.join(_names(field))}_{metric.name}", metric)
             for field, metrics in self.by_field.items()
             for metric in metrics
         ]
+
+
+def _names(field: str | tuple[str, ...]) -> tuple[str, ...]:
+    return field if isinstance(field, tuple) else (field,)
+
+
+def _check_key(field: Any) -> None:
+    names = field if isinstance(field, tuple) else (field,)
+    are_names = all(isinstance(name, str) for name in names)
+    if not are_names or (isinstance(field, tuple) and not len(set(names)) == len(names) > 1):
+        raise ValueError(
+            "A key of `field_metrics` must be the name of a feature or, for a cross, a tuple of "
+            f"two or more different names. Received: {field!r}."
+        )
+
+
+def _check_sizes(field: str | tuple[str, ...], metric: Any) -> None:
+    if not isinstance(metric, FieldError):
+        return
+    sizes = metric.num_values if isinstance(metric.num_values, tuple) else (metric.num_values,)
+    if len(sizes) != len(_names(field)):
+        example = "(5000, 12)" if isinstance(field, tuple) else "5000"
+        raise ValueError(
+            f"The metrics of {field!r} need the number of values of each field, "
+            f"{type(metric).__name__}({example}) for example. Received: "
+            f"num_values={metric.num_values!r}."
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -76,6 +119,9 @@ class FieldMetricsModel(keras.Model):
     `field=`, and its result appears in the logs as `{field}_{metric}` (`val_…` for validation
     data), in `fit` and `evaluate`. `sample_weight`, where there is one, always counts. The result
     is a dictionary, so that `EarlyStopping` on one of its keys needs `mode="min"`.
+
+    For a cross of fields, the key is a tuple of names, and the metric has as many sizes:
+    `{("site_id", "device"): [FieldECE((5000, 12))]}`, in the logs `site_id_x_device_field_ece`.
 
     Build it as a Functional model, on a dictionary of inputs; saving keeps the field metrics.
 
@@ -108,7 +154,7 @@ class FieldMetricsModel(keras.Model):
         optimizer: Any = "rmsprop",
         loss: Any = None,
         *,
-        field_metrics: Mapping[str, Any] | None = None,
+        field_metrics: Mapping[Any, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         """As `keras.Model.compile`, with `field_metrics`.
@@ -116,7 +162,8 @@ class FieldMetricsModel(keras.Model):
         Args:
             optimizer: As for `keras.Model.compile`.
             loss: As for `keras.Model.compile`.
-            field_metrics: Field name → list of metrics with `update_state(..., field=ids)`.
+            field_metrics: Field name, or tuple of names for a cross → list of metrics with
+                `update_state(..., field=ids)`.
             **kwargs: Everything else that `keras.Model.compile` takes.
         """
         # Past Keras' tracking, which would keep the metrics of an earlier `compile` too.
@@ -134,7 +181,7 @@ class FieldMetricsModel(keras.Model):
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         """Updates all metrics, and returns their results."""
         if self._field_metrics is not None:
-            field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.by_field}
+            field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.fields}
             self._field_metrics.update_state(y, y_pred, sample_weight, field_ids)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
@@ -161,14 +208,21 @@ class FieldMetricsModel(keras.Model):
         """What `compile` was called with, serialized, field metrics included."""
         config = super().get_compile_config()
         if config and self._field_metrics is not None:
-            config["field_metrics"] = {
-                field: [keras.saving.serialize_keras_object(metric) for metric in metrics]
+            # Pairs: the keys of a JSON object are strings, and those of crosses are tuples.
+            config["field_metrics"] = [
+                [list(_names(field)), [keras.saving.serialize_keras_object(m) for m in metrics]]
                 for field, metrics in self._field_metrics.by_field.items()
-            }
+            ]
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles as `get_compile_config` says."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        arguments = keras.saving.deserialize_keras_object(config)
+        if arguments.get("field_metrics"):
+            arguments["field_metrics"] = {
+                names[0] if len(names) == 1 else tuple(names): metrics
+                for names, metrics in arguments["field_metrics"]
+            }
+        self.compile(**arguments)
         if self.built and getattr(self, "optimizer", None) is not None:
             self.optimizer.build(self.trainable_variables)

@@ -1,6 +1,20 @@
 """The mathematics: plain functions on tensors, in `keras.ops`, that compile under XLA."""
 
-from keras_calibration.ops.field_sums import field_ece, field_rce, field_sums, known_ids
+from keras_calibration.ops.affine_correction import affine_loss_sum, fit_correction
+from keras_calibration.ops.class_temperature import (
+    best_inverse_temperature,
+    log_partition_sum,
+    temperature_sums,
+)
+from keras_calibration.ops.field_noise import drawn_field_sums, jeffreys_interval
+from keras_calibration.ops.field_sums import (
+    crossed_ids,
+    field_ece,
+    field_rce,
+    field_sums,
+    known_ids,
+    without_positives,
+)
 from keras_calibration.ops.folds import hashed_uniform
 from keras_calibration.ops.knots import (
     balanced_knots,
@@ -11,6 +25,7 @@ from keras_calibration.ops.knots import (
 )
 from keras_calibration.ops.logit_histogram import bias_root, logit_histogram, softplus_sum
 from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
+from keras_calibration.ops.mean_scores import calibration_ratio, normalized_entropy
 from keras_calibration.ops.piecewise_linear import (
     decrease_penalty,
     hat_basis,
@@ -18,26 +33,63 @@ from keras_calibration.ops.piecewise_linear import (
     slope_change_penalty,
     slopes,
 )
+from keras_calibration.ops.probability_bins import (
+    bin_sums,
+    equal_mass_groups,
+    equal_width_bins,
+    equal_width_edges,
+    expected_calibration_error,
+    logit_bins,
+)
+from keras_calibration.ops.quadratic_loss import (
+    least_squares_line,
+    mean_residual,
+    residual_sums,
+    squared_error_sum,
+)
+from keras_calibration.ops.rolling import earlier_period
 
 __all__ = [
+    "affine_loss_sum",
     "balanced_knots",
+    "best_inverse_temperature",
     "bias_root",
+    "bin_sums",
+    "calibration_ratio",
+    "crossed_ids",
     "decrease_penalty",
+    "drawn_field_sums",
+    "earlier_period",
+    "equal_mass_groups",
+    "equal_width_bins",
+    "equal_width_edges",
+    "expected_calibration_error",
     "field_ece",
     "field_rce",
     "field_sums",
+    "fit_correction",
     "hashed_uniform",
     "hat_basis",
     "isotonic_projection",
+    "jeffreys_interval",
     "known_ids",
+    "least_squares_line",
     "log_loss_from_logits",
+    "log_partition_sum",
+    "logit_bins",
     "logit_histogram",
     "logits_from_probabilities",
+    "mean_residual",
+    "normalized_entropy",
     "numeric_knots",
     "piecewise_linear",
     "quantile_knots",
+    "residual_sums",
     "sigmoid_knots",
     "slope_change_penalty",
     "slopes",
     "softplus_sum",
+    "squared_error_sum",
+    "temperature_sums",
+    "without_positives",
 ]

@@ -1,5 +1,6 @@
 """Sums over the rows of each field value, and the field errors that they give."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -7,9 +8,11 @@ from keras import ops
 
 
 def field_sums(labels: Any, predictions: Any, weights: Any, ids: Any, num_values: int) -> Any:
-    """Per field value: `Σ w (y - p)`, `Σ w y`, `Σ w`.
+    """Per field value: `Σ w (y - p)`, `Σ w y`, `Σ w`, `Σ w²`, `Σ w² p (1 - p)`, `Σ p`, `Σ p²`.
 
-    The sums add up over batches, replicas and shards.
+    The sums add up over batches, replicas and shards. The field errors need the first three; the
+    others tell how far chance alone moves them. The last two are not weighted, and leave out rows
+    of weight 0.
 
     Args:
         labels: Labels y (n,), float.
@@ -20,15 +23,19 @@ def field_sums(labels: Any, predictions: Any, weights: Any, ids: Any, num_values
         num_values: Number of field values.
 
     Returns:
-        A tensor (num_values + 1, 3); the last row is "other".
+        A tensor (num_values + 1, 7); the last row is "other".
 
     Example:
         >>> ones = ops.ones((3,))
         >>> print(field_sums(ops.array([1.0, 0.0, 1.0]), 0.5 * ones, ones, [0, 0, 7], 1).numpy())
-        [[0.  1.  2. ]
-         [0.5 1.  1. ]]
+        [[0.   1.   2.   2.   0.5  1.   0.5 ]
+         [0.5  1.   1.   1.   0.25 0.5  0.25]]
     """
-    rows = ops.stack([weights * (labels - predictions), weights * labels, weights], axis=1)
+    squares = ops.square(weights)
+    columns = [weights * (labels - predictions), weights * labels, weights]
+    columns += [squares, squares * predictions * (1 - predictions)]
+    counted = ops.where(weights > 0, predictions, 0.0)
+    rows = ops.stack([*columns, counted, ops.square(counted)], axis=1)
     return ops.segment_sum(rows, known_ids(ids, num_values), num_segments=num_values + 1)
 
 
@@ -65,6 +72,41 @@ def known_ids(ids: Any, num_values: int) -> Any:
     return ops.where(known, ops.cast(ids, "int32"), num_values)
 
 
+def crossed_ids(ids: Sequence[Any], num_values: Sequence[int]) -> Any:
+    """Ids of a cross of fields: `id_a * num_b + id_b` for two, and so on.
+
+    Args:
+        ids: The ids of each field, whole numbers (n,) each.
+        num_values: The number of values of each field.
+
+    Returns:
+        An int32 tensor (n,) of ids in [0, product of `num_values`); that product itself ("other")
+        where any field's id is outside its range.
+
+    Raises:
+        ValueError: If there are not as many arrays of ids as fields, or ids are strings.
+
+    Example:
+        >>> print(crossed_ids([[0, 1, 1, 9], [2, 0, 3, 0]], (2, 3)).numpy())
+        [2 3 6 6]
+    """
+    if not isinstance(ids, tuple | list) or len(ids) != len(num_values):
+        received = f"{len(ids)} arrays" if isinstance(ids, tuple | list) else type(ids).__name__
+        raise ValueError(
+            f"A cross of {len(num_values)} fields needs a tuple of {len(num_values)} arrays of "
+            f"ids, one a field. Received: {received}."
+        )
+    crossed: Any = 0
+    is_other: Any = False
+    total = 1
+    for field_ids, number in zip(ids, num_values, strict=True):
+        known = known_ids(field_ids, number)
+        crossed = crossed * number + known
+        is_other = ops.logical_or(is_other, known == number)
+        total *= number
+    return ops.where(is_other, total, crossed)
+
+
 def field_ece(sums: Any) -> Any:
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
@@ -80,7 +122,7 @@ def field_ece(sums: Any) -> Any:
     return ops.sum(ops.abs(sums[:, 0])) / ops.sum(sums[:, 2])
 
 
-def field_rce(sums: Any, epsilon: float) -> Any:
+def field_rce(sums: Any, epsilon: float, skip_without_positives: bool = False) -> Any:
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
     The inner sums run over the rows of the value z, so that the denominator is `Σ y + ε N_z`.
@@ -88,9 +130,10 @@ def field_rce(sums: Any, epsilon: float) -> Any:
     Args:
         sums: What `field_sums` returns, added up over all batches.
         epsilon: ε, the paper's 0.01.
+        skip_without_positives: Whether values with `Σ y = 0` are left out, of n as well.
 
     Returns:
-        A scalar; NaN where there is no row.
+        A scalar; NaN where there is no row to count.
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 6.
@@ -98,4 +141,20 @@ def field_rce(sums: Any, epsilon: float) -> Any:
     residual, positives, rows = sums[:, 0], sums[:, 1], sums[:, 2]
     # The weight of a value without rows is 0, and so is its share.
     relative = ops.divide_no_nan(ops.abs(residual) * rows, positives + epsilon * rows)
+    if skip_without_positives:
+        skipped = without_positives(sums)
+        relative, rows = ops.where(skipped, 0.0, relative), ops.where(skipped, 0.0, rows)
     return ops.sum(relative) / ops.sum(rows)
+
+
+def without_positives(sums: Any) -> Any:
+    """Which field values have no positive label: `Σ w y = 0`.
+
+    Args:
+        sums: What `field_sums` returns, added up over all batches.
+
+    Returns:
+        A boolean tensor (num_values + 1,). False where a sum is NaN: a bad row is never left out.
+    """
+    residual = sums[:, 0]
+    return ops.logical_and(sums[:, 1] == 0, ops.logical_not(ops.isnan(residual)))

@@ -1,7 +1,8 @@
-"""Which fold a row belongs to: a hash of its running number."""
+"""Which fold a row belongs to, and what is fitted on which folds."""
 
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 
@@ -31,3 +32,46 @@ def hashed_uniform(row_number: Any, seed: int) -> Any:
         mixed = mixed * ops.cast(multiplier, "uint32")
     # 24 bits are what a float32 holds exactly.
     return ops.cast(ops.right_shift(mixed, ops.cast(8, "uint32")), "float32") * 2.0**-24
+
+
+def fitting_sums(sums: Any, held_out: bool) -> Any:
+    """Sums over the rows that each correction is fitted on.
+
+    Args:
+        sums: Sums over the rows of each group (groups, …).
+        held_out: Whether the first group is the one to fit on, and the second the one to score;
+            otherwise every group is a fold, scored with what is fitted on the others (on itself
+            where there is only one).
+
+    Returns:
+        Sums (corrections, …).
+
+    Example:
+        >>> print(fitting_sums(ops.array([1.0, 2.0, 4.0]), held_out=False).numpy())
+        [6. 5. 3.]
+    """
+    if held_out:
+        return sums[:1]
+    num_folds = sums.shape[0]
+    if num_folds == 1:
+        return sums
+    # Not the total less the own fold: beside a heavy fold, a light one would lose its digits.
+    others = ops.cast(1 - np.eye(num_folds), sums.dtype)
+    return ops.tensordot(others, sums, axes=1)
+
+
+def scored_sums(sums: Any, held_out: bool) -> Any:
+    """Sums over the rows that each correction is scored on.
+
+    Args:
+        sums: Sums over the rows of each group (groups, …).
+        held_out: As for `fitting_sums`.
+
+    Returns:
+        Sums (corrections, …).
+
+    Example:
+        >>> print(scored_sums(ops.array([1.0, 2.0]), held_out=True).numpy())
+        [2.]
+    """
+    return sums[1:] if held_out else sums

@@ -12,6 +12,7 @@ A histogram is a tensor (..., 2048, 3); histograms add up over batches, replicas
 
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -59,19 +60,26 @@ def logit_histogram(logits: Any, weights: Any, group: Any, num_groups: int) -> A
     return ops.reshape(sums, (num_groups, NUM_BINS, 3))
 
 
-def softplus_sum(histogram: Any, bias: Any) -> Any:
-    """`Σ w softplus(l + c)` of each histogram at its own bias.
+def softplus_sum(histogram: Any, bias: Any, scale: Any = None) -> Any:
+    """`Σ w softplus(a l + c)` of each histogram at its own scale and bias.
 
     Args:
         histogram: Histograms (g, 2048, 3).
         bias: Biases c (g,).
+        scale: Scales a (g,), or None for 1.
 
     Returns:
         Sums (g,).
     """
-    weight, mean, variance = _weight_mean_variance(histogram, BIN_WIDTH)
+    weight, mean, variance = weight_mean_variance(histogram, BIN_WIDTH)
+    if scale is not None:
+        mean, variance = scale[:, None] * mean, ops.square(scale[:, None]) * variance
     shifted = mean + bias[:, None]
-    return ops.sum(weight * (ops.softplus(shifted) + 0.5 * variance * _slope(shifted)), axis=-1)
+    # One exponential for both the softplus and its second derivative.
+    tail = ops.exp(-ops.abs(shifted))
+    softplus = ops.maximum(shifted, 0.0) + ops.log1p(tail)
+    second_order = 0.5 * variance * tail / ops.square(1 + tail)
+    return ops.sum(weight * (softplus + second_order), axis=-1)
 
 
 def bias_root(histogram: Any, clicks: Any, no_clicks: Any) -> Any:
@@ -80,7 +88,7 @@ def bias_root(histogram: Any, clicks: Any, no_clicks: Any) -> Any:
     It is `argmin_c` of the log loss of `σ(l + c)`. The equation is solved in logits,
     `logit mean σ(l + c) = logit mean y`, where it is close to linear in c: safeguarded Newton steps
     (bisection where one leaves the bracket) on bins of 1/4, four as a rule, then two on bins of
-    1/64.
+    1/64. Logits beyond ±340 (±43 in float32) count as these.
 
     Args:
         histogram: Histograms (g, 2048, 3).
@@ -104,8 +112,11 @@ def bias_root(histogram: Any, clicks: Any, no_clicks: Any) -> Any:
     solvable = ops.logical_and(clicks > 0, no_clicks > 0)
     target = ops.where(solvable, ops.log(clicks) - ops.log(no_clicks), 0.0)
 
-    coarse = _weight_mean_variance(_take_together(histogram), _BINS_TOGETHER * BIN_WIDTH)
-    weight, mean, _ = coarse
+    weight, mean, variance = weight_mean_variance(
+        _take_together(histogram), _BINS_TOGETHER * BIN_WIDTH
+    )
+    mean = _within_exponent_range(mean)
+    coarse = (weight, ops.exp(-mean), variance)
     largest = ops.max(ops.where(weight > 0, mean, -float("inf")), axis=-1)
     smallest = ops.min(ops.where(weight > 0, mean, float("inf")), axis=-1)
     # At the ends every σ(l + c) is on one side of the mean label; the rest is for the variances.
@@ -127,7 +138,8 @@ def bias_root(histogram: Any, clicks: Any, no_clicks: Any) -> Any:
         (start, low, high, high - low),
         maximum_iterations=_LARGEST_NUM_COARSE_STEPS,
     )
-    fine = _weight_mean_variance(histogram, BIN_WIDTH)
+    weight, mean, variance = weight_mean_variance(histogram, BIN_WIDTH)
+    fine = (weight, ops.exp(-_within_exponent_range(mean)), variance)
     for _ in range(_NUM_FINE_STEPS):
         _, step = _newton_step(fine, bias, target)
         # The coarse root is close; a long step means that any bias nearby does as well.
@@ -136,24 +148,53 @@ def bias_root(histogram: Any, clicks: Any, no_clicks: Any) -> Any:
 
 
 def _newton_step(summary: tuple[Any, Any, Any], bias: Any, target: Any) -> tuple[Any, Any]:
-    """`logit mean σ(l + c) - target`, and that divided by its derivative in c."""
-    weight, mean, variance = summary
-    shifted = mean + bias[:, None]
-    slope = _slope(shifted)
-    correction = 0.5 * variance * slope * ops.tanh(-0.5 * shifted)
-    ones = ops.sum(weight * (ops.sigmoid(shifted) + correction), axis=-1)
-    zeros = ops.sum(weight * (ops.sigmoid(-shifted) - correction), axis=-1)
+    """`logit mean σ(l + c) - target`, and that divided by its derivative in c.
+
+    The summary holds `exp(-mean)`: `σ(m + c) = 1 / (1 + exp(-m) exp(-c))`, so that a step takes no
+    exponential but that of the bias.
+    """
+    weight, exponential, variance = summary
+    odds_against = exponential * ops.exp(-_within_exponent_range(bias))[:, None]
+    one = 1 / (1 + odds_against)
+    zero = odds_against * one
+    slope = one * zero
+    correction = 0.5 * variance * slope * (zero - one)
+    ones = ops.sum(weight * (one + correction), axis=-1)
+    zeros = ops.sum(weight * (zero - correction), axis=-1)
     value = ops.log(ones) - ops.log(zeros) - target
     derivative = ops.sum(weight * slope, axis=-1) * (1 / ones + 1 / zeros)
     return value, ops.divide_no_nan(value, derivative)
 
 
-def _slope(logits: Any) -> Any:
-    """`σ(l) (1 - σ(l))`, without cancellation."""
+def _within_exponent_range(values: Any) -> Any:
+    """Logits or biases of which the product of two exponentials is finite; NaN stays."""
+    limit = 340.0 if keras.backend.standardize_dtype(values.dtype) == "float64" else 43.0
+    # The comparison keeps NaN, which a clip may turn into an end of the range.
+    return ops.where(ops.isnan(values), values, ops.clip(values, -limit, limit))
+
+
+def logistic_slope(logits: Any) -> Any:
+    """`σ(l) (1 - σ(l))`, without cancellation.
+
+    Args:
+        logits: Logits, any shape.
+
+    Returns:
+        The derivative of the sigmoid, of the same shape.
+    """
     return ops.sigmoid(logits) * ops.sigmoid(-logits)
 
 
-def _weight_mean_variance(histogram: Any, width: float) -> tuple[Any, Any, Any]:
+def weight_mean_variance(histogram: Any, width: float) -> tuple[Any, Any, Any]:
+    """Weight, mean logit and variance of each bin.
+
+    Args:
+        histogram: Histograms (…, bins, 3) on bins of this width about 0.
+        width: Width of the bins.
+
+    Returns:
+        Three tensors (…, bins). The mean of an empty bin is its centre.
+    """
     num_bins = histogram.shape[-2]
     centres = (np.arange(num_bins) - (num_bins - 1) / 2) * width
     weight, first, second = (histogram[..., moment] for moment in range(3))

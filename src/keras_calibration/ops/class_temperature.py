@@ -1,0 +1,170 @@
+"""A fixed-size, mergeable summary of class logits that gives the log loss at any temperature.
+
+The log loss of `softmax(β l)` is `log Σ_k exp(β l_k) - β l_y`. Only differences of logits count, so
+the largest logit of each row is subtracted from all its logits first; call them d, d ≤ 0. The label
+part `Σ w d_y` is one exact sum. The other part, `F(β) = Σ w log Σ_k exp(β d_k)`, needs no labels;
+it is kept with its first two derivatives at 49 values of β from 1/16 to 16, six to the octave, and
+interpolated between them by the quintic polynomial in log β that has these values and derivatives.
+It is exact at β = 1, which is one of the 49. Elsewhere the interpolated loss of one row is at most
+2e-9 off with 3 classes, 2e-8 with 10 and 2e-6 with 1000 (the most where all classes but one have
+equal logits). The errors have either sign: for the mean over rows of varied confidence, 1.3e-9 was
+the most.
+
+A summary is a tensor (..., 49, 3); summaries add up over batches, replicas and shards.
+"""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+_PER_OCTAVE = 6
+_LOG_STEP = float(np.log(2)) / _PER_OCTAVE
+_LOG_LARGEST = 4 * float(np.log(2))
+INVERSE_TEMPERATURES = 2.0 ** (np.arange(-4 * _PER_OCTAVE, 4 * _PER_OCTAVE + 1) / _PER_OCTAVE)
+NUM_TEMPERATURES = len(INVERSE_TEMPERATURES)
+
+# So many β at a time: their exponentials of all logits are what the memory holds.
+_AT_ONCE = 7
+# exp(β d) is 0 from far above this on, and the square of what is below would overflow in float32.
+_LOWEST_LOGIT = -1e15
+_NUM_NEWTON_STEPS = 6
+
+
+def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> Any:
+    """`F(β) = Σ w log Σ_k exp(β l_k)`, `F'(β)` and `F''(β)` of each group at the 49 values of β.
+
+    Args:
+        logits: Logits (n, K) less the largest of their row (so that this one is 0), float.
+        weights: Weights (n,), of the same dtype, not negative.
+        group: The group of each row (n,), int32 in [0, num_groups).
+        num_groups: Number of groups.
+
+    Returns:
+        A tensor (num_groups, 49, 3) of the dtype of `logits`. One logit that is not a number makes
+        all groups NaN.
+
+    Example:
+        >>> sums = temperature_sums(ops.zeros((1, 4)), ops.ones(1), [0], 1)
+        >>> sums.shape, round(float(sums[0, 0, 0]), 4)  # log 4
+        (TensorShape([1, 49, 3]), 1.3863)
+    """
+    logits = ops.convert_to_tensor(logits)
+    bounded = ops.where(logits < _LOWEST_LOGIT, _LOWEST_LOGIT, logits)
+    square = ops.square(bounded)
+    one_hot = ops.one_hot(group, num_groups, axis=0, dtype=logits.dtype)
+    weights_by_group = one_hot * weights[None, :]
+
+    def of_some(betas: Any) -> Any:
+        powers = ops.exp(betas[None, :, None] * bounded[:, None, :])
+        total = ops.sum(powers, axis=-1)
+        mean = ops.einsum("njk,nk->nj", powers, bounded) / total
+        variance = ops.einsum("njk,nk->nj", powers, square) / total - ops.square(mean)
+        rows = ops.stack([ops.log(total), mean, variance], axis=-1)
+        sums = ops.matmul(weights_by_group, ops.reshape(rows, (-1, _AT_ONCE * 3)))
+        return ops.reshape(sums, (num_groups, _AT_ONCE, 3))
+
+    betas = ops.convert_to_tensor(INVERSE_TEMPERATURES.reshape(-1, _AT_ONCE), logits.dtype)
+    parts = ops.map(of_some, betas)
+    return ops.reshape(ops.transpose(parts, (1, 0, 2, 3)), (num_groups, NUM_TEMPERATURES, 3))
+
+
+def log_partition_sum(sums: Any, beta: Any) -> Any:
+    """`F(β) = Σ w log Σ_k exp(β l_k)` of each summary at its own β.
+
+    Args:
+        sums: Summaries (g, 49, 3).
+        beta: Inverse temperatures β (g,), in [1/16, 16].
+
+    Returns:
+        Sums (g,); NaN where β is.
+    """
+    position = (ops.log(beta) + _LOG_LARGEST) / _LOG_STEP
+    segment = ops.floor(position)
+    segment = ops.where(ops.isnan(segment), 0.0, ops.clip(segment, 0, NUM_TEMPERATURES - 2))
+    return _derivatives(_polynomial(sums, ops.cast(segment, "int32")), position - segment)[0]
+
+
+def best_inverse_temperature(sums: Any, label_logits: Any, weight: Any) -> Any:
+    """The β at which the log loss of `softmax(β l)` is least: `F'(β) = Σ w l_y`.
+
+    F is convex, so that two neighbours of the 49 enclose the root; Newton steps on the polynomial
+    between them find it, with bisection where one leaves the bracket.
+
+    Args:
+        sums: Summaries (g, 49, 3).
+        label_logits: `Σ w l_y` of the same rows (g,), with l as in `temperature_sums`.
+        weight: `Σ w` of the same rows (g,).
+
+    Returns:
+        Inverse temperatures β (g,), at least 1/16 and at most 16: a β beyond (infinite where every
+        label has the largest logit) is clipped. NaN where there is no row, or where no β is better
+        than another because the logits of every row are equal.
+
+    Example:
+        >>> logits = ops.tile(ops.array([[0.0, -1.0]]), (4, 1))
+        >>> sums = temperature_sums(logits, ops.ones(4), [0, 0, 0, 0], 1)
+        >>> beta = best_inverse_temperature(sums, ops.array([-1.0]), ops.array([4.0]))
+        >>> round(float(beta[0]), 4)  # the logit of 3/4
+        1.0986
+
+    Reference:
+        Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692, on image classification.
+    """
+    slope_at_ends = sums[..., 1] - label_logits[:, None]
+    below = ops.sum(ops.cast(slope_at_ends <= 0, "int32"), axis=-1)
+    segment = ops.clip(below - 1, 0, NUM_TEMPERATURES - 2)
+    polynomial = _polynomial(sums, segment)
+    low = ops.zeros_like(label_logits)
+    high = ops.ones_like(label_logits)
+    place = 0.5 * high
+    for _ in range(_NUM_NEWTON_STEPS):
+        _, first, second = _derivatives(polynomial, place)
+        # From derivatives in log β to the slope in β, which is monotone.
+        beta = _beta(segment, place)
+        value = first / beta - label_logits
+        low, high = ops.where(value < 0, place, low), ops.where(value > 0, place, high)
+        proposed = place - ops.divide_no_nan(value * beta, (second - first) * _LOG_STEP)
+        inside = ops.logical_and(proposed > low, proposed < high)
+        place = ops.where(inside, proposed, 0.5 * (low + high))
+    place = ops.where(below == 0, 0.0, ops.where(below == NUM_TEMPERATURES, 1.0, place))
+    # False for NaN too, which must not come out as a number.
+    solvable = ops.logical_and(weight > 0, sums[:, -1, 1] > sums[:, 0, 1])
+    solvable = ops.logical_and(solvable, ops.isfinite(label_logits))
+    return ops.where(solvable, _beta(segment, place), float("nan"))
+
+
+def _polynomial(sums: Any, segment: Any) -> tuple[Any, ...]:
+    """F on a segment of the grid: the coefficients of u⁰ … u⁵, u from 0 to 1 along log β."""
+    value, first, second = _in_log(sums, segment)
+    right = _in_log(sums, segment + 1)
+    half = 0.5 * second
+    rise = right[0] - value - first - half
+    rise_1, rise_2 = right[1] - first - second, right[2] - second
+    cubic = 10 * rise - 4 * rise_1 + 0.5 * rise_2
+    quartic = -15 * rise + 7 * rise_1 - rise_2
+    return value, first, half, cubic, quartic, 6 * rise - 3 * rise_1 + 0.5 * rise_2
+
+
+def _derivatives(polynomial: tuple[Any, ...], u: Any) -> tuple[Any, Any, Any]:
+    """F and its first two derivatives in log β."""
+    value, first, half, cubic, quartic, quintic = polynomial
+    return (
+        value + u * (first + u * (half + u * (cubic + u * (quartic + u * quintic)))),
+        (first + u * (2 * half + u * (3 * cubic + u * (4 * quartic + u * 5 * quintic))))
+        / _LOG_STEP,
+        (2 * half + u * (6 * cubic + u * (12 * quartic + u * 20 * quintic))) / _LOG_STEP**2,
+    )
+
+
+def _beta(segment: Any, place: Any) -> Any:
+    return ops.exp((ops.cast(segment, place.dtype) + place) * _LOG_STEP - _LOG_LARGEST)
+
+
+def _in_log(sums: Any, index: Any) -> tuple[Any, Any, Any]:
+    """F at a point of the grid, with its derivatives in log β times powers of the step."""
+    chosen = ops.take_along_axis(sums, index[:, None, None], axis=1)[:, 0]
+    betas = ops.convert_to_tensor(INVERSE_TEMPERATURES, sums.dtype)
+    beta = ops.take(betas, index)
+    first, second = beta * chosen[:, 1], ops.square(beta) * chosen[:, 2]
+    return chosen[:, 0], first * _LOG_STEP, (second + first) * _LOG_STEP**2

@@ -1,0 +1,54 @@
+"""Scores of the mean prediction: calibration ratio and normalized entropy."""
+
+from typing import Any
+
+from keras import ops
+
+
+def calibration_ratio(predicted: Any, observed: Any) -> Any:
+    """Sum of the predictions over sum of the labels: `Σ w p / Σ w y`.
+
+    Args:
+        predicted: `Σ w p`, any shape.
+        observed: `Σ w y`, of the same shape.
+
+    Returns:
+        The ratio, of that shape; NaN where there is no positive label.
+
+    Example:
+        >>> float(calibration_ratio(6.0, 4.0))
+        1.5
+    """
+    ratio = ops.divide_no_nan(predicted, observed)
+    return ops.where(observed > 0, ratio, float("nan"))
+
+
+def normalized_entropy(loss_sum: Any, positives: Any, negatives: Any) -> Any:
+    """Mean log loss over the entropy of the mean label: that of the best constant prediction.
+
+    With n = Σ w y + Σ w (1 - y) and the rate r = Σ w y / n, it is
+    `(Σ w loss / n) / -(r log r + (1 - r) log(1 - r))`.
+
+    Args:
+        loss_sum: `Σ w loss`, log losses in nats, any shape.
+        positives: `Σ w y`, of the same shape.
+        negatives: `Σ w (1 - y)`, of the same shape.
+
+    Returns:
+        The ratio, of that shape; NaN where all labels are 0 or all are 1.
+
+    Example:
+        >>> import math
+        >>> round(float(normalized_entropy(2 * math.log(2), 1.0, 1.0)), 6)
+        1.0
+
+    Reference:
+        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq. 3.
+    """
+    total = ops.add(positives, negatives)
+    both = ops.logical_and(ops.greater(positives, 0), ops.greater(negatives, 0))
+    # Each logarithm is of the larger or the smaller share itself: no rate is rounded to 1.
+    entropy_sum = positives * ops.log(ops.where(both, total / positives, 2.0)) + negatives * (
+        ops.log(ops.where(both, total / negatives, 2.0))
+    )
+    return ops.where(both, loss_sum / entropy_sum, float("nan"))

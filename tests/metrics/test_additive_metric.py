@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_calibration.metrics import AdditiveMetric, FieldECE, LogLoss
+from keras_calibration.ops.compensated import two_sum
+
+
+class Count(AdditiveMetric):
+    """Counts rows, in the dtype it is given."""
+
+    def __init__(self, name="count", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+        self._count = self.add_sum((), name="count")
+
+    def update_state(self, y_true, y_pred=None, sample_weight=None):
+        self._count.add(tf.cast(tf.size(y_true), self.dtype))
+
+    def result(self):
+        return self._count.value()
+
+    def get_config(self):
+        return {"name": self.name, "dtype": self.dtype}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_count_goes_on_past_what_one_float32_holds(dtype, jit_compile):
+    metric = Count(dtype=dtype)
+    metric._count._total.assign(2.0**24)
+    update = tf.function(lambda: metric.update_state(tf.zeros(1)), jit_compile=jit_compile)
+    for _ in range(1000):
+        update()
+    # A plain float32 would have stayed where it was.
+    assert float(metric.result()) == 2**24 + 1000
+    metric.reset_state()
+    assert float(metric.result()) == 0
+
+
+def test_two_sum_loses_nothing():
+    generator = np.random.default_rng(0)
+    total = (generator.normal(size=1000) * 10.0 ** generator.integers(-6, 7, 1000)).astype(
+        "float32"
+    )
+    term = (generator.normal(size=1000) * 10.0 ** generator.integers(-6, 7, 1000)).astype("float32")
+    rounded, error = two_sum(total, term)
+    exact = total.astype("float64") + term.astype("float64")
+    np.testing.assert_array_equal(rounded.astype("float64") + error.astype("float64"), exact)
+    assert (error != 0).any()
+
+
+def test_merging_adds_up_and_refuses_others():
+    parts = [Count() for _ in range(3)]
+    for number, part in enumerate(parts):
+        part.update_state(np.zeros(number + 1))
+    parts[0].merge_state(iter(parts[1:]))
+    assert float(parts[0].result()) == 6
+    assert float(parts[1].result()) == 2
+    with pytest.raises(ValueError, match="same class and configuration"):
+        parts[0].merge_state([Count(), LogLoss()])
+    assert float(parts[0].result()) == 6
+    with pytest.raises(ValueError, match="same class and configuration"):
+        FieldECE(3).merge_state([FieldECE(4)])

@@ -1,0 +1,122 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration.metrics import CalibrationRatio
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(-3, 2, 1001)
+PREDICTIONS = 1 / (1 + np.exp(-LOGITS))
+LABELS = (RNG.random(1001) < 0.2).astype(float)
+WEIGHTS = RNG.exponential(size=1001)
+
+
+def filled(metric, labels=LABELS, predictions=PREDICTIONS, weights=None, batch_size=1001):
+    metric.reset_state()
+    for start in range(0, len(labels), batch_size):
+        part = slice(start, start + batch_size)
+        metric.update_state(
+            labels[part], predictions[part], None if weights is None else weights[part]
+        )
+    return metric
+
+
+def score(*arguments, **options):
+    return float(filled(*arguments, **options).result())
+
+
+def reference(labels, predictions, weights):
+    if not len(labels) or np.isnan(weights).any() or (weights < 0).any():
+        return math.nan
+    both = np.r_[labels, predictions]
+    if not ((both >= 0) & (both <= 1)).all() or not np.sum(weights * labels) > 0:
+        return math.nan
+    return math.fsum(weights * predictions) / math.fsum(weights * labels)
+
+
+@pytest.mark.parametrize("batch_size", [7, 64, 1001])
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
+def test_equals_the_reference(weights, batch_size):
+    expected = reference(LABELS, PREDICTIONS, np.ones(1001) if weights is None else weights)
+    number = {"batch_size": batch_size, "weights": weights}
+    assert score(CalibrationRatio(), **number) == pytest.approx(expected, rel=1e-12)
+    soft = 0.1 + 0.5 * LABELS
+    expected = reference(soft, PREDICTIONS, np.ones(1001) if weights is None else weights)
+    from_logits = CalibrationRatio(from_logits=True)
+    assert score(from_logits, soft, LOGITS, **number) == pytest.approx(expected, rel=1e-12)
+    float32 = score(CalibrationRatio(), soft, PREDICTIONS.astype("float32")[:, None], **number)
+    assert float32 == pytest.approx(expected, rel=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 1.0, 0.25, 0.0, 1.0] * 3 + [math.nan, -0.1, 1.1]),
+            st.sampled_from([0.0, 1.0, 0.3, 1e-30] * 4 + [math.nan, 1.5, -2.0]),
+            st.sampled_from([0.0, 1.0, 3.5, 1e6] * 4 + [-1.0, math.nan]),
+        ),
+        max_size=8,
+    )
+)
+def test_equals_the_reference_on_any_rows(rows):
+    labels, predictions, weights = np.array(rows).reshape(-1, 3).T
+    received = score(CalibrationRatio(), labels, predictions, weights)
+    expected = reference(labels, predictions, weights)
+    assert received == pytest.approx(expected, rel=1e-12, nan_ok=True)
+
+
+def test_no_positives_and_no_rows_give_nan():
+    assert math.isnan(float(CalibrationRatio().result()))
+    assert math.isnan(score(CalibrationRatio(), np.zeros(3), np.full(3, 0.5)))
+    assert math.isnan(score(CalibrationRatio(), np.ones(3), np.full(3, 0.5), np.zeros(3)))
+
+
+def test_shards_merge_and_the_config_is_serialized():
+    metric = CalibrationRatio(from_logits=True, name="pcoc")
+    first, rest = (
+        filled(CalibrationRatio(True, name), LABELS[part], LOGITS[part], WEIGHTS[part])
+        for name, part in (("a", slice(0, 7)), ("b", slice(7, None)))
+    )
+    first.merge_state([rest])
+    expected = score(metric, LABELS, LOGITS, WEIGHTS)
+    assert float(first.result()) == pytest.approx(expected, rel=1e-12)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
+    assert again.get_config() == metric.get_config()
+    assert again.from_logits
+    with pytest.raises(ValueError, match="same class and configuration"):
+        first.merge_state([CalibrationRatio()])
+
+
+def compiled(**options):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile("sgd", "binary_crossentropy", weighted_metrics=[CalibrationRatio()], **options)
+    return model
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_in_compile_and_after_loading(jit_compile, tmp_path):
+    model = compiled(jit_compile=jit_compile)
+    data = {"x": LOGITS[:, None], "y": LABELS, "sample_weight": WEIGHTS}
+    assert "calibration_ratio" in model.fit(**data, batch_size=100, verbose=0).history
+    scores = model.evaluate(**data, batch_size=100, verbose=0, return_dict=True)
+    predicted = model.predict(data["x"], verbose=0)[:, 0].astype(float)
+    expected = reference(LABELS, predicted, WEIGHTS)
+    assert scores["calibration_ratio"] == pytest.approx(expected, rel=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    again = loaded.evaluate(**data, batch_size=100, verbose=0, return_dict=True)
+    assert again == pytest.approx(scores, rel=1e-6)
+
+
+def test_early_stopping_is_not_told_a_direction():
+    assert not hasattr(CalibrationRatio(), "_direction")
+    stop = keras.callbacks.EarlyStopping("val_calibration_ratio")
+    x = LOGITS[:, None]
+    with pytest.raises(ValueError, match="maximized or minimized"):
+        compiled().fit(x, LABELS, validation_data=(x, LABELS), callbacks=[stop], verbose=0)

@@ -1,0 +1,302 @@
+import math
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration.metrics import ExpectedCalibrationError
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(-2, 1.5, 20_000)
+PREDICTIONS = 1 / (1 + np.exp(-LOGITS))
+LABELS = (RNG.random(20_000) < PREDICTIONS**1.3).astype(float)
+WEIGHTS = RNG.exponential(size=20_000)
+
+
+def filled(metric, labels=LABELS, predictions=PREDICTIONS, weights=None, batch_size=20_000):
+    metric.reset_state()
+    for start in range(0, len(labels), batch_size):
+        part = slice(start, start + batch_size)
+        metric.update_state(
+            labels[part], predictions[part], None if weights is None else weights[part]
+        )
+    return metric
+
+
+def score(*arguments, **options):
+    return float(filled(*arguments, **options).result())
+
+
+def error(labels, predictions, weights, bins):
+    residual = weights * (labels - predictions)
+    return sum(abs(residual[bins == b].sum()) for b in set(bins.tolist())) / weights.sum()
+
+
+def equal_width(labels, predictions, weights, num_bins):
+    """Row by row, by comparison with the edges themselves."""
+    weights = np.ones(len(labels)) if weights is None else weights
+    both = np.r_[labels, predictions]
+    if not (((both >= 0) & (both <= 1)).all() and (weights >= 0).all() and weights.sum() > 0):
+        return math.nan
+    bins = [
+        next(b for b in range(num_bins) if p <= (b + 1) / num_bins) for p in predictions.tolist()
+    ]
+    return error(labels, predictions, weights, np.array(bins, int))
+
+
+def equal_mass(labels, predictions, weights, num_bins):
+    """On sorted rows, bounds wherever they fall."""
+    weights = np.ones(len(labels)) if weights is None else weights
+    order = np.argsort(predictions, kind="stable")
+    labels, predictions, weights = labels[order], predictions[order], weights[order]
+    middle = (np.cumsum(weights) - weights / 2) / weights.sum()
+    return error(labels, predictions, weights, np.floor(middle * num_bins).astype(int))
+
+
+@pytest.mark.parametrize("batch_size", [999, 20_000])
+@pytest.mark.parametrize("num_bins", [1, 2, 15, 100])
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
+def test_equal_width_equals_the_reference(weights, num_bins, batch_size):
+    number = {"weights": weights, "batch_size": batch_size}
+    for labels in (LABELS, 0.1 + 0.5 * LABELS):
+        expected = equal_width(labels, PREDICTIONS, weights, num_bins)
+        metric = ExpectedCalibrationError(num_bins)
+        assert score(metric, labels, PREDICTIONS, **number) == pytest.approx(expected, rel=1e-9)
+    metric = ExpectedCalibrationError(num_bins, from_logits=True)
+    assert score(metric, labels, LOGITS, **number) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("num_bins", [1, 10, 15, 50])
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize("from_logits", [False, True])
+def test_equal_mass_is_close_to_sorted_rows(weights, num_bins, from_logits):
+    metric = ExpectedCalibrationError(num_bins, "equal_mass", from_logits)
+    result = score(metric, LABELS, LOGITS if from_logits else PREDICTIONS, weights, 3000)
+    expected = equal_mass(LABELS, PREDICTIONS, weights, num_bins)
+    assert result == pytest.approx(expected, abs=1e-9 if num_bins == 1 else 1e-3)
+    table = metric.per_bin()
+    assert len(table["rows"]) == num_bins
+    share = table["rows"] / table["rows"].sum()
+    np.testing.assert_allclose(share, 1 / num_bins, atol=0.01)
+
+
+def test_equal_mass_tells_more_than_equal_width_of_rare_clicks():
+    rng = np.random.default_rng(2)
+    logits = rng.normal(-7, 1, 200_000)
+    true = 1 / (1 + np.exp(-logits))
+    # Too little among the likely, too much among the rare, right on the whole.
+    likely = logits > -7
+    labels = true * np.where(likely, 1.05, 1 - 0.05 * true[likely].sum() / true[~likely].sum())
+    result = score(ExpectedCalibrationError(15, "equal_mass"), labels, true)
+    assert result == pytest.approx(equal_mass(labels, true, None, 15), rel=0.01)
+    assert result > 5 * score(ExpectedCalibrationError(15), labels, true)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_edges_belong_to_the_bin_below_in_every_dtype(dtype):
+    edges = np.arange(11) / 10
+    predictions = keras.ops.cast(keras.ops.convert_to_tensor(edges), dtype)
+    metric = ExpectedCalibrationError(10)
+    metric.update_state(np.zeros(11), predictions)
+    table = metric.per_bin()
+    np.testing.assert_array_equal(table["rows"], [2] + [1] * 9)  # 0 and 0.1 in the first
+    np.testing.assert_array_equal(table["lower"], edges[:-1])
+    np.testing.assert_array_equal(table["upper"], edges[1:])
+    metric.reset_state()
+    above = np.nextafter(edges[1:-1].astype("float32"), np.float32(1))
+    metric.update_state(np.zeros(9), above)
+    np.testing.assert_array_equal(metric.per_bin()["lower"], edges[1:-1])
+
+
+@pytest.mark.parametrize("binning", ["equal_width", "equal_mass"])
+def test_predictions_of_0_and_1_count(binning):
+    saturated = keras.ops.convert_to_numpy(keras.ops.sigmoid(np.float32([40, 20, -200])))
+    assert saturated.tolist() == [1, 1, 0]
+    metric = ExpectedCalibrationError(2, binning)
+    result = score(metric, np.array([1.0, 0.0, 1.0]), saturated)
+    assert result == pytest.approx(2 / 3, rel=1e-9)
+    table = metric.per_bin()
+    assert table["rows"].tolist() == [1, 2]
+    assert (table["lower"][0], table["upper"][-1]) == (0, 1)
+    metric = ExpectedCalibrationError(2, binning, from_logits=True)
+    result = score(metric, np.array([1.0, 0.0, 1.0]), np.array([math.inf, 500, -math.inf]))
+    assert result == pytest.approx(2 / 3, rel=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 1.0, 0.25, 0.0, 1.0] * 3 + [math.nan, -0.1, 1.1]),
+            st.sampled_from([0.0, 1.0, 0.3, 0.2, 0.1, 0.6, 1e-30] * 3 + [math.nan, 1.5, -2.0]),
+            st.sampled_from([0.0, 1.0, 3.5, 1e6] * 4 + [-1.0, math.nan]),
+        ),
+        max_size=8,
+    ),
+    st.sampled_from([1, 3, 10]),
+)
+def test_equals_the_reference_on_any_rows(rows, num_bins):
+    labels, predictions, weights = np.array(rows).reshape(-1, 3).T
+    expected = equal_width(labels, predictions, weights, num_bins)
+    received = score(ExpectedCalibrationError(num_bins), labels, predictions, weights)
+    assert received == pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True)
+    received = score(ExpectedCalibrationError(num_bins, "equal_mass"), labels, predictions, weights)
+    # Bins differ; what they hold together does not.
+    overall = equal_width(labels, predictions, weights, 1)
+    assert math.isnan(received) == math.isnan(overall)
+    if not math.isnan(overall):
+        assert received >= overall - 1e-9
+        if num_bins == 1:
+            assert received == pytest.approx(overall, rel=1e-9, abs=1e-12)
+
+
+def test_one_prediction_alone_fills_one_bin():
+    metric = filled(ExpectedCalibrationError(15, "equal_mass"), LABELS, np.full(20_000, 0.2))
+    assert float(metric.result()) == pytest.approx(abs(LABELS.mean() - 0.2), rel=1e-9)
+    assert metric.per_bin()["rows"].tolist() == [20_000]
+
+
+def test_the_table_adds_up():
+    for binning in ("equal_width", "equal_mass"):
+        metric = filled(ExpectedCalibrationError(15, binning), weights=WEIGHTS)
+        table = metric.per_bin()
+        assert table["rows"].sum() == pytest.approx(WEIGHTS.sum(), rel=1e-9)
+        result = np.abs(table["residual"]).sum() / WEIGHTS.sum()
+        assert result == pytest.approx(float(metric.result()), rel=1e-9)
+        gap = table["rows"] * (table["observed_rate"] - table["mean_prediction"])
+        np.testing.assert_allclose(gap, table["residual"], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(table["upper"][:-1], table["lower"][1:])
+        assert (table["lower"] <= table["mean_prediction"]).all()
+        assert (table["mean_prediction"] <= table["upper"]).all()
+
+
+def test_no_rows_give_nan_and_an_empty_table():
+    for binning in ("equal_width", "equal_mass"):
+        metric = ExpectedCalibrationError(binning=binning)
+        assert math.isnan(float(metric.result()))
+        assert len(metric.per_bin()["rows"]) == 0
+        assert math.isnan(score(metric, LABELS, PREDICTIONS, np.zeros(20_000)))
+
+
+def test_shards_merge_and_the_config_is_serialized():
+    metric = ExpectedCalibrationError(20, "equal_mass", True, name="ece")
+    first, rest = (
+        filled(
+            ExpectedCalibrationError(20, "equal_mass", True),
+            *(array[part] for array in (LABELS, LOGITS, WEIGHTS)),
+        )
+        for part in (slice(0, 7), slice(7, None))
+    )
+    first.merge_state([rest])
+    expected = score(metric, LABELS, LOGITS, WEIGHTS)
+    assert float(first.result()) == pytest.approx(expected, rel=1e-9)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
+    assert again.get_config() == metric.get_config()
+    assert (again.num_bins, again.binning, again.from_logits) == (20, "equal_mass", True)
+    with pytest.raises(ValueError, match="same class and configuration"):
+        first.merge_state([ExpectedCalibrationError(20, "equal_width", True)])
+
+
+def test_bad_arguments_are_refused():
+    for num_bins in (0, -1, 2.5, None, "15"):
+        with pytest.raises(ValueError, match="num_bins"):
+            ExpectedCalibrationError(num_bins)
+    with pytest.raises(ValueError, match="at most 2048"):
+        ExpectedCalibrationError(2049, "equal_mass")
+    with pytest.raises(ValueError, match="'equal_width', 'equal_mass'"):
+        ExpectedCalibrationError(binning="quantile")
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("binning", ["equal_width", "equal_mass"])
+def test_in_compile_and_after_loading(binning, jit_compile, tmp_path):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "sigmoid")])
+    metrics = [ExpectedCalibrationError(binning=binning, name="ece")]
+    model.compile("sgd", "binary_crossentropy", weighted_metrics=metrics, jit_compile=jit_compile)
+    data = {"x": LOGITS[:1000, None], "y": LABELS[:1000], "sample_weight": WEIGHTS[:1000]}
+    stop = keras.callbacks.EarlyStopping("ece")  # "auto" knows: down
+    model.fit(**data, batch_size=64, verbose=0, callbacks=[stop])
+    scores = model.evaluate(**data, batch_size=64, verbose=0, return_dict=True)
+    predicted = model.predict(data["x"], verbose=0)[:, 0]
+    eager = ExpectedCalibrationError(binning=binning)
+    expected = score(eager, data["y"], predicted, data["sample_weight"])
+    assert scores["ece"] == pytest.approx(expected, rel=1e-4)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    again = loaded.evaluate(**data, batch_size=64, verbose=0, return_dict=True)
+    assert again == pytest.approx(scores, rel=1e-5)
+
+
+ON_JAX = """
+import keras
+import numpy as np
+
+from keras_calibration.metrics import *
+
+assert keras.backend.backend() == "jax"
+rng = np.random.default_rng(0)
+field = rng.integers(-1, 8, 3000)
+predictions = rng.beta(1, 6, 3000)
+labels = (rng.random(3000) < predictions).astype(float)
+weights = rng.exponential(size=3000)
+known = np.where((field < 0) | (field > 5), 6, field)
+residual, total = weights * (labels - predictions), weights.sum()
+
+
+def check(metric, expected, **options):
+    for part in (slice(0, 1000), slice(1000, 3000)):
+        own = {name: array[part] for name, array in options.items()}
+        metric.update_state(labels[part], predictions[part], weights[part], **own)
+    np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-4)
+    return metric
+
+
+def binned(bins):
+    return np.abs(np.bincount(bins, residual)).sum() / total
+
+
+ratio = np.sum(weights * predictions) / np.sum(weights * labels)
+check(CalibrationRatio(), ratio)
+rate = np.average(labels, weights=weights)
+losses = -np.log(np.where(labels, predictions, 1 - predictions))
+entropy = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
+check(NormalizedEntropy(), np.average(losses, weights=weights) / entropy)
+metric = check(ExpectedCalibrationError(15), binned(np.ceil(predictions * 15).astype(int)))
+assert len(metric.per_bin()["rows"]) > 5
+order = np.argsort(predictions)
+bins = np.empty(3000, int)
+bins[order] = (np.cumsum(weights[order]) - weights[order] / 2) / total * 8
+received = ExpectedCalibrationError(8, "equal_mass")
+received.update_state(labels, predictions, weights)
+assert abs(float(received.result()) - binned(bins)) < 2e-3
+ece = check(FieldECE(6), binned(known), field=field)
+mean, deviation = ece.noise_floor(100)
+assert abs(float(ece.result()) - mean) < 5 * deviation
+table = ece.per_field()
+assert table["value"].tolist() == [0, 1, 2, 3, 4, 5, -1]
+here = known == 2
+np.testing.assert_allclose(table["residual"][2], residual[here].sum(), rtol=1e-3, atol=1e-3)
+rce = FieldRCE(6, skip_without_positives=True)
+rce.update_state([1, 0, 0, 0], [0.5, 0.5, 0.5, 0.5], field=[0, 0, 1, 9])
+assert (float(rce.result()), rce.skipped_share) == (0.0, 0.5)
+crossed = FieldECE((2, 3))
+crossed.update_state([1, 0, 1], [0.5, 0.5, 0.5], field=([0, 1, 5], [2, 2, 0]))
+np.testing.assert_allclose(crossed.result(), 0.5)
+assert crossed.per_field()["value_0"].tolist() == [0, 1, -1]
+print("all is well")
+"""
+
+
+def test_segment_and_bin_metrics_on_jax():
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_JAX], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.endswith("all is well\n")

@@ -1,0 +1,376 @@
+"""Tables by field value, the noise floor, crosses, and the form that skips field values."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from keras_calibration import ops as kernels
+from keras_calibration.metrics import FieldECE, FieldRCE
+
+RNG = np.random.default_rng(0)
+FIELD = RNG.integers(-1, 8, 3000)
+PREDICTIONS = RNG.beta(1, 6, 3000)
+LABELS = (RNG.random(3000) < np.clip(PREDICTIONS * (0.6 + 0.2 * FIELD), 0, 1)).astype(float)
+LABELS[FIELD == 2] = 0
+WEIGHTS = RNG.exponential(size=3000)
+WEIGHTS[FIELD == 4] = 0
+
+
+def filled(metric, labels=LABELS, predictions=PREDICTIONS, weights=None, field=FIELD):
+    metric.reset_state()
+    metric.update_state(labels, predictions, weights, field=field)
+    return metric
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+def test_per_field_equals_the_reference(weights, confidence):
+    table = filled(FieldECE(6), weights=weights).per_field(confidence)
+    w = np.ones(3000) if weights is None else weights
+    place = 0
+    for value in [0, 1, 2, 3, 4, 5, -1]:
+        here = (value == FIELD) if value >= 0 else (FIELD < 0) | (FIELD > 5)
+        if w[here].sum() == 0:
+            assert value == 4
+            continue
+        rate = np.average(LABELS[here], weights=w[here])
+        mean = np.average(PREDICTIONS[here], weights=w[here])
+        count = w[here].sum() ** 2 / (w[here] ** 2).sum()
+        tails = np.array([1 - confidence, 1 + confidence]) / 2
+        lower, upper = special.betaincinv(count * rate + 0.5, count * (1 - rate) + 0.5, tails)
+        lower = 0.0 if rate == 0 else lower
+        expected = {
+            "value": value,
+            "rows": w[here].sum(),
+            "observed_rate": rate,
+            "mean_prediction": mean,
+            "ratio": mean / rate if rate else math.nan,
+            "residual": np.sum(w[here] * (LABELS[here] - PREDICTIONS[here])),
+            "lower": lower,
+            "upper": upper,
+            "is_off": not lower <= mean <= upper,
+        }
+        row = {name: column[place] for name, column in table.items()}
+        assert row == pytest.approx(expected, rel=1e-5, abs=1e-9, nan_ok=True)
+        place += 1
+    assert {len(column) for column in table.values()} == {place}
+    assert set(table["is_off"]) == {True, False}
+
+
+def test_a_common_factor_of_the_weights_changes_no_interval():
+    once, thrice = (filled(FieldECE(6), weights=factor).per_field() for factor in (1.0, 3.0))
+    for name, column in once.items():
+        factor = 3.0 if name in ("rows", "residual") else 1.0
+        np.testing.assert_allclose(thrice[name], factor * column, rtol=1e-9)
+
+
+def test_right_predictions_are_off_as_often_as_the_confidence_says():
+    field = np.repeat(np.arange(4000), 50)
+    labels = np.random.default_rng(1).random(200_000) < 0.2
+    metric = filled(FieldECE(4000), labels, np.full(200_000, 0.2), field=field)
+    assert 0.03 < np.mean(metric.per_field(0.95)["is_off"]) < 0.07
+    assert np.mean(metric.per_field(0.999)["is_off"]) < 0.005
+
+
+def test_one_bad_row_spoils_its_own_value_only():
+    predictions = PREDICTIONS.copy()
+    predictions[np.flatnonzero(FIELD == 3)[5]] = 1.5
+    table = filled(FieldECE(6), predictions=predictions).per_field()
+    bad = table["value"] == 3
+    np.testing.assert_array_equal(np.isnan(table["mean_prediction"]), bad)
+    assert not table["is_off"][bad].any()
+    weights = np.ones(3000)
+    weights[np.flatnonzero(FIELD == 3)[5]] = -1
+    table = filled(FieldECE(6), weights=weights).per_field()
+    bad = table["value"] == 3
+    assert bad.sum() == 1
+    for name in ("rows", "observed_rate", "lower", "upper"):
+        np.testing.assert_array_equal(np.isnan(table[name]), bad)
+
+
+def test_a_table_of_no_rows_is_empty():
+    metric = FieldECE(3)
+    assert {len(column) for column in metric.per_field().values()} == {0}
+    assert all(map(math.isnan, metric.noise_floor()))
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, 95, math.nan])
+def test_a_bad_confidence_is_refused(confidence):
+    with pytest.raises(ValueError, match="confidence"):
+        filled(FieldECE(6)).per_field(confidence)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e7), st.floats(0, 1)).map(
+            lambda pair: (pair[0] * pair[1], pair[0])
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.sampled_from([0.5, 0.95, 0.9999]),
+)
+def test_jeffreys_interval_equals_scipy(pairs, confidence):
+    positives, trials = np.array(pairs).T
+    lower, upper = kernels.jeffreys_interval(positives, trials, confidence)
+    a, b = positives + 0.5, trials - positives + 0.5
+    expected = special.betaincinv(a, b, (1 - confidence) / 2)
+    np.testing.assert_allclose(lower, np.where(positives <= 0, 0, expected), rtol=1e-4, atol=1e-12)
+    expected = special.betaincinv(a, b, (1 + confidence) / 2)
+    np.testing.assert_allclose(upper, np.where(positives >= trials, 1, expected), rtol=1e-4)
+
+
+def drawn_row_by_row(metric, predictions, field, weights, num_draws, seed=1):
+    rng = np.random.default_rng(seed)
+    num_values = metric.num_values + 1
+    rows = np.bincount(field, weights, num_values)
+    predicted = np.bincount(field, weights * predictions, num_values)
+    errors = []
+    for _ in range(num_draws):
+        drawn = weights * (rng.random(len(field)) < predictions)
+        positives = np.bincount(field, drawn, num_values)
+        residual = np.abs(positives - predicted)
+        if isinstance(metric, FieldECE):
+            errors.append(residual.sum() / rows.sum())
+            continue
+        kept = rows > 0
+        if metric.skip_without_positives:
+            kept &= positives > 0
+        relative = rows[kept] * residual[kept] / (positives + metric.epsilon * rows)[kept]
+        errors.append(relative.sum() / rows[kept].sum())
+    return np.mean(errors), np.std(errors, ddof=1)
+
+
+def assert_agree(received, expected, num_draws, num_expected, slack):
+    standard_error = math.hypot(received[1] / num_draws**0.5, expected[1] / num_expected**0.5)
+    assert abs(received[0] - expected[0]) < 4 * standard_error + slack * expected[0]
+    assert received[1] == pytest.approx(expected[1], rel=0.15)
+
+
+@pytest.mark.parametrize("table", ["adult_49k", "kddcup2012_click40k", "pg15_motor_100k"])
+def test_noise_floor_of_real_rows_equals_labels_drawn_row_by_row(data_root, table):
+    rows = np.load(data_root / table / "base_logits.npz")
+    predictions = 1 / (1 + np.exp(-rows["test_logit"].astype(np.float64)))
+    field, num_values = rows["test_field"].astype(int), len(rows["field_values"])
+    ones = np.ones(len(field))
+    for metric in (
+        FieldECE(num_values),
+        FieldRCE(num_values),
+        FieldRCE(num_values, skip_without_positives=True),
+    ):
+        filled(metric, rows["test_label"], predictions, field=field)
+        expected = drawn_row_by_row(metric, predictions, field, ones, 300)
+        assert_agree(metric.noise_floor(600), expected, 600, 300, slack=0.005)
+
+
+@pytest.mark.parametrize("kind", ["same", "exponential"])
+def test_noise_floor_with_weights(kind):
+    rng = np.random.default_rng(3)
+    field = rng.integers(0, 100, 4000)
+    predictions = rng.beta(1, 20, 4000)
+    weights = {"same": np.full(4000, 7.0), "exponential": rng.exponential(size=4000)}[kind]
+    for metric in (FieldECE(100), FieldRCE(100)):
+        filled(metric, np.zeros(4000), predictions, weights, field)
+        expected = drawn_row_by_row(metric, predictions, field, weights, 400)
+        slack = 0.0 if kind == "same" else 0.03
+        assert_agree(metric.noise_floor(800), expected, 800, 400, slack)
+
+
+def test_the_noise_floor_is_exact_in_small():
+    # One row a value: n labels of p = 0.3 each; |y - p| has the mean 2 p (1 - p) = 0.42.
+    metric = filled(FieldECE(400), np.zeros(400), np.full(400, 0.3), field=np.arange(400))
+    mean, deviation = metric.noise_floor(2000)
+    single = math.sqrt(0.3 * 0.7**2 + 0.7 * 0.3**2 - 0.42**2) / 20
+    assert mean == pytest.approx(0.42, abs=5 * single / 2000**0.5)
+    assert deviation == pytest.approx(single, rel=0.1)
+    # Predictions of 0 and 1 leave nothing to chance, weighted or not.
+    certain = np.array([1.0, 1.0, 0.0, 0.0])
+    for weights in (None, np.array([1.0, 10.0, 3.0, 0.7])):
+        metric = filled(FieldECE(2), certain, certain, weights, np.array([0, 0, 0, 1]))
+        assert metric.noise_floor(50) == pytest.approx((0, 0), abs=1e-12)
+
+
+def test_the_noise_floor_repeats_itself_and_leaves_the_state_alone():
+    metric = filled(FieldRCE(6), weights=WEIGHTS)
+    before = [variable.numpy() for variable in metric.variables]
+    assert metric.noise_floor(20) == metric.noise_floor(20) != metric.noise_floor(20, seed=1)
+    for variable, value in zip(metric.variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    metric.update_state([1.0], [2.0], field=[0])
+    assert all(map(math.isnan, metric.noise_floor(20)))
+    for num_draws in (1, 0, 2.5, None):
+        with pytest.raises(ValueError, match="num_draws"):
+            metric.noise_floor(num_draws)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 1.0, 0.5, 1e-12, 1e-300, 0.999, 0.07]),
+            st.sampled_from([0.0, 1e-3, 1.0, 1.0, 50.0]),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_drawn_sums_have_the_right_mean_and_variance(rows):
+    predictions, weights = np.array(rows).T
+    ids = np.zeros(len(rows), int)
+    sums = kernels.field_sums(np.zeros(len(rows)), predictions, weights, ids, 1)
+    drawn = np.array(list(kernels.drawn_field_sums(sums, 1500)))
+    assert np.isfinite(drawn).all()
+    assert (drawn[:, 0, 1] >= -1e-9).all()
+    np.testing.assert_allclose(drawn[:, 0, 2], weights.sum())
+    variance = np.sum(weights**2 * predictions * (1 - predictions))
+    expected = np.sum(weights * predictions)
+    error = 6 * math.sqrt(variance / 1500) + 1e-9 * expected
+    assert drawn[:, 0, 1].mean() == pytest.approx(expected, abs=error + 1e-9)
+    np.testing.assert_allclose(drawn[:, 0, 0], drawn[:, 0, 1] - expected, atol=1e-9)
+    if variance > 0.01 * weights.max() ** 2:
+        assert drawn[:, 0, 0].var() == pytest.approx(variance, rel=0.6)
+    if set(weights) == {1.0}:
+        np.testing.assert_allclose(drawn[:, 0, 1], np.round(drawn[:, 0, 1]), atol=1e-9)
+        assert drawn[:, 0, 1].max() <= len(rows) + 1e-9
+
+
+def test_labels_are_not_drawn_from_nan():
+    with pytest.raises(ValueError, match="NaN"):
+        next(kernels.drawn_field_sums(np.full((2, 7), np.nan), 2))
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.01])
+def test_skipping_values_without_positives(weights, epsilon):
+    metric = filled(FieldRCE(6, epsilon=epsilon, skip_without_positives=True), weights=weights)
+    w = np.ones(3000) if weights is None else weights
+    known = np.where((FIELD < 0) | (FIELD > 5), 6, FIELD)
+    total, kept = 0.0, 0.0
+    for value in range(7):
+        here = known == value
+        positives, rows = np.sum((w * LABELS)[here]), np.sum(w[here])
+        if positives > 0:
+            residual = np.sum((w * (LABELS - PREDICTIONS))[here])
+            total += rows * abs(residual) / (positives + epsilon * rows)
+            kept += rows
+    assert float(metric.result()) == pytest.approx(total / kept, rel=1e-12)
+    assert metric.skipped_share == pytest.approx(1 - kept / w.sum(), rel=1e-9)
+    assert metric.skipped_share > 0.05
+    assert filled(FieldRCE(6), weights=weights).skipped_share == 0.0
+    again = FieldRCE.from_config(json.loads(json.dumps(metric.get_config())))
+    assert again.get_config() == metric.get_config()
+    assert float(filled(again, weights=weights).result()) == float(metric.result())
+
+
+def test_a_bad_row_in_a_skipped_value_is_not_skipped():
+    metric = FieldRCE(2, skip_without_positives=True)
+    for label, prediction, weight in [(0, 1.5, 1), (math.nan, 0.5, 1), (0, 0.5, -1)]:
+        metric.reset_state()
+        metric.update_state([1, 0, label], [0.5, 0.5, prediction], [1, 1, weight], field=[0, 0, 1])
+        assert math.isnan(float(metric.result()))
+    metric.reset_state()
+    metric.update_state([0, 0], [0.5, 0.5], field=[0, 1])
+    assert math.isnan(float(metric.result()))
+    assert metric.skipped_share == 1.0
+
+
+def test_epsilon_is_0_only_where_values_are_skipped():
+    for arguments in ({}, {"skip_without_positives": False}):
+        with pytest.raises(ValueError, match="epsilon"):
+            FieldRCE(3, epsilon=0, **arguments)
+    with pytest.raises(ValueError, match="epsilon"):
+        FieldRCE(3, epsilon=-1, skip_without_positives=True)
+
+
+def test_a_cross_of_fields_equals_the_field_of_pairs():
+    other = RNG.integers(-1, 4, 3000)
+    unknown = (FIELD < 0) | (FIELD > 5) | (other < 0) | (other > 2)
+    pairs = np.where(unknown, -1, FIELD * 3 + other)
+    for crossed, plain in ((FieldECE((6, 3)), FieldECE(18)), (FieldRCE((6, 3)), FieldRCE(18))):
+        filled(plain, weights=WEIGHTS, field=pairs)
+        for columns in ((FIELD, other), [FIELD[:, None], other.astype("float32")]):
+            filled(crossed, weights=WEIGHTS, field=columns)
+            assert float(crossed.result()) == pytest.approx(float(plain.result()), rel=1e-12)
+        ours, theirs = crossed.per_field(), plain.per_field()
+        values = theirs.pop("value")
+        first, second = ours.pop("value_0"), ours.pop("value_1")
+        np.testing.assert_array_equal(np.where(first < 0, -1, first * 3 + second), values)
+        assert second[-1] == -1
+        for name, column in theirs.items():
+            np.testing.assert_allclose(ours[name], column, rtol=1e-9, atol=1e-12)
+        again = type(crossed).from_config(json.loads(json.dumps(crossed.get_config())))
+        assert again.num_values == (6, 3)
+        again.merge_state([crossed])
+        assert float(again.result()) == float(crossed.result())
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(*[st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.0, 1e10, math.nan])] * 3), max_size=12
+    )
+)
+def test_crossed_ids_of_any_ids(rows):
+    columns = list(np.array(rows).reshape(-1, 3).T)
+    expected = [
+        int(a * 6 + b * 3 + c) if 0 <= a < 4 and 0 <= b < 2 and 0 <= c < 3 else 24
+        for a, b, c in rows
+    ]
+    np.testing.assert_array_equal(kernels.crossed_ids(columns, (4, 2, 3)), expected)
+
+
+def test_bad_crosses_are_refused():
+    for num_values in ((5,), (), (5, 0), (5, 2.5), ("5", 2)):
+        with pytest.raises(ValueError, match="num_values"):
+            FieldECE(num_values)
+    with pytest.raises(ValueError, match="at most"):
+        FieldECE((2**20, 2**20))
+    metric = FieldECE((6, 3))
+    for field in (np.zeros(2, int), (np.zeros(2, int),), (np.zeros(2, int),) * 3):
+        with pytest.raises(ValueError, match="tuple of 2 arrays"):
+            metric.update_state([0, 1], [0.5, 0.5], field=field)
+    with pytest.raises(ValueError, match="3 field values"):
+        metric.update_state([0, 1], [0.5, 0.5], field=([0, 1], [0, 1, 2]))
+
+
+def test_a_million_values():
+    rng = np.random.default_rng(5)
+    field = rng.integers(0, 1_100_000, 5000)
+    field[:2000] = rng.integers(0, 500, 2000) * 1999
+    predictions = rng.random(5000)
+    labels = (rng.random(5000) < predictions).astype(float)
+    metric = filled(FieldECE(1_000_000), labels, predictions, field=field)
+    known = np.where(field < 1_000_000, field, 1_000_000)
+    residual = np.bincount(known, labels - predictions)
+    assert float(metric.result()) == pytest.approx(np.abs(residual).sum() / 5000, rel=1e-12)
+    table = metric.per_field()
+    assert len(table["value"]) == len(np.unique(known))
+    assert table["value"][-1] == -1
+    np.testing.assert_allclose(table["residual"], residual[np.unique(known)], atol=1e-12)
+    mean, deviation = metric.noise_floor(10)
+    assert abs(float(metric.result()) - mean) < 5 * deviation
+
+
+def test_shards_merge_and_the_config_is_serialized():
+    whole = filled(FieldRCE(6, skip_without_positives=True), weights=WEIGHTS)
+    shards = [
+        filled(
+            FieldRCE(6, skip_without_positives=True),
+            *(array[part] for array in (LABELS, PREDICTIONS, WEIGHTS, FIELD)),
+        )
+        for part in (slice(0, 11), slice(11, 2000), slice(2000, None))
+    ]
+    shards[0].merge_state(shards[1:])
+    assert float(shards[0].result()) == pytest.approx(float(whole.result()), rel=1e-12)
+    assert shards[0].noise_floor(50) == pytest.approx(whole.noise_floor(50), rel=1e-6)
+    with pytest.raises(ValueError, match="same class and configuration"):
+        whole.merge_state([FieldRCE(6)])
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(whole))
+    assert again.get_config() == whole.get_config()

@@ -1,0 +1,170 @@
+import keras
+import numpy as np
+import pytest
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration import ops as kernels
+from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
+
+NUM_ROWS = 3001
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(-1, 1.5, NUM_ROWS)
+LABELS = (RNG.random(NUM_ROWS) < 1 / (1 + np.exp(-0.6 * LOGITS - 0.4))).astype("float64")
+WEIGHTS = RNG.exponential(size=NUM_ROWS)
+
+
+def reference_log_loss(labels, logits, weights=None):
+    return np.average(np.logaddexp(0, logits) - labels * logits, weights=weights)
+
+
+def fed(metric, labels=LABELS, logits=LOGITS, weights=None, batch_size=NUM_ROWS):
+    for start in range(0, len(labels), batch_size):
+        part = slice(start, start + batch_size)
+        metric.update_state(labels[part], logits[part], None if weights is None else weights[part])
+    return metric
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 256, NUM_ROWS])
+def test_log_loss_equals_the_reference_at_any_batch_size(batch_size):
+    size = min(NUM_ROWS, 200 * batch_size)
+    metric = fed(
+        LogLoss(from_logits=True), LABELS[:size], LOGITS[:size], WEIGHTS[:size], batch_size
+    )
+    expected = reference_log_loss(LABELS[:size], LOGITS[:size], WEIGHTS[:size])
+    assert float(metric.result()) == pytest.approx(expected, rel=1e-13)
+
+
+def test_log_loss_from_probabilities_and_beyond_what_keras_clips():
+    probabilities = 1 / (1 + np.exp(-LOGITS))
+    received = float(fed(LogLoss(), logits=probabilities).result())
+    assert received == pytest.approx(reference_log_loss(LABELS, LOGITS), rel=1e-10)
+    metric = LogLoss(from_logits=True)
+    metric.update_state([1.0, 0.0], [-50.0, 50.0])
+    assert float(metric.result()) == 50
+
+
+def test_log_loss_counts_beyond_float32():
+    metric = LogLoss(from_logits=True)
+    metric._sums._total.assign([2.0**24, 2.0**24])
+    metric.update_state([1.0], [0.0])
+    assert float(metric._sums.value()[1]) == 2**24 + 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "logits", "weights"),
+    [([], [], None), ([2.0], [0.0], None), ([1.0], [np.nan], None), ([1.0], [0.0], [-1.0])],
+)
+def test_log_loss_of_what_cannot_be_told_is_nan(labels, logits, weights):
+    metric = LogLoss(from_logits=True)
+    arrays = [np.array(values, "float32") for values in (labels, logits)]
+    metric.update_state(*arrays, None if weights is None else np.array(weights, "float32"))
+    assert np.isnan(metric.result())
+
+
+def test_logits_taken_for_probabilities_are_nan():
+    assert np.isnan(fed(LogLoss()).result())
+
+
+@pytest.mark.parametrize("correction", ["bias", "temperature", "platt"])
+@pytest.mark.parametrize("arguments", [{"num_folds": 1}, {}, {"bias_fraction": 0.3}])
+def test_log_loss_is_calibrated_log_loss_plus_gain(correction, arguments):
+    arguments = {"correction": correction, "from_logits": True, **arguments}
+    total = float(fed(LogLoss(from_logits=True), weights=WEIGHTS).result())
+    calibrated = float(fed(CalibratedLogLoss(**arguments), weights=WEIGHTS).result())
+    gain = float(fed(CalibrationGain(**arguments), weights=WEIGHTS).result())
+    assert calibrated + gain == pytest.approx(total, rel=4e-16, abs=0)
+    # The mean and the slope of these predictions are off.
+    assert gain > 0.005
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**31), st.floats(-3, 3))
+def test_in_sample_gain_is_never_negative(seed, shift):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(shift, 2, 30)
+    labels = generator.integers(0, 2, 30).astype("float64")
+    gain = float(fed(CalibrationGain(num_folds=1, from_logits=True), labels, logits).result())
+    assert np.isnan(gain) if labels.min() == labels.max() else gain > -1e-8
+
+
+@pytest.mark.parametrize("correction", ["temperature", "platt"])
+def test_cross_fitted_corrections_equal_minimisation_fold_by_fold(correction):
+    fold = np.floor(np.asarray(kernels.hashed_uniform(np.arange(NUM_ROWS), 0)) * 2)
+    losses, scales, biases = [], [], []
+    for number in range(2):
+        other, own = fold != number, fold == number
+
+        def objective(p, other=other):
+            p = (*p, 0.0)[:2]
+            shifted = p[0] * LOGITS[other] + p[1]
+            return reference_log_loss(LABELS[other], shifted, WEIGHTS[other])
+
+        start = [1.0, 0.0] if correction == "platt" else [1.0]
+        scale, bias = (*scipy.optimize.minimize(objective, start, options={"gtol": 1e-9}).x, 0)[:2]
+        shifted = scale * LOGITS[own] + bias
+        losses.append(WEIGHTS[own] @ (np.logaddexp(0, shifted) - LABELS[own] * shifted))
+        scales.append(scale)
+        biases.append(bias)
+    metric = fed(CalibratedLogLoss(correction=correction, from_logits=True), weights=WEIGHTS)
+    assert float(metric.result()) == pytest.approx(sum(losses) / WEIGHTS.sum(), abs=1e-8)
+    np.testing.assert_allclose(metric.scale, scales, atol=1e-5)
+    np.testing.assert_allclose(metric.bias, biases, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        LogLoss(from_logits=True),
+        CalibrationGain(correction="platt", from_logits=True),
+        CalibratedLogLoss(3, correction="temperature", from_logits=True, seed=5),
+    ],
+    ids=lambda metric: metric.name,
+)
+def test_configuration_merging_and_reset(metric):
+    make = type(metric).from_config
+    config = metric.get_config()
+    assert make(config).get_config() == config
+    whole = fed(make(config))
+    first, second = fed(make(config), LABELS[:1000], LOGITS[:1000]), make(config)
+    fed(second, LABELS[1000:], LOGITS[1000:])
+    first.merge_state([second])
+    # Shards count their own rows: the folds are others, the rows the same.
+    assert float(first.result()) == pytest.approx(float(whole.result()), abs=2e-3)
+    if isinstance(metric, LogLoss):
+        assert float(first.result()) == pytest.approx(float(whole.result()), rel=1e-14)
+    first.reset_state()
+    assert np.isnan(first.result())
+    with pytest.raises(ValueError, match="same class and configuration"):
+        first.merge_state([LogLoss()])
+
+
+def test_in_compile_under_xla(tmp_path):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    metrics = [
+        LogLoss(from_logits=True),
+        CalibratedLogLoss(correction="platt", from_logits=True),
+        CalibrationGain(correction="platt", from_logits=True),
+    ]
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile("adam", loss, weighted_metrics=metrics, jit_compile=True)
+    x, y = LOGITS[:, None].astype("float32"), LABELS.astype("float32")
+    weights = WEIGHTS.astype("float32")
+    arguments = {"sample_weight": weights, "batch_size": 500, "return_dict": True, "verbose": 0}
+    model.fit(x[:10], y[:10], verbose=0)
+    scores = model.evaluate(x, y, **arguments)
+    logits = model.predict(x, verbose=0)[:, 0].astype("float64")
+    assert scores["log_loss"] == pytest.approx(reference_log_loss(y, logits, weights), rel=1e-9)
+    assert scores["calibrated_log_loss"] + scores["calibration_gain"] == pytest.approx(
+        scores["log_loss"], rel=1e-12
+    )
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.evaluate(x, y, **arguments) == scores
+
+
+def test_an_unknown_correction_is_refused():
+    with pytest.raises(ValueError, match=r"one of \('bias', 'temperature', 'platt'\)"):
+        CalibratedLogLoss(correction="isotonic")

@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+import scipy.optimize
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration import ops as kernels
+
+
+def loss(scale, bias, logits, labels, weights):
+    """Mean log loss of the rows themselves."""
+    shifted = scale * logits + bias
+    return np.average(np.logaddexp(0, shifted) - labels * shifted, weights=weights)
+
+
+def reference(logits, labels, weights, correction):
+    """Scale, bias and loss by minimisation on the rows."""
+    free = {"bias": [1], "temperature": [0], "platt": [0, 1]}[correction]
+
+    def objective(values):
+        parameters = np.array([1.0, 0.0])
+        parameters[free] = values
+        return loss(*parameters, logits, labels, weights)
+
+    start = np.array([1.0, 0.0])[free]
+    found = scipy.optimize.minimize(objective, start, method="BFGS", options={"gtol": 1e-9})
+    parameters = np.array([1.0, 0.0])
+    parameters[free] = found.x
+    return *parameters, found.fun
+
+
+def summary(logits, labels, weights, group=None, num_groups=1):
+    group = np.zeros(len(logits), "int32") if group is None else group
+    histogram = kernels.logit_histogram(logits, weights, group, num_groups)
+    rows = np.stack([weights * labels, weights * (1 - labels), weights * labels * logits], axis=1)
+    sums = np.stack([rows[group == number].sum(axis=0) for number in range(num_groups)])
+    return histogram, tf.constant(sums)
+
+
+def some_rows(click_rate, num_rows=20_000, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(0, 1.4, num_rows)
+    true = 0.7 * logits + np.log(click_rate / (1 - click_rate))
+    labels = (generator.random(num_rows) < 1 / (1 + np.exp(-true))).astype(float)
+    return logits, labels, generator.choice([0.5, 1.0, 3.0], num_rows)
+
+
+@pytest.mark.parametrize("correction", ["bias", "temperature", "platt"])
+@pytest.mark.parametrize("click_rate", [0.001, 0.03, 0.5, 0.9])
+def test_the_fit_is_that_of_the_rows(run, correction, click_rate):
+    logits, labels, weights = some_rows(click_rate)
+    histogram, label_sums = summary(logits, labels, weights)
+    scale, bias = run(lambda h, s: kernels.fit_correction(h, s, correction), histogram, label_sums)
+    *expected, expected_loss = reference(logits, labels, weights, correction)
+    np.testing.assert_allclose([scale[0], bias[0]], expected, atol=2e-5)
+    received = kernels.affine_loss_sum(histogram, label_sums, scale, bias)[0] / weights.sum()
+    assert float(received) == pytest.approx(expected_loss, abs=1e-8)
+
+
+def test_groups_are_fitted_apart_and_a_bad_one_is_nan():
+    logits, labels, weights = some_rows(0.1, 4000)
+    group = np.repeat([0, 1, 2, 3], 1000).astype("int32")
+    labels[group == 1] = 1
+    logits[2500] = np.nan
+    histogram, label_sums = summary(logits, labels, weights, group, 5)
+    for correction in ("temperature", "platt"):
+        scale, bias = kernels.fit_correction(histogram, label_sums, correction)
+        assert np.isnan(scale[1])
+        assert np.isnan(scale[2])
+        assert np.isnan(bias[4])
+        for number in (0, 3):
+            rows = group == number
+            expected = reference(logits[rows], labels[rows], weights[rows], correction)
+            assert float(scale[number]) == pytest.approx(expected[0], abs=2e-4)
+            assert float(bias[number]) == pytest.approx(expected[1], abs=2e-4)
+
+
+def test_separated_labels_have_no_platt_scaling():
+    logits = np.linspace(-3, 3, 200)
+    histogram, label_sums = summary(logits, (logits > 0.5).astype(float), np.ones(200))
+    scale, bias = kernels.fit_correction(histogram, label_sums, "platt")
+    assert np.isnan(scale[0])
+    assert np.isnan(bias[0])
+
+
+def test_one_logit_for_all_leaves_the_scale_alone():
+    histogram, label_sums = summary(np.full(10, 0.7), np.r_[np.ones(3), np.zeros(7)], np.ones(10))
+    scale, bias = kernels.fit_correction(histogram, label_sums, "platt")
+    assert float(scale[0] * 0.7 + bias[0]) == pytest.approx(np.log(3 / 7), abs=1e-8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(-12, 12), st.sampled_from([0.0, 0.3, 1.0]), st.floats(0.1, 9)),
+        min_size=3,
+        max_size=15,
+    )
+)
+def test_hostile_rows_are_no_worse_than_without_correction(rows):
+    logits, labels, weights = np.array(rows).T
+    histogram, label_sums = summary(logits, labels, weights)
+    before = loss(1, 0, logits, labels, weights)
+    for correction in ("bias", "temperature", "platt"):
+        scale, bias = kernels.fit_correction(histogram, label_sums, correction)
+        sums = kernels.affine_loss_sum(histogram, label_sums, scale, bias)
+        received = float(sums[0]) / weights.sum()
+        assert np.isnan(received) or received <= before + 1e-7
+        if not np.isnan(received):
+            expected = loss(float(scale[0]), float(bias[0]), logits, labels, weights)
+            assert received == pytest.approx(expected, abs=1e-6 * max(1, abs(float(scale[0]))))
