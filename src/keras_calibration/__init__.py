@@ -10,6 +10,7 @@ from keras_calibration import metrics as metrics
 from keras_calibration import models as models
 from keras_calibration import ops as ops
 from keras_calibration import plots as plots
+from keras_calibration import scoring as scoring
 from keras_calibration import seeds as seeds
 from keras_calibration.export import export_savedmodel as export_savedmodel
 

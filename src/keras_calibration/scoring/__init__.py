@@ -1,0 +1,16 @@
+"""Metrics of arrays rather than models, chunk by chunk: data may be larger than memory."""
+
+from keras_calibration.scoring.batch import Batch
+from keras_calibration.scoring.functions import calibrated_log_loss, field_ece, field_rce
+from keras_calibration.scoring.parquet import ParquetBatches, read_parquet
+from keras_calibration.scoring.score import score
+
+__all__ = [
+    "Batch",
+    "ParquetBatches",
+    "calibrated_log_loss",
+    "field_ece",
+    "field_rce",
+    "read_parquet",
+    "score",
+]

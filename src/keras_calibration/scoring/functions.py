@@ -1,0 +1,104 @@
+"""The metrics as functions: labels and predictions in, one number out.
+
+Each makes its metric and scores the arrays with it, chunk by chunk; there is no second computation.
+For several metrics in one pass, or data that are not arrays, see `score`. (`ops.field_ece` and
+`ops.field_rce` are another thing: the errors that given sums of field values have.)
+"""
+
+from typing import Any
+
+import numpy as np
+
+from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
+from keras_calibration.metrics.field_ece import FieldECE
+from keras_calibration.metrics.field_rce import FieldRCE
+from keras_calibration.scoring.score import score
+
+
+def calibrated_log_loss(
+    labels: Any, predictions: Any, sample_weight: Any = None, **arguments: Any
+) -> float:
+    """Log loss after its bias has been corrected on other rows.
+
+    Args:
+        labels: Labels in [0, 1] (n,) or (n, 1).
+        predictions: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
+        sample_weight: Weights, not negative (n,) or (n, 1), or None.
+        **arguments: As for `metrics.CalibratedLogLoss`: `num_folds`, `bias_fraction`, ….
+
+    Returns:
+        The Calibrated Log Loss in nats; NaN where it cannot be told.
+
+    Raises:
+        ValueError: If there are no rows, columns do not align, or an argument is out of its range.
+
+    Example:
+        >>> labels = np.array([0, 1, 0, 1, 0, 0])
+        >>> round(calibrated_log_loss(labels, np.full(6, 0.9), num_folds=1), 4)  # the entropy
+        0.6365
+    """
+    metric = CalibratedLogLoss(**arguments)
+    return score((labels, predictions, sample_weight), metric, progress=False)[metric.name]
+
+
+def field_ece(labels: Any, predictions: Any, field: Any, sample_weight: Any = None) -> float:
+    """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
+
+    Args:
+        labels: Labels in [0, 1] (n,) or (n, 1).
+        predictions: Probabilities (n,) or (n, 1).
+        field: The field of each row, numbers or strings of any kind (n,) or (n, 1); each distinct
+            value is a segment.
+        sample_weight: Weights, not negative (n,) or (n, 1), or None.
+
+    Returns:
+        Field-ECE in units of probability; see `metrics.FieldECE`.
+
+    Raises:
+        ValueError: If there are no rows, or columns do not align.
+
+    Example:
+        >>> field_ece([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["de", "de", "fr", "fr"])
+        0.25
+    """
+    return _field_error(FieldECE, labels, predictions, field, sample_weight)
+
+
+def field_rce(
+    labels: Any, predictions: Any, field: Any, sample_weight: Any = None, epsilon: float = 0.01
+) -> float:
+    """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
+
+    Args:
+        labels: Labels in [0, 1] (n,) or (n, 1).
+        predictions: Probabilities (n,) or (n, 1).
+        field: The field of each row, numbers or strings of any kind (n,) or (n, 1); each distinct
+            value is a segment.
+        sample_weight: Weights, not negative (n,) or (n, 1), or None.
+        epsilon: ε > 0, the paper's 0.01.
+
+    Returns:
+        Field-RCE, without unit; see `metrics.FieldRCE`.
+
+    Raises:
+        ValueError: If there are no rows, columns do not align, or ε is not above 0.
+
+    Example:
+        >>> round(field_rce([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["a", "a", "b", "b"]), 4)
+        0.2475
+    """
+    return _field_error(FieldRCE, labels, predictions, field, sample_weight, epsilon=epsilon)
+
+
+def _field_error(
+    metric_class: Any,
+    labels: Any,
+    predictions: Any,
+    field: Any,
+    sample_weight: Any,
+    **arguments: Any,
+) -> float:
+    values, ids = np.unique(np.asarray(field), return_inverse=True)
+    metric = metric_class(max(len(values), 1), **arguments)
+    batch = (labels, predictions, sample_weight, {"field": ids})
+    return score(batch, field_metrics={"field": metric}, progress=False)[f"field_{metric.name}"]

@@ -1,0 +1,190 @@
+"""read_parquet: batches to score, from Parquet files larger than memory."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_calibration.scoring.batch import Batch
+
+
+def read_parquet(
+    paths: Any,
+    label: str,
+    prediction: str,
+    sample_weight: str | None = None,
+    fields: Mapping[str, Any] | Sequence[str] = (),
+    batch_size: int = 2**17,
+) -> "ParquetBatches":
+    """Batches of labels, predictions, weights and fields from Parquet files, for `score`.
+
+    Only the named columns are read, batch by batch, in the order of the files and their rows.
+
+    Needs pyarrow: `pip install "keras-calibration[parquet]"`.
+
+    Args:
+        paths: A file, a folder of Parquet files (Hive partitions become columns), a list of files,
+            or a `pyarrow.dataset.Dataset`, with a filter for example.
+        label: Column of the labels.
+        prediction: Column of the predictions.
+        sample_weight: Column of the weights, or None.
+        fields: Columns of the fields: a list of those that hold ids (whole numbers) already, or
+            column → lookup. A lookup is None for ids, a mapping value → id, or a Keras lookup layer
+            (`StringLookup`, `IntegerLookup`, `Hashing`). Values that a mapping lacks get the id -1,
+            which the field metrics count as "other".
+        batch_size: Rows of a batch, at most; row groups may make batches smaller.
+
+    Returns:
+        An iterable of `Batch`, which can be gone through again, with `num_rows`.
+
+    Raises:
+        ImportError: If pyarrow is not installed.
+        ValueError: If a column is missing or is not numeric where it must be; while reading, if a
+            column has null values.
+
+    Example:
+        >>> import tempfile, pyarrow as pa, pyarrow.parquet
+        >>> from keras_calibration.metrics import CalibratedLogLoss, FieldECE
+        >>> from keras_calibration.scoring import score
+        >>> table = pa.table({"y": [1, 0, 1, 0], "p": [0.9, 0.5, 0.6, 0.2], "site": list("abba")})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pa.parquet.write_table(table, f"{folder}/part-0.parquet")
+        ...     batches = read_parquet(folder, "y", "p", fields={"site": {"a": 0, "b": 1}})
+        ...     scores = score(batches, field_metrics={"site": FieldECE(2)}, progress=False)
+        >>> round(scores["site_field_ece"], 4)
+        0.05
+    """
+    dataset = _dataset(paths)
+    lookups = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields)
+    if batch_size < 1:
+        raise ValueError(f"Argument `batch_size` must be at least 1. Received: {batch_size}.")
+    numbers = [label, prediction, *([] if sample_weight is None else [sample_weight])]
+    available = dataset.schema.names
+    if missing := [column for column in [*numbers, *lookups] if column not in available]:
+        raise ValueError(
+            f"The files have no columns {missing}. Received: files with the columns {available}."
+        )
+    ids = [field for field, lookup in lookups.items() if lookup is None]
+    for column in [*numbers, *ids]:
+        data_type = dataset.schema.field(column).type
+        if not _is_numeric(data_type):
+            raise ValueError(
+                f"Expected numbers in the column {column!r}. Received: {data_type}."
+                + (
+                    f" Say which id each value has: fields={{{column!r}: {{value: id, …}}}}, or a "
+                    "Keras lookup layer."
+                    if column in ids
+                    else ""
+                )
+            )
+    return ParquetBatches(dataset, label, prediction, sample_weight, lookups, batch_size)
+
+
+class ParquetBatches:
+    """Batches of a Parquet data set; `read_parquet` makes it and checks the arguments.
+
+    Args:
+        dataset: A `pyarrow.dataset.Dataset`.
+        label: Column of the labels.
+        prediction: Column of the predictions.
+        sample_weight: Column of the weights, or None.
+        lookups: Column of each field → its lookup, or None for ids.
+        batch_size: Rows of a batch, at most.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        label: str,
+        prediction: str,
+        sample_weight: str | None,
+        lookups: Mapping[str, Any],
+        batch_size: int,
+    ) -> None:
+        self._dataset = dataset
+        self._label = label
+        self._prediction = prediction
+        self._sample_weight = sample_weight
+        self._lookups = lookups
+        self._batch_size = batch_size
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows; without a filter from the files' footers alone."""
+        return int(self._dataset.count_rows())
+
+    def __iter__(self) -> Iterator[Batch]:
+        weight = self._sample_weight
+        weights = [] if weight is None else [weight]
+        columns = {self._label, self._prediction, *weights, *self._lookups}
+        rows = 0
+        # Little is read ahead: pyarrow's own 16 batches of 4 files would hold most of a small table
+        # in memory.
+        for record_batch in self._dataset.to_batches(
+            columns=sorted(columns),
+            batch_size=self._batch_size,
+            batch_readahead=2,
+            fragment_readahead=1,
+        ):
+            arrays = {
+                name: _array(record_batch.column(name), name, self._lookups.get(name), rows)
+                for name in record_batch.schema.names
+            }
+            rows += record_batch.num_rows
+            yield Batch(
+                arrays[self._label],
+                arrays[self._prediction],
+                None if weight is None else arrays[weight],
+                {field: arrays[field] for field in self._lookups},
+            )
+
+
+def _dataset(paths: Any) -> Any:
+    try:
+        import pyarrow.dataset
+    except ImportError as error:
+        raise ImportError(
+            'read_parquet needs pyarrow, which is not installed: pip install "keras-calibration'
+            '[parquet]".'
+        ) from error
+    if isinstance(paths, pyarrow.dataset.Dataset):
+        return paths
+    if isinstance(paths, str | os.PathLike):
+        source: Any = os.fspath(paths)
+    else:
+        source = [os.fspath(path) for path in paths]
+    return pyarrow.dataset.dataset(source, format="parquet", partitioning="hive")
+
+
+def _is_numeric(data_type: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    kinds = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)
+    return any(is_kind(data_type) for is_kind in kinds)
+
+
+def _array(column: Any, name: str, lookup: Any, first_row: int) -> np.ndarray:
+    """One column of a batch as numbers; the lookup is asked once for each distinct value."""
+    import pyarrow
+    from pyarrow import compute
+
+    if column.null_count:
+        raise ValueError(
+            f"The column {name!r} has {column.null_count} null values among the rows {first_row} "
+            f"to {first_row + len(column) - 1}. Expected none: fill them, or leave these rows out "
+            f"with a filter, read_parquet(pyarrow.dataset.dataset(…).filter(…), …)."
+        )
+    if lookup is None:
+        if pyarrow.types.is_decimal(column.type):
+            column = compute.cast(column, pyarrow.float64())
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    encoded = compute.dictionary_encode(column)
+    values = encoded.dictionary.to_pylist()
+    if isinstance(lookup, Mapping):
+        ids = np.array([lookup.get(value, -1) for value in values])
+    else:
+        ids = np.asarray(lookup(np.array(values)))
+    return ids[encoded.indices.to_numpy(zero_copy_only=False)]

@@ -1,0 +1,347 @@
+"""The metrics under `tf.distribute`, and merged from shards: the figures of one device."""
+
+import itertools
+import json
+import os
+import pathlib
+import pickle
+import re
+import socket
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import scipy.optimize
+
+from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
+from keras_calibration.ops import hashed_uniform
+
+N = 1216  # 19 batches of 64
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(-1, 1, N)
+DATA = {
+    "p": (1 / (1 + np.exp(-LOGITS))).astype("float32"),
+    "y": (RNG.random(N) < 1 / (1 + np.exp(0.5 - LOGITS))).astype("float32"),
+    "w": RNG.integers(1, 4, N).astype("float32"),
+    "site": RNG.integers(0, 12, N),
+    "row": np.arange(N),
+}
+TOLERANCE = {
+    "in_sample": 1e-9,
+    "field_ece": 1e-12,
+    "field_rce": 1e-12,
+    "site_field_ece": 1e-12,
+    "site_field_rce": 1e-12,
+}
+
+
+@pytest.fixture
+def data(tmp_path):
+    np.savez(tmp_path / "data.npz", **DATA)
+    return str(tmp_path / "data.npz")
+
+
+def metrics():
+    return [
+        CalibratedLogLoss(num_folds=1, name="in_sample"),
+        CalibratedLogLoss(num_folds=2, name="folds"),
+        FieldECE(12),
+        FieldRCE(12),
+    ]
+
+
+def update(metric, rows=slice(None)):
+    y, p, w, site = (DATA[name][rows] for name in ("y", "p", "w", "site"))
+    metric.update_state(y, p, w, **({"field": site} if "field" in metric.name else {}))
+
+
+def of_one_device():
+    every = metrics()
+    for metric in every:
+        update(metric)
+    return {metric.name: float(metric.result()) for metric in every}
+
+
+def cross_fitted(rows_of_replicas):
+    """The cross-fitted loss with folds by each replica's own row numbers, from its definition."""
+    fold = np.empty(N, int)
+    for rows in rows_of_replicas:
+        uniform = keras.ops.convert_to_numpy(hashed_uniform(np.arange(len(rows), dtype="int32"), 0))
+        fold[rows] = (2 * uniform).astype(int)
+    p, y, w = (DATA[name].astype(float) for name in ("p", "y", "w"))
+    logits = np.log(p) - np.log1p(-p)
+    total = 0.0
+    for scored in (0, 1):
+        fit, rows = fold != scored, fold == scored
+        bias = scipy.optimize.brentq(
+            lambda c, fit=fit: np.sum(w[fit] * (1 / (1 + np.exp(-logits[fit] - c)) - y[fit])), -9, 9
+        )
+        total += np.sum(
+            w[rows] * (np.logaddexp(0, logits[rows] + bias) - y[rows] * (logits[rows] + bias))
+        )
+    return total / w.sum()
+
+
+def assert_agrees(figures, rows_of_replicas=None):
+    """Figures of several replicas against those of one device; the folds against NumPy."""
+    expected = of_one_device()
+    for name, value in figures.items():
+        if name == "folds":
+            if rows_of_replicas is None:
+                # Other folds, other noise: little beside the loss' standard error, 0.014 here.
+                assert value == pytest.approx(expected[name], abs=1e-3)
+            else:
+                assert value == pytest.approx(cross_fitted(rows_of_replicas), abs=1e-8)
+        else:
+            tolerance = TOLERANCE[name]
+            assert value == pytest.approx(expected[name.removeprefix("site_")], abs=tolerance), name
+
+
+def assert_uneven_agrees(figures):
+    """Of the first 1003 rows, whose last batch (43 rows) cannot be halved."""
+    for metric in metrics():
+        update(metric, slice(0, 1003))
+        tolerance = TOLERANCE.get(metric.name, 1e-3)
+        assert figures[metric.name] == pytest.approx(float(metric.result()), abs=tolerance)
+
+
+METRICS = """
+import json, sys
+import keras, numpy as np, tensorflow as tf
+from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
+
+data = dict(np.load(sys.argv[1]))
+
+
+def metrics():
+    return [
+        CalibratedLogLoss(num_folds=1, name="in_sample"),
+        CalibratedLogLoss(num_folds=2, name="folds"),
+        FieldECE(12),
+        FieldRCE(12),
+    ]
+
+
+def custom_loop(strategy, rows):
+    with strategy.scope():
+        every = metrics()
+    dataset = tf.data.Dataset.from_tensor_slices({k: v[:rows] for k, v in data.items()}).batch(64)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    dataset = strategy.experimental_distribute_dataset(dataset.with_options(options))
+
+    @tf.function
+    def step(batch):
+        def update(batch):
+            for metric in every:
+                field = {"field": batch["site"]} if "field" in metric.name else {}
+                metric.update_state(batch["y"], batch["p"], batch["w"], **field)
+        strategy.run(update, args=(batch,))
+
+    results = []
+    for _ in range(2):
+        seen = [[] for _ in range(strategy.num_replicas_in_sync)]
+        for batch in dataset:
+            step(batch)
+            for replica, part in enumerate(strategy.experimental_local_results(batch["row"])):
+                seen[replica] += part.numpy().tolist()
+        # Twice, since reading must not change the state.
+        results += [{metric.name: float(metric.result()) for metric in every} for _ in range(2)]
+        # The figures are quotients, which all sums being halved would not change.
+        weight = every[2].per_field()["rows"].sum()
+        assert weight == data["w"][:rows].sum(), weight
+        for metric in every:
+            metric.reset_state()
+    first, *others = results
+    assert all(other == first for other in others), results
+    return first, seen
+"""
+
+MIRRORED = (
+    """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+"""
+    + METRICS
+    + """
+from keras_calibration.models import FieldMetricsModel
+
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+out = {}
+out["loop"], out["seen"] = custom_loop(strategy, None)
+out["uneven"], out["seen_uneven"] = custom_loop(strategy, 1003)
+with strategy.scope():
+    # The prediction is an input: a network's own last digit may differ with the rows beside it.
+    inputs = {
+        "site": keras.Input((), dtype="int32", name="site"),
+        "given": keras.Input((1,), name="given"),
+    }
+    model = FieldMetricsModel(inputs, keras.layers.Activation("linear")(inputs["given"]))
+    in_sample, folds, ece, rce = metrics()
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        "binary_crossentropy",
+        weighted_metrics=[in_sample, folds],
+        field_metrics={"site": [ece, rce]},
+    )
+x = {"site": data["site"], "given": data["p"].reshape(-1, 1)}
+arguments = {"sample_weight": data["w"], "batch_size": 64, "verbose": 0}
+out["evaluate"] = model.evaluate(x, data["y"], return_dict=True, **arguments)
+history = model.fit(x, data["y"], shuffle=False, epochs=2, **arguments).history
+out["fit"] = {name: values[-1] for name, values in history.items()}
+for name in ("evaluate", "fit"):
+    del out[name]["loss"]
+print(json.dumps(out))
+"""
+)
+
+WORKER = (
+    METRICS
+    + """
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+assert strategy.num_replicas_in_sync == 2
+figures, seen = custom_loop(strategy, None)
+uneven, seen_uneven = custom_loop(strategy, 1003)
+print(json.dumps({"loop": figures, "seen": seen[0], "uneven": uneven, "rows": seen_uneven[0]}))
+"""
+)
+
+
+def start(script, data, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-c", script, data],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **environment},
+    )
+
+
+def start_workers(script, data):
+    """Two processes, each a worker of the same cluster on free ports of the loopback device."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    cluster = {"worker": [f"127.0.0.1:{server.getsockname()[1]}" for server in sockets]}
+    for server in sockets:
+        server.close()
+    tasks = [{"type": "worker", "index": index} for index in range(2)]
+    configs = [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
+    return [start(script, data, TF_CONFIG=config) for config in configs]
+
+
+def results(*processes):
+    """What each process prints last, as JSON; none of them outlives this call."""
+    try:
+        outputs = [process.communicate(timeout=300) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors[-3000:]
+    return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
+
+
+def test_mirrored_strategy(data):
+    (out,) = results(start(MIRRORED, data))
+    assert len(out["seen"][0]) == len(out["seen"][1]) == N // 2
+    assert sorted(itertools.chain(*out["seen"])) == list(range(N))
+    assert_agrees(out["loop"], out["seen"])
+    assert set(out["evaluate"]) == {"in_sample", "folds", "site_field_ece", "site_field_rce"}
+    assert_agrees(out["evaluate"])
+    assert_agrees(out["fit"])
+    assert sorted(itertools.chain(*out["seen_uneven"])) == list(range(1003))
+    assert_uneven_agrees(out["uneven"])
+
+
+def test_two_workers_print_the_figures_of_one_process(data):
+    first, second = results(*start_workers(WORKER, data))
+    assert first["loop"] == second["loop"]
+    assert sorted(first["seen"] + second["seen"]) == list(range(N))
+    assert first["seen"]
+    assert second["seen"]
+    assert_agrees(first["loop"], [first["seen"], second["seen"]])
+    assert first["uneven"] == second["uneven"]
+    assert sorted(first["rows"] + second["rows"]) == list(range(1003))
+    assert_uneven_agrees(first["uneven"])
+
+
+def test_the_examples_of_the_documentation():
+    page = pathlib.Path(__file__).parents[2] / "docs" / "distribution.md"
+    mirrored, worker, merging = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    scores, merged = subprocess.run(
+        [sys.executable, "-c", mirrored + merging], capture_output=True, text=True, timeout=300
+    ).stdout.splitlines()
+    assert "calibrated_log_loss" in scores
+    # Probabilities that are right and evenly spread have a log loss of 1/2.
+    assert float(merged.split()[0]) == pytest.approx(0.5, abs=0.03)
+    first, second = results(*start_workers(worker, ""))
+    assert first == second == pytest.approx(0.5, abs=0.05)
+
+
+def shards(make, sizes):
+    starts = np.cumsum([0, *sizes])
+    for begin, end in itertools.pairwise(starts):
+        metric = make()
+        update(metric, slice(begin, end))
+        yield metric
+
+
+MAKERS = {
+    metric.name: lambda metric=metric: type(metric).from_config(metric.get_config())
+    for metric in metrics()
+}
+
+
+@pytest.mark.parametrize("sizes", [[N], [1, N - 1], [300, 0, 516, 400]], ids=str)
+@pytest.mark.parametrize("name", MAKERS)
+def test_shards_merge_to_the_whole(name, sizes):
+    merged = MAKERS[name]()
+    merged.merge_state(shards(MAKERS[name], sizes))
+    if name == "folds":
+        parts = np.split(np.arange(N), np.cumsum(sizes)[:-1])
+        assert_agrees({name: float(merged.result())}, parts)
+    else:
+        assert_agrees({name: float(merged.result())})
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_state_travels_as_arrays(name):
+    # To another process or machine: `variables` in, `assign` out.
+    received = []
+    for metric in shards(MAKERS[name], [500, 716]):
+        sent = pickle.dumps([keras.ops.convert_to_numpy(v) for v in metric.variables])
+        copy = MAKERS[name]()
+        for variable, value in zip(copy.variables, pickle.loads(sent), strict=True):
+            variable.assign(value)
+        assert float(copy.result()) == float(metric.result())
+        received.append(copy)
+    merged = MAKERS[name]()
+    merged.merge_state(received)
+    parts = [np.arange(500), np.arange(500, N)]
+    assert_agrees({name: float(merged.result())}, parts)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CalibratedLogLoss(num_folds=3),
+        CalibratedLogLoss(seed=1),
+        CalibratedLogLoss(bias_fraction=0.5),
+        CalibratedLogLoss(from_logits=True),
+        FieldECE(12),
+        keras.metrics.AUC(),
+    ],
+    ids=lambda metric: type(metric).__name__,
+)
+def test_other_configurations_do_not_merge(other):
+    metric, same = CalibratedLogLoss(), CalibratedLogLoss(name="another name")
+    for each in (metric, same):
+        update(each)
+    before = [keras.ops.convert_to_numpy(variable) for variable in metric.variables]
+    with pytest.raises(ValueError, match="same class and configuration"):
+        metric.merge_state([same, other])
+    for variable, value in zip(metric.variables, before, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), value)
