@@ -1,0 +1,210 @@
+"""Exactness and cost of the calibrated metrics: `./dev run python benchmarks/metrics.py`.
+
+Three tables: the loss and bias of the one-pass histogram against minimisation on the raw rows in
+float64; the drift of a long stream in small batches beside Keras' own cross-entropy; and the cost
+of an update and of a training step beside Keras' metrics, as ratios in one process.
+
+`--rows` sets the length of the stream (1e8 takes some minutes).
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import scipy.optimize
+import tensorflow as tf
+
+from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
+from keras_calibration.ops.logit_histogram import BIN_WIDTH
+
+BATCH_SIZE = 8192
+NUM_ROUNDS = 7
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=float, default=2e7, help="rows of the long stream")
+    parser.add_argument("--accuracy-rows", type=float, default=1e6, help="rows of the first table")
+    arguments = parser.parse_args()
+    accuracy_table(int(arguments.accuracy_rows))
+    stream_table(int(arguments.rows))
+    update_table()
+    step_table()
+
+
+def accuracy_table(num_rows: int) -> None:
+    print(f"\nIn-sample loss and bias against minimisation on {num_rows:,} rows (float64)")
+    print(f"{'logits':<14} {'click rate':>10} {'|loss error|':>14} {'|bias error|':>14}")
+    generator = np.random.default_rng(0)
+    for name in ("smooth", "37 atoms", "bin edges", "sentinel -100"):
+        for click_rate in (1e-4, 1e-3, 0.03, 0.5):
+            logits, labels = make_rows(name, click_rate, num_rows, generator)
+            metric = CalibratedLogLoss(num_folds=1, from_logits=True)
+            for start in range(0, num_rows, 1 << 18):
+                part = slice(start, start + (1 << 18))
+                metric.update_state(labels[part], logits[part])
+            bias, loss = reference(logits, labels)
+            loss_error = abs(float(metric.result()) - loss)
+            bias_error = abs(metric.bias[0] - bias)
+            print(f"{name:<14} {click_rate:>10g} {loss_error:>14.1e} {bias_error:>14.1e}")
+    print("Bounds: loss 1e-8, bias 1e-6.")
+
+
+def make_rows(
+    name: str, click_rate: float, num_rows: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    logits = generator.normal(np.log(click_rate / (1 - click_rate)) - 0.3, 1.3, num_rows)
+    if name == "37 atoms":
+        logits = np.round(logits * 4) / 4
+    elif name == "bin edges":
+        # Two atoms at the edges of every bin: the largest variance that a bin can have.
+        logits = np.floor(logits / BIN_WIDTH) * BIN_WIDTH
+        logits += generator.choice([0, BIN_WIDTH * (1 - 1e-9)], num_rows)
+    elif name == "sentinel -100":
+        logits[generator.random(num_rows) < 0.05] = -100
+    labels = generator.random(num_rows) < 1 / (1 + np.exp(-logits - 0.3))
+    return logits, labels.astype("float64")
+
+
+def reference(logits: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    def excess(bias: float) -> float:
+        return float(np.sum(0.5 * (1 + np.tanh((logits + bias) / 2))) - labels.sum())
+
+    bias = scipy.optimize.brentq(excess, -30, 30, xtol=1e-13)
+    return bias, float(np.mean(np.logaddexp(0, logits + bias) - labels * (logits + bias)))
+
+
+def stream_table(num_rows: int, batch_size: int = 257) -> None:
+    """The same batches over and over, so that the exact sums are known at any length."""
+    print(f"\nA stream of {num_rows:,} rows in batches of {batch_size}: relative error")
+    generator = np.random.default_rng(1)
+    num_distinct = 400
+    logits = generator.normal(-3, 1.5, (num_distinct, batch_size))
+    labels = (generator.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype("float32")
+    num_batches = num_rows // batch_size // num_distinct * num_distinct
+    # Rows as the metric gets them, in float32, with sums in float64.
+    seen = logits.astype("float32").astype("float64")
+    exact = float(np.mean(np.logaddexp(0, seen) - labels * seen))
+    _, calibrated = reference(seen.ravel(), labels.ravel().astype("float64"))
+    metrics = [
+        (LogLoss(from_logits=True), exact),
+        (CalibratedLogLoss(num_folds=1, from_logits=True), calibrated),
+        (keras.metrics.BinaryCrossentropy(from_logits=True), exact),
+    ]
+    x, y = tf.constant(logits, "float32"), tf.constant(labels)
+    progress = keras.utils.Progbar(len(metrics) * num_batches, unit_name="batch")
+    rows = []
+    for metric, expected in metrics:
+        feed = looped(metric, x, y)
+        for _ in range(num_batches // num_distinct):
+            feed()
+            progress.add(num_distinct)
+        rows.append((metric.name, float(metric.result()) / expected - 1))
+    for name, error in rows:
+        print(f"{name:<22} {error:>+12.1e}")
+
+
+def looped(metric: Any, x: Any, y: Any) -> Callable[[], None]:
+    @tf.function(jit_compile=True)
+    def update(labels: Any, predictions: Any) -> None:
+        metric.update_state(labels, predictions)
+
+    @tf.function
+    def feed() -> None:
+        for number in tf.range(tf.shape(x)[0]):
+            update(y[number], x[number])
+
+    return feed
+
+
+def update_table() -> None:
+    print(f"\nUpdate and result, XLA, batches of {BATCH_SIZE}: microseconds (median of rounds)")
+    generator = np.random.default_rng(2)
+    x = tf.constant(generator.normal(-3, 1.5, (64, BATCH_SIZE)), "float32")
+    y = tf.cast(tf.random.stateless_uniform(x.shape, (0, 0)) < tf.sigmoid(x), "float32")
+    metrics = {
+        "keras AUC (200)": keras.metrics.AUC(from_logits=True),
+        "keras BinaryCrossentropy": keras.metrics.BinaryCrossentropy(from_logits=True),
+        "LogLoss": LogLoss(from_logits=True),
+        "CalibratedLogLoss": CalibratedLogLoss(from_logits=True),
+        "CalibratedLogLoss platt": CalibratedLogLoss(from_logits=True, correction="platt"),
+        "CalibrationGain": CalibrationGain(from_logits=True),
+    }
+    feeds = {name: looped(metric, x, y) for name, metric in metrics.items()}
+    results = {
+        name: tf.function(metric.result, jit_compile=True) for name, metric in metrics.items()
+    }
+    updates = interleaved(feeds, per_call=64)
+    result_times = interleaved(results)
+    print(f"{'metric':<26} {'update':>9} {'÷ AUC':>7} {'result':>9} {'÷ AUC':>7}")
+    auc = "keras AUC (200)"
+    for name in metrics:
+        update, result = updates[name], result_times[name]
+        print(
+            f"{name:<26} {update:>9.0f} {update / updates[auc]:>7.2f} "
+            f"{result:>9.0f} {result / result_times[auc]:>7.2f}"
+        )
+
+
+def interleaved(calls: dict[str, Callable[[], Any]], per_call: int = 1) -> dict[str, float]:
+    """Median time of each call in microseconds, the calls taking turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(NUM_ROUNDS):
+        for name, call in calls.items():
+            repeats = max(1, 64 // per_call)
+            start = time.perf_counter()
+            for _ in range(repeats):
+                call()
+            times[name].append((time.perf_counter() - start) / repeats / per_call * 1e6)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def step_table() -> None:
+    print("\nA training step (embeddings 5 × 1000 × 16, two layers of 200, batches of 512)")
+    generator = np.random.default_rng(3)
+    num_rows = 512 * 100
+    x = generator.integers(0, 1000, (num_rows, 5)).astype("int32")
+    y = generator.integers(0, 2, num_rows).astype("float32")
+    sets = {
+        "no metric": [],
+        "keras AUC (200)": [keras.metrics.AUC()],
+        "CalibratedLogLoss": [CalibratedLogLoss()],
+    }
+    models = {name: make_model(metrics) for name, metrics in sets.items()}
+    calls = {
+        name: (lambda model=model: model.fit(x, y, batch_size=512, verbose=0))
+        for name, model in models.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(NUM_ROUNDS):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            times[name].append((time.perf_counter() - start) / 100 * 1e6)
+    base = statistics.median(times["no metric"])
+    for name, values in times.items():
+        median = statistics.median(values)
+        print(f"{name:<26} {median:>9.0f} us a step {100 * (median / base - 1):>+7.1f} %")
+
+
+def make_model(metrics: list[Any]) -> keras.Model:
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((5,), dtype="int32")
+    hidden = keras.layers.Flatten()(keras.layers.Embedding(1000, 16)(inputs))
+    for _ in range(2):
+        hidden = keras.layers.Dense(200, activation="relu")(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    model.compile("adam", "binary_crossentropy", metrics=metrics)
+    return model
+
+
+if __name__ == "__main__":
+    main()
