@@ -237,3 +237,19 @@ def test_bias_root_of_hostile_rows(rows, rate):
         return
     received = weights @ sigmoid(logits + bias), weights @ sigmoid(-logits - bias)
     np.testing.assert_allclose(received, (rate * total, (1 - rate) * total), rtol=1e-6)
+
+
+def test_labelled_histogram_adds_the_label_sums(run, dtype):
+    generator = np.random.default_rng(11)
+    logits = some_logits("one mode", 500).astype(dtype)
+    labels = generator.choice([0.0, 0.3, 1.0], 500).astype(dtype)
+    weights = generator.choice([0.0, 1.0, 2.5], 500).astype(dtype)
+    group = generator.integers(0, 3, 500).astype(np.int32)
+    arguments = labels, logits, weights, group
+    histogram, label_sums = run(lambda *a: kernels.labelled_histogram(*a, 4), *arguments)
+    expected = run(lambda *a: kernels.logit_histogram(*a, 4), logits, weights, group)
+    np.testing.assert_allclose(histogram, expected, rtol=1e-5, atol=1e-6)
+    rows = [weights * labels, weights * (1 - labels), weights * labels * logits]
+    for number in range(4):
+        sums = [np.sum(row[group == number], dtype=np.float64) for row in rows]
+        np.testing.assert_allclose(label_sums[number], sums, rtol=1e-5, atol=1e-4)

@@ -10,7 +10,7 @@ from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 from keras_calibration.metrics.rows import flat_rows
 from keras_calibration.ops.affine_correction import CORRECTIONS, cross_fitted_loss
 from keras_calibration.ops.compiled import compiled
-from keras_calibration.ops.logit_histogram import NUM_BINS, logit_histogram
+from keras_calibration.ops.logit_histogram import NUM_BINS, labelled_histogram
 from keras_calibration.ops.losses import logits_from_probabilities
 
 
@@ -101,17 +101,13 @@ class CalibratedLogLoss(CrossFittedMetric):
             y_pred: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
             sample_weight: Weights, not negative (n,) or (n, 1), or None.
         """
-        labels, logits, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
-        if not self.from_logits:
-            logits = logits_from_probabilities(logits)
+        # In the precision of the probabilities themselves, float32 at least.
+        logits = y_pred if self.from_logits else logits_from_probabilities(y_pred)
+        labels, logits, weights = flat_rows(y_true, logits, sample_weight, self.dtype)
         group = self.next_groups(ops.shape(logits)[0])
-        self._histogram.add(logit_histogram(logits, weights, group, self.num_groups))
-        clicks = weights * labels
-        label_rows = ops.stack([clicks, weights * (1 - labels), clicks * logits], axis=1)
-        # For a few groups this is faster than a sum by segments.
-        members = (group == number for number in range(self.num_groups))
-        sums = [ops.sum(ops.where(rows[:, None], label_rows, 0.0), axis=0) for rows in members]
-        self._label_sums.add(ops.stack(sums))
+        histogram, label_sums = labelled_histogram(labels, logits, weights, group, self.num_groups)
+        self._histogram.add(histogram)
+        self._label_sums.add(label_sums)
 
     def result(self) -> Any:
         """The Calibrated Log Loss of all rows since `reset_state`, a scalar in nats."""

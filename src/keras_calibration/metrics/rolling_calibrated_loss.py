@@ -12,7 +12,7 @@ from keras_calibration.ops.field_sums import known_ids
 from keras_calibration.ops.logit_histogram import (
     NUM_BINS,
     bias_root,
-    logit_histogram,
+    labelled_histogram,
     softplus_sum,
 )
 from keras_calibration.ops.losses import logits_from_probabilities
@@ -137,10 +137,11 @@ class RollingCalibratedLoss(AdditiveMetric):
             self._sums.add(residual_sums(labels, predictions, weights, period, self.num_periods))
             return
         logits = predictions if self.from_logits else logits_from_probabilities(predictions)
-        self._histogram.add(logit_histogram(logits, weights, period, self.num_periods))
-        clicks = weights * labels
-        label_rows = ops.stack([clicks, weights * (1 - labels), clicks * logits], axis=1)
-        self._sums.add(ops.segment_sum(label_rows, period, num_segments=self.num_periods))
+        histogram, label_sums = labelled_histogram(
+            labels, logits, weights, period, self.num_periods
+        )
+        self._histogram.add(histogram)
+        self._sums.add(label_sums)
 
     def result(self) -> Any:
         """The loss of all scored rows since `reset_state`, a scalar in nats or squared units."""

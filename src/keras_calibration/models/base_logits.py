@@ -143,7 +143,7 @@ def _logit_function(base_model: Any, base_output: str) -> Callable[[Any], Any]:
             'base_output="probability" or base_output="logit".'
         )
     if base_output == "probability":
-        return lambda inputs: _checked_logits(base_model(inputs, training=False))
+        return lambda inputs: logits_from_probabilities(base_model(inputs, training=False))
     return lambda inputs: base_model(inputs, training=False)
 
 
@@ -171,8 +171,3 @@ def _dense_logits(dense: Any, hidden: Any) -> Any:
     dtype = calibration_dtype(keras.backend.standardize_dtype(kernel.dtype))
     logits = ops.matmul(ops.cast(hidden, dtype), ops.cast(kernel, dtype))
     return logits if dense.bias is None else logits + ops.cast(dense.bias, dtype)
-
-
-def _checked_logits(probabilities: Any) -> Any:
-    dtype = calibration_dtype(keras.backend.standardize_dtype(probabilities.dtype))
-    return logits_from_probabilities(ops.cast(probabilities, dtype))

@@ -23,7 +23,12 @@ from keras_calibration.ops.knots import (
     quantile_knots,
     sigmoid_knots,
 )
-from keras_calibration.ops.logit_histogram import bias_root, logit_histogram, softplus_sum
+from keras_calibration.ops.logit_histogram import (
+    bias_root,
+    labelled_histogram,
+    logit_histogram,
+    softplus_sum,
+)
 from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
 from keras_calibration.ops.mean_scores import calibration_ratio, normalized_entropy
 from keras_calibration.ops.piecewise_linear import (
@@ -73,6 +78,7 @@ __all__ = [
     "isotonic_projection",
     "jeffreys_interval",
     "known_ids",
+    "labelled_histogram",
     "least_squares_line",
     "log_loss_from_logits",
     "log_partition_sum",

@@ -46,6 +46,43 @@ def logit_histogram(logits: Any, weights: Any, group: Any, num_groups: int) -> A
         >>> histogram.shape[1:], float(ops.sum(histogram[..., 0]))
         (TensorShape([2048, 3]), 2.0)
     """
+    bin_number, *powers = _binned(logits)
+    moments = ops.stack([weights, *(weights * power for power in powers)], axis=1)
+    return _sums_by_bin(moments, bin_number, group, num_groups)
+
+
+def labelled_histogram(
+    labels: Any, logits: Any, weights: Any, group: Any, num_groups: int
+) -> tuple[Any, Any]:
+    """The histogram of each group and its label sums, in one pass over the rows.
+
+    Args:
+        labels: Labels y in [0, 1] (n,), of the dtype of the logits.
+        logits: Logits (n,), as for `logit_histogram`.
+        weights: Weights (n,), as for `logit_histogram`.
+        group: The group of each row (n,), int32 in [0, num_groups).
+        num_groups: Number of groups.
+
+    Returns:
+        What `logit_histogram` returns, and `Σ w y`, `Σ w (1 - y)`, `Σ w y l` (num_groups, 3).
+
+    Example:
+        >>> rows = ops.array([1.0, 0.0]), ops.array([2.0, -3.0]), ops.ones(2)
+        >>> histogram, label_sums = labelled_histogram(*rows, [0, 0], 1)
+        >>> print(label_sums.numpy())
+        [[1. 1. 2.]]
+    """
+    bin_number, *powers = _binned(logits)
+    moments = [weights, *(weights * power for power in powers)]
+    clicks = weights * labels
+    # One sum by segments of six columns costs little more than one of three.
+    columns = ops.stack([*moments, clicks, weights * (1 - labels), clicks * logits], axis=1)
+    sums = _sums_by_bin(columns, bin_number, group, num_groups)
+    return sums[..., :3], ops.sum(sums[..., 3:], axis=1)
+
+
+def _binned(logits: Any) -> tuple[Any, Any, Any]:
+    """Bin number of each logit, its offset from the centre, and the square of that."""
     logits = ops.convert_to_tensor(logits)
     position = ops.floor(logits / BIN_WIDTH) + NUM_BINS // 2
     # NaN has no bin number; its moments make the result NaN from whichever bin.
@@ -54,10 +91,13 @@ def logit_histogram(logits: Any, weights: Any, group: Any, num_groups: int) -> A
     offset = ops.where(ops.isfinite(logits), offset, float("nan"))
     # The square of a huge logit would overflow; the open end bins need none.
     square = ops.square(ops.clip(offset, -BIN_WIDTH, BIN_WIDTH))
-    moments = ops.stack([weights, weights * offset, weights * square], axis=1)
-    cell = ops.convert_to_tensor(group, "int32") * NUM_BINS + ops.cast(bin_number, "int32")
-    sums = ops.segment_sum(moments, cell, num_segments=num_groups * NUM_BINS)
-    return ops.reshape(sums, (num_groups, NUM_BINS, 3))
+    return ops.cast(bin_number, "int32"), offset, square
+
+
+def _sums_by_bin(columns: Any, bin_number: Any, group: Any, num_groups: int) -> Any:
+    cell = ops.convert_to_tensor(group, "int32") * NUM_BINS + bin_number
+    sums = ops.segment_sum(columns, cell, num_segments=num_groups * NUM_BINS)
+    return ops.reshape(sums, (num_groups, NUM_BINS, -1))
 
 
 def softplus_sum(histogram: Any, bias: Any, scale: Any = None) -> Any:

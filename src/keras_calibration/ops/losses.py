@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -41,16 +42,18 @@ def logits_from_probabilities(probabilities: Any) -> Any:
     whatever is computed from it rather than as a plausible number.
 
     Args:
-        probabilities: Probabilities in [0, 1], float32 or float64, any shape.
+        probabilities: Probabilities in [0, 1], any float dtype, any shape.
 
     Returns:
-        Logits of the same shape and dtype.
+        Logits of the same shape, float32 or float64: half precision is lifted first.
 
     Example:
         >>> float(logits_from_probabilities(0.5))
         0.0
     """
     probabilities = ops.convert_to_tensor(probabilities)
+    dtype = keras.backend.result_type(probabilities.dtype, "float32")
+    probabilities = ops.cast(probabilities, dtype)
     valid = ops.logical_and(probabilities >= 0, probabilities <= 1)
     inside = ops.clip(probabilities, SMALLEST_PROBABILITY, LARGEST_PROBABILITY)
     return ops.where(valid, ops.log(inside) - ops.log1p(-inside), float("nan"))
