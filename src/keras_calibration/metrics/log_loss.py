@@ -15,9 +15,9 @@ class LogLoss(AdditiveMetric):
     """Mean log loss, `Σ w [-y log p - (1 - y) log(1 - p)] / Σ w`, right at any number of rows.
 
     `keras.metrics.BinaryCrossentropy` adds up in float32: its count stops at 16,777,216 rows when
-    they come one by one, and is off by parts in a thousand at 1e8 rows in batches of 257. It also
-    clips: a click that was given the logit -20 costs 16.1 instead of 20. This metric does neither,
-    and is what `CalibratedLogLoss` and `CalibrationGain` add up to.
+    they come one by one, and in batches of 257 its value is off by 3e-5 after 2e7 rows. From
+    probabilities it also clips: a click that was given the logit -20 costs 16.1 instead of 20. This
+    metric does neither, and is what `CalibratedLogLoss` and `CalibrationGain` add up to.
 
     The result is NaN over no rows, and where a label is outside [0, 1], a weight negative, a
     prediction NaN or a probability outside [0, 1]. Keras hands `sample_weight` only to
