@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
 
 _TOLERANCE = 1e-6
 _NUM_SAMPLE_ROWS = 64
@@ -160,9 +160,7 @@ def _verify(model: CalibratedModel, path: Path, rows: dict[str, Any]) -> None:
 
 def _input_tensors(model: CalibratedModel) -> dict[str, Any]:
     """The symbolic inputs by name."""
-    if isinstance(model.input, Mapping):
-        return dict(model.input)
-    return {tensor.name: tensor for tensor in keras.tree.flatten(model.input)}
+    return inputs_by_name(model.input, model.input)
 
 
 def _restructured(model: CalibratedModel, by_name: Mapping[str, Any]) -> Any:
@@ -183,9 +181,7 @@ def _given_rows(model: CalibratedModel, sample: Any) -> dict[str, Any]:
     import tensorflow as tf
 
     inputs = _input_tensors(model)
-    by_name = sample
-    if not isinstance(sample, Mapping):
-        by_name = dict(zip(inputs, keras.tree.flatten(sample), strict=True))
+    by_name = inputs_by_name(sample, model.input)
     missing = [name for name in inputs if name not in by_name]
     if missing:
         raise ValueError(

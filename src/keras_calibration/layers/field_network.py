@@ -147,14 +147,7 @@ class FieldNetwork(keras.layers.Layer):
 
     def call(self, features: Mapping[str, Any]) -> Any:
         """g(x), logits (batch, 1)."""
-        missing = [name for name in self.feature_names if name not in features]
-        if missing:
-            raise ValueError(
-                f"FieldNetwork reads the features {list(self.feature_names)}. Received: "
-                f"{sorted(features)}, without {missing}. Pass every one of them."
-            )
-        for name in self.feature_names:
-            check_column(features[name], type(self).__name__, f"feature {name!r}")
+        self._check_features(features, "reads the features")
         encoded = [self._embed(features)] if self.fields else []
         encoded += [self._encode(features[name], row) for row, name in enumerate(self.numeric)]
         hidden = ops.concatenate(encoded, axis=1)
@@ -172,15 +165,10 @@ class FieldNetwork(keras.layers.Layer):
         Raises:
             ValueError: If a feature is missing, or has another shape or number of rows.
         """
-        missing = [name for name in self.feature_names if name not in features]
-        if missing:
-            raise ValueError(
-                f"FieldNetwork adapts to {list(self.feature_names)}. Received: {sorted(features)}, "
-                f"without {missing}. Pass every one of them."
-            )
-        columns = {name: np.asarray(features[name]) for name in self.feature_names}
-        for name, column in columns.items():
-            check_column(column, type(self).__name__, f"feature {name!r}")
+        columns = {
+            name: np.asarray(features[name]) for name in self.feature_names if name in features
+        }
+        self._check_features({**features, **columns}, "adapts to")
         num_rows = {name: len(column) for name, column in columns.items()}
         if len(set(num_rows.values())) > 1:
             raise ValueError(
@@ -251,6 +239,17 @@ class FieldNetwork(keras.layers.Layer):
             squares = sum((ops.sum(ops.square(weight)) for weight in weights), 0.0)
             prior = 0.5 * self.regularization * squares
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
+
+    def _check_features(self, features: Mapping[str, Any], use: str) -> None:
+        """Refuses features of which one is missing or is no column."""
+        missing = [name for name in self.feature_names if name not in features]
+        if missing:
+            raise ValueError(
+                f"FieldNetwork {use} {list(self.feature_names)}. Received: {sorted(features)}, "
+                f"without {missing}. Pass every one of them."
+            )
+        for name in self.feature_names:
+            check_column(features[name], type(self).__name__, f"feature {name!r}")
 
     def _check_arguments(self) -> None:
         if not self.feature_names:

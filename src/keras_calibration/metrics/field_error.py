@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.metrics.additive_metric import AdditiveMetric
-from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
+from keras_calibration.metrics.rows import flat_ids, flat_rows, nan_outside_unit_interval
 from keras_calibration.ops.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration.ops.field_sums import crossed_ids, field_sums
 
@@ -84,10 +84,10 @@ class FieldError(AdditiveMetric):
         probabilities = nan_outside_unit_interval(probabilities)
         if isinstance(self.num_values, tuple):
             columns = field if isinstance(field, tuple | list) else (field,)
-            flat = [_flat_ids(ids, labels.shape[0]) for ids in columns]
+            flat = [flat_ids(ids, labels, "field value") for ids in columns]
             ids = crossed_ids(flat, self.num_values)
         else:
-            ids = _flat_ids(field, labels.shape[0])
+            ids = flat_ids(field, labels, "field value")
         self._sums.add(field_sums(labels, probabilities, weights, ids, self._num_cells))
 
     def error(self, sums: Any) -> Any:
@@ -199,14 +199,3 @@ class FieldError(AdditiveMetric):
             return {"value": np.where(is_other, -1, cells)}
         values = np.unravel_index(np.where(is_other, 0, cells), self.num_values)
         return {f"value_{place}": np.where(is_other, -1, ids) for place, ids in enumerate(values)}
-
-
-def _flat_ids(field: Any, num_rows: int | None) -> Any:
-    """Ids (n,), one a row."""
-    ids = ops.reshape(ops.convert_to_tensor(field), (-1,))
-    num_ids = ids.shape[0]
-    if num_ids is not None and num_rows is not None and num_ids != num_rows:
-        raise ValueError(
-            f"Expected one field value a row. Received: {num_ids} field values and {num_rows} rows."
-        )
-    return ids

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.metrics.additive_metric import AdditiveMetric
-from keras_calibration.metrics.rows import flat_rows, real_rows
+from keras_calibration.metrics.rows import flat_ids, flat_rows, real_rows
 from keras_calibration.ops.field_sums import known_ids
 from keras_calibration.ops.logit_histogram import (
     NUM_BINS,
@@ -124,12 +124,7 @@ class RollingCalibratedLoss(AdditiveMetric):
             )
         rows = flat_rows if self.loss == "log" else real_rows
         labels, predictions, weights = rows(y_true, y_pred, sample_weight, self.dtype)
-        period = known_ids(ops.reshape(ops.convert_to_tensor(field), (-1,)), self.num_periods)
-        num_ids, num_rows = period.shape[0], labels.shape[0]
-        if num_ids is not None and num_rows is not None and num_ids != num_rows:
-            raise ValueError(
-                f"Expected one period a row. Received: {num_ids} periods and {num_rows} rows."
-            )
+        period = known_ids(flat_ids(field, labels, "period"), self.num_periods)
         # A row of no period must show; which period's sums become NaN makes no difference.
         weights = ops.where(period < self.num_periods, weights, float("nan"))
         period = ops.minimum(period, self.num_periods - 1)

@@ -149,6 +149,33 @@ def nan_outside_unit_interval(values: Any) -> Any:
     return ops.where(ops.logical_and(values >= 0, values <= 1), values, float("nan"))
 
 
+def flat_ids(ids: Any, labels: Any, name: str) -> Any:
+    """Ids as a flat tensor, one a row.
+
+    Args:
+        ids: Whole numbers (n,) or (n, 1).
+        labels: Flat labels of the same rows (n,).
+        name: What an id is, for the message.
+
+    Returns:
+        Ids (n,), of their own dtype.
+
+    Raises:
+        ValueError: If there is another number of ids than of rows.
+
+    Example:
+        >>> print(flat_ids([[3], [1]], ops.zeros(2), "period").numpy())
+        [3 1]
+    """
+    ids = ops.reshape(ops.convert_to_tensor(ids), (-1,))
+    num_ids, num_rows = ids.shape[0], labels.shape[0]
+    if num_ids is not None and num_rows is not None and num_ids != num_rows:
+        raise ValueError(
+            f"Expected one {name} a row. Received: {num_ids} {name}s and {num_rows} rows."
+        )
+    return ids
+
+
 def _weights(sample_weight: Any, predictions: Any, dtype: str) -> Any:
     """Weights (n,), with NaN in place of negative ones."""
     if sample_weight is None:

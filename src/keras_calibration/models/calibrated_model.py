@@ -87,7 +87,7 @@ class CalibratedModel(FieldMetricsModel):
             ),
             symbolic_input(base_model),
         )
-        features = _by_name(inputs, inputs)
+        features = inputs_by_name(inputs, inputs)
         missing = [name for name in names or () if name not in features]
         if missing:
             raise ValueError(
@@ -222,7 +222,7 @@ class CalibratedModel(FieldMetricsModel):
     def field_ids(self, x: Any, field: str) -> Any:
         """The ids (n,) of a field of the input, as the head counts them where it has the field."""
         is_cached = isinstance(x, Mapping) and set(x) == {_LOGIT, _FEATURES}
-        features = x[_FEATURES] if is_cached else _by_name(x, self.input)
+        features = x[_FEATURES] if is_cached else inputs_by_name(x, self.input)
         network = getattr(self.head, "field_network", None)
         if isinstance(network, FieldNetwork) and field in network.fields and field in features:
             return network.field_ids(features, field)
@@ -253,7 +253,7 @@ class CalibratedModel(FieldMetricsModel):
         inputs = self._expected_inputs(rows.inputs)
         logits = logit_model.predict(inputs, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
         check_rows(logits, rows.labels, rows.weights, both_classes=both_classes)
-        features = _by_name(inputs, self.input)
+        features = inputs_by_name(inputs, self.input)
         names = getattr(self.head, "feature_names", None)
         if names is not None:
             field_metrics = self._field_metrics
@@ -280,8 +280,16 @@ class CalibratedModel(FieldMetricsModel):
         return {name: inputs[name] for name in expected}
 
 
-def _by_name(inputs: Any, named: Any) -> dict[str, Any]:
-    """Inputs as a dictionary: the keys of a dictionary, else the names of the Input tensors."""
+def inputs_by_name(inputs: Any, named: Any) -> dict[str, Any]:
+    """Inputs as a dictionary: the keys of a dictionary, else the names of the Input tensors.
+
+    Args:
+        inputs: Inputs in the structure that the model takes.
+        named: The symbolic inputs of the model, in the same structure.
+
+    Returns:
+        Name → input.
+    """
     if isinstance(inputs, Mapping):
         return dict(inputs)
     names = [tensor.name for tensor in keras.tree.flatten(named)]
