@@ -1,13 +1,16 @@
 """Exactness and cost of the calibrated metrics: `./dev run python benchmarks/metrics.py`.
 
-Three tables: the loss and bias of the one-pass histogram against minimisation on the raw rows in
-float64; the drift of a long stream in small batches beside Keras' own cross-entropy; and the cost
-of an update and of a training step beside Keras' metrics, as ratios in one process.
+Four tables: the loss and bias of the one-pass summary against minimisation on the raw rows in
+float64; the drift of a long stream in small batches beside Keras' own cross-entropy; the cost of an
+update and a result under XLA; and the cost of whole training and evaluation steps, beside Keras'
+metrics in one process.
 
-`--rows` sets the length of the stream (1e8 takes some minutes).
+`--rows` sets the length of the stream (1e8 takes some minutes), `--accuracy-rows` the numbers of
+rows of the first table.
 """
 
 import argparse
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -19,7 +22,7 @@ import scipy.optimize
 import tensorflow as tf
 
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
-from keras_calibration.ops.logit_histogram import BIN_WIDTH
+from keras_calibration.ops.logit_moments import BIN_WIDTH
 
 BATCH_SIZE = 8192
 NUM_ROUNDS = 7
@@ -28,9 +31,12 @@ NUM_ROUNDS = 7
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=float, default=2e7, help="rows of the long stream")
-    parser.add_argument("--accuracy-rows", type=float, default=1e6, help="rows of the first table")
+    parser.add_argument(
+        "--accuracy-rows", type=float, nargs="+", default=[1e5, 1e6], help="of the first table"
+    )
     arguments = parser.parse_args()
-    accuracy_table(int(arguments.accuracy_rows))
+    for num_rows in arguments.accuracy_rows:
+        accuracy_table(int(num_rows))
     stream_table(int(arguments.rows))
     update_table()
     step_table()
@@ -166,43 +172,46 @@ def interleaved(calls: dict[str, Callable[[], Any]], per_call: int = 1) -> dict[
 
 
 def step_table() -> None:
-    print("\nA training step (embeddings 5 × 1000 × 16, two layers of 200, batches of 512)")
+    print("\nA step of a model (embeddings 5 × 1000 × 16, two layers of 200), median of rounds")
     generator = np.random.default_rng(3)
-    num_rows = 512 * 100
-    x = generator.integers(0, 1000, (num_rows, 5)).astype("int32")
-    y = generator.integers(0, 2, num_rows).astype("float32")
     sets = {
         "no metric": [],
         "keras AUC (200)": [keras.metrics.AUC()],
+        "keras BinaryCrossentropy": [keras.metrics.BinaryCrossentropy()],
         "CalibratedLogLoss": [CalibratedLogLoss()],
     }
-    models = {name: make_model(metrics) for name, metrics in sets.items()}
-    calls = {
-        name: (lambda model=model: model.fit(x, y, batch_size=512, verbose=0))
-        for name, model in models.items()
-    }
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(NUM_ROUNDS):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append((time.perf_counter() - start) / 100 * 1e6)
-    base = statistics.median(times["no metric"])
-    for name, values in times.items():
-        median = statistics.median(values)
-        print(f"{name:<26} {median:>9.0f} us a step {100 * (median / base - 1):>+7.1f} %")
+    for kind, jit_compile, batch_size, num_steps in (
+        ("fit", False, 512, 100),
+        ("fit", True, 512, 100),
+        ("evaluate", False, 8192, 25),
+        ("evaluate", True, 8192, 25),
+    ):
+        x = generator.integers(0, 1000, (batch_size * num_steps, 5)).astype("int32")
+        y = generator.integers(0, 2, len(x)).astype("float32")
+        calls = {}
+        for name, metrics in sets.items():
+            copies = [type(metric).from_config(metric.get_config()) for metric in metrics]
+            run = getattr(make_model(copies, jit_compile), kind)
+            calls[name] = functools.partial(run, x, y, batch_size=batch_size, verbose=0)
+        times = interleaved(calls, per_call=64)
+        base = times["no metric"]
+        print(f"{kind}, batches of {batch_size}, {'XLA' if jit_compile else 'no XLA'}")
+        for name, time_of_call in times.items():
+            step, added = time_of_call * 64 / num_steps, (time_of_call - base) * 64 / num_steps
+            print(
+                f"  {name:<26} {step:>9.0f} us a step {added:>+8.0f} us "
+                f"{100 * (time_of_call / base - 1):>+7.1f} %"
+            )
 
 
-def make_model(metrics: list[Any]) -> keras.Model:
+def make_model(metrics: list[Any], jit_compile: bool) -> keras.Model:
     keras.utils.set_random_seed(0)
     inputs = keras.Input((5,), dtype="int32")
     hidden = keras.layers.Flatten()(keras.layers.Embedding(1000, 16)(inputs))
     for _ in range(2):
         hidden = keras.layers.Dense(200, activation="relu")(hidden)
     model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
-    model.compile("adam", "binary_crossentropy", metrics=metrics)
+    model.compile("adam", "binary_crossentropy", metrics=metrics, jit_compile=jit_compile)
     return model
 
 

@@ -2,12 +2,31 @@
 
 import os
 import pathlib
+import tempfile
 
 import pytest
 
 # Read when TensorFlow and Matplotlib are first imported, hence before any test module.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if os.environ.get("KERAS_BACKEND") == "jax" and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    # JAX compiles a loop outside of `jit` at every call: from the second one on, it finds it here.
+    jax_cache = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = jax_cache.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of what only TensorFlow has are skipped on another backend, and say so."""
+    import keras
+
+    if (backend := keras.backend.backend()) != "tensorflow":
+        skip = pytest.mark.skip(reason=f"About TensorFlow itself; the backend is {backend}.")
+        for item in items:
+            if item.get_closest_marker("tensorflow"):
+                item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
+import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from backends import FLOATS, JIT_COMPILE, compiled, update_step
+from keras_calibration import metrics
 from keras_calibration.metrics import AdditiveMetric, FieldECE, LogLoss
 from keras_calibration.ops.compensated import two_sum
 
@@ -14,7 +16,7 @@ class Count(AdditiveMetric):
         self._count = self.add_sum((), name="count")
 
     def update_state(self, y_true, y_pred=None, sample_weight=None):
-        self._count.add(tf.cast(tf.size(y_true), self.dtype))
+        self._count.add(keras.ops.cast(keras.ops.size(y_true), self.dtype))
 
     def result(self):
         return self._count.value()
@@ -23,14 +25,14 @@ class Count(AdditiveMetric):
         return {"name": self.name, "dtype": self.dtype}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
 def test_a_count_goes_on_past_what_one_float32_holds(dtype, jit_compile):
     metric = Count(dtype=dtype)
     metric._count._total.assign(2.0**24)
-    update = tf.function(lambda: metric.update_state(tf.zeros(1)), jit_compile=jit_compile)
+    update = update_step(metric, jit_compile)
     for _ in range(1000):
-        update()
+        update(keras.ops.zeros(1))
     # A plain float32 would have stayed where it was.
     assert float(metric.result()) == 2**24 + 1000
     metric.reset_state()
@@ -61,3 +63,37 @@ def test_merging_adds_up_and_refuses_others():
     assert float(parts[0].result()) == 6
     with pytest.raises(ValueError, match="same class and configuration"):
         FieldECE(3).merge_state([FieldECE(4)])
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        metrics.CalibratedCategoricalLogLoss(),
+        metrics.CalibratedLogLoss(),
+        metrics.CalibratedLogLoss(correction="platt"),
+        metrics.CalibratedQuadraticLoss(),
+        metrics.CalibrationGain(),
+        metrics.CalibrationRatio(),
+        metrics.ExpectedCalibrationError(),
+        FieldECE(3),
+        metrics.FieldRCE(3),
+        LogLoss(),
+        metrics.LogitAUC(),
+        metrics.NormalizedEntropy(),
+        metrics.RollingCalibratedLoss(2),
+        metrics.SparseCalibratedCategoricalLogLoss(),
+    ],
+    ids=lambda metric: metric.name,
+)
+def test_nan_comes_with_a_warning_once_it_is_known(metric):
+    with pytest.warns(RuntimeWarning, match=f"The {metric.name} is NaN"):
+        assert np.isnan(metric.result())
+    # Inside a compiled step nothing is known yet, and nothing is said.
+    assert np.isnan(compiled(lambda: metric.result() + 0)())
+
+
+def test_a_value_comes_without_a_warning(recwarn):
+    metric = LogLoss()
+    metric.update_state([0, 1], [0.25, 0.5])
+    assert float(metric.result()) > 0
+    assert not [warning for warning in recwarn if "is NaN" in str(warning.message)]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends import JIT_COMPILE, digits, examples
 from keras_calibration.metrics import CalibrationRatio
 
 RNG = np.random.default_rng(0)
@@ -43,16 +44,16 @@ def reference(labels, predictions, weights):
 def test_equals_the_reference(weights, batch_size):
     expected = reference(LABELS, PREDICTIONS, np.ones(1001) if weights is None else weights)
     number = {"batch_size": batch_size, "weights": weights}
-    assert score(CalibrationRatio(), **number) == pytest.approx(expected, rel=1e-12)
+    assert score(CalibrationRatio(), **number) == pytest.approx(expected, rel=digits(1e-12))
     soft = 0.1 + 0.5 * LABELS
     expected = reference(soft, PREDICTIONS, np.ones(1001) if weights is None else weights)
     from_logits = CalibrationRatio(from_logits=True)
-    assert score(from_logits, soft, LOGITS, **number) == pytest.approx(expected, rel=1e-12)
+    assert score(from_logits, soft, LOGITS, **number) == pytest.approx(expected, rel=digits(1e-12))
     float32 = score(CalibrationRatio(), soft, PREDICTIONS.astype("float32")[:, None], **number)
-    assert float32 == pytest.approx(expected, rel=1e-6)
+    assert float32 == pytest.approx(expected, rel=digits(1e-6))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -67,7 +68,7 @@ def test_equals_the_reference_on_any_rows(rows):
     labels, predictions, weights = np.array(rows).reshape(-1, 3).T
     received = score(CalibrationRatio(), labels, predictions, weights)
     expected = reference(labels, predictions, weights)
-    assert received == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    assert received == pytest.approx(expected, rel=digits(1e-12), nan_ok=True)
 
 
 def test_no_positives_and_no_rows_give_nan():
@@ -84,7 +85,7 @@ def test_shards_merge_and_the_config_is_serialized():
     )
     first.merge_state([rest])
     expected = score(metric, LABELS, LOGITS, WEIGHTS)
-    assert float(first.result()) == pytest.approx(expected, rel=1e-12)
+    assert float(first.result()) == pytest.approx(expected, rel=digits(1e-12))
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
     assert again.get_config() == metric.get_config()
     assert again.from_logits
@@ -99,7 +100,7 @@ def compiled(**options):
     return model
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
 def test_in_compile_and_after_loading(jit_compile, tmp_path):
     model = compiled(jit_compile=jit_compile)
     data = {"x": LOGITS[:, None], "y": LABELS, "sample_weight": WEIGHTS}
@@ -111,7 +112,7 @@ def test_in_compile_and_after_loading(jit_compile, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     again = loaded.evaluate(**data, batch_size=100, verbose=0, return_dict=True)
-    assert again == pytest.approx(scores, rel=1e-6)
+    assert again == pytest.approx(scores, rel=digits(1e-6))
 
 
 def test_early_stopping_is_not_told_a_direction():

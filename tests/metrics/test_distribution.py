@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+from backends import digits
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
 from keras_calibration.ops import hashed_uniform
 
@@ -93,9 +94,9 @@ def assert_agrees(figures, rows_of_replicas=None):
                 # Other folds, other noise: little beside the loss' standard error, 0.014 here.
                 assert value == pytest.approx(expected[name], abs=1e-3)
             else:
-                assert value == pytest.approx(cross_fitted(rows_of_replicas), abs=1e-8)
+                assert value == pytest.approx(cross_fitted(rows_of_replicas), abs=digits(1e-8))
         else:
-            tolerance = TOLERANCE[name]
+            tolerance = digits(TOLERANCE[name])
             assert value == pytest.approx(expected[name.removeprefix("site_")], abs=tolerance), name
 
 
@@ -103,7 +104,7 @@ def assert_uneven_agrees(figures):
     """Of the first 1003 rows, whose last batch (43 rows) cannot be halved."""
     for metric in metrics():
         update(metric, slice(0, 1003))
-        tolerance = TOLERANCE.get(metric.name, 1e-3)
+        tolerance = digits(TOLERANCE.get(metric.name, 1e-3))
         assert figures[metric.name] == pytest.approx(float(metric.result()), abs=tolerance)
 
 
@@ -244,6 +245,7 @@ def results(*processes):
     return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
 
 
+@pytest.mark.tensorflow
 def test_mirrored_strategy(data):
     (out,) = results(start(MIRRORED, data))
     assert len(out["seen"][0]) == len(out["seen"][1]) == N // 2
@@ -256,6 +258,7 @@ def test_mirrored_strategy(data):
     assert_uneven_agrees(out["uneven"])
 
 
+@pytest.mark.tensorflow
 def test_two_workers_print_the_figures_of_one_process(data):
     first, second = results(*start_workers(WORKER, data))
     assert first["loop"] == second["loop"]
@@ -268,6 +271,7 @@ def test_two_workers_print_the_figures_of_one_process(data):
     assert_uneven_agrees(first["uneven"])
 
 
+@pytest.mark.tensorflow
 def test_the_examples_of_the_documentation():
     page = pathlib.Path(__file__).parents[2] / "docs" / "distribution.md"
     mirrored, worker, merging = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)

@@ -1,7 +1,4 @@
 import math
-import os
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -9,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends import FLOATS, JIT_COMPILE, digits, examples
 from keras_calibration.metrics import ExpectedCalibrationError
 
 RNG = np.random.default_rng(0)
@@ -62,13 +60,18 @@ def equal_mass(labels, predictions, weights, num_bins):
 @pytest.mark.parametrize("num_bins", [1, 2, 15, 100])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
 def test_equal_width_equals_the_reference(weights, num_bins, batch_size):
+    # Without float64, the 20,000 rows of one batch are summed in plain float32.
     number = {"weights": weights, "batch_size": batch_size}
     for labels in (LABELS, 0.1 + 0.5 * LABELS):
         expected = equal_width(labels, PREDICTIONS, weights, num_bins)
         metric = ExpectedCalibrationError(num_bins)
-        assert score(metric, labels, PREDICTIONS, **number) == pytest.approx(expected, rel=1e-9)
+        assert score(metric, labels, PREDICTIONS, **number) == pytest.approx(
+            expected, rel=digits(1e-9, 2e-3)
+        )
     metric = ExpectedCalibrationError(num_bins, from_logits=True)
-    assert score(metric, labels, LOGITS, **number) == pytest.approx(expected, rel=1e-9)
+    assert score(metric, labels, LOGITS, **number) == pytest.approx(
+        expected, rel=digits(1e-9, 2e-3)
+    )
 
 
 @pytest.mark.parametrize("num_bins", [1, 10, 15, 50])
@@ -78,7 +81,7 @@ def test_equal_mass_is_close_to_sorted_rows(weights, num_bins, from_logits):
     metric = ExpectedCalibrationError(num_bins, "equal_mass", from_logits)
     result = score(metric, LABELS, LOGITS if from_logits else PREDICTIONS, weights, 3000)
     expected = equal_mass(LABELS, PREDICTIONS, weights, num_bins)
-    assert result == pytest.approx(expected, abs=1e-9 if num_bins == 1 else 1e-3)
+    assert result == pytest.approx(expected, abs=digits(1e-9) if num_bins == 1 else 1e-3)
     table = metric.per_bin()
     assert len(table["rows"]) == num_bins
     share = table["rows"] / table["rows"].sum()
@@ -97,7 +100,7 @@ def test_equal_mass_tells_more_than_equal_width_of_rare_clicks():
     assert result > 5 * score(ExpectedCalibrationError(15), labels, true)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [*FLOATS, "float16", "bfloat16"])
 def test_edges_belong_to_the_bin_below_in_every_dtype(dtype):
     edges = np.arange(11) / 10
     predictions = keras.ops.cast(keras.ops.convert_to_tensor(edges), dtype)
@@ -119,16 +122,16 @@ def test_predictions_of_0_and_1_count(binning):
     assert saturated.tolist() == [1, 1, 0]
     metric = ExpectedCalibrationError(2, binning)
     result = score(metric, np.array([1.0, 0.0, 1.0]), saturated)
-    assert result == pytest.approx(2 / 3, rel=1e-9)
+    assert result == pytest.approx(2 / 3, rel=digits(1e-9))
     table = metric.per_bin()
     assert table["rows"].tolist() == [1, 2]
     assert (table["lower"][0], table["upper"][-1]) == (0, 1)
     metric = ExpectedCalibrationError(2, binning, from_logits=True)
     result = score(metric, np.array([1.0, 0.0, 1.0]), np.array([math.inf, 500, -math.inf]))
-    assert result == pytest.approx(2 / 3, rel=1e-9)
+    assert result == pytest.approx(2 / 3, rel=digits(1e-9))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -144,7 +147,7 @@ def test_equals_the_reference_on_any_rows(rows, num_bins):
     labels, predictions, weights = np.array(rows).reshape(-1, 3).T
     expected = equal_width(labels, predictions, weights, num_bins)
     received = score(ExpectedCalibrationError(num_bins), labels, predictions, weights)
-    assert received == pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True)
+    assert received == pytest.approx(expected, rel=digits(1e-9), abs=digits(1e-12), nan_ok=True)
     received = score(ExpectedCalibrationError(num_bins, "equal_mass"), labels, predictions, weights)
     # Bins differ; what they hold together does not.
     overall = equal_width(labels, predictions, weights, 1)
@@ -152,12 +155,12 @@ def test_equals_the_reference_on_any_rows(rows, num_bins):
     if not math.isnan(overall):
         assert received >= overall - 1e-9
         if num_bins == 1:
-            assert received == pytest.approx(overall, rel=1e-9, abs=1e-12)
+            assert received == pytest.approx(overall, rel=digits(1e-9), abs=digits(1e-12))
 
 
 def test_one_prediction_alone_fills_one_bin():
     metric = filled(ExpectedCalibrationError(15, "equal_mass"), LABELS, np.full(20_000, 0.2))
-    assert float(metric.result()) == pytest.approx(abs(LABELS.mean() - 0.2), rel=1e-9)
+    assert float(metric.result()) == pytest.approx(abs(LABELS.mean() - 0.2), rel=digits(1e-9, 2e-3))
     assert metric.per_bin()["rows"].tolist() == [20_000]
 
 
@@ -165,11 +168,11 @@ def test_the_table_adds_up():
     for binning in ("equal_width", "equal_mass"):
         metric = filled(ExpectedCalibrationError(15, binning), weights=WEIGHTS)
         table = metric.per_bin()
-        assert table["rows"].sum() == pytest.approx(WEIGHTS.sum(), rel=1e-9)
+        assert table["rows"].sum() == pytest.approx(WEIGHTS.sum(), rel=digits(1e-9))
         result = np.abs(table["residual"]).sum() / WEIGHTS.sum()
-        assert result == pytest.approx(float(metric.result()), rel=1e-9)
+        assert result == pytest.approx(float(metric.result()), rel=digits(1e-9))
         gap = table["rows"] * (table["observed_rate"] - table["mean_prediction"])
-        np.testing.assert_allclose(gap, table["residual"], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(gap, table["residual"], rtol=digits(1e-9), atol=digits(1e-9))
         np.testing.assert_allclose(table["upper"][:-1], table["lower"][1:])
         assert (table["lower"] <= table["mean_prediction"]).all()
         assert (table["mean_prediction"] <= table["upper"]).all()
@@ -194,7 +197,7 @@ def test_shards_merge_and_the_config_is_serialized():
     )
     first.merge_state([rest])
     expected = score(metric, LABELS, LOGITS, WEIGHTS)
-    assert float(first.result()) == pytest.approx(expected, rel=1e-9)
+    assert float(first.result()) == pytest.approx(expected, rel=digits(1e-9))
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
     assert again.get_config() == metric.get_config()
     assert (again.num_bins, again.binning, again.from_logits) == (20, "equal_mass", True)
@@ -212,7 +215,7 @@ def test_bad_arguments_are_refused():
         ExpectedCalibrationError(binning="quantile")
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
 @pytest.mark.parametrize("binning", ["equal_width", "equal_mass"])
 def test_in_compile_and_after_loading(binning, jit_compile, tmp_path):
     keras.utils.set_random_seed(0)
@@ -231,72 +234,3 @@ def test_in_compile_and_after_loading(binning, jit_compile, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     again = loaded.evaluate(**data, batch_size=64, verbose=0, return_dict=True)
     assert again == pytest.approx(scores, rel=1e-5)
-
-
-ON_JAX = """
-import keras
-import numpy as np
-
-from keras_calibration.metrics import *
-
-assert keras.backend.backend() == "jax"
-rng = np.random.default_rng(0)
-field = rng.integers(-1, 8, 3000)
-predictions = rng.beta(1, 6, 3000)
-labels = (rng.random(3000) < predictions).astype(float)
-weights = rng.exponential(size=3000)
-known = np.where((field < 0) | (field > 5), 6, field)
-residual, total = weights * (labels - predictions), weights.sum()
-
-
-def check(metric, expected, **options):
-    for part in (slice(0, 1000), slice(1000, 3000)):
-        own = {name: array[part] for name, array in options.items()}
-        metric.update_state(labels[part], predictions[part], weights[part], **own)
-    np.testing.assert_allclose(float(metric.result()), expected, rtol=1e-4)
-    return metric
-
-
-def binned(bins):
-    return np.abs(np.bincount(bins, residual)).sum() / total
-
-
-ratio = np.sum(weights * predictions) / np.sum(weights * labels)
-check(CalibrationRatio(), ratio)
-rate = np.average(labels, weights=weights)
-losses = -np.log(np.where(labels, predictions, 1 - predictions))
-entropy = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
-check(NormalizedEntropy(), np.average(losses, weights=weights) / entropy)
-metric = check(ExpectedCalibrationError(15), binned(np.ceil(predictions * 15).astype(int)))
-assert len(metric.per_bin()["rows"]) > 5
-order = np.argsort(predictions)
-bins = np.empty(3000, int)
-bins[order] = (np.cumsum(weights[order]) - weights[order] / 2) / total * 8
-received = ExpectedCalibrationError(8, "equal_mass")
-received.update_state(labels, predictions, weights)
-assert abs(float(received.result()) - binned(bins)) < 2e-3
-ece = check(FieldECE(6), binned(known), field=field)
-mean, deviation = ece.noise_floor(100)
-assert abs(float(ece.result()) - mean) < 5 * deviation
-table = ece.per_field()
-assert table["value"].tolist() == [0, 1, 2, 3, 4, 5, -1]
-here = known == 2
-np.testing.assert_allclose(table["residual"][2], residual[here].sum(), rtol=1e-3, atol=1e-3)
-rce = FieldRCE(6, skip_without_positives=True)
-rce.update_state([1, 0, 0, 0], [0.5, 0.5, 0.5, 0.5], field=[0, 0, 1, 9])
-assert (float(rce.result()), rce.skipped_share) == (0.0, 0.5)
-crossed = FieldECE((2, 3))
-crossed.update_state([1, 0, 1], [0.5, 0.5, 0.5], field=([0, 1, 5], [2, 2, 0]))
-np.testing.assert_allclose(crossed.result(), 0.5)
-assert crossed.per_field()["value_0"].tolist() == [0, 1, -1]
-print("all is well")
-"""
-
-
-def test_segment_and_bin_metrics_on_jax():
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", ON_JAX], env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.endswith("all is well\n")

@@ -7,7 +7,9 @@ import keras
 import numpy as np
 import pytest
 
+from backends import JIT_COMPILE, ON_TENSORFLOW, digits
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE
+from keras_calibration.metrics.additive_metric import accumulator_dtype
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(203, 3)).astype("float32")
@@ -32,9 +34,9 @@ def of_predictions(model, weights=None, **arguments):
     "options",
     [
         {},
-        {"jit_compile": False},
+        *({"jit_compile": jit_compile} for jit_compile in JIT_COMPILE),
         {"steps_per_execution": 3},
-        {"run_eagerly": True},
+        *([{"run_eagerly": True}] if ON_TENSORFLOW else []),
         {"jit_compile": True, "steps_per_execution": 2},
     ],
     ids=str,
@@ -45,9 +47,9 @@ def test_history_and_evaluate(model, options):
     assert set(history) == {"loss", KEY, "val_loss", f"val_{KEY}"}
     expected = of_predictions(model, num_folds=3)
     # Validation rows come in order, so that the folds are the same; the last batch has 11 rows.
-    assert history[f"val_{KEY}"][-1] == pytest.approx(expected, abs=1e-6)
+    assert history[f"val_{KEY}"][-1] == pytest.approx(expected, abs=digits(1e-6))
     scores = model.evaluate(X, Y, batch_size=7, verbose=0, return_dict=True)
-    assert scores[KEY] == pytest.approx(expected, abs=1e-6)
+    assert scores[KEY] == pytest.approx(expected, abs=digits(1e-6))
 
 
 def test_only_weighted_metrics_get_the_weights(model):
@@ -57,8 +59,8 @@ def test_only_weighted_metrics_get_the_weights(model):
         weighted_metrics=[CalibratedLogLoss(name="weighted")],
     )
     scores = model.evaluate(X, Y, sample_weight=W, batch_size=64, verbose=0, return_dict=True)
-    assert scores["plain"] == pytest.approx(of_predictions(model), abs=1e-6)
-    assert scores["weighted"] == pytest.approx(of_predictions(model, W), abs=1e-6)
+    assert scores["plain"] == pytest.approx(of_predictions(model), abs=digits(1e-6))
+    assert scores["weighted"] == pytest.approx(of_predictions(model, W), abs=digits(1e-6))
     assert abs(scores["plain"] - scores["weighted"]) > 1e-3
 
 
@@ -74,7 +76,7 @@ def test_labels_of_any_dtype_and_shape(model, dtype, shape, flat_output):
     # A loss of its own: Keras' take no boolean labels.
     other.compile(loss=lambda y, p: keras.ops.mean(p), metrics=[CalibratedLogLoss()])
     scores = other.evaluate(X, Y.astype(dtype).reshape(shape), verbose=0, return_dict=True)
-    assert scores[KEY] == pytest.approx(of_predictions(model), abs=1e-6)
+    assert scores[KEY] == pytest.approx(of_predictions(model), abs=digits(1e-6))
 
 
 def test_mixed_precision():
@@ -85,11 +87,11 @@ def test_mixed_precision():
         )
         half = keras.Sequential([model, keras.layers.Activation("linear")])
         metric = CalibratedLogLoss()
-        assert metric.dtype == "float64"
+        assert metric.dtype == accumulator_dtype()
         for each in (model, half):
             each.compile(loss="binary_crossentropy", metrics=[CalibratedLogLoss()])
             scores = each.evaluate(X, Y, verbose=0, return_dict=True)
-            assert scores[KEY] == pytest.approx(of_predictions(each), abs=1e-6)
+            assert scores[KEY] == pytest.approx(of_predictions(each), abs=digits(1e-6))
         assert keras.backend.standardize_dtype(half(X[:2]).dtype) == "bfloat16"
     finally:
         keras.config.set_dtype_policy("float32")
@@ -176,6 +178,7 @@ print("replicas agree")
 """
 
 
+@pytest.mark.tensorflow
 def test_two_replicas_give_the_figures_of_one():
     done = subprocess.run(
         [sys.executable, "-c", TWO_REPLICAS], capture_output=True, text=True, timeout=120

@@ -1,16 +1,24 @@
 """Every kernel must give the same eagerly, in a graph and under XLA."""
 
+import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+
+from backends import FLOATS, ON_TENSORFLOW, compiled
 
 
-@pytest.fixture(params=["eager", "graph", "compiled"])
+# JAX has no graphs beside what XLA compiles.
+@pytest.fixture(params=["eager", "graph", "compiled"] if ON_TENSORFLOW else ["eager", "compiled"])
 def run(request):
     """Calls a function on arrays; the first `num_of_any_size` have rows of unknown number."""
 
     def run(function, *arrays, num_of_any_size=0):
         arrays = [np.asarray(array) for array in arrays]
+        if not ON_TENSORFLOW:
+            tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
+            return (compiled(function) if request.param == "compiled" else function)(*tensors)
+        import tensorflow as tf
+
         tensors = [tf.constant(array) for array in arrays]
         if request.param == "eager":
             return function(*tensors)
@@ -20,15 +28,15 @@ def run(request):
             )
             for place, array in enumerate(arrays)
         ]
-        compiled = tf.function(
+        traced = tf.function(
             function, input_signature=signature, jit_compile=request.param == "compiled"
         )
-        return compiled(*tensors)
+        return traced(*tensors)
 
     return run
 
 
-@pytest.fixture(params=["float32", "float64"])
+@pytest.fixture(params=FLOATS)
 def dtype(request):
     return request.param
 

@@ -1,10 +1,11 @@
+import keras
 import numpy as np
 import pytest
 import scipy.optimize
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends import HAS_FLOAT64, digits, examples
 from keras_calibration import ops as kernels
 
 
@@ -32,10 +33,8 @@ def reference(logits, labels, weights, correction):
 
 def summary(logits, labels, weights, group=None, num_groups=1):
     group = np.zeros(len(logits), "int32") if group is None else group
-    histogram = kernels.logit_histogram(logits, weights, group, num_groups)
-    rows = np.stack([weights * labels, weights * (1 - labels), weights * labels * logits], axis=1)
-    sums = np.stack([rows[group == number].sum(axis=0) for number in range(num_groups)])
-    return histogram, tf.constant(sums)
+    sums = kernels.logit_moments(labels, logits, weights, group, num_groups)
+    return keras.ops.convert_to_numpy(kernels.by_group(sums))
 
 
 def some_rows(click_rate, num_rows=20_000, seed=0):
@@ -50,12 +49,12 @@ def some_rows(click_rate, num_rows=20_000, seed=0):
 @pytest.mark.parametrize("click_rate", [0.001, 0.03, 0.5, 0.9])
 def test_the_fit_is_that_of_the_rows(run, correction, click_rate):
     logits, labels, weights = some_rows(click_rate)
-    histogram, label_sums = summary(logits, labels, weights)
-    scale, bias = run(lambda h, s: kernels.fit_correction(h, s, correction), histogram, label_sums)
+    summaries = summary(logits, labels, weights)
+    scale, bias = run(lambda given: kernels.fit_correction(given, correction), summaries)
     *expected, expected_loss = reference(logits, labels, weights, correction)
-    np.testing.assert_allclose([scale[0], bias[0]], expected, atol=2e-5)
-    received = kernels.affine_loss_sum(histogram, label_sums, scale, bias)[0] / weights.sum()
-    assert float(received) == pytest.approx(expected_loss, abs=1e-8)
+    np.testing.assert_allclose([scale[0], bias[0]], expected, atol=digits(2e-5, 1e-3))
+    received = kernels.log_loss_sum(summaries, bias, scale)[0] / weights.sum()
+    assert float(received) == pytest.approx(expected_loss, abs=digits(1e-8))
 
 
 def test_groups_are_fitted_apart_and_a_bad_one_is_nan():
@@ -63,9 +62,9 @@ def test_groups_are_fitted_apart_and_a_bad_one_is_nan():
     group = np.repeat([0, 1, 2, 3], 1000).astype("int32")
     labels[group == 1] = 1
     logits[2500] = np.nan
-    histogram, label_sums = summary(logits, labels, weights, group, 5)
+    summaries = summary(logits, labels, weights, group, 5)
     for correction in ("temperature", "platt"):
-        scale, bias = kernels.fit_correction(histogram, label_sums, correction)
+        scale, bias = kernels.fit_correction(summaries, correction)
         assert np.isnan(scale[1])
         assert np.isnan(scale[2])
         assert np.isnan(bias[4])
@@ -76,21 +75,24 @@ def test_groups_are_fitted_apart_and_a_bad_one_is_nan():
             assert float(bias[number]) == pytest.approx(expected[1], abs=2e-4)
 
 
+@pytest.mark.xfail(
+    not HAS_FLOAT64, reason="In float32 the loss stops falling before the scale tells."
+)
 def test_separated_labels_have_no_platt_scaling():
     logits = np.linspace(-3, 3, 200)
-    histogram, label_sums = summary(logits, (logits > 0.5).astype(float), np.ones(200))
-    scale, bias = kernels.fit_correction(histogram, label_sums, "platt")
+    summaries = summary(logits, (logits > 0.5).astype(float), np.ones(200))
+    scale, bias = kernels.fit_correction(summaries, "platt")
     assert np.isnan(scale[0])
     assert np.isnan(bias[0])
 
 
 def test_one_logit_for_all_leaves_the_scale_alone():
-    histogram, label_sums = summary(np.full(10, 0.7), np.r_[np.ones(3), np.zeros(7)], np.ones(10))
-    scale, bias = kernels.fit_correction(histogram, label_sums, "platt")
-    assert float(scale[0] * 0.7 + bias[0]) == pytest.approx(np.log(3 / 7), abs=1e-8)
+    summaries = summary(np.full(10, 0.7), np.r_[np.ones(3), np.zeros(7)], np.ones(10))
+    scale, bias = kernels.fit_correction(summaries, "platt")
+    assert float(scale[0] * 0.7 + bias[0]) == pytest.approx(np.log(3 / 7), abs=digits(1e-8))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(
         st.tuples(st.floats(-12, 12), st.sampled_from([0.0, 0.3, 1.0]), st.floats(0.1, 9)),
@@ -100,13 +102,15 @@ def test_one_logit_for_all_leaves_the_scale_alone():
 )
 def test_hostile_rows_are_no_worse_than_without_correction(rows):
     logits, labels, weights = np.array(rows).T
-    histogram, label_sums = summary(logits, labels, weights)
+    summaries = summary(logits, labels, weights)
     before = loss(1, 0, logits, labels, weights)
     for correction in ("bias", "temperature", "platt"):
-        scale, bias = kernels.fit_correction(histogram, label_sums, correction)
-        sums = kernels.affine_loss_sum(histogram, label_sums, scale, bias)
+        scale, bias = kernels.fit_correction(summaries, correction)
+        sums = kernels.log_loss_sum(summaries, bias, scale)
         received = float(sums[0]) / weights.sum()
-        assert np.isnan(received) or received <= before + 1e-7
+        assert np.isnan(received) or received <= before + digits(1e-7)
         if not np.isnan(received):
             expected = loss(float(scale[0]), float(bias[0]), logits, labels, weights)
-            assert received == pytest.approx(expected, abs=1e-6 * max(1, abs(float(scale[0]))))
+            # The documented bound, and what the fit leaves.
+            bound = 1.1e-9 * max(1, abs(float(scale[0]))) ** 5
+            assert received == pytest.approx(expected, abs=digits(1e-8) + bound)

@@ -1,15 +1,18 @@
 """Refusals of what no calibration can be fitted on."""
 
+import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_calibration.ops.data_checks import check_rows
 
 
 def test_rows_come_back_flat_in_float64():
     rows = check_rows(
-        tf.constant([[0.5], [-1.0]]), np.array([True, False]), [[2], [0]], both_classes=False
+        keras.ops.convert_to_tensor([[0.5], [-1.0]]),
+        np.array([True, False]),
+        [[2], [0]],
+        both_classes=False,
     )
     for received, expected in (
         (rows.logits, [0.5, -1]),

@@ -12,6 +12,7 @@ from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.log_loss import LogLoss
+from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.metrics.normalized_entropy import NormalizedEntropy
 from keras_calibration.metrics.rolling_calibrated_loss import RollingCalibratedLoss
 from keras_calibration.metrics.sparse_calibrated_categorical_log_loss import (
@@ -31,6 +32,7 @@ __all__ = [
     "FieldError",
     "FieldRCE",
     "LogLoss",
+    "LogitAUC",
     "NormalizedEntropy",
     "RollingCalibratedLoss",
     "SparseCalibratedCategoricalLogLoss",

@@ -1,6 +1,9 @@
 """AdditiveMetric: what all metrics of the package share, state that adds up."""
 
-from collections.abc import Iterable
+import functools
+import math
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -60,6 +63,40 @@ class AdditiveMetric(keras.metrics.Metric):
         for metric in metrics:
             for own, other in zip(self.variables, metric.variables, strict=True):
                 own.assign_add(ops.convert_to_tensor(other))
+
+
+def warns_of_nan(result: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A `result` method that says so where its value is NaN.
+
+    Inside a compiled step, where the value is not known yet, nothing is said: Keras calls `result`
+    once more at the end of every epoch and evaluation.
+
+    Args:
+        result: The method.
+
+    Returns:
+        A method that does the same and issues a `RuntimeWarning` where the value is NaN.
+    """
+
+    @functools.wraps(result)
+    def told(metric: Any) -> Any:
+        value = result(metric)
+        try:
+            is_nan = math.isnan(float(value))
+        except TypeError:  # what a tensor without a value yet raises, on every backend
+            is_nan = False
+        if is_nan:
+            warnings.warn(
+                f"The {metric.name} is NaN: the rows since `reset_state` do not tell it. Either "
+                "there are none of a weight above 0, or of one class only where both are needed, "
+                "or a label, weight or prediction is one that the documentation of "
+                f"{type(metric).__name__} rules out (most often logits without from_logits=True).",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return value
+
+    return told
 
 
 class RunningSum:

@@ -6,11 +6,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
-from keras_calibration.metrics.rows import flat_rows
+from keras_calibration.metrics.rows import aligned_rows, rows_or_nan
 from keras_calibration.ops.affine_correction import CORRECTIONS, cross_fitted_loss
-from keras_calibration.ops.compiled import compiled
-from keras_calibration.ops.logit_histogram import NUM_BINS, labelled_histogram
+from keras_calibration.ops.compiled import compiled, filled_up
+from keras_calibration.ops.folds import row_groups
+from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS, by_group, logit_moments
 from keras_calibration.ops.losses import logits_from_probabilities
 
 
@@ -35,12 +37,12 @@ class CalibratedLogLoss(CrossFittedMetric):
     Rows go to folds by a hash of their running number since `reset_state`, so that the result does
     not depend on the batch size, nor on a periodic order.
 
-    The state is a fixed-size histogram of logits and exact label sums, in float64 where the backend
-    has it. It adds up over batches, replicas and shards; the loss is right to 1e-8 (for logits
-    beyond ±16 to first order). The result is NaN where it cannot be told: no rows, labels of one
-    class only among the rows of a bias, a label outside [0, 1], a NaN prediction, a negative
-    weight, or probabilities outside [0, 1] (most often logits without `from_logits=True`). Labels
-    within [0, 1] may be soft.
+    The state is of a fixed size, 14 kB a fold: moments of the logits in 256 bins and exact label
+    sums, in float64 where the backend has it. It adds up over batches, replicas and shards; the
+    loss is right to 1e-8 (for logits beyond ±16 to first order). The result is NaN where it cannot
+    be told: no rows, labels of one class only among the rows of a bias, a label outside [0, 1], a
+    prediction that is NaN or infinite, a negative weight, or probabilities outside [0, 1] (most
+    often logits without `from_logits=True`). Labels within [0, 1] may be soft.
 
     Keras hands `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
@@ -89,9 +91,7 @@ class CalibratedLogLoss(CrossFittedMetric):
             )
         self.correction = correction
         self.from_logits = from_logits
-        self._histogram = self.add_sum((self.num_groups, NUM_BINS, 3), name="histogram")
-        # Σ w y, Σ w (1 - y) and Σ w y l of each group.
-        self._label_sums = self.add_sum((self.num_groups, 3), name="label_sums")
+        self._moments = self.add_sum((self.num_groups * NUM_BINS, NUM_COLUMNS), name="moments")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds rows.
@@ -101,14 +101,14 @@ class CalibratedLogLoss(CrossFittedMetric):
             y_pred: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
             sample_weight: Weights, not negative (n,) or (n, 1), or None.
         """
-        # In the precision of the probabilities themselves, float32 at least.
-        logits = y_pred if self.from_logits else logits_from_probabilities(y_pred)
-        labels, logits, weights = flat_rows(y_true, logits, sample_weight, self.dtype)
-        group = self.next_groups(ops.shape(logits)[0])
-        histogram, label_sums = labelled_histogram(labels, logits, weights, group, self.num_groups)
-        self._histogram.add(histogram)
-        self._label_sums.add(label_sums)
+        rows = aligned_rows(y_true, y_pred, sample_weight)
+        first_row = self.count_rows(ops.shape(rows[0])[0])
+        sharing = (self.num_folds, self.bias_fraction, self.seed)
+        self._moments.add(
+            _compiled_moments(*filled_up(*rows), first_row, self.from_logits, sharing, self.dtype)
+        )
 
+    @warns_of_nan
     def result(self) -> Any:
         """The Calibrated Log Loss of all rows since `reset_state`, a scalar in nats."""
         return self._scored()[0]
@@ -132,8 +132,30 @@ class CalibratedLogLoss(CrossFittedMetric):
         }
 
     def _scored(self) -> tuple[Any, Any, Any]:
-        histogram, label_sums = self._histogram.value(), self._label_sums.value()
-        return _compiled_loss(histogram, label_sums, self.held_out, self.correction)
+        return _compiled_loss(self._moments.value(), self.held_out, self.correction)
 
 
-_compiled_loss = compiled(cross_fitted_loss)
+def _moments(
+    labels: Any,
+    predictions: Any,
+    weights: Any,
+    first_row: Any,
+    from_logits: bool,
+    sharing: tuple[int, float | None, int],
+    dtype: str,
+) -> Any:
+    # In the precision of the probabilities themselves, float32 at least.
+    logits = predictions if from_logits else logits_from_probabilities(predictions)
+    labels, logits, weights = rows_or_nan(labels, logits, weights, dtype)
+    row_number = first_row + ops.arange(ops.shape(labels)[0], dtype="int32")
+    num_folds, bias_fraction, _ = sharing
+    num_groups = num_folds if bias_fraction is None else 2
+    return logit_moments(labels, logits, weights, row_groups(row_number, *sharing), num_groups)
+
+
+def _loss(moments: Any, held_out: bool, correction: str) -> tuple[Any, Any, Any]:
+    return cross_fitted_loss(by_group(moments), held_out, correction)
+
+
+_compiled_moments = compiled(_moments)
+_compiled_loss = compiled(_loss)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 from keras_calibration.metrics.rows import real_rows
 from keras_calibration.ops.quadratic_loss import (
@@ -96,6 +97,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         group = self.next_groups(ops.shape(predictions)[0])
         self._sums.add(residual_sums(labels, predictions, weights, group, self.num_groups))
 
+    @warns_of_nan
     def result(self) -> Any:
         """The loss of all rows since `reset_state`, a scalar in squared units of the label."""
         sums = self.scored_sums(self._sums.value())

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.log_loss import LogLoss
 
@@ -67,6 +68,7 @@ class CalibrationGain(CalibratedLogLoss):
         super().update_state(y_true, y_pred, sample_weight)
         self._log_loss.update_state(y_true, y_pred, sample_weight)
 
+    @warns_of_nan
     def result(self) -> Any:
         """The calibration gain of all rows since `reset_state`, a scalar in nats."""
         return self._log_loss.result() - super().result()

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration.metrics.additive_metric import AdditiveMetric
+from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
 from keras_calibration.ops.mean_scores import calibration_ratio
 
@@ -66,6 +66,7 @@ class CalibrationRatio(AdditiveMetric):
         predictions = nan_outside_unit_interval(predictions)
         self._totals.add(ops.stack([ops.sum(weights * predictions), ops.sum(weights * labels)]))
 
+    @warns_of_nan
     def result(self) -> Any:
         """Predicted over observed for all rows since `reset_state`, a scalar without unit."""
         totals = self._totals.value()

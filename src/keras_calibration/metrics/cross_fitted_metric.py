@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_calibration.metrics.additive_metric import AdditiveMetric
-from keras_calibration.ops.folds import fitting_sums, hashed_uniform, scored_sums
+from keras_calibration.ops.folds import fitting_sums, row_groups, scored_sums
 
 
 class CrossFittedMetric(AdditiveMetric):
@@ -64,14 +64,16 @@ class CrossFittedMetric(AdditiveMetric):
         # It may wrap around: only the hash reads it.
         self._num_rows = self.add_variable((), "zeros", dtype="int32", name="num_rows")
 
+    def count_rows(self, num_rows: Any) -> Any:
+        """Counts the next rows; returns the running number of the first of them, an int32."""
+        first_row = ops.convert_to_tensor(self._num_rows) + 0
+        self._num_rows.assign_add(num_rows)
+        return first_row
+
     def next_groups(self, num_rows: Any) -> Any:
         """Groups of the next rows (num_rows,), int32 in [0, num_groups); counts these rows."""
-        row_number = ops.convert_to_tensor(self._num_rows) + ops.arange(num_rows, dtype="int32")
-        self._num_rows.assign_add(num_rows)
-        uniform = hashed_uniform(row_number, self.seed)
-        if self.bias_fraction is None:
-            return ops.cast(uniform * self.num_folds, "int32")
-        return ops.cast(uniform >= self.bias_fraction, "int32")
+        row_number = self.count_rows(num_rows) + ops.arange(num_rows, dtype="int32")
+        return row_groups(row_number, self.num_folds, self.bias_fraction, self.seed)
 
     @property
     def held_out(self) -> bool:

@@ -6,11 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration.metrics.additive_metric import AdditiveMetric
+from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
-from keras_calibration.ops.logit_histogram import BIN_WIDTH, NUM_BINS
 from keras_calibration.ops.losses import logits_from_probabilities
 from keras_calibration.ops.probability_bins import (
+    BIN_WIDTH,
+    NUM_BINS,
     bin_sums,
     equal_mass_groups,
     equal_width_bins,
@@ -120,6 +121,7 @@ class ExpectedCalibrationError(AdditiveMetric):
             bins, num_bins = equal_width_bins(probabilities, edges), self.num_bins
         self._sums.add(bin_sums(labels, probabilities, weights, bins, num_bins))
 
+    @warns_of_nan
     def result(self) -> Any:
         """Expected calibration error of all rows since `reset_state`, in units of probability."""
         sums = self._sums.value()

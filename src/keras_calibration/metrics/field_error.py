@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calibration.metrics.additive_metric import AdditiveMetric
+from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_ids, flat_rows, nan_outside_unit_interval
 from keras_calibration.ops.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration.ops.field_sums import crossed_ids, field_sums
@@ -102,6 +102,7 @@ class FieldError(AdditiveMetric):
         """
         raise NotImplementedError
 
+    @warns_of_nan
     def result(self) -> Any:
         """The error of all rows since `reset_state`, a scalar."""
         return self.error(self._sums.value())
@@ -176,7 +177,7 @@ class FieldError(AdditiveMetric):
                 "Argument `num_draws` must be a whole number of at least 2, for a standard "
                 f"deviation. Received: num_draws={num_draws!r}."
             )
-        sums = ops.convert_to_numpy(self._sums.value()).astype(np.float64)
+        sums = ops.convert_to_numpy(self._sums.value())
         if np.isnan(sums).any() or not sums[:, 2].any():
             return math.nan, math.nan
         sums = sums[sums[:, 2] > 0]

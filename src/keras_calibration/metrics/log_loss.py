@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration.metrics.additive_metric import AdditiveMetric
+from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows
 from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
 
@@ -61,6 +61,7 @@ class LogLoss(AdditiveMetric):
         losses = weights * log_loss_from_logits(labels, logits)
         self._sums.add(ops.stack([ops.sum(losses), ops.sum(weights)]))
 
+    @warns_of_nan
     def result(self) -> Any:
         """The mean log loss of all rows since `reset_state`, a scalar in nats."""
         sums = self._sums.value()

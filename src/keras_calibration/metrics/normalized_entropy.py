@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration.metrics.additive_metric import AdditiveMetric
+from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows
 from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
 from keras_calibration.ops.mean_scores import normalized_entropy
@@ -73,6 +73,7 @@ class NormalizedEntropy(AdditiveMetric):
         terms = (weights * losses, weights * labels, weights * (1 - labels))
         self._totals.add(ops.stack([ops.sum(term) for term in terms]))
 
+    @warns_of_nan
     def result(self) -> Any:
         """Normalized entropy of all rows since `reset_state`, a scalar without unit."""
         totals = self._totals.value()

@@ -32,8 +32,51 @@ def flat_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> 
         >>> print(labels.numpy(), predictions.numpy(), weights.numpy())
         [1. 0.] [0.5  0.25] [1. 1.]
     """
-    labels, predictions, weights = real_rows(labels, predictions, sample_weight, dtype)
-    return nan_outside_unit_interval(labels), predictions, weights
+    return rows_or_nan(*aligned_rows(labels, predictions, sample_weight), dtype)
+
+
+def rows_or_nan(labels: Any, predictions: Any, weights: Any, dtype: str) -> tuple[Any, Any, Any]:
+    """Aligned rows in one dtype, with NaN in place of bad labels and weights: see `flat_rows`.
+
+    Args:
+        labels: Labels (n,), any real or boolean dtype.
+        predictions: Predictions (n,), any float dtype.
+        weights: Weights (n,), any real dtype.
+        dtype: Dtype of the result.
+
+    Returns:
+        Labels (n,), predictions (n,), weights (n,).
+    """
+    labels, predictions, weights = (
+        ops.cast(rows, dtype) for rows in (labels, predictions, weights)
+    )
+    return nan_outside_unit_interval(labels), predictions, _nan_where_negative(weights)
+
+
+def aligned_rows(labels: Any, predictions: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """Labels, predictions and weights as flat tensors, each of its own dtype.
+
+    Args:
+        labels: Labels (n,) or (n, 1), any real or boolean dtype.
+        predictions: Probabilities or logits (n,) or (n, 1), any float dtype.
+        sample_weight: Weights (n,) or (n, 1), one number for all rows, or None for ones.
+
+    Returns:
+        Labels (n,), predictions (n,), weights (n,).
+
+    Raises:
+        ValueError: As for `flat_rows`.
+    """
+    predictions = ops.convert_to_tensor(predictions)
+    shape = tuple(predictions.shape)
+    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
+        raise ValueError(
+            f"Expected predictions of shape (n,) or (n, 1). Received: shape {shape}. A binary "
+            "metric takes one probability a row, a regression metric one prediction."
+        )
+    predictions = ops.reshape(predictions, (-1,))
+    labels = _aligned(labels, predictions, "labels")
+    return labels, predictions, _weights(sample_weight, predictions)
 
 
 def real_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> tuple[Any, ...]:
@@ -56,16 +99,9 @@ def real_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> 
         >>> print(labels.numpy())
         [  -7. 1000.]
     """
-    predictions = ops.convert_to_tensor(predictions)
-    shape = tuple(predictions.shape)
-    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
-        raise ValueError(
-            f"Expected predictions of shape (n,) or (n, 1). Received: shape {shape}. A binary "
-            "metric takes one probability a row, a regression metric one prediction."
-        )
-    predictions = ops.reshape(ops.cast(predictions, dtype), (-1,))
-    labels = _aligned(labels, predictions, "labels", dtype)
-    return labels, predictions, _weights(sample_weight, predictions, dtype)
+    rows = aligned_rows(labels, predictions, sample_weight)
+    labels, predictions, weights = (ops.cast(values, dtype) for values in rows)
+    return labels, predictions, _nan_where_negative(weights)
 
 
 def class_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> tuple[Any, ...]:
@@ -111,7 +147,8 @@ def class_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) ->
         )
     # Where the number of rows is not known yet, adding checks it.
     labels = distribution_or_nan(labels) + 0 * predictions
-    return labels, predictions, _weights(sample_weight, predictions[:, 0], dtype)
+    weights = ops.cast(_weights(sample_weight, predictions[:, 0]), dtype)
+    return labels, predictions, _nan_where_negative(weights)
 
 
 def distribution_or_nan(values: Any) -> Any:
@@ -176,26 +213,30 @@ def flat_ids(ids: Any, labels: Any, name: str) -> Any:
     return ids
 
 
-def _weights(sample_weight: Any, predictions: Any, dtype: str) -> Any:
-    """Weights (n,), with NaN in place of negative ones."""
+def _weights(sample_weight: Any, predictions: Any) -> Any:
+    """Weights (n,)."""
     if sample_weight is None:
         return ops.ones_like(predictions)
     sample_weight = ops.convert_to_tensor(sample_weight)
     if len(sample_weight.shape) == 0:
-        weights = ops.cast(sample_weight, dtype) * ops.ones_like(predictions)
-    else:
-        weights = _aligned(sample_weight, predictions, "sample weights", dtype)
+        return ops.broadcast_to(sample_weight, ops.shape(predictions))
+    return _aligned(sample_weight, predictions, "sample weights")
+
+
+def _nan_where_negative(weights: Any) -> Any:
     return ops.where(weights >= 0, weights, float("nan"))
 
 
-def _aligned(values: Any, predictions: Any, name: str, dtype: str) -> Any:
+def _aligned(values: Any, predictions: Any, name: str) -> Any:
     """`values` flat; (n,) against (n, 1) would otherwise broadcast to (n, n) without a word."""
-    values = ops.reshape(ops.cast(ops.convert_to_tensor(values), dtype), (-1,))
+    values = ops.reshape(ops.convert_to_tensor(values), (-1,))
     received, expected = values.shape[0], predictions.shape[0]
     if received is not None and expected is not None and received != expected:
         raise ValueError(
             f"Expected as many {name} as predictions. Received: {received} {name} and {expected} "
             "predictions."
         )
-    # Where the numbers are not known yet (a batch of any size), adding them checks them.
-    return values + 0 * predictions if received is None or expected is None else values
+    if received is not None and expected is not None:
+        return values
+    # Where the numbers are not known yet (a batch of any size), the reshape checks them.
+    return ops.reshape(values, ops.shape(predictions))

@@ -1,5 +1,6 @@
 """SparseCalibratedCategoricalLogLoss: CalibratedCategoricalLogLoss for class numbers as labels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -17,9 +18,13 @@ class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
 
     Args:
         num_folds: Number of folds, at least 1.
-        bias_fraction: Share of the rows that the temperature is fitted on, in (0, 1); None for
+        bias_fraction: Share of the rows that the correction is fitted on, in (0, 1); None for
             folds.
+        correction: What is fitted: `"temperature"`, or `"class_bias"`, a bias for each class.
         from_logits: Whether predictions are logits; prefer these where the model gives them.
+        num_classes: Number of classes K, at least 2; needed for `"class_bias"` only.
+        starting_bias: Biases that are added to the logits before any is fitted, K numbers, or None;
+            for `"class_bias"` only.
         seed: Seed of the hash that shares out the rows.
         name: Name of the metric and key of the logs.
         dtype: Dtype of the state and the result; float64 by default where the backend has it.
@@ -43,12 +48,25 @@ class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
         self,
         num_folds: int = 2,
         bias_fraction: float | None = None,
+        correction: str = "temperature",
         from_logits: bool = False,
+        num_classes: int | None = None,
+        starting_bias: Sequence[float] | None = None,
         seed: int = 0,
         name: str = "sparse_calibrated_categorical_log_loss",
         dtype: Any = None,
     ) -> None:
-        super().__init__(num_folds, bias_fraction, from_logits, seed, name=name, dtype=dtype)
+        super().__init__(
+            num_folds,
+            bias_fraction,
+            correction,
+            from_logits,
+            num_classes,
+            starting_bias,
+            seed,
+            name=name,
+            dtype=dtype,
+        )
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds rows.

@@ -1,11 +1,18 @@
 """The mathematics: plain functions on tensors, in `keras.ops`, that compile under XLA."""
 
-from keras_calibration.ops.affine_correction import affine_loss_sum, fit_correction
+from keras_calibration.ops.affine_correction import fit_correction
+from keras_calibration.ops.class_bias import (
+    best_class_bias,
+    class_bias_loss_sum,
+    class_bias_sums,
+)
 from keras_calibration.ops.class_temperature import (
     best_inverse_temperature,
     log_partition_sum,
+    temperature_summary,
     temperature_sums,
 )
+from keras_calibration.ops.click_histogram import ClickHistogram, click_histogram, quantile_edges
 from keras_calibration.ops.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration.ops.field_sums import (
     crossed_ids,
@@ -16,6 +23,8 @@ from keras_calibration.ops.field_sums import (
     without_positives,
 )
 from keras_calibration.ops.folds import hashed_uniform
+from keras_calibration.ops.histogram_auc import histogram_auc, label_histogram
+from keras_calibration.ops.ilps_fit import fit_ilps
 from keras_calibration.ops.knots import (
     balanced_knots,
     isotonic_projection,
@@ -23,11 +32,13 @@ from keras_calibration.ops.knots import (
     quantile_knots,
     sigmoid_knots,
 )
-from keras_calibration.ops.logit_histogram import (
+from keras_calibration.ops.logistic_fit import LogisticFit, fit_logistic, mean_log_loss
+from keras_calibration.ops.logit_moments import (
     bias_root,
-    labelled_histogram,
-    logit_histogram,
-    softplus_sum,
+    by_group,
+    label_sums,
+    log_loss_sum,
+    logit_moments,
 )
 from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
 from keras_calibration.ops.mean_scores import calibration_ratio, normalized_entropy
@@ -55,12 +66,18 @@ from keras_calibration.ops.quadratic_loss import (
 from keras_calibration.ops.rolling import earlier_period
 
 __all__ = [
-    "affine_loss_sum",
+    "ClickHistogram",
+    "LogisticFit",
     "balanced_knots",
+    "best_class_bias",
     "best_inverse_temperature",
     "bias_root",
     "bin_sums",
+    "by_group",
     "calibration_ratio",
+    "class_bias_loss_sum",
+    "class_bias_sums",
+    "click_histogram",
     "crossed_ids",
     "decrease_penalty",
     "drawn_field_sums",
@@ -73,29 +90,36 @@ __all__ = [
     "field_rce",
     "field_sums",
     "fit_correction",
+    "fit_ilps",
+    "fit_logistic",
     "hashed_uniform",
     "hat_basis",
+    "histogram_auc",
     "isotonic_projection",
     "jeffreys_interval",
     "known_ids",
-    "labelled_histogram",
+    "label_histogram",
+    "label_sums",
     "least_squares_line",
     "log_loss_from_logits",
+    "log_loss_sum",
     "log_partition_sum",
     "logit_bins",
-    "logit_histogram",
+    "logit_moments",
     "logits_from_probabilities",
+    "mean_log_loss",
     "mean_residual",
     "normalized_entropy",
     "numeric_knots",
     "piecewise_linear",
+    "quantile_edges",
     "quantile_knots",
     "residual_sums",
     "sigmoid_knots",
     "slope_change_penalty",
     "slopes",
-    "softplus_sum",
     "squared_error_sum",
+    "temperature_summary",
     "temperature_sums",
     "without_positives",
 ]

@@ -24,11 +24,42 @@ _LOG_LARGEST = 4 * float(np.log(2))
 INVERSE_TEMPERATURES = 2.0 ** (np.arange(-4 * _PER_OCTAVE, 4 * _PER_OCTAVE + 1) / _PER_OCTAVE)
 NUM_TEMPERATURES = len(INVERSE_TEMPERATURES)
 
-# So many β at a time: their exponentials of all logits are what the memory holds.
-_AT_ONCE = 7
+# Of the last octave, only its first β is one of the 49.
+_NUM_OCTAVES = 9
 # exp(β d) is 0 from far above this on, and the square of what is below would overflow in float32.
 _LOWEST_LOGIT = -1e15
 _NUM_NEWTON_STEPS = 6
+
+
+def temperature_summary(
+    labels: Any, logits: Any, weights: Any, group: Any, num_groups: int
+) -> tuple[Any, Any]:
+    """The temperature sums of each group and its label sums.
+
+    Args:
+        labels: One-hot or soft labels y (n, K), float.
+        logits: Logits (n, K), of the same dtype.
+        weights: Weights (n,), of the same dtype, not negative.
+        group: The group of each row (n,), int32 in [0, num_groups).
+        num_groups: Number of groups.
+
+    Returns:
+        What `temperature_sums` returns, and `Σ w` and `Σ w l_y`, l less the largest logit of its
+        row (num_groups, 2).
+
+    Example:
+        >>> rows = ops.array([[0.0, 1.0]]), ops.array([[2.0, -1.0]]), ops.ones(1)
+        >>> _, label_sums = temperature_summary(*rows, [0], 1)
+        >>> print(label_sums.numpy())
+        [[ 1. -3.]]
+    """
+    logits = logits - ops.max(logits, axis=-1, keepdims=True)
+    # Labels that sum to 1 only nearly count as often as they say, as in Keras' own loss.
+    label_weights = weights * ops.sum(labels, axis=-1)
+    sums = temperature_sums(logits, label_weights, group, num_groups)
+    label_rows = ops.stack([weights, weights * ops.sum(labels * logits, axis=-1)], axis=1)
+    group = ops.convert_to_tensor(group, "int32")
+    return sums, ops.segment_sum(label_rows, group, num_segments=num_groups)
 
 
 def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> Any:
@@ -55,18 +86,23 @@ def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> 
     one_hot = ops.one_hot(group, num_groups, axis=0, dtype=logits.dtype)
     weights_by_group = one_hot * weights[None, :]
 
-    def of_some(betas: Any) -> Any:
-        powers = ops.exp(betas[None, :, None] * bounded[:, None, :])
+    def add_octave(octave: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        powers, sums = state
         total = ops.sum(powers, axis=-1)
         mean = ops.einsum("njk,nk->nj", powers, bounded) / total
         variance = ops.einsum("njk,nk->nj", powers, square) / total - ops.square(mean)
         rows = ops.stack([ops.log(total), mean, variance], axis=-1)
-        sums = ops.matmul(weights_by_group, ops.reshape(rows, (-1, _AT_ONCE * 3)))
-        return ops.reshape(sums, (num_groups, _AT_ONCE, 3))
+        of_octave = ops.matmul(weights_by_group, ops.reshape(rows, (-1, _PER_OCTAVE * 3)))
+        of_octave = ops.reshape(of_octave, (num_groups, 1, _PER_OCTAVE, 3))
+        # exp(2 β l) is the square of exp(β l): exponentials are what costs most in float64. A loop,
+        # since XLA would compute the squares of earlier octaves anew for every later one.
+        return ops.square(powers), ops.slice_update(sums, (0, octave, 0, 0), of_octave)
 
-    betas = ops.convert_to_tensor(INVERSE_TEMPERATURES.reshape(-1, _AT_ONCE), logits.dtype)
-    parts = ops.map(of_some, betas)
-    return ops.reshape(ops.transpose(parts, (1, 0, 2, 3)), (num_groups, NUM_TEMPERATURES, 3))
+    lowest_octave = ops.convert_to_tensor(INVERSE_TEMPERATURES[:_PER_OCTAVE], logits.dtype)
+    powers = ops.exp(lowest_octave[:, None] * bounded[:, None, :])
+    empty = ops.zeros((num_groups, _NUM_OCTAVES, _PER_OCTAVE, 3), logits.dtype)
+    _, sums = ops.fori_loop(0, _NUM_OCTAVES, add_octave, (powers, empty))
+    return ops.reshape(sums, (num_groups, -1, 3))[:, :NUM_TEMPERATURES]
 
 
 def log_partition_sum(sums: Any, beta: Any) -> Any:

@@ -1,19 +1,23 @@
-"""XLA for a function of fixed shapes, whatever surrounds it."""
+"""XLA for a function of tensors, whatever surrounds it."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
+
+# Batches are filled up to a multiple of this: a last batch of any size is then nothing new to XLA,
+# which compiles once for every shape.
+_ROWS_TOGETHER = 512
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function under XLA, also where the model around it runs op by op.
 
-    Keras compiles models by XLA only on a GPU or when told to. What a metric computes from its
-    state at every step is a hundred small operations on arrays of one fixed shape: compiled, they
-    cost one. On the other backends, which compile the whole step, the function is returned as it
-    is.
+    Keras compiles models by XLA only on a GPU or when told to. What a metric computes at every step
+    is a hundred small operations: compiled, they cost one. On a backend other than TensorFlow and
+    JAX the function is returned as it is.
 
     Args:
         function: A function of tensors of fixed shapes, and of plain Python values.
@@ -22,18 +26,48 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         A function that takes and returns the same.
 
     Example:
-        >>> float(compiled(lambda x: 2 * x + 1)(3.0))
-        7.0
+        >>> float(compiled(lambda x: 2 * x + 1)(ops.ones(())))
+        3.0
     """
-    if keras.backend.backend() != "tensorflow":
-        return function
-    import tensorflow as tf
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
 
-    under_xla = tf.function(function, jit_compile=True, autograph=False)
+        under_xla = tf.function(function, jit_compile=True, autograph=False)
 
-    @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
-        # A Keras variable passes for a tensor everywhere but here.
-        return under_xla(*(tf.convert_to_tensor(a) if tf.is_tensor(a) else a for a in arguments))
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            # A Keras variable passes for a tensor everywhere but here.
+            return under_xla(
+                *(tf.convert_to_tensor(a) if tf.is_tensor(a) else a for a in arguments)
+            )
 
-    return call
+        return call
+    if keras.backend.backend() == "jax":
+        import jax
+
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            plain = (place for place, a in enumerate(arguments) if not ops.is_tensor(a))
+            return jax.jit(function, static_argnums=tuple(plain))(*arguments)
+
+        return call
+    return function
+
+
+def filled_up(*rows: Any) -> tuple[Any, ...]:
+    """Rows of zeros added to a batch, up to a multiple of 512: XLA compiles once for every shape.
+
+    For functions that sum over rows, of which those of weight 0 add nothing.
+
+    Args:
+        *rows: Tensors of the same number of rows (n,).
+
+    Returns:
+        Tensors of a multiple of 512 rows.
+
+    Example:
+        >>> [tensor.shape[0] for tensor in filled_up(ops.ones(3), ops.ones(3))]
+        [512, 512]
+    """
+    num_missing = -ops.shape(rows[0])[0] % _ROWS_TOGETHER
+    return tuple(ops.pad(tensor, [[0, num_missing]]) for tensor in rows)

@@ -17,7 +17,7 @@ class Rows:
     """
 
     logits: np.ndarray
-    labels: np.ndarray | None
+    labels: Any  # None where the caller asked for none
     weights: np.ndarray | None
 
 

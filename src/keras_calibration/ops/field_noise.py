@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-# Weights count as varying within a value when they add more than this to the squared mean weight.
-_ROUNDING = 1e-9
+# Weights count as varying within a value when they add more than this to the squared mean weight:
+# more than the rounding of their sums.
+_ROUNDING = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-9}
 
 
 def drawn_field_sums(sums: Any, num_draws: int, seed: int = 0) -> Iterator[np.ndarray]:
@@ -45,7 +46,9 @@ def drawn_field_sums(sums: Any, num_draws: int, seed: int = 0) -> Iterator[np.nd
         >>> [float(positives) for [[_, positives, _]] in drawn_field_sums(sums, 5)]
         [0.0, 2.0, 1.0, 2.0, 0.0]
     """
-    sums = np.asarray(sums, np.float64)
+    sums = np.asarray(sums)
+    rounding = _ROUNDING.get(sums.dtype, _ROUNDING[np.dtype(np.float64)])
+    sums = sums.astype(np.float64)
     if np.isnan(sums).any():
         raise ValueError(
             "Labels cannot be drawn from sums with NaN in them. Received: NaN, from a label or "
@@ -62,7 +65,7 @@ def drawn_field_sums(sums: Any, num_draws: int, seed: int = 0) -> Iterator[np.nd
     # What the weights add to the variance, for each positive. Where the likely rows are the light
     # ones, they can take from it instead: the deviation shrinks.
     added = (variance - weight**2 * count_variance) / mean
-    varies, shrinks = added > _ROUNDING * weight**2, added < -_ROUNDING * weight**2
+    varies, shrinks = added > rounding * weight**2, added < -rounding * weight**2
     spread = np.sqrt(variance[shrinks] / (weight**2 * count_variance)[shrinks])
     generator = np.random.default_rng(seed)
     for _ in range(num_draws):

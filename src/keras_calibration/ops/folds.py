@@ -34,6 +34,28 @@ def hashed_uniform(row_number: Any, seed: int) -> Any:
     return ops.cast(ops.right_shift(mixed, ops.cast(8, "uint32")), "float32") * 2.0**-24
 
 
+def row_groups(row_number: Any, num_folds: int, bias_fraction: float | None, seed: int) -> Any:
+    """The fold of each row; or, held out, 0 for a row to fit on and 1 for a row to score.
+
+    Args:
+        row_number: Running numbers (n,), int32.
+        num_folds: Number of folds.
+        bias_fraction: Share of the rows to fit on, in (0, 1); None for folds.
+        seed: As for `hashed_uniform`.
+
+    Returns:
+        Groups (n,), int32.
+
+    Example:
+        >>> print(row_groups(ops.arange(3), num_folds=4, bias_fraction=None, seed=0).numpy())
+        [0 1 0]
+    """
+    uniform = hashed_uniform(row_number, seed)
+    if bias_fraction is None:
+        return ops.cast(uniform * num_folds, "int32")
+    return ops.cast(uniform >= bias_fraction, "int32")
+
+
 def fitting_sums(sums: Any, held_out: bool) -> Any:
     """Sums over the rows that each correction is fitted on.
 

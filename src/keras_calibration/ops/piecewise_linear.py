@@ -13,6 +13,7 @@ def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = 
 
     Between knots, `η(l) = b_k + (l - a_k) (b_{k+1} - b_k) / (a_{k+1} - a_k)`. Outside them the end
     segments go on (`"linear"`), or the curve stays at its end values (`"constant"`). NaN gives NaN.
+    Values that do not fall give a curve that does not fall, to the last bit: rounding included.
 
     The gradient with respect to `values` is dense (not `IndexedSlices`): Keras' Adam, RMSprop and
     Adagrad take a wrong second moment from sparse gradients with repeated indices.
@@ -43,7 +44,12 @@ def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = 
     left, right = ops.take(knots, segment), ops.take(knots, segment + 1)
     left_value, right_value = ops.take(values, segment), ops.take(values, segment + 1)
     fraction = (logits - left) / (right - left)
-    return left_value + fraction * (right_value - left_value)
+    curve = left_value + fraction * (right_value - left_value)
+    # Rounding may carry a segment just past its ends, below or above its neighbours.
+    inside = ops.logical_and(fraction >= 0, fraction <= 1)
+    lower, upper = ops.minimum(left_value, right_value), ops.maximum(left_value, right_value)
+    curve = ops.where(ops.logical_and(inside, curve < lower), lower, curve)
+    return ops.where(ops.logical_and(inside, curve > upper), upper, curve)
 
 
 def _segment(logits: Any, knots: Any) -> Any:

@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calibration.ops.logit_histogram import BIN_WIDTH, NUM_BINS
+# Fine bins of logits. A width that is a power of two makes bin numbers exact in float32.
+NUM_BINS = 2048
+BIN_WIDTH = 1 / 64
 
 
 def bin_sums(labels: Any, probabilities: Any, weights: Any, bin_number: Any, num_bins: int) -> Any:
@@ -74,7 +76,7 @@ def equal_width_bins(probabilities: Any, edges: np.ndarray) -> Any:
 
 
 def logit_bins(logits: Any) -> Any:
-    """Bins of logits: 2048 of width 1/64 on [-16, 16), the outer ones open, as `logit_histogram`'s.
+    """Bins of logits: 2048 of width 1/64 on [-16, 16), the outer ones open.
 
     Args:
         logits: Logits (n,), float. NaN goes to bin 0.

@@ -1,0 +1,252 @@
+"""Exact logistic fits of a few parameters to a click histogram: Newton's method on the host."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_calibration.ops.click_histogram import Atoms, ClickHistogram
+
+# Steps of Newton's method, and halvings of one of them. The convex problems here take 5 to 30.
+_LARGEST_NUM_STEPS = 200
+_LARGEST_NUM_HALVINGS = 40
+# Nats a row that a further step could still gain: far below what rows in bins are right to.
+_TOLERANCE = 1e-15
+_CONVERGED = 1e-11
+
+# Scales of the logit that a fit may end at.
+SMALLEST_SCALE = 1e-6
+_LARGEST_SCALE = 64.0  # one logit within a bin: the bins tell no more
+
+
+@dataclass(frozen=True)
+class LogisticFit:
+    """The minimum of a penalised log loss.
+
+    Args:
+        parameters: θ (p,).
+        log_loss: Mean log loss at θ, in nats a row, without the prior.
+        num_iterations: Number of Newton steps.
+        converged: Whether no further step would gain 1e-11 nats a row.
+        leave_one_out: An estimate of the mean log loss on rows left out of the fit: the log loss
+            plus `tr(H⁻¹ G) / Σ w`, H the Hessian and G the sum of squared gradients of the rows.
+    """
+
+    parameters: np.ndarray
+    log_loss: float
+    num_iterations: int
+    converged: bool
+    leave_one_out: float
+
+
+def fit_logistic(
+    histogram: ClickHistogram,
+    design: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    start: Any,
+    lower: Any = -np.inf,
+    precision: Any = None,
+    centre: Any = 0.0,
+    offset: float = 0.0,
+) -> LogisticFit:
+    """`argmin_θ Σ w log loss(y, σ(η)) + ½ (θ - μ)ᵀ P (θ - μ)`, θ ≥ lower, `η = X θ + s l`.
+
+    Projected Newton steps: parameters at their bound that would leave it are held there, a step is
+    halved until the objective falls. The problem is convex and the result its only minimum.
+
+    Args:
+        histogram: The rows, of both classes.
+        design: Gives the rows X (m, p) at logits (m,) that lie in the bins of the given means (m,);
+            affine in the logits of one bin.
+        start: θ to start at (p,), at least `lower`.
+        lower: Lower bounds (p,).
+        precision: P (p, p), positive semidefinite; 0 by default.
+        centre: μ (p,).
+        offset: s, the slope of what is added to the curve as it is.
+
+    Returns:
+        The parameters and what is known about them.
+
+    Example:
+        >>> from keras_calibration.ops import click_histogram
+        >>> rows = click_histogram([0.0, 0.0, 0.0, 0.0], [1, 0, 0, 0])
+        >>> fit_logistic(rows, lambda logits, means: np.ones((len(logits), 1)), [0.0]).parameters
+        array([-1.09861229])
+
+    Reference:
+        Bertsekas (1982), *Projected Newton Methods for Optimization Problems with Simple
+        Constraints*. For `leave_one_out`: Takeuchi (1976).
+    """
+    atoms = histogram.atoms()
+    logits = np.concatenate([atoms.means - atoms.spreads, atoms.means + atoms.spreads])
+    bins = np.concatenate([atoms.means, atoms.means])
+    rows = design(logits, bins)
+    weights = 0.5 * np.concatenate([atoms.weights, atoms.weights])
+    total = atoms.weights.sum()
+    # The labels enter through this sum alone, exactly.
+    by_label = atoms.clicks @ design(atoms.click_means, atoms.means)
+    fixed_by_label = offset * (atoms.clicks @ atoms.click_means)
+    fixed = offset * logits
+    theta = np.array(start, np.float64)
+    lower = np.broadcast_to(np.asarray(lower, np.float64), theta.shape)
+    precision = np.zeros((len(theta), len(theta))) if precision is None else precision
+
+    def loss_sum(theta: np.ndarray) -> float:
+        softplus = weights @ np.logaddexp(0.0, rows @ theta + fixed)
+        return float(softplus - by_label @ theta - fixed_by_label)
+
+    def objective(theta: np.ndarray) -> float:
+        away = theta - centre
+        return loss_sum(theta) + 0.5 * float(away @ precision @ away)
+
+    value, gain, step_number = objective(theta), np.inf, 0
+    while True:
+        one = sigmoid(rows @ theta + fixed)
+        gradient = rows.T @ (weights * one) - by_label + precision @ (theta - centre)
+        hessian = rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
+        # A parameter at its bound stays there while it would leave it.
+        free = (theta > lower) | (gradient < 0)
+        step = np.zeros_like(theta)
+        step[free] = _solve(hessian[np.ix_(free, free)], gradient[free])
+        gain = float(gradient @ step / total)
+        if gain <= _TOLERANCE or step_number == _LARGEST_NUM_STEPS:
+            break
+        step_number += 1
+        for halvings in range(_LARGEST_NUM_HALVINGS):
+            candidate = np.maximum(theta - 0.5**halvings * step, lower)
+            candidate_value = objective(candidate)
+            if candidate_value < value:
+                break
+        else:
+            break  # rounding is all that is left
+        theta, value = candidate, candidate_value
+    log_loss = float(loss_sum(theta) / total)
+    spread = _gradient_spread(atoms, weights, rows, one)[np.ix_(free, free)]
+    effective = np.trace(_solve(hessian[np.ix_(free, free)], spread))
+    return LogisticFit(
+        theta, log_loss, step_number, bool(gain <= _CONVERGED), float(log_loss + effective / total)
+    )
+
+
+def check_scale(scale: float, taker: str) -> None:
+    """Says what is wrong with the data where the best scale of the logit is not in (1e-6, 64).
+
+    Args:
+        scale: The scale that a fit ended at.
+        taker: Whose fit it was, for the message.
+
+    Raises:
+        ValueError: If it is too large to be told.
+
+    Warns:
+        UserWarning: If it stands at the smallest allowed.
+    """
+    if scale <= SMALLEST_SCALE:
+        warnings.warn(
+            f"{taker}: the best scale of the logit is not above 0, the logits do not rank clicks "
+            f"before non-clicks. The scale is set to {SMALLEST_SCALE}, which keeps the ranking. "
+            "Check the labels' meaning and the order of the rows.",
+            stacklevel=5,
+        )
+    if not scale < _LARGEST_SCALE:
+        raise ValueError(
+            f"{taker} has no finite best scale here. Received: rows whose clicks and non-clicks a "
+            f"threshold on the logit separates, or all but (scale above {_LARGEST_SCALE:g}). Use "
+            "more rows, or ILPS or BiasCorrection, which such rows have an answer for."
+        )
+
+
+def mean_log_loss(histogram: ClickHistogram) -> float:
+    """The mean log loss of the uncalibrated probabilities σ(l).
+
+    Args:
+        histogram: The rows.
+
+    Returns:
+        Nats a row.
+
+    Example:
+        >>> from keras_calibration.ops import click_histogram
+        >>> round(mean_log_loss(click_histogram([0.0, 0.0], [0, 1])), 6)
+        0.693147
+    """
+    atoms = histogram.atoms()
+    softplus = np.logaddexp(0.0, atoms.means - atoms.spreads)
+    softplus += np.logaddexp(0.0, atoms.means + atoms.spreads)
+    labels = atoms.clicks @ atoms.click_means
+    return float((0.5 * atoms.weights @ softplus - labels) / atoms.weights.sum())
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """σ(l) in NumPy, without overflow.
+
+    Args:
+        logits: Logits, any shape.
+
+    Returns:
+        Probabilities of the same shape.
+    """
+    return 0.5 * (1.0 + np.tanh(0.5 * logits))
+
+
+def starting_scale(histogram: ClickHistogram, with_bias: bool = True) -> float:
+    """A scale at which few logits are saturated, to start a fit from: 1 unless they are very wide.
+
+    Args:
+        histogram: The rows.
+        with_bias: Whether a bias will move the logits.
+
+    Returns:
+        A scale in (0, 1].
+    """
+    atoms = histogram.atoms()
+    share = atoms.weights / atoms.weights.sum()
+    centre = share @ atoms.means if with_bias else 0.0
+    width = float(np.sqrt(share @ (atoms.means - centre) ** 2))
+    return 1.0 if width <= 4.0 else 4.0 / width
+
+
+def starting_bias(histogram: ClickHistogram, scale: float) -> float:
+    """The bias at which `σ(scale l + bias)` adds up to the labels, to 1e-3, to start a fit from.
+
+    Args:
+        histogram: The rows, of both classes.
+        scale: The scale of the logits.
+
+    Returns:
+        The bias.
+    """
+    atoms = histogram.atoms()
+    logits, share = scale * atoms.means, atoms.weights / atoms.weights.sum()
+    clicks, no_clicks = histogram.clicks, histogram.no_clicks
+    target, rate = clicks / (clicks + no_clicks), np.log(clicks) - np.log(no_clicks)
+    # At the ends every prediction is on one side of the click rate.
+    low, high = rate - logits.max(), rate - logits.min()
+    while high - low > 1e-3:
+        middle = 0.5 * (low + high)
+        above = share @ sigmoid(logits + middle) > target
+        low, high = (low, middle) if above else (middle, high)
+    return float(0.5 * (low + high))
+
+
+def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    if not len(matrix):
+        return np.zeros_like(right)
+    # Parameters of very different size, and directions that the rows say nothing about.
+    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))
+    scaled = matrix * scale[:, None] * scale
+    scaled[np.diag_indices_from(scaled)] += 1e-14
+    column = scale if right.ndim == 1 else scale[:, None]
+    return column * np.linalg.solve(scaled, column * right)
+
+
+def _gradient_spread(
+    atoms: Atoms, weights: np.ndarray, rows: np.ndarray, one: np.ndarray
+) -> np.ndarray:
+    """`Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows."""
+    rate = np.concatenate([atoms.clicks, atoms.clicks]) / np.concatenate(
+        [atoms.weights, atoms.weights]
+    )
+    squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
+    return rows.T @ (rows * squares[:, None])

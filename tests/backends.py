@@ -1,0 +1,96 @@
+"""What a test must know of the Keras backend that it runs on."""
+
+import keras
+import pytest
+
+from keras_calibration.metrics.additive_metric import accumulator_dtype
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+HAS_FLOAT64 = accumulator_dtype() == "float64"
+FLOATS = ["float32", "float64"] if HAS_FLOAT64 else ["float32"]
+# JAX without `jit` runs operation by operation, which nobody trains or evaluates with.
+JIT_COMPILE = [False, True] if ON_TENSORFLOW else [True]
+
+needs_float64 = pytest.mark.skipif(not HAS_FLOAT64, reason="The backend has no float64.")
+
+
+def digits(tolerance, of_float32=1e-5):
+    """The tolerance given, but never less than float32 can keep where there is no float64.
+
+    Args:
+        tolerance: What results in float64 must keep.
+        of_float32: What they must keep on a backend without float64.
+    """
+    return tolerance if HAS_FLOAT64 else max(tolerance, of_float32)
+
+
+def examples(number):
+    """Hypothesis' examples: fewer where every number of rows is compiled anew."""
+    return number if ON_TENSORFLOW else number // 4
+
+
+def dtype_of(values):
+    """The dtype that the backend gives an array: without x64, JAX has no 64-bit ones."""
+    return keras.backend.standardize_dtype(keras.ops.convert_to_tensor(values).dtype)
+
+
+def gradients(function, *arrays):
+    """The gradients of a function's sum by each of its arguments."""
+    if ON_TENSORFLOW:
+        import tensorflow as tf
+
+        tensors = [tf.convert_to_tensor(array) for array in arrays]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            total = tf.reduce_sum(function(*tensors))
+        return tape.gradient(total, tensors)
+    import jax
+
+    tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
+    return jax.grad(lambda *given: function(*given).sum(), tuple(range(len(tensors))))(*tensors)
+
+
+def gradients_by_weights(layer, inputs):
+    """The gradients of a layer's summed output by its trainable weights."""
+    layer(inputs)  # builds
+    weights = [weight.value for weight in layer.trainable_weights]
+    if ON_TENSORFLOW:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(layer(inputs))
+        return tape.gradient(total, weights)
+    import jax
+
+    fixed = [weight.value for weight in layer.non_trainable_variables]
+    return jax.grad(lambda given: layer.stateless_call(given, fixed, inputs)[0].sum())(weights)
+
+
+def compiled(function):
+    """The function under XLA."""
+    if ON_TENSORFLOW:
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=True)
+    import jax
+
+    return jax.jit(function)
+
+
+def update_step(metric, jit_compile):
+    """`metric.update_state` as a compiled training step calls it."""
+    if ON_TENSORFLOW:
+        import tensorflow as tf
+
+        return tf.function(metric.update_state, jit_compile=jit_compile)
+    import jax
+
+    step = metric.stateless_update_state
+    step = jax.jit(step) if jit_compile else step
+
+    def update(*rows):
+        state = step([variable.value for variable in metric.variables], *rows)
+        for variable, value in zip(metric.variables, state, strict=True):
+            variable.assign(value)
+
+    return update

@@ -1,0 +1,171 @@
+"""The one-pass summary of labelled logits, against sums over the rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration.ops.click_histogram import (
+    EDGES,
+    LARGEST_LOGIT,
+    NUM_BINS,
+    ClickHistogram,
+    click_histogram,
+    quantile_edges,
+)
+
+ANY_LOGITS = st.one_of(
+    st.floats(-20, 20, width=32),
+    st.floats(-1e5, 1e5, width=32),
+    st.sampled_from([0.0, -0.0, 16.0, -16.0, 1 / 64, -1 / 64, 1e38, -1e38, 1e-40]),
+)
+
+
+def rows(num_rows, seed=0, spread=3.0):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, spread, num_rows).astype(np.float32)
+    labels = (generator.random(num_rows) < 0.2).astype(np.float32)
+    weights = generator.choice([0.0, 0.5, 2.0], num_rows).astype(np.float32)
+    return logits, labels, weights
+
+
+def test_edges():
+    assert (np.diff(EDGES) > 0).all()
+    assert EDGES[0] == -LARGEST_LOGIT
+    np.testing.assert_array_equal(EDGES, -EDGES[::-1])
+    inner = np.diff(EDGES)[np.abs(EDGES[:-1]) < 15.9]
+    np.testing.assert_array_equal(inner, 1 / 64)
+    outer = EDGES[EDGES > 16]
+    assert (np.diff(outer) / outer[:-1]).max() < 1 / 128
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(ANY_LOGITS, st.sampled_from([0.0, 1.0, 0.3]), st.sampled_from([0.0, 1.0, 2.5])),
+        min_size=1,
+        max_size=30,
+    ),
+    st.sampled_from([np.float32, np.float64]),
+)
+def test_sums_are_those_of_the_rows(given_rows, dtype):
+    logits, labels, weights = (np.array(column, dtype) for column in zip(*given_rows, strict=True))
+    weights[0] = 1
+    histogram = click_histogram(logits, labels, weights)
+    assert histogram.num_rows == len(logits)
+    wide = np.clip(logits.astype(float), -LARGEST_LOGIT, LARGEST_LOGIT)
+    number = np.clip(np.searchsorted(EDGES, wide, side="right") - 1, 0, NUM_BINS - 1)
+    offset = wide - 0.5 * (EDGES[number] + EDGES[number + 1])
+    expected = np.zeros((2, NUM_BINS, 3))
+    for place in range(len(logits)):
+        powers = offset[place] ** np.arange(3)
+        click = float(labels[place])
+        expected[0, number[place]] += weights[place] * (1 - click) * powers
+        expected[1, number[place]] += weights[place] * click * powers
+    np.testing.assert_allclose(histogram.moments, expected, rtol=1e-6, atol=1e-6)
+    atoms = histogram.atoms()
+    assert (np.diff(atoms.means) >= 0).all()
+    total = (weights.astype(float) * wide).sum()
+    assert atoms.weights @ atoms.means == pytest.approx(total, rel=1e-6, abs=1e-5)
+    clicked = (weights.astype(float) * labels * wide).sum()
+    assert atoms.clicks @ atoms.click_means == pytest.approx(clicked, rel=1e-6, abs=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0, 1.7])
+@pytest.mark.parametrize("spread", [3.0, 60.0])
+def test_softplus_of_two_atoms_a_bin_is_that_of_the_rows(scale, spread):
+    logits, labels, weights = rows(100_000, spread=spread)
+    scale *= min(1.0, 10 / spread)
+    atoms = click_histogram(logits, labels, weights).atoms()
+    received = sum(
+        0.5 * atoms.weights @ np.logaddexp(0, scale * (atoms.means + sign * atoms.spreads) + 0.3)
+        for sign in (-1, 1)
+    )
+    expected = weights.astype(float) @ np.logaddexp(0, scale * logits.astype(float) + 0.3)
+    assert received / weights.sum() == pytest.approx(expected / weights.sum(), abs=2e-10)
+
+
+def test_many_chunks_weights_of_one_and_columns():
+    logits, labels, weights = rows(100_000)
+    whole = click_histogram(logits, labels)
+    ones = click_histogram(logits[:, None], labels[:, None], np.ones(len(logits)))
+    np.testing.assert_allclose(whole.moments, ones.moments, rtol=1e-12, atol=1e-12)
+    parts = [click_histogram(logits[p::3], labels[p::3], weights[p::3]) for p in range(3)]
+    merged = parts[0] + parts[1] + parts[2]
+    np.testing.assert_allclose(
+        merged.moments, click_histogram(logits, labels, weights).moments, rtol=1e-10, atol=1e-10
+    )
+    assert merged.num_rows == 100_000
+
+
+def test_input_is_left_as_it_was_and_may_have_any_dtype():
+    logits, labels, weights = rows(1000)
+    kept = logits.copy(), labels.copy(), weights.copy()
+    expected = click_histogram(logits, labels, weights)
+    for before, after in zip(kept, (logits, labels, weights), strict=True):
+        np.testing.assert_array_equal(before, after)
+    for kind in (bool, np.int8, np.float64):
+        received = click_histogram(logits, labels.astype(kind), weights)
+        np.testing.assert_array_equal(received.moments, expected.moments)
+    half = logits.astype(np.float16)
+    received = click_histogram(half, labels, weights)
+    expected = click_histogram(half.astype(np.float64), labels, weights)
+    np.testing.assert_array_equal(received.moments, expected.moments)
+
+
+def test_scaled_and_stored():
+    histogram = click_histogram(*rows(500, spread=20.0))
+    half = histogram.scaled(0.5)
+    assert half.clicks == pytest.approx(0.5 * histogram.clicks)
+    assert half.num_rows == 250
+    restored = ClickHistogram.from_arrays(**histogram.to_arrays())
+    np.testing.assert_array_equal(restored.moments, histogram.moments)
+    assert restored.num_rows == 500
+    assert restored.no_clicks == histogram.no_clicks
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+def test_quantile_edges_are_near_the_quantiles(balanced):
+    logits, labels, weights = (column.astype(float) for column in rows(50_000))
+    mass = weights.copy()
+    if balanced:
+        mass = weights * labels / (weights @ labels)
+        mass += weights * (1 - labels) / (weights @ (1 - labels))
+    order = np.argsort(logits)
+    cumulative = np.cumsum(mass[order])
+    expected = [
+        logits[order][np.searchsorted(cumulative, (k - 0.5) / 9 * cumulative[-1])]
+        for k in range(1, 10)
+    ]
+    received = quantile_edges(click_histogram(logits, labels, weights), 9, balanced)
+    np.testing.assert_allclose(received, expected, atol=1 / 64)
+    assert np.isin(received, EDGES).all()
+
+
+@pytest.mark.parametrize("place", [0.0, 5.013, 16.0, 300.0, -1e9, 1e9])
+def test_quantile_edges_of_ties_stay_apart(place):
+    histogram = click_histogram(np.full(50, place), np.arange(50) % 2)
+    knots = quantile_edges(histogram, 30)
+    assert np.isin(knots, EDGES).all()
+    assert (np.diff(knots.astype(np.float32)) > 0).all()
+
+
+def test_one_class_is_for_the_caller_to_refuse():
+    histogram = click_histogram([0.0, 1.0], [0, 0])
+    assert (histogram.clicks, histogram.no_clicks) == (0.0, 2.0)
+    histogram = click_histogram([0.0, 1.0], [1, 1])
+    assert (histogram.clicks, histogram.no_clicks) == (2.0, 0.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_row_is_named_wherever_it_is(bad):
+    logits, labels, weights = rows(100_000)
+    for column, message in ((logits, "Logits must be finite"), (weights, "weights must be finite")):
+        kept = column[77_777]
+        column[77_777] = bad
+        with pytest.raises(ValueError, match=f"{message}.*row 77777"):
+            click_histogram(logits, labels, weights)
+        column[77_777] = kept
+    labels[77_777] = bad
+    with pytest.raises(ValueError, match=r"Labels must be in \[0, 1\].*row 77777"):
+        click_histogram(logits, labels, weights)

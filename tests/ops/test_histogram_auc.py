@@ -1,0 +1,94 @@
+"""The AUC of a histogram of clicks and non-clicks."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends import digits
+from keras_calibration import ops as kernels
+
+
+def bins(logits):
+    """Bins of 1/64 on [-16, 16], the end ones open."""
+    return np.clip(np.floor(np.clip(logits, -1e6, 1e6) * 64) + 1024, 0, 2047).astype(int)
+
+
+def reference(labels, scores, weights):
+    """The share of pairs in the right order, pair by pair; ties count half."""
+    clicks, no_clicks = weights * labels, weights * (1 - labels)
+    order = 0.5 + 0.5 * np.sign(scores[:, None] - scores[None, :])
+    pairs = clicks.sum() * no_clicks.sum()
+    return clicks @ order @ no_clicks / pairs if pairs > 0 else np.nan
+
+
+def draw(num_rows=300):
+    rng = np.random.default_rng(0)
+    labels = rng.choice([0.0, 1.0, 0.3], num_rows)
+    return labels, rng.normal(0, 6, num_rows) + 2 * labels, rng.exponential(size=num_rows)
+
+
+def test_histogram_equals_the_reference(run, dtype, tolerance):
+    rows = [array.astype(dtype) for array in draw()]
+    labels, logits, weights = (array.astype(np.float64) for array in rows)
+    expected = np.zeros((2048, 2))
+    for label, number, weight in zip(labels, bins(logits), weights, strict=True):
+        expected[number] += weight * label, weight * (1 - label)
+    received = run(kernels.label_histogram, *rows, num_of_any_size=3)
+    np.testing.assert_allclose(received, expected, rtol=tolerance)
+
+
+def test_auc_equals_the_reference(run, dtype, tolerance):
+    rows = [array.astype(dtype) for array in draw()]
+    received = run(lambda *given: kernels.histogram_auc(kernels.label_histogram(*given)), *rows)
+    labels, logits, weights = (array.astype(np.float64) for array in rows)
+    expected = reference(labels, bins(logits), weights)
+    assert float(received) == pytest.approx(expected, rel=10 * tolerance)
+    assert float(received) == pytest.approx(reference(labels, logits, weights), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("logit", "number"),
+    [
+        (0.0, 1024),
+        (-1e-6, 1023),
+        (1 / 64, 1025),
+        (15.999, 2047),
+        (16.0, 2047),
+        (-16.0, 0),
+        (3e38, 2047),
+        (-3e38, 0),
+        (np.inf, 2047),
+        (-np.inf, 0),
+    ],
+)
+def test_edges_of_bins(run, dtype, logit, number):
+    row = np.array([logit], dtype)
+    histogram = np.asarray(run(kernels.label_histogram, np.ones_like(row), row, np.ones_like(row)))
+    assert histogram[number].tolist() == [1, 0]
+    assert histogram.sum() == 1
+
+
+def test_counts_may_be_huge(dtype):
+    histogram = np.zeros((2048, 2), dtype)
+    histogram[3], histogram[9] = (1e30, 3e30), (3e30, 1e30)
+    assert float(kernels.histogram_auc(histogram)) == pytest.approx(0.75, rel=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 1.0, 0.25]),
+            st.sampled_from([-np.inf, -40.0, -15.99, -1 / 64, 0.0, 0.001, 2.0, 16.0, 3e38, np.inf]),
+            st.sampled_from([0.0, 1.0, 3.5, 1e6]),
+        ),
+        min_size=1,
+        max_size=10,
+    )
+)
+def test_equals_the_reference_on_any_few_rows(rows):
+    labels, logits, weights = np.array(rows).T
+    received = kernels.histogram_auc(kernels.label_histogram(labels, logits, weights))
+    expected = reference(labels, bins(logits), weights)
+    assert float(received) == pytest.approx(expected, rel=digits(1e-9), abs=1e-9, nan_ok=True)

@@ -1,0 +1,293 @@
+"""The mergeable summary of labelled logits: log loss at any scale and bias, and the bias."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends import HAS_FLOAT64, digits, examples
+from keras_calibration import ops as kernels
+from keras_calibration.ops.logit_moments import softplus_derivatives
+
+NUM_BINS = 256
+CLICK_RATES = [1e-4, 0.01, 0.3, 0.5, 0.9, 0.999, 0.9999]
+
+
+def sigmoid(logits):
+    positive = np.exp(-np.abs(logits))
+    return np.where(logits >= 0, 1, positive) / (1 + positive)
+
+
+def summary_of(logits, labels=0.0, weights=None, group=None, num_groups=1):
+    weights = np.ones_like(logits) if weights is None else weights
+    labels = np.full_like(weights, labels) if np.isscalar(labels) else labels
+    group = np.zeros(len(logits), np.int32) if group is None else group
+    sums = kernels.logit_moments(labels, logits, weights, group, num_groups)
+    return keras.ops.convert_to_numpy(kernels.by_group(sums))
+
+
+def with_click_rates(logits, weights, click_rates):
+    """One summary for each click rate: soft labels, the same for all rows."""
+    return np.concatenate([summary_of(logits, rate, weights) for rate in click_rates])
+
+
+def reference_summary(labels, logits, weights, group, num_groups):
+    sums = np.zeros((num_groups, NUM_BINS, 7))
+    for label, logit, weight, row_group in zip(
+        *(rows.astype(float).tolist() for rows in (labels, logits, weights)), group, strict=True
+    ):
+        number = int(min(max(np.floor(logit * 8) + 128, 0), NUM_BINS - 1))
+        offset = logit - (number - 127.5) / 8
+        powers = [offset**power for power in range(1, 5)]
+        sums[row_group, number] += weight * np.array([1 - label, label, *powers, label * logit])
+    return sums
+
+
+def reference_root(logits, weights, rate):
+    """Bisection of the sum of predictions, a share of the rarer class at a time."""
+    low, high = -50 - logits.max(), 50 - logits.min()
+    clicks, no_clicks = rate * weights.sum(), (1 - rate) * weights.sum()
+    for _ in range(200):
+        middle = (low + high) / 2
+        excess = weights @ sigmoid(logits + middle) - clicks
+        if rate > 0.5:
+            excess = no_clicks - weights @ sigmoid(-logits - middle)
+        low, high = (low, middle) if excess > 0 else (middle, high)
+    return (low + high) / 2
+
+
+def some_logits(shape, num_rows=4000):
+    generator = np.random.default_rng(6)
+    return {
+        "one mode": generator.normal(-4, 1.5, num_rows),
+        "two modes": np.r_[
+            generator.normal(-9, 1, num_rows // 2), generator.normal(7, 1, num_rows // 2)
+        ],
+        "two far modes": np.r_[np.full(num_rows // 2, -15.0), np.full(num_rows // 2, 15.0)],
+        "constant": np.full(num_rows, 2.345),
+        "edges of bins": np.floor(generator.normal(-4, 1.5, num_rows) * 8) / 8
+        + generator.choice([0, 0.125 * (1 - 1e-9)], num_rows),
+        "wide": generator.uniform(-15.8, 15.8, num_rows),
+        "beyond the bins": generator.normal(0, 1e-3, num_rows) + 40,
+    }[shape]
+
+
+def test_summary_equals_the_reference(run, dtype, tolerance):
+    generator = np.random.default_rng(7)
+    edges = np.r_[0.0, -0.0, 1 / 8, -1 / 8, 15.99, -16.0, 1e-30, -1e-30]
+    logits = np.clip(np.r_[generator.normal(0, 4, 800), edges].astype(dtype), -16, 15.999)
+    labels = generator.choice([0, 0.3, 1], len(logits)).astype(dtype)
+    weights = generator.choice([0, 1, 0.5], len(logits)).astype(dtype)
+    group = generator.integers(0, 3, len(logits)).astype(np.int32)
+    received = run(
+        lambda *rows: kernels.logit_moments(*rows, num_groups=3),
+        labels,
+        logits,
+        weights,
+        group,
+        num_of_any_size=4,
+    )
+    received = keras.ops.convert_to_numpy(kernels.by_group(received))
+    assert received.dtype == dtype
+    expected = reference_summary(labels, logits, weights, group, 3)
+    # Offsets are at most 1/16, weights and clicks of a bin some dozens.
+    scale = np.r_[1, 1, 16.0 ** -np.arange(1, 5), 16]
+    np.testing.assert_allclose(received / scale, expected / scale, rtol=tolerance, atol=tolerance)
+
+
+def test_summary_of_no_rows_is_zero(run):
+    empty = np.zeros(0, np.float32)
+    received = run(
+        lambda *rows: kernels.logit_moments(*rows, num_groups=2),
+        empty,
+        empty,
+        empty,
+        np.zeros(0, np.int32),
+        num_of_any_size=4,
+    )
+    np.testing.assert_array_equal(received, np.zeros((2 * NUM_BINS, 7)))
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(
+                st.floats(-20, 20, allow_subnormal=False),
+                st.sampled_from([0.0, -0.0, 1 / 8, -16.0, 16.0, 1e20, -1e30]),
+            ),
+            st.sampled_from([0.0, 1.0, 0.25]),
+            st.sampled_from([0.0, 1.0, 0.25, 7.0]),
+            st.integers(0, 1),
+        ),
+        max_size=30,
+    ),
+    st.lists(st.integers(0, 30), max_size=3),
+)
+def test_summary_of_the_whole_is_the_sum_over_chunks(rows, cuts):
+    logits, labels, weights = (
+        np.array([row[place] for row in rows], np.float64) for place in range(3)
+    )
+    group = np.array([row[3] for row in rows], np.int32)
+    whole = summary_of(logits, labels, weights, group, 2)
+    pieces = np.split(np.arange(len(rows)), sorted(min(cut, len(rows)) for cut in cuts))
+    chunks = [summary_of(logits[p], labels[p], weights[p], group[p], 2) for p in pieces]
+    np.testing.assert_allclose(
+        np.sum(chunks, axis=0), whole, rtol=digits(1e-12, 1e-6), atol=digits(1e-12)
+    )
+
+
+def test_label_sums_are_exact():
+    generator = np.random.default_rng(11)
+    logits = some_logits("one mode", 500)
+    labels, weights = generator.choice([0.0, 0.3, 1.0], 500), generator.choice([0, 1, 2.5], 500)
+    clicks, no_clicks, click_logits = kernels.label_sums(summary_of(logits, labels, weights))
+    received = [float(part[0]) for part in (clicks, no_clicks, click_logits)]
+    expected = [weights @ labels, weights @ (1 - labels), weights @ (labels * logits)]
+    np.testing.assert_allclose(received, expected, rtol=digits(1e-12))
+    assert float(kernels.label_sums(summary_of(logits, 1.0, weights))[1][0]) == 0
+
+
+@pytest.mark.parametrize("shape", ["two modes", "wide", "edges of bins"])
+@pytest.mark.parametrize("scale", [None, 0.5, 2.0])
+def test_log_loss_sum_is_right_at_any_bias_and_scale(run, dtype, shape, scale):
+    logits = some_logits(shape).astype(dtype)
+    generator = np.random.default_rng(8)
+    weights = generator.uniform(0, 2, len(logits)).astype(dtype)
+    labels = generator.choice([0, 0.3, 1], len(logits)).astype(dtype)
+    biases = np.array([-20, -3, 0, 0.01, 5, 20], dtype)
+    summary = np.repeat(summary_of(logits, labels, weights), len(biases), axis=0)
+    scales = [] if scale is None else [np.full_like(biases, scale)]
+    received = np.asarray(run(kernels.log_loss_sum, summary, biases, *scales), np.float64)
+    shifted = (scale or 1) * logits.astype(float)[:, None] + biases.astype(float)
+    losses = np.logaddexp(0, shifted) - labels.astype(float)[:, None] * shifted
+    expected = weights.astype(float) @ losses
+    if dtype == "float32":
+        np.testing.assert_allclose(received, expected, rtol=1e-5)
+    else:
+        # The documented bound grows with the fifth power of the scale.
+        bound = 1.1e-9 * (scale or 1) ** 5 + 1e-13
+        assert (np.abs(received - expected) <= bound * weights.sum()).all()
+
+
+def test_loss_of_rows_beyond_the_bins_is_right_to_first_order(run):
+    def loss(*logits):
+        return run(kernels.log_loss_sum, summary_of(np.float32(logits)), np.float32([0.5]))
+
+    np.testing.assert_allclose(loss(30, 40, -17), [30.5 + 40.5], rtol=1e-6)
+    np.testing.assert_allclose(loss(1e20), [1e20], rtol=1e-6)
+    np.testing.assert_array_equal(loss(-1e20), [0])
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "one mode",
+        "two modes",
+        "two far modes",
+        "constant",
+        "wide",
+        "edges of bins",
+        "beyond the bins",
+    ],
+)
+def test_bias_root_makes_predictions_add_up_to_labels(run, shape):
+    logits = some_logits(shape)
+    weights = np.random.default_rng(9).choice([0.0, 1.0, 2.5], len(logits))
+    bias = np.asarray(run(kernels.bias_root, with_click_rates(logits, weights, CLICK_RATES)))
+    total = weights.sum()
+    for received, rate in zip(bias, CLICK_RATES, strict=True):
+        np.testing.assert_allclose(
+            weights @ sigmoid(logits + received), rate * total, rtol=digits(1e-6, 1e-3)
+        )
+        np.testing.assert_allclose(
+            weights @ sigmoid(-logits - received), (1 - rate) * total, rtol=digits(1e-6, 1e-3)
+        )
+        if "far" not in shape:  # there, a whole range of biases does
+            expected = reference_root(logits, weights, rate)
+            np.testing.assert_allclose(received, expected, atol=digits(1e-6, 1e-3))
+
+
+def test_bias_root_in_float32(run):
+    logits = some_logits("one mode").astype(np.float32)
+    summary = with_click_rates(logits, np.ones_like(logits), CLICK_RATES)
+    bias = run(kernels.bias_root, summary)
+    assert bias.dtype == "float32"
+    for received, rate in zip(np.asarray(bias), CLICK_RATES, strict=True):
+        expected = reference_root(logits.astype(float), np.ones(len(logits)), rate)
+        # 1 - y has lost digits where nearly all are clicks.
+        precision = 1e-5 if rate < 0.99 else 1e-3
+        assert received == pytest.approx(expected, rel=precision, abs=precision)
+
+
+def test_bias_root_of_huge_logits_is_the_same_in_every_mode(run):
+    huge = (1e20, -1e30, 3e38)
+    summaries = [summary_of(np.float32([0, 1, 2, logit]), 0.5) for logit in huge]
+    bias = run(kernels.bias_root, np.concatenate(summaries))
+    rest = np.array([0.0, 1, 2])
+    expected = [reference_root(rest, np.ones(3), (2 - (logit > 0)) / 3) for logit in huge]
+    np.testing.assert_allclose(bias, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("label", [0.0, 0.5, 1.0])
+def test_a_logit_that_is_not_finite_makes_its_group_nan_and_no_other(run, dtype, bad, label):
+    logits = np.r_[some_logits("two modes", 1000), bad, 0.5].astype(dtype)
+    labels = np.r_[np.full(1000, 0.002), label, 0.4].astype(dtype)
+    group = np.r_[np.zeros(1000), 1, 1].astype(np.int32)
+    # Far from the start: stopping early would show. The last group is empty.
+    summary = summary_of(logits, labels, group=group, num_groups=3)
+    bias = np.asarray(run(kernels.bias_root, summary))
+    expected = reference_root(logits[:1000].astype(float), np.ones(1000), 0.002)
+    assert bias[0] == pytest.approx(expected, rel=1e-5 if dtype == "float64" else 1e-4)
+    assert np.isnan(bias[1:]).all()
+    sums = np.asarray(run(kernels.log_loss_sum, summary, np.zeros(3, dtype)))
+    rows = logits[:1000].astype(float)
+    np.testing.assert_allclose(sums[0], (np.logaddexp(0, rows) - 0.002 * rows).sum(), rtol=1e-5)
+    assert np.isnan(sums[1])
+    assert sums[2] == 0
+
+
+def test_bias_root_of_one_class_or_no_rows_is_nan(run, dtype):
+    logits = some_logits("one mode", 300).astype(dtype)
+    empty = np.zeros((1, NUM_BINS, 7), dtype)
+    summaries = np.concatenate([summary_of(logits, 0.0), summary_of(logits, 1.0), empty])
+    assert np.isnan(run(kernels.bias_root, summaries)).all()
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(-15.8, 15.8, allow_subnormal=False), st.sampled_from([0.0, 1.0, 0.1, 30.0])
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.floats(1e-4, 0.9999),
+)
+def test_bias_root_of_hostile_rows(rows, rate):
+    logits, weights = (np.array([row[place] for row in rows]) for place in range(2))
+    bias = float(kernels.bias_root(summary_of(logits, rate, weights))[0])
+    total = weights.sum()
+    if not total:
+        assert np.isnan(bias)
+        return
+    received = weights @ sigmoid(logits + bias), weights @ sigmoid(-logits - bias)
+    np.testing.assert_allclose(
+        received, (rate * total, (1 - rate) * total), rtol=digits(1e-6, 1e-3)
+    )
+
+
+@pytest.mark.skipif(not HAS_FLOAT64, reason="Differences need float64.")
+def test_softplus_derivatives_are_differences_of_one_another():
+    values = np.linspace(-30, 30, 241)
+    step = 1e-5
+    before, after = (softplus_derivatives(values + sign * step, 6) for sign in (-1, 1))
+    derivatives = softplus_derivatives(values, 6)
+    for order in range(1, 7):
+        slope = (np.asarray(after[order - 1]) - np.asarray(before[order - 1])) / (2 * step)
+        np.testing.assert_allclose(derivatives[order], slope, atol=1e-9)
+    # Nothing cancels in the tails.
+    np.testing.assert_allclose(derivatives[2], sigmoid(values) * sigmoid(-values), rtol=1e-13)
