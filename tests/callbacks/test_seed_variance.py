@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_calibration.callbacks import SeedVariance
+from keras_calibration.metrics import CalibratedLogLoss
 from keras_calibration.seeds import Ledger
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
@@ -83,6 +84,38 @@ def test_monitor_chooses_the_metrics(tmp_path):
         *(f"seed/val_loss_{statistic}" for statistic in ("count", "mean", "std", "min", "max")),
     ]
     assert list(Ledger(tmp_path).runs()[0]["metrics"]) == ["val_loss"]
+
+
+def test_the_calibrated_loss_brings_its_bias_and_the_std_reduction(tmp_path):
+    for seed in (1, 2, 3):
+        model = make_model(seed)
+        model.compile(loss="binary_crossentropy", metrics=[CalibratedLogLoss()])
+        callback = SeedVariance(tmp_path, "small", seed, verbose=0)
+        history = model.fit(
+            X, Y, epochs=2, verbose=0, validation_data=(X, Y), callbacks=[callback]
+        ).history
+    runs = Ledger(tmp_path).runs()
+    plain, calibrated = (
+        np.array([run["metrics"][name][-1] for run in runs])
+        for name in ("val_loss", "val_calibrated_log_loss")
+    )
+    expected = 1 - calibrated.std(ddof=1) / plain.std(ddof=1)
+    found = history["seed/val_calibrated_log_loss_std_reduction"]
+    np.testing.assert_allclose(found[-1], expected, rtol=1e-9)
+    # Of the held-out rows, which the metric saw last.
+    bias = runs[-1]["metrics"]["val_calibrated_log_loss_bias"]
+    assert len(bias) == 2
+    model.evaluate(X, Y, verbose=0)
+    metric = next(m for m in model.metrics[1].metrics if m.name == "calibrated_log_loss")
+    np.testing.assert_allclose(bias[-1], metric.bias.mean(), atol=1e-6)
+    assert "bias" not in "".join(name for name in history if not name.startswith("seed/"))
+
+
+def test_the_record_has_the_family_and_the_seeds_of_roles(tmp_path):
+    seeds = {"initialization": 5, "order": 0}
+    train(tmp_path, 5, epochs=1, family="towers", seeds=seeds, num_rows=64)
+    (run,) = Ledger(tmp_path).runs()
+    assert (run["family"], run["seeds"], run["num_rows"]) == ("towers", seeds, 64)
 
 
 def test_other_pipelines_are_left_out(tmp_path):

@@ -23,6 +23,10 @@ FINISHED = {
     "backend": "tensorflow",
     "versions": {"keras": "3.15.1", "torch": None},
     "configuration": {"layers": [8, 8], "lr": 0.1},
+    "family": "click models",
+    "seeds": {"initialization": 7, "order": 1},
+    "num_rows": 60_000,
+    "row_losses": None,
 }
 
 # Loads the file alone: a process that only writes need not wait for Keras.
@@ -65,6 +69,18 @@ def test_a_record_may_leave_out_what_is_not_known(tmp_path):
     Ledger(tmp_path).append(STARTED)
     (record,) = Ledger(tmp_path).runs()
     assert (record["epochs"], record["metrics"], record["configuration"]) == ([], {}, None)
+
+
+def test_a_record_from_before_the_later_fields_is_read(tmp_path):
+    run_id = Ledger(tmp_path).append(FINISHED)
+    path = tmp_path / f"{run_id}.json"
+    content = json.loads(path.read_text())
+    for name in ("family", "seeds", "num_rows", "row_losses"):
+        del content[name]
+    path.write_text(json.dumps(content))
+    (record,) = Ledger(tmp_path).runs()
+    assert (record["family"], record["seeds"], record["num_rows"]) == (None, {}, None)
+    assert record["metrics"] == FINISHED["metrics"]
 
 
 def test_reads_by_pipeline_and_status_in_the_order_of_time(tmp_path):
@@ -156,6 +172,11 @@ def test_finish_replaces_nothing_else(tmp_path):
         ({"versions": ["3.15"]}, "a dict from the package's name"),
         ({"configuration": {"at": {1, 2}}}, "configuration=.* which JSON cannot hold"),
         ({"configuration": [math.nan]}, "configuration=.* which JSON cannot hold"),
+        ({"family": 3}, "family=3; expected a string or None"),
+        ({"seeds": {"weights": 3}}, "seeds=.*; expected a dict from one of .*'initialization'"),
+        ({"seeds": {"order": 0.5}}, "seeds=.*; expected a dict from one of"),
+        ({"num_rows": -1}, "num_rows=-1; expected a number of rows or None"),
+        ({"row_losses": [0.1]}, "row_losses=.*; expected what `Ledger.write_row_losses` returns"),
         ({"metric": {}}, r"take away \['metric'\]"),
     ],
 )

@@ -5,13 +5,15 @@ import importlib.metadata
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import keras
 
+from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.seeds.ledger import Ledger, validate_record
+from keras_calibration.seeds.metric_names import BIAS_SUFFIX, loss_partners
 from keras_calibration.seeds.statistics import summarize
 
 _PREFIX = "seed/"
@@ -31,6 +33,9 @@ class SeedVariance(keras.callbacks.Callback):
       for each seed, the number m, the mean x̄, the sample standard deviation
       √(Σ (xᵢ − x̄)² / (m − 1)) and the range; NaN where not defined, so the standard deviation of
       the first seed;
+    - `seed/{calibrated loss}_std_reduction`: 1 − s_calibrated / s_plain, the share of the spread
+      that calibration takes away, over the runs with both losses, as `val_calibrated_log_loss` and
+      `val_loss`;
     - `seed/count`: the seeds that reached this epoch, this run's included;
     - `seed/num_diverged`: those of them with a monitored value that is NaN or infinite there. Such
       a value enters no statistic.
@@ -46,7 +51,8 @@ class SeedVariance(keras.callbacks.Callback):
     `"diverged"` where a monitored value was not finite. Keras calls no callback when training dies
     by an exception, Ctrl-C or kill -9: such a run stays `"started"` and is counted, as unfinished,
     in what is printed. A record has the metrics of each epoch, the configuration, the versions of
-    the packages and a SHA-256 of the initial weights.
+    the packages and a SHA-256 of the initial weights. The bias that `CalibratedLogLoss` fitted is
+    recorded, and shown over the seeds, as a metric `{name}_bias`.
 
     **What counts as a seed.** The statistics are over the finished and the diverged runs that the
     ledger had when training began, and this one. A repeat of a seed is no new sample: of the runs
@@ -63,6 +69,10 @@ class SeedVariance(keras.callbacks.Callback):
         seed: int, the seed of this run.
         monitor: names of the metrics, as in the logs; `None` for every number there.
         configuration: any JSON value to be recorded with the run.
+        family: what the pipeline is a variant of; comparisons of few runs learn from its family.
+        seeds: role → int where roles have seeds of their own: `"initialization"`, `"order"`,
+            `"dropout"`, `"augmentation"`.
+        num_rows: number of held-out rows, to be recorded.
         verbose: 1 prints a table over the seeds when training ends, each run with its last value
             of each metric; 0 prints nothing.
 
@@ -103,6 +113,9 @@ class SeedVariance(keras.callbacks.Callback):
         monitor: Sequence[str] | None = None,
         configuration: Any = None,
         verbose: int = 1,
+        family: str | None = None,
+        seeds: Mapping[str, int] | None = None,
+        num_rows: int | None = None,
     ) -> None:
         super().__init__()
         if isinstance(monitor, str):
@@ -120,6 +133,9 @@ class SeedVariance(keras.callbacks.Callback):
                 "backend": keras.backend.backend(),
                 "versions": {package: _version(package) for package in _PACKAGES},
                 "configuration": configuration,
+                "family": family,
+                "seeds": {} if seeds is None else dict(seeds),
+                "num_rows": num_rows,
             }
         )
         self.monitor = None if monitor is None else list(monitor)
@@ -142,6 +158,7 @@ class SeedVariance(keras.callbacks.Callback):
         """Adds the statistics over the seeds at this epoch to `logs`."""
         logs = {} if logs is None else logs
         measured = self._monitored(logs)
+        measured |= self._fitted_biases(measured)
         if not self._epochs:
             self._warn_of_other_names(set(measured))
         for name in measured:
@@ -158,6 +175,10 @@ class SeedVariance(keras.callbacks.Callback):
             summary = _summarize_metric(name, rows)
             for statistic in _STATISTICS:
                 logs[f"{_PREFIX}{name}_{statistic}"] = float(summary[statistic])
+        for name in self._metrics:
+            plain, calibrated = loss_partners(name, self._metrics)
+            if name == calibrated and plain is not None:
+                logs[f"{_PREFIX}{name}_std_reduction"] = _std_reduction(plain, name, rows)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Records the whole run and prints the table over the seeds."""
@@ -192,6 +213,17 @@ class SeedVariance(keras.callbacks.Callback):
                 "validation_data for those that begin with 'val_', or leave `monitor` out."
             )
         return {name: available[name] for name in self.monitor if name in available}
+
+    def _fitted_biases(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """The biases of the calibrated losses, of the rows on which they were computed last."""
+        biases = {}
+        for metric in _flatten(self.model.metrics):
+            if isinstance(metric, CalibratedLogLoss):
+                held_out = f"val_{metric.name}"
+                name = held_out if held_out in measured else metric.name
+                if name in measured:
+                    biases[f"{name}{BIAS_SUFFIX}"] = float(metric.bias.mean())
+        return biases
 
     def _num_diverged(self, rows: list[dict[str, float]]) -> int:
         return sum(
@@ -264,6 +296,21 @@ def _last_values(metrics: dict[str, list[float | None]]) -> dict[str, float]:
 
 def _summarize_metric(name: str, rows: list[dict[str, float]]) -> dict[str, float]:
     return summarize([row[name] for row in rows if name in row])
+
+
+def _std_reduction(plain: str, calibrated: str, rows: list[dict[str, float]]) -> float:
+    pairs = [(row[plain], row[calibrated]) for row in rows if plain in row and calibrated in row]
+    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    plain_std, calibrated_std = (
+        summarize([pair[side] for pair in pairs])["std"] for side in (0, 1)
+    )
+    return 1 - calibrated_std / plain_std if plain_std else math.nan
+
+
+def _flatten(metrics: Sequence[Any]) -> list[Any]:
+    """The metrics, with those that Keras keeps inside another, as `compile` gathers them."""
+    inner = [getattr(metric, "metrics", None) or [metric] for metric in metrics]
+    return [metric for group in inner for metric in group]
 
 
 def _hash_weights(model: keras.Model) -> str | None:

@@ -12,6 +12,10 @@ from typing import Any
 
 SCHEMA_VERSION = 1
 STATUSES = ("started", "finished", "diverged")
+# What a seed can be given to, each apart.
+SEED_ROLES = ("initialization", "order", "dropout", "augmentation")
+# From here on the folder has an index; below, reading the files is as fast.
+_MIN_INDEXED = 500
 
 _REQUIRED = ("pipeline", "seed", "status")
 # What a record holds that does not say otherwise.
@@ -22,6 +26,10 @@ _OPTIONAL: dict[str, Any] = {
     "backend": None,
     "versions": {},
     "configuration": None,
+    "family": None,
+    "seeds": {},
+    "num_rows": None,
+    "row_losses": None,
 }
 
 
@@ -50,11 +58,21 @@ class Ledger:
     | `backend` | name of the Keras backend, or `None` |
     | `versions` | package name → version string, or `None` where it is not installed |
     | `configuration` | any JSON value: what else tells this run from others |
+    | `family` | what the pipeline is a variant of, a string, or `None`; its noise informs others |
+    | `seeds` | role → int, where roles have seeds of their own: `"initialization"`, `"order"`, |
+    | | `"dropout"`, `"augmentation"` |
+    | `num_rows` | number of rows evaluated, or `None` |
+    | `row_losses` | what `write_row_losses` returned for the held-out rows, or `None` |
     | `schema_version`, `run_id`, `created` | given by the ledger; `created` is ISO 8601 in UTC |
 
     Metrics may be NaN or infinite. JSON knows no such numbers, so the file has the strings `"NaN"`,
     `"Infinity"` and `"-Infinity"` in their place, and `runs` gives floats back. The name of a file
-    is its run id: the time in UTC, then a random number, so that the names sort by time.
+    is its run id: the time in UTC, then a random number, so that the names sort by time. Of the
+    correction that was fitted, the metrics may hold the bias and the calibration gain under names
+    of their own, as `val_calibrated_log_loss_bias` and `val_calibration_gain`.
+
+    A folder of many runs has a file `index.cache`, which reading makes and renews; it may be
+    deleted at any time. Losses of single rows lie in the folder `rows`.
 
     Args:
         path: the ledger's folder. It is made when the first run is appended; until then the ledger
@@ -161,12 +179,50 @@ class Ledger:
             raise ValueError(
                 f"Received status={status!r}; expected one of {STATUSES}; or None for all."
             )
-        records = [_read(path) for path in self._files()]
+        paths = self._files()
+        if len(paths) < _MIN_INDEXED:
+            records = [_read(path) for path in paths]
+        else:
+            # Imported when used: a process that only writes needs this file alone.
+            from keras_calibration.seeds.ledger_index import read_indexed
+
+            records = read_indexed(self.path, paths, _read)
         return [
             record
             for record in records
             if pipeline in (None, record["pipeline"]) and status in (None, record["status"])
         ]
+
+    def write_row_losses(self, losses: Any, row_ids: Any) -> dict[str, Any]:
+        """Stores the loss of each held-out row, durably, before the run's record refers to it.
+
+        Args:
+            losses: `(num_rows,)`, stored as float32.
+            row_ids: `(num_rows,)`, ints or strings that name the rows; only a hash is stored, by
+                which runs on the same rows in the same order know each other.
+
+        Returns:
+            What the record of the run has as `row_losses`.
+
+        Raises:
+            ValueError: the two are not one-dimensional and of one length.
+        """
+        from keras_calibration.seeds.row_losses import write_row_losses
+
+        return write_row_losses(self.path, losses, row_ids)
+
+    def read_row_losses(self, run: Mapping[str, Any]) -> Any:
+        """The losses of the held-out rows of a run, float32 `(num_rows,)`.
+
+        Args:
+            run: a record, as `runs` gives it.
+
+        Raises:
+            ValueError: the run has none, or their file is gone.
+        """
+        from keras_calibration.seeds.row_losses import read_row_losses
+
+        return read_row_losses(self.path, run)
 
     def __len__(self) -> int:
         return len(self._files())
@@ -217,6 +273,14 @@ def validate_record(record: Mapping[str, Any]) -> dict[str, Any]:
         >>> validate_record({"pipeline": "deepfm", "seed": 7, "status": "started"})["metrics"]
         {}
     """
+    record = _check_record(record)
+    # Copies, which at the same time show that JSON can hold them.
+    free = ("versions", "configuration", "row_losses")
+    return {**record, **{name: _plain_json(name, record[name]) for name in free}}
+
+
+def _check_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """As `validate_record`, of what comes from JSON and so need not be tried with it."""
     missing = [name for name in _REQUIRED if name not in record]
     unknown = [name for name in record if name not in (*_REQUIRED, *_OPTIONAL)]
     if missing or unknown:
@@ -233,13 +297,28 @@ def validate_record(record: Mapping[str, Any]) -> dict[str, Any]:
         "seed": int(record["seed"]),
         "epochs": [int(epoch) for epoch in record["epochs"]],
         "metrics": _plain_metrics(record["metrics"], len(record["epochs"])),
-        "versions": _plain_json("versions", record["versions"]),
-        "configuration": _plain_json("configuration", record["configuration"]),
+        "versions": dict(record["versions"]),
+        "seeds": {role: int(seed) for role, seed in record["seeds"].items()},
+        "num_rows": None if record["num_rows"] is None else int(record["num_rows"]),
     }
 
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_optional_string(value: object) -> bool:
+    return isinstance(value, str | None)
+
+
+def _is_optional_count(value: Any) -> bool:
+    return value is None or (_is_integer(value) and value >= 0)
+
+
+def _is_seeds(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        role in SEED_ROLES and _is_integer(seed) for role, seed in value.items()
+    )
 
 
 def _is_epochs(value: object) -> bool:
@@ -278,12 +357,12 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
         "pass an empty dict where nothing was measured",
     ),
     "initial_weights": (
-        lambda value: isinstance(value, str | None),
+        _is_optional_string,
         "a string or None",
         "pass a hash of the weights as text, for example its hexdigest()",
     ),
     "backend": (
-        lambda value: isinstance(value, str | None),
+        _is_optional_string,
         "a string or None",
         "pass keras.backend.backend()",
     ),
@@ -291,6 +370,22 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
         lambda value: isinstance(value, Mapping),
         "a dict from the package's name to its version",
         "pass an empty dict where they are not known",
+    ),
+    "family": (_is_optional_string, "a string or None", "name what the pipeline is a variant of"),
+    "seeds": (
+        _is_seeds,
+        f"a dict from one of {SEED_ROLES} to an int",
+        "leave out the roles that follow `seed`",
+    ),
+    "num_rows": (
+        _is_optional_count,
+        "a number of rows or None",
+        "pass the length of the held-out set",
+    ),
+    "row_losses": (
+        lambda value: value is None or (isinstance(value, Mapping) and "file" in value),
+        "what `Ledger.write_row_losses` returns, or None",
+        "store the losses first, then append the record",
     ),
 }
 
@@ -302,7 +397,8 @@ def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, lis
             not isinstance(name, str)
             or not isinstance(values, list)
             or len(values) != num_epochs
-            or not all(isinstance(value, Real | None) for value in values)
+            # The exact types first: this runs for every number of a ledger.
+            or not all(type(v) is float or v is None or isinstance(v, Real) for v in values)
         ):
             raise ValueError(
                 f"Received metrics[{name!r}]={values!r} with {num_epochs} epochs; expected a list "
@@ -355,7 +451,7 @@ def _decode(content: dict[str, Any]) -> dict[str, Any]:
         name: [float(value) if isinstance(value, str) else value for value in values]
         for name, values in content["metrics"].items()
     }
-    return {**header, **validate_record(content)}
+    return {**header, **_check_record(content)}
 
 
 def _sync_folder(path: Path) -> None:

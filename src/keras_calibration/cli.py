@@ -1,0 +1,223 @@
+"""The command `keras-calibration`: what a ledger holds, and whether a difference is real."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_calibration.report import write_report
+from keras_calibration.seeds.compare import compare
+from keras_calibration.seeds.ledger import Ledger
+from keras_calibration.seeds.pipeline_runs import gather_runs
+from keras_calibration.seeds.statistics import summarize
+from keras_calibration.seeds.tables import FORMATS, grid, shorten, terminal_safe
+
+DECIDED, UNDECIDED, ERROR = 0, 1, 2
+_MAX_NAME = 40
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: of the command line, without the program's name; `None` for those given to it.
+
+    Returns:
+        The exit code: 0 where the question is decided (and for every other command that succeeds),
+        1 where it is undecided or cannot be told, 2 for an error, which is said on stderr.
+
+    Example:
+        >>> main(["runs", "no-such-folder"])
+        2
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except (ValueError, OSError) as error:
+        print(f"keras-calibration: {error}", file=sys.stderr)
+        return ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="keras-calibration", description="Is the gain real, or is it seed noise?"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    runs = commands.add_parser("runs", help="the pipelines of a ledger and their runs")
+    runs.set_defaults(command=_runs)
+    show = commands.add_parser("show", help="one pipeline, or the record of one run")
+    show.set_defaults(command=_show)
+    comparison = commands.add_parser(
+        "compare",
+        help="is B better than A?",
+        description="Exit code: 0 decided, 1 undecided, 2 error.",
+    )
+    comparison.set_defaults(command=_compare)
+    report = commands.add_parser("report", help="comparisons as one HTML page")
+    report.set_defaults(command=_report)
+
+    for command in (runs, show, comparison, report):
+        command.add_argument("ledger", help="folder of the ledger")
+    show.add_argument("name", help="a pipeline, or the beginning of a run id")
+    comparison.add_argument("a", metavar="A", help="a pipeline")
+    comparison.add_argument("b", metavar="B", help="another")
+    report.add_argument("pipelines", nargs="*", help="the first is A to all others; default: all")
+    report.add_argument("--html", required=True, metavar="FILE", help="page to write")
+    for command in (comparison, report):
+        _add_plan(command)
+    form = comparison.add_mutually_exclusive_group()
+    for name in ("json", "markdown", "latex"):
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
+    for command in (runs, show):
+        command.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _add_plan(command: argparse.ArgumentParser) -> None:
+    """What `seeds.compare` may be told."""
+    command.add_argument("--metric", default="calibrated_log_loss", help="default: %(default)s")
+    command.add_argument(
+        "--epoch", type=_epoch, metavar="N|best|last", help="whose values to take; default: last"
+    )
+    command.add_argument("--delta", type=float, help="largest difference that does not matter")
+    command.add_argument("--confidence", type=float, default=0.95, help="default: %(default)s")
+    command.add_argument(
+        "--looks",
+        type=_looks,
+        default=1,
+        metavar="K|any",
+        help="looks at the growing ledger that the plan allows; default: 1",
+    )
+
+
+def _epoch(text: str) -> int | str | None:
+    return None if text == "last" else text if text == "best" else int(text)
+
+
+def _looks(text: str) -> int | None:
+    return None if text == "any" else int(text)
+
+
+def _plan(options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "metric": options.metric,
+        "epoch": options.epoch,
+        "delta": options.delta,
+        "confidence": options.confidence,
+        "num_looks": options.looks,
+    }
+
+
+def _open(options: argparse.Namespace) -> Ledger:
+    if not Path(options.ledger).is_dir():
+        raise ValueError(
+            f"Received the ledger {options.ledger!r}, which is no folder; expected one that "
+            "`SeedVariance` writes; check the path."
+        )
+    return Ledger(options.ledger)
+
+
+def _runs(options: argparse.Namespace) -> int:
+    by_pipeline: dict[str, list[Mapping[str, Any]]] = {}
+    for run in _open(options).runs():
+        by_pipeline.setdefault(run["pipeline"], []).append(run)
+    rows = [
+        {
+            "pipeline": pipeline,
+            **{
+                status: sum(run["status"] == status for run in runs)
+                for status in ("finished", "diverged", "started")
+            },
+            "seeds": len({run["seed"] for run in runs if run["status"] != "started"}),
+            "epochs": max(len(run["epochs"]) for run in runs),
+            "last": max(run["created"] for run in runs)[:16].replace("T", " "),
+        }
+        for pipeline, runs in by_pipeline.items()
+    ]
+    if options.json:
+        print(json.dumps(rows, indent=1))
+    elif not rows:
+        print("The ledger is empty.")
+    else:
+        header = [
+            "unfinished" if name == "started" else "last (UTC)" if name == "last" else name
+            for name in rows[0]
+        ]
+        cells = [[shorten(str(row["pipeline"]), _MAX_NAME), *_texts(row)[1:]] for row in rows]
+        print("\n".join(grid([header, *cells])))
+    return DECIDED
+
+
+def _show(options: argparse.Namespace) -> int:
+    runs = _open(options).runs()
+    mine = [run for run in runs if run["pipeline"] == options.name]
+    found = [run for run in runs if run["run_id"].startswith(options.name)]
+    if mine:
+        return _show_pipeline(options, mine)
+    if len(found) != 1:
+        raise ValueError(
+            f"Received {options.name!r}, which begins {len(found)} run ids and is no pipeline; "
+            "expected one of either; `keras-calibration runs` lists the pipelines."
+        )
+    # JSON knows no NaN: it is shown as text, as it is stored.
+    text = json.dumps(_strict(found[0]), indent=None if options.json else 1)
+    print(text)
+    return DECIDED
+
+
+def _show_pipeline(options: argparse.Namespace, runs: Sequence[Mapping[str, Any]]) -> int:
+    names = list(dict.fromkeys(name for run in runs for name in run["metrics"]))
+    summaries = {}
+    for name in names:
+        gathered = gather_runs(runs, options.name, [name])
+        summaries[name] = summarize([v for v in gathered.values[name] if v is not None])
+    if options.json:
+        print(json.dumps(_strict(summaries), indent=1))
+        return DECIDED
+    ended = sum(run["status"] == "finished" for run in runs)
+    print(f"{terminal_safe(options.name)}: {ended} of {len(runs)} runs finished; last values\n")
+    statistics = ("count", "mean", "std", "min", "max")
+    cells = [
+        [shorten(name, _MAX_NAME), *(f"{summaries[name][part]:.6g}" for part in statistics)]
+        for name in names
+    ]
+    print("\n".join(grid([["metric", *statistics], *cells])))
+    return DECIDED
+
+
+def _compare(options: argparse.Namespace) -> int:
+    comparison = compare(_open(options), options.a, options.b, **_plan(options))
+    if options.form == "json":
+        print(json.dumps(comparison.to_dict(), indent=1, allow_nan=False))
+    else:
+        print(FORMATS[options.form or "text"](comparison))
+    return DECIDED if comparison.verdict.decided else UNDECIDED
+
+
+def _report(options: argparse.Namespace) -> int:
+    ledger = _open(options)
+    write_report(ledger, options.html, options.pipelines or None, **_plan(options))
+    print(f"Wrote {options.html}")
+    return DECIDED
+
+
+def _texts(row: Mapping[str, Any]) -> list[str]:
+    return [str(value) for value in row.values()]
+
+
+def _strict(value: Any) -> Any:
+    """JSON values with what is not finite as text."""
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else str(value)
+    if isinstance(value, Mapping):
+        return {name: _strict(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_strict(part) for part in value]
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
