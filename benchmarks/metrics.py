@@ -187,7 +187,7 @@ def step_table() -> None:
         ("evaluate", True, 8192, 25),
     ):
         x = generator.integers(0, 1000, (batch_size * num_steps, 5)).astype("int32")
-        y = generator.integers(0, 2, len(x)).astype("float32")
+        y = generator.integers(0, 2, (len(x), 1)).astype("float32")
         calls = {}
         for name, metrics in sets.items():
             copies = [type(metric).from_config(metric.get_config()) for metric in metrics]

@@ -12,6 +12,7 @@ from keras_calibration import ops as ops
 from keras_calibration import plots as plots
 from keras_calibration import scoring as scoring
 from keras_calibration import seeds as seeds
+from keras_calibration.calibration import calibrate as calibrate
 from keras_calibration.export import export_savedmodel as export_savedmodel
 
 __version__ = "0.1.0.dev0"

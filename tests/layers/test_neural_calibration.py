@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from backends import JIT_COMPILE, dtype_of
 from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 
 
@@ -30,7 +31,7 @@ LOGITS = np.float32([-1.5, 0.25, 4])
 
 def head_model(head, features):
     inputs = {
-        name: keras.Input(values.shape[1:], dtype=values.dtype.name, name=name)
+        name: keras.Input(values.shape[1:], dtype=dtype_of(values), name=name)
         for name, values in features.items()
     }
     logits = keras.Input((), name="logits")
@@ -125,7 +126,7 @@ def test_config_round_trip():
     assert restored.field_network is None
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
 def test_trains(jit_compile, clicks):
     logits, labels = clicks
     features = {"site": np.arange(len(logits)) % 4}
@@ -175,3 +176,110 @@ def test_a_missing_feature_is_named():
     head = NeuralCalibration(ILPS(), FieldNetwork({"site": 3, "device": 2}))
     with pytest.raises(ValueError, match=r"without \['device'\]"):
         head(LOGITS, {"site": FEATURES["site"]})
+
+
+def segment_clicks(num_rows=3000, effect=1.5, seed=0):
+    """Rows whose base model predicts too much, and is wrong by a site's own offset."""
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, 1.5, num_rows)
+    site = generator.integers(0, 4, num_rows)
+    truth = 0.7 * logits - 0.3 + effect * np.array([-1, 0, 0, 1])[site]
+    labels = generator.random(num_rows) < 1 / (1 + np.exp(-truth))
+    return logits, {"site": site, "age": generator.normal(size=num_rows)}, labels.astype(float)
+
+
+def log_loss(head, logits, features, labels, weights=None):
+    calibrated = np.asarray(head(logits, features))[:, 0].astype(float)
+    return np.average(np.logaddexp(0, calibrated) - labels * calibrated, weights=weights)
+
+
+def some_head(**arguments):
+    return NeuralCalibration(ILPS(), FieldNetwork({"site": 4}, ("age",), seed=0), **arguments)
+
+
+@pytest.mark.parametrize("num_members", [1, 2])
+def test_fit_learns_segments(num_members, reload):
+    rows, held_out = segment_clicks(), segment_clicks(seed=1)
+    head = some_head(num_members=num_members)
+    weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], 3000)
+    summary = head.fit(*rows, weights, folds=2, max_epochs=12, learning_rate=5e-3)
+    assert summary.network_kept
+    assert len(summary.epochs) == 2
+    assert summary.cross_fitted_both < summary.cross_fitted_curve - 2 * summary.standard_error
+    assert "kept" in str(summary)
+    np.testing.assert_allclose(summary.log_loss_after, log_loss(head, *rows, weights), rtol=1e-5)
+    curve = ILPS()
+    before = curve.fit(rows[0], rows[2], weights)
+    np.testing.assert_array_equal(head.calibrator.get_values(), curve.get_values())
+    assert summary.log_loss_before == before.log_loss_before
+    assert log_loss(head, *held_out) < log_loss(NeuralCalibration(curve), *held_out) - 0.05
+    model = head_model(head, rows[1])
+    inputs = [np.float32(rows[0]), rows[1]]
+    restored = reload(model)
+    np.testing.assert_array_equal(
+        restored.predict(inputs, verbose=0), model.predict(inputs, verbose=0)
+    )
+
+
+def test_fit_leaves_out_what_does_not_help():
+    rows = segment_clicks(800, effect=0.0)
+    head = some_head(num_members=2)
+    summary = head.fit(*rows, max_epochs=2)
+    assert not summary.network_kept
+    curve = ILPS()
+    curve.fit(rows[0], rows[2])
+    np.testing.assert_array_equal(head(rows[0], rows[1])[:, 0], curve(rows[0]))
+
+
+def test_fit_of_few_clicks_is_the_curve():
+    logits, features, labels = segment_clicks(200)
+    labels[:] = np.arange(200) == 7
+    head = some_head()
+    summary = head.fit(logits, features, labels)
+    assert summary.epochs == ()
+    assert not summary.network_kept
+    assert np.isfinite(head(logits, features)).all()
+    # Trained before, it is 0 again.
+    for weight in head.field_network.trainable_weights:
+        weight.assign(keras.ops.ones_like(weight))
+    head.fit(logits, features, labels)
+    np.testing.assert_array_equal(head.field_network(features), np.zeros((200, 1)))
+
+
+def test_fit_is_repeatable_and_takes_any_network():
+    logits, features, labels = segment_clicks(600)
+    inputs = {"site": keras.Input((1,), name="site"), "age": keras.Input((1,), name="age")}
+    hidden = keras.layers.Concatenate()([inputs["site"], inputs["age"]])
+    dense = keras.layers.Dense(1, kernel_initializer="zeros", bias_initializer="ones")
+    network = keras.Model(inputs, dense(hidden))
+    columns = {name: np.float32(values)[:, None] for name, values in features.items()}
+    start, results = network.get_weights(), []
+    for _ in range(2):
+        network.set_weights(start)
+        head = NeuralCalibration(ILPS(), network)
+        summary = head.fit(logits, columns, labels, folds=2, max_epochs=20, learning_rate=0.1)
+        assert summary.network_kept
+        results.append(np.asarray(head(logits, columns)))
+    np.testing.assert_array_equal(*results)
+    # Of rows that it cannot learn from, it is left at 0.
+    head.fit(logits, columns, np.arange(600) == 3)
+    np.testing.assert_array_equal(network(columns), np.zeros((600, 1)))
+
+
+def test_fit_refuses():
+    head = some_head()
+    logits, features, labels = segment_clicks(60)
+    with pytest.raises(ValueError, match=r"without \['age'\]"):
+        head.fit(logits, {"site": features["site"]}, labels)
+    with pytest.raises(ValueError, match="59 rows of 'age'"):
+        head.fit(logits, {**features, "age": features["age"][:59]}, labels)
+    with pytest.raises(ValueError, match="direct fit"):
+        NeuralCalibration(keras.layers.Dense(1)).fit(logits, {}, labels)
+    with pytest.raises(ValueError, match="num_members=0"):
+        some_head(num_members=0)
+
+
+def test_configs_of_one_member_are_read():
+    config = some_head().get_config()
+    del config["num_members"]
+    assert NeuralCalibration.from_config(config).num_members == 1

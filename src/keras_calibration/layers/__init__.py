@@ -1,8 +1,41 @@
 """Keras layers that calibrate: from uncalibrated to calibrated logits."""
 
+from keras_calibration.layers.beta_calibration import BetaCalibration
+from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.class_calibrator import ClassCalibrator
+from keras_calibration.layers.class_temperature_scaling import ClassTemperatureScaling
+from keras_calibration.layers.field_bias import FieldBias
+from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.histogram_binning import HistogramBinning
 from keras_calibration.layers.ilps import ILPS
+from keras_calibration.layers.isotonic_regression import IsotonicRegression
 from keras_calibration.layers.neural_calibration import NeuralCalibration
+from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
+from keras_calibration.layers.platt_scaling import PlattScaling
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.temperature_scaling import TemperatureScaling
+from keras_calibration.layers.vector_scaling import VectorScaling
 
-__all__ = ["ILPS", "Calibrator", "FieldNetwork", "NeuralCalibration"]
+__all__ = [
+    "ILPS",
+    "BetaCalibration",
+    "BiasCorrection",
+    "Calibrator",
+    "ClassCalibrator",
+    "ClassTemperatureScaling",
+    "FieldBias",
+    "FieldILPS",
+    "FieldNetwork",
+    "FitSummary",
+    "HistogramBinning",
+    "IsotonicRegression",
+    "NeuralCalibration",
+    "NeuralFitSummary",
+    "PlattScaling",
+    "StreamingCalibrator",
+    "TemperatureScaling",
+    "VectorScaling",
+]

@@ -5,6 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.ops.data_checks import Rows, check_rows
+
 
 def calibration_dtype(dtype: Any) -> str:
     """The dtype that calibration is computed in: float64 where that is asked for, else float32.
@@ -52,12 +55,48 @@ def check_column(values: Any, taker: str, name: str) -> None:
         )
 
 
+def check_labels_given(labels: Any, taker: str) -> None:
+    """Refuses a direct fit without labels.
+
+    Args:
+        labels: What was passed.
+        taker: Who takes it, for the message.
+
+    Raises:
+        ValueError: If it is None.
+    """
+    if labels is None:
+        raise ValueError(
+            f"{taker} is fitted to labels. Received: labels=None. Pass one label in [0, 1] a row."
+        )
+
+
+def scaled_logits(logits: Any, scale: Any) -> Any:
+    """`a l` for a > 0, where an infinite logit stays infinite also if a has underflown to 0.
+
+    Args:
+        logits: Logits, any shape.
+        scale: a, a scalar tensor of the same dtype.
+
+    Returns:
+        A tensor of the shape of `logits`.
+
+    Example:
+        >>> print(scaled_logits(ops.array([2.0, float("inf")]), ops.array(0.0)).numpy())
+        [ 0. inf]
+    """
+    infinite = ops.isinf(logits)
+    # The product of what is not chosen must be finite too, or the gradient of the scale is NaN.
+    return ops.where(infinite, logits, ops.where(infinite, 0.0, logits) * scale)
+
+
 class Calibrator(keras.layers.Layer):
     """Base of the layers that map an uncalibrated logit to a calibrated one.
 
     A calibrator is called on logits of shape `(batch,)` or `(batch, 1)` and returns the same shape.
     A subclass writes `calibrate`, creates its weights in `build` (their shapes do not depend on the
-    input), and may take what it wants from data before training in `adapt`.
+    input), and may take what it wants from data before training in `adapt`. For the direct fit it
+    writes `fit_rows`.
 
     Args:
         dtype: Dtype or dtype policy; half precision is lifted to float32.
@@ -78,6 +117,38 @@ class Calibrator(keras.layers.Layer):
     def calibrate(self, logits: Any) -> Any:
         """The curve itself, on logits of any shape and of the layer's dtype."""
         raise NotImplementedError(f"{type(self).__name__} does not write `calibrate`.")
+
+    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> FitSummary:
+        """Fits the curve to labelled rows, directly and exactly: no optimizer, no epochs.
+
+        Deterministic. A fit starts afresh: it replaces whatever curve there was.
+
+        Args:
+            logits: Uncalibrated logits (n,) or (n, 1), finite.
+            labels: Labels in [0, 1] (n,) or (n, 1), of both classes.
+            sample_weight: Weights of the rows (n,) or (n, 1), not negative; ones by default.
+
+        Returns:
+            The log loss before and after, the number of steps, and whether they converged.
+
+        Raises:
+            ValueError: If there is no row, a logit is not finite, a label is outside [0, 1], all
+                labels are of one class, a weight is negative or all are 0, or numbers of rows
+                differ. The layer is then as it was.
+        """
+        check_labels_given(labels, type(self).__name__)
+        rows = check_rows(logits, labels, sample_weight, both_classes=True)
+        self.ensure_built()
+        return self.fit_rows(rows)
+
+    def fit_rows(self, rows: Rows) -> FitSummary:
+        """The direct fit to checked rows; assigns the weights once it has succeeded."""
+        raise NotImplementedError(f"{type(self).__name__} has no direct fit.")
+
+    def ensure_built(self) -> None:
+        """Creates the weights where no call has done so yet."""
+        if not self.built:
+            self.build((None, 1))
 
     def adapt(self, logits: Any, labels: Any = None, sample_weight: Any = None) -> None:
         """Takes from development data what is fixed before training; nothing by default.

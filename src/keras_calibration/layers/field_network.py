@@ -8,7 +8,13 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.layers.calibrator import calibration_dtype, check_column
-from keras_calibration.ops.field_sums import known_ids
+from keras_calibration.layers.field_ids import (
+    check_fields,
+    deserialize_fields,
+    ids_of_field,
+    serialize_fields,
+    vocabulary_size,
+)
 from keras_calibration.ops.knots import numeric_knots
 from keras_calibration.ops.piecewise_linear import hat_basis
 
@@ -32,7 +38,12 @@ class FieldNetwork(keras.layers.Layer):
         numeric: Names of real-valued columns; NaN is a missing value.
         embedding_dim: Size of each embedding.
         hidden_units: Units of the ReLU layers.
-        num_numeric_knots: Knots of each numeric column.
+        num_numeric_knots: Knots of each numeric column. Many, for a value that stands for something
+            of its own (a code, a limit) is one that few knots pass over.
+        num_coarse_knots: Knots of a second, coarse encoding of each numeric column, by ramps in
+            place of hats: what is learnt on one side of a knot holds on that side as a whole. 0
+            leaves it out.
+        dropout: Share of the hidden units that training leaves out at random, in [0, 1).
         regularization: L2 precision of the embeddings and hidden kernels, in units of summed log
             likelihood: `regularization/2 Σ θ² / n`. It has an effect once `adapt` has told the
             number of rows n.
@@ -64,9 +75,11 @@ class FieldNetwork(keras.layers.Layer):
         numeric: Sequence[str] = (),
         embedding_dim: int = 16,
         hidden_units: Sequence[int] = (64, 32),
-        num_numeric_knots: int = 16,
+        num_numeric_knots: int = 64,
         regularization: float = 1.0,
         seed: int | None = None,
+        num_coarse_knots: int = 16,
+        dropout: float = 0.25,
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
@@ -77,6 +90,8 @@ class FieldNetwork(keras.layers.Layer):
         self.num_numeric_knots = num_numeric_knots
         self.regularization = float(regularization)
         self.seed = seed
+        self.num_coarse_knots = num_coarse_knots
+        self.dropout = float(dropout)
         self._check_arguments()
         initializers = keras.random.SeedGenerator(seed)
         self._hidden = [
@@ -92,6 +107,8 @@ class FieldNetwork(keras.layers.Layer):
         self._output = keras.layers.Dense(
             1, kernel_initializer="zeros", dtype=self.dtype_policy, name="output"
         )
+        # A generator is state of the layer: none where nothing is left out.
+        self._dropout_seeds = keras.random.SeedGenerator(seed) if self.dropout else None
         self._embedding_initializer = keras.initializers.RandomUniform(seed=initializers)
 
     @property
@@ -109,15 +126,11 @@ class FieldNetwork(keras.layers.Layer):
         # Read once, in `build`: inside a compiled step the size of a lookup is a tensor.
         if self.built:
             return self._num_values[field]
-        vocabulary = self.fields[field]
-        return vocabulary if isinstance(vocabulary, int) else _vocabulary_size(vocabulary)
+        return vocabulary_size(self.fields[field])
 
     def field_ids(self, features: Mapping[str, Any], field: str) -> Any:
         """Ids (batch,) of a field, int32; `num_values(field)` is "other"."""
-        ids, vocabulary = features[field], self.fields[field]
-        if not isinstance(vocabulary, int):
-            ids = vocabulary(ids)
-        return known_ids(ops.reshape(ids, (-1,)), self.num_values(field))
+        return ids_of_field(features[field], self.fields[field], self.num_values(field))
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the embeddings, the knots and the layers."""
@@ -135,24 +148,33 @@ class FieldNetwork(keras.layers.Layer):
             initializer="zeros",
             trainable=False,
         )
+        if self.num_coarse_knots:
+            self._coarse_knots = self.add_weight(
+                name="coarse_knots",
+                shape=(len(self.numeric), self.num_coarse_knots),
+                initializer="zeros",
+                trainable=False,
+            )
         self._num_rows = self.add_weight(
             name="num_rows", shape=(), initializer="zeros", trainable=False
         )
         width = len(self.fields) * self.embedding_dim
-        width += len(self.numeric) * (self.num_numeric_knots + 1)
+        width += len(self.numeric) * (self.num_numeric_knots + self.num_coarse_knots + 1)
         for layer in (*self._hidden, self._output):
             layer.build((None, width))
             width = layer.units
         self.built = True
 
-    def call(self, features: Mapping[str, Any]) -> Any:
-        """g(x), logits (batch, 1)."""
+    def call(self, features: Mapping[str, Any], training: Any = None) -> Any:
+        """g(x), logits (batch, 1); `training` leaves out hidden units."""
         self._check_features(features, "reads the features")
         encoded = [self._embed(features)] if self.fields else []
         encoded += [self._encode(features[name], row) for row, name in enumerate(self.numeric)]
         hidden = ops.concatenate(encoded, axis=1)
         for layer in self._hidden:
             hidden = layer(hidden)
+            if training and self.dropout:
+                hidden = keras.random.dropout(hidden, self.dropout, seed=self._dropout_seeds)
         self._add_regularization()
         return self._output(hidden)
 
@@ -180,6 +202,8 @@ class FieldNetwork(keras.layers.Layer):
         numbers = [columns[name].astype(np.float64).reshape(-1) for name in self.numeric]
         if numbers:
             self._knots.assign([numeric_knots(c, self.num_numeric_knots) for c in numbers])
+        if numbers and self.num_coarse_knots:
+            self._coarse_knots.assign([numeric_knots(c, self.num_coarse_knots) for c in numbers])
         self._num_rows.assign(float(num_rows[self.feature_names[0]]))
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, int]:
@@ -188,31 +212,25 @@ class FieldNetwork(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
-        fields = {
-            name: vocabulary if isinstance(vocabulary, int) else _serialize_lookup(vocabulary)
-            for name, vocabulary in self.fields.items()
-        }
         return {
             **super().get_config(),
-            "fields": fields,
+            "fields": serialize_fields(self.fields),
             "numeric": list(self.numeric),
             "embedding_dim": self.embedding_dim,
             "hidden_units": list(self.hidden_units),
             "num_numeric_knots": self.num_numeric_knots,
             "regularization": self.regularization,
             "seed": self.seed,
+            "num_coarse_knots": self.num_coarse_knots,
+            "dropout": self.dropout,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "FieldNetwork":
         """The layer of a `get_config`."""
-        fields = {
-            name: vocabulary
-            if isinstance(vocabulary, int)
-            else keras.saving.deserialize_keras_object(vocabulary)
-            for name, vocabulary in config["fields"].items()
-        }
-        return cls(**{**config, "fields": fields})
+        # Networks were saved without the last two before there were any.
+        later = {"num_coarse_knots": 0, "dropout": 0.0}
+        return cls(**{**later, **config, "fields": deserialize_fields(config["fields"])})
 
     def _embed(self, features: Mapping[str, Any]) -> Any:
         """The embeddings of all fields, from one table, side by side (batch, fields · dim)."""
@@ -230,7 +248,12 @@ class FieldNetwork(keras.layers.Layer):
         values = ops.cast(ops.reshape(values, (-1,)), self.compute_dtype)
         missing = ops.cast(ops.isnan(values), self.compute_dtype)
         hats = hat_basis(values, ops.convert_to_tensor(self._knots)[row])
-        return ops.concatenate([hats, missing[:, None]], axis=1)
+        encoded = [hats, missing[:, None]]
+        if self.num_coarse_knots:
+            coarse = hat_basis(values, ops.convert_to_tensor(self._coarse_knots)[row])
+            # Hats summed from the right are ramps; the first is 1 where the value is present.
+            encoded.append(ops.flip(ops.cumsum(ops.flip(coarse, 1), axis=1), 1))
+        return ops.concatenate(encoded, axis=1)
 
     def _add_regularization(self) -> None:
         if self.regularization:
@@ -257,18 +280,12 @@ class FieldNetwork(keras.layers.Layer):
                 "FieldNetwork needs at least one field or numeric column. Received: fields={}, "
                 'numeric=(). Pass fields={"site_id": 5000}, for example.'
             )
-        for name, vocabulary in self.fields.items():
-            whole = isinstance(vocabulary, int) and vocabulary >= 1
-            lookup = isinstance(vocabulary, keras.layers.Layer)
-            if not (whole or lookup) or getattr(vocabulary, "output_mode", "int") != "int":
-                raise ValueError(
-                    f"Field {name!r} must have its number of ids (at least 1) or a Keras lookup "
-                    f'layer with output_mode="int". Received: {vocabulary!r}.'
-                )
+        check_fields(self.fields)
         sizes = {
             "embedding_dim": [self.embedding_dim],
             "hidden_units": self.hidden_units,
             "num_numeric_knots": [self.num_numeric_knots - 1],
+            "num_coarse_knots": [self.num_coarse_knots - 1 if self.num_coarse_knots else 1],
         }
         for name, numbers in sizes.items():
             if not all(isinstance(number, int) and number >= 1 for number in numbers):
@@ -276,24 +293,13 @@ class FieldNetwork(keras.layers.Layer):
                     f"Argument `{name}` must hold whole numbers of at least 1 (2 for knots). "
                     f"Received: {name}={getattr(self, name)!r}."
                 )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(
+                "Argument `dropout` must be in [0, 1), the share of hidden units to leave out. "
+                f"Received: dropout={self.dropout!r}."
+            )
         if not 0 <= self.regularization < float("inf"):
             raise ValueError(
                 "Argument `regularization` must be a finite number of at least 0. "
                 f"Received: regularization={self.regularization!r}."
             )
-
-
-def _vocabulary_size(lookup: Any) -> int:
-    size = getattr(lookup, "vocabulary_size", None)
-    return int(size()) if callable(size) else int(lookup.num_bins)
-
-
-def _serialize_lookup(lookup: Any) -> dict[str, Any]:
-    """The lookup with its vocabulary, which Keras leaves out of the config where it was adapted."""
-    serialized = keras.saving.serialize_keras_object(lookup)
-    if callable(getattr(lookup, "get_vocabulary", None)):
-        vocabulary = lookup.get_vocabulary(include_special_tokens=False)
-        serialized["config"]["vocabulary"] = [
-            entry if isinstance(entry, str) else int(entry) for entry in vocabulary
-        ]
-    return serialized

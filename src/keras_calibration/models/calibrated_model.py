@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.base_logits import BaseLogits, symbolic_input
@@ -44,6 +45,9 @@ class CalibratedModel(FieldMetricsModel):
             calibrator of the logit alone, `ILPS()` for example.
         base_output: `"probability"`, `"logit"`, or `"auto"`: told from the base's last layer.
         **kwargs: What every Keras model takes (`name`).
+
+    Attributes:
+        report: What `calibrate` found when it made the model, else None. It is not saved.
 
     Raises:
         ValueError: If the base model cannot be calibrated as it is, or the head reads a feature
@@ -104,6 +108,7 @@ class CalibratedModel(FieldMetricsModel):
         self.base = base
         self.head = head
         self.probability = probability
+        self.report: Any = None
 
     @property
     def base_model(self) -> keras.Model:
@@ -223,9 +228,9 @@ class CalibratedModel(FieldMetricsModel):
         """The ids (n,) of a field of the input, as the head counts them where it has the field."""
         is_cached = isinstance(x, Mapping) and set(x) == {_LOGIT, _FEATURES}
         features = x[_FEATURES] if is_cached else inputs_by_name(x, self.input)
-        network = getattr(self.head, "field_network", None)
-        if isinstance(network, FieldNetwork) and field in network.fields and field in features:
-            return network.field_ids(features, field)
+        reader = getattr(self.head, "field_network", self.head)
+        if isinstance(reader, FieldNetwork | FieldBias) and field in {*reader.fields} & {*features}:
+            return reader.field_ids(features, field)
         return super().field_ids(features, field)
 
     def get_config(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _SLOPE_PRECISION = 1e-3
 _BEND_PRECISION = 1.0
 # No curve rises less than this share of the one that it deviates from.
 _SMALLEST_SHARE = 0.01
-# By how much a pass raises the prior precision of a curve that would rise less.
+# By how much a pass raises the prior precision of the bends of a shared curve that rises less.
 _TIGHTENING = 4.0
 
 
@@ -151,9 +151,10 @@ def fit_field_curves(
     field each have their s. Everything goes as in `fit_field_offsets`, with blocks of K × K for
     diagonals.
 
-    No curve rises less than a hundredth of what it deviates from: the common one, of its mean
-    slope; the sum of a row's curves, of the common one. Where one would, the prior precision of its
-    slope and bends is raised until it does not. Each field has an equal part of the room.
+    No curve rises less than a hundredth of what it deviates from: the common one, of its slope; the
+    sum of a row's curves, of the common one, of whose slope each field may use an equal part. The
+    bends of a common curve that would rise less are shrunk more. A deviation that would fall more
+    is drawn towards its level (`within_room`), and all levels are then fitted again.
 
     Args:
         rows: Logits, labels of both classes and weights (or None) of n rows.
@@ -201,16 +202,22 @@ def fit_field_curves(
     )
     num_passes, converged = fit.run()
     values = basis @ fit.shared
+    inside = [within_room(offsets @ basis.T, values, len(ids)) for offsets in fit.offsets]
+    fit.offsets = [curves @ basis / len(knots) for curves in inside]
+    scales = fit.deviations[:, np.minimum(np.arange(3), len(knots) - 1)]
+    level, levels = fit.shared[0], [offsets[:, :1] for offsets in fit.offsets]
+    fit.hold_shapes()
+    num_more, converged_again = fit.run(learn_scales=False)
     return FieldCurves(
-        values=values,
-        # They are within their room but for rounding.
+        values=values + (fit.shared[0] - level),
         deviations=[
-            within_room(offsets[:-1] @ basis.T, values, len(ids)) for offsets in fit.offsets
+            (curves + (new - old))[:-1]
+            for curves, new, old in zip(inside, fit.offsets, levels, strict=True)
         ],
-        scales=fit.deviations[:, np.minimum(np.arange(3), len(knots) - 1)],
+        scales=scales,
         log_loss=fit.loss_sum() / fit.total,
-        num_iterations=num_passes,
-        converged=converged,
+        num_iterations=num_passes + num_more,
+        converged=converged and converged_again,
     )
 
 
@@ -308,16 +315,14 @@ class _Fit:
         # Level, slope and bends each have their standard deviation.
         self.group = np.minimum(np.arange(len(own)), 2)
         self.deviations = np.full((len(ids), self.group[-1] + 1), _STARTING_SCALE)
-        # Factors on the prior precisions, above 1 where a curve would otherwise fall.
-        self.tightness = [np.ones(offsets.shape) for offsets in self.offsets]
 
-    def run(self) -> tuple[int, bool]:
+    def run(self, learn_scales: bool = True) -> tuple[int, bool]:
         """Steps until nothing is gained; returns their number, and whether that was reached."""
         # The curve first, or its bias would pass for a spread of the offsets.
         for _ in range(_LARGEST_NUM_PASSES):
             if self.improve_curve() <= _CURVE_TOLERANCE:
                 break
-        settled, num_passes, gain = False, 0, 0.0
+        settled, num_passes, gain = not learn_scales, 0, 0.0
         while num_passes < _LARGEST_NUM_PASSES:
             num_passes += 1
             previous = self.deviations.copy()
@@ -346,7 +351,7 @@ class _Fit:
                 self._set_deviation(field, group, by_value, precision)
         shrinkage = self._shrinkage(field)
         by_value = by_value + shrinkage * offsets
-        precision = precision + shrinkage[:, :, None] * np.eye(len(self.own))
+        precision = precision + np.diag(shrinkage)
         # The Schur complement of the blocks.
         solved = np.linalg.solve(precision, np.concatenate([cross, by_value[:, :, None]], axis=2))
         reduction = np.tensordot(cross, solved, axes=((0, 1), (0, 1)))
@@ -357,20 +362,27 @@ class _Fit:
         return self._take_step(step, gain, field, offset_step)
 
     def tighten(self) -> bool:
-        """Raises the prior precision of every curve that rises too little; whether one did."""
+        """Shrinks the bends of a shared curve that rises too little; whether it did."""
         if self.slopes is None:
             return False
-        rise = self.slopes @ self.shared
-        least = _SMALLEST_SHARE * self.slopes[0, 1] * self.shared[1]
-        tightened = bool(np.any(rise < least))
-        if tightened:
+        rise, straight_rise = self.slopes @ self.shared, self.slopes[0, 1] * self.shared[1]
+        too_little = bool(np.any(rise < _SMALLEST_SHARE * straight_rise))
+        if too_little:
             self.ridge = np.r_[self.ridge[:2], _TIGHTENING * self.ridge[2:]]
-        room = (1 - _SMALLEST_SHARE) * np.maximum(rise, least) / len(self.ids)
-        for offsets, tightness in zip(self.offsets, self.tightness, strict=True):
-            falls = np.any(offsets @ self.slopes.T < -room, axis=1)
-            tightness[falls, 1:] *= _TIGHTENING
-            tightened = tightened or bool(falls.any())
-        return tightened
+        return too_little
+
+    def hold_shapes(self) -> None:
+        """From now on, only the levels move: the first function, a constant."""
+        level = self.functions[:1]
+        levels = self.shared[:1] @ level + sum(
+            offsets[ids, 0] for offsets, ids in zip(self.offsets, self.ids, strict=True)
+        )
+        self.fixed, self.slopes = self._curve() - levels, None
+        self.functions, self.own, self.group = level, self.own[:1], self.group[:1]
+        self.shared, self.centre = self.shared[:1], self.centre[:1]
+        self.ridge, self.lower = self.ridge[:1], self.lower[:1]
+        self.offsets = [offsets[:, :1] for offsets in self.offsets]
+        self.deviations = self.deviations[:, :1]
 
     def loss_sum(self) -> float:
         """The log loss, summed over the rows."""
@@ -411,8 +423,8 @@ class _Fit:
         return by_value, cross
 
     def _shrinkage(self, field: int) -> np.ndarray:
-        """Prior precisions of the offsets of a field (values, p)."""
-        return self.deviations[field, self.group] ** -2 * self.tightness[field]
+        """Prior precisions of the offsets of a field (p,)."""
+        return self.deviations[field, self.group] ** -2
 
     def _solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
         """A step on β; a parameter at its bound that would leave it stays there."""
@@ -425,7 +437,7 @@ class _Fit:
         """What a step on one field lowers: the other fields' priors do not change."""
         objective = self.loss_sum() + 0.5 * float(self.ridge @ (self.shared - self.centre) ** 2)
         if field is not None:
-            objective += 0.5 * float(np.sum(self._shrinkage(field) * self.offsets[field] ** 2))
+            objective += 0.5 * float(np.sum(self.offsets[field] ** 2 @ self._shrinkage(field)))
         return objective
 
     def _take_step(

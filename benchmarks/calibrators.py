@@ -1,0 +1,243 @@
+"""Every calibrator on the same base logits: `./dev run python benchmarks/calibrators.py`.
+
+For each binary table with a `base_logits.npz`, all methods are fitted on the development part and
+scored on the test part, beside the rivals of `peers.csv` (measured on exactly these logits). One
+table of figures for each data set; at the end, the losses of all and the wins against the targets:
+
+(a) what `calibrate` picks is never worse than raw or Platt by two paired standard errors;
+(b) lowest test log loss among methods that see the same columns on two thirds of the tables;
+(c) with all columns ahead of MCGrad on 7 tables, within 2 % of the best rival on 8.
+
+The data are looked for in $KERAS_CALIBRATION_DATA, else in ../shared/data. `--tables NAME ...`
+runs some of them.
+"""
+
+import argparse
+import csv
+import os
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from keras_calibration import calibrate
+from keras_calibration.datasets import read_data_folder
+from keras_calibration.layers import (
+    ILPS,
+    FieldBias,
+    FieldILPS,
+    PlattScaling,
+)
+from keras_calibration.metrics import FieldECE, FieldRCE
+
+ROOT = pathlib.Path(__file__).parents[1]
+# Columns of time that no `meta.json` names.
+ORDER_BY = {"diabetes_readmit_102k": "encounter_id"}
+REFERENCES = ("noise_floor", "oracle_platt_on_test")
+# By the columns that a method sees beside the logit: none, the field, or all.
+RIVALS = {
+    "logit": ("platt", "temperature", "isotonic", "histogram_20", "beta"),
+    "field": ("field_bias_platt", "mcgrad_field_only"),
+    "all": ("mcgrad", "logit_hashed_lr", "hgb_with_logit", "model2_epoch_on_dev"),
+}
+# What `calibrate` picks with these columns, from the development part alone.
+OURS = {"logit": "calibrate", "field": "calibrate, field", "all": "calibrate, all"}
+FIGURES = ("log_loss", "brier", "auc", "field_ece", "field_rce", "ratio", "seconds")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of development or test.
+
+    Args:
+        logits: Logits of the base model (n,).
+        labels: Labels (n,).
+        features: Feature name → array (n,).
+    """
+
+    logits: np.ndarray
+    labels: np.ndarray
+    features: Mapping[str, np.ndarray]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tables", nargs="*", help="names of the tables; all by default")
+    arguments = parser.parse_args()
+    data = pathlib.Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
+    peers = read_peers(data / "peers.csv")
+    results = {}
+    for name in arguments.tables or peers:
+        results[name] = measure(data / name, peers[name])
+        print_table(name, results[name])
+    print_summary(results)
+
+
+def read_peers(path: pathlib.Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """Table → method → figures, in the names used here."""
+    peers: dict[str, dict[str, dict[str, Any]]] = {}
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            names = ("log_loss", "brier", "auc", "field_ece", "field_rce")
+            figures = {name: float(row[name] or "nan") for name in names}
+            predicted, actual = (float(row[name] or "nan") for name in ("mean_p", "mean_y"))
+            figures |= {"ratio": predicted / actual, "seconds": float(row["fit_seconds"] or "nan")}
+            peers.setdefault(row["dataset"], {})[row["method"]] = {
+                **figures,
+                "of": row["field"],
+                "split": row["split"],
+            }
+    return peers
+
+
+def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Method → figures, the rivals' too."""
+    table = read_data_folder(folder, field=rivals["raw"]["of"], order_by=ORDER_BY.get(folder.name))
+    field = table.fields[0]
+    with np.load(folder / "base_logits.npz") as base:
+        parts = []
+        for name, short in (("development", "dev"), ("test", "test")):
+            features, labels = table.part(name)
+            if not np.array_equal(table.rows[table.parts[name]], base[f"{short}_row"]):
+                raise ValueError(f"The rows of {folder} and of its base_logits.npz differ.")
+            parts.append(Part(base[f"{short}_logit"].astype("float64"), labels, features))
+    development, test = parts
+    results = {name: dict(row) for name, row in rivals.items() if name != "raw"}
+    results["raw"] = score(test.logits, test, field, table.num_values[field])
+    for name, fit in methods(table, field, rivals["raw"]["split"] != "random").items():
+        start = time.perf_counter()
+        calibrated = fit(development)
+        seconds = time.perf_counter() - start
+        logits = np.asarray(calibrated(test), "float64").reshape(-1)
+        results[name] = score(logits, test, field, table.num_values[field], seconds)
+    return results
+
+
+def methods(
+    table: Any, field: str, is_ordered: bool
+) -> dict[str, Callable[[Part], Callable[[Part], Any]]]:
+    """Name → a function that fits on one part and returns what maps another to logits."""
+    one = {field: table.num_values[field]}
+
+    def of_logits(layer: Any) -> Callable[[Part], Callable[[Part], Any]]:
+        def fit(part: Part) -> Callable[[Part], Any]:
+            layer.fit(part.logits, part.labels)
+            return lambda test: layer(test.logits)
+
+        return fit
+
+    def of_features(head: Any) -> Callable[[Part], Callable[[Part], Any]]:
+        def fit(part: Part) -> Callable[[Part], Any]:
+            print(f"    {head.fit(part.logits, part.features, part.labels)}")
+            return lambda test: head(test.logits, test.features)
+
+        return fit
+
+    def of_calibrate(fields: Any, numeric: Any) -> Callable[[Part], Callable[[Part], Any]]:
+        def fit(part: Part) -> Callable[[Part], Any]:
+            model = calibrate(
+                model_of_its_logit(part),
+                {"base_logit": part.logits[:, None], **part.features},
+                part.labels,
+                fields=fields,
+                numeric=numeric,
+                # Where rows are in order of time, their folds are too.
+                folds="blocks" if is_ordered else 3,
+                verbose=0,
+            )
+            print(model.report)
+            return lambda test: model.head(test.logits[:, None], test.features)
+
+        return fit
+
+    return {
+        "PlattScaling": of_logits(PlattScaling()),
+        "ILPS": of_logits(ILPS(smoothness="auto")),
+        "FieldBias on ILPS": of_features(FieldBias(one, ILPS(smoothness="auto"))),
+        "FieldILPS on ILPS": of_features(FieldILPS(one, ILPS(smoothness="auto"))),
+        "calibrate": of_calibrate({}, ()),
+        "calibrate, field": of_calibrate(one, ()),
+        "calibrate, all": of_calibrate(table.num_values, table.numeric),
+    }
+
+
+def model_of_its_logit(part: Part) -> keras.Model:
+    """A base model that takes its own logit, and the features for the head."""
+    inputs = {"base_logit": keras.Input((1,), name="base_logit")}
+    for name, column in part.features.items():
+        inputs[name] = keras.Input((), name=name, dtype=str(column.dtype))
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["base_logit"]))
+
+
+def score(
+    logits: np.ndarray, test: Part, field: str, num_values: int, seconds: float = 0.0
+) -> dict[str, Any]:
+    """The figures of calibrated test logits."""
+    probabilities = 1 / (1 + np.exp(-logits))
+    ece, rce = FieldECE(num_values), FieldRCE(num_values)
+    for metric in (ece, rce):
+        metric.update_state(test.labels, probabilities, field=test.features[field])
+    losses = np.logaddexp(0, logits) - test.labels * logits
+    return {
+        "losses": losses,
+        "log_loss": float(losses.mean()),
+        "brier": float(np.mean((probabilities - test.labels) ** 2)),
+        "auc": float(roc_auc_score(test.labels, logits)),
+        "field_ece": float(ece.result()),
+        "field_rce": float(rce.result()),
+        "ratio": float(probabilities.mean() / test.labels.mean()),
+        "seconds": seconds,
+    }
+
+
+def print_table(name: str, results: Mapping[str, Any]) -> None:
+    print(f"\n{name}\n{'method':<26}" + "".join(f"{figure:>11}" for figure in FIGURES))
+    shown = [method for method in results if method not in REFERENCES]
+    for method in sorted(shown, key=lambda method: results[method]["log_loss"]):
+        row = results[method]
+        print(f"{method:<26}" + "".join(f"{row[figure]:>11.4f}" for figure in FIGURES))
+    floor = results["noise_floor"]
+    print(f"{'noise floor':<59}{floor['field_ece']:>11.4f}{floor['field_rce']:>11.4f}")
+
+
+def print_summary(results: Mapping[str, Mapping[str, Any]]) -> None:
+    print(f"\n{'table':<24}{'sees':>6}{'ours':>9}{'rivals':>9}  their best")
+    wins = dict.fromkeys(OURS, 0)
+    for name, rows in results.items():
+        for sees, method in OURS.items():
+            loss = rows[method]["log_loss"]
+            rival_loss, rival = min((rows[m]["log_loss"], m) for m in RIVALS[sees])
+            wins[sees] += loss < rival_loss
+            mark = "  (ahead)" if loss < rival_loss else ""
+            print(f"{name:<24}{sees:>6}{loss:>9.4f}{rival_loss:>9.4f}  {rival}{mark}")
+    total = len(results)
+    print(
+        "\n(a) test log loss of what `calibrate` picks, less raw and less Platt (standard error):"
+    )
+    for name, rows in results.items():
+        cells = []
+        for method in OURS.values():
+            for other in ("raw", "PlattScaling"):
+                change = rows[method]["losses"] - rows[other]["losses"]
+                mean, error = float(change.mean()), float(change.std() / np.sqrt(len(change)))
+                worse = " WORSE" if mean > 2 * error else ""
+                cells.append(f"{mean:+.4f} ({error:.4f}){worse}")
+        print(f"{name:<24}" + "  ".join(f"{cell:>16}" for cell in cells))
+    print(f"\n(b) lowest log loss among methods that see the same columns, of {total} tables:")
+    print("    " + ", ".join(f"{sees}: {number}" for sees, number in wins.items()))
+    head = {name: rows[OURS["all"]]["log_loss"] for name, rows in results.items()}
+    ahead = sum(head[name] < rows["mcgrad"]["log_loss"] for name, rows in results.items())
+    every = [method for methods in RIVALS.values() for method in methods] + ["raw"]
+    best = {name: min(rows[m]["log_loss"] for m in every) for name, rows in results.items()}
+    near = sum(head[name] <= 1.02 * best[name] for name in results)
+    print(f"(c) the head with all columns: ahead of MCGrad on {ahead}, within 2 % of the best row")
+    print(f"    on {near} of {total}.")
+
+
+if __name__ == "__main__":
+    main()

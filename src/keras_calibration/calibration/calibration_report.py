@@ -1,0 +1,137 @@
+"""CalibrationReport: what `calibrate` tried, what it chose and why."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_COLUMNS = (
+    ("method", 12),
+    ("log loss", 9),
+    ("change ± se", 19),
+    ("Brier", 8),
+    ("AUC", 7),
+    ("F-ECE", 7),
+    ("F-RCE", 7),
+    ("pred/obs", 9),
+    ("s", 6),
+)
+
+
+@dataclass(frozen=True)
+class CandidateScore:
+    """The cross-fitted figures of one calibration: every row scored by a fit that did not see it.
+
+    Args:
+        name: Name of the candidate.
+        log_loss: Mean log loss, in nats a row.
+        log_loss_change: That less the identity's.
+        log_loss_change_error: Standard error of the change, rows taken as independent.
+        brier: Mean squared error of the probabilities.
+        brier_change_error: Standard error of the change of the Brier score.
+        auc: Area under the ROC curve.
+        field_ece: Field name → Field-ECE.
+        field_rce: Field name → Field-RCE.
+        calibration_ratio: Predicted over observed clicks.
+        seconds: Time of all fits.
+    """
+
+    name: str
+    log_loss: float
+    log_loss_change: float
+    log_loss_change_error: float
+    brier: float
+    brier_change_error: float
+    auc: float
+    field_ece: dict[str, float]
+    field_rce: dict[str, float]
+    calibration_ratio: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CalibrationReport:
+    """The candidates' cross-fitted figures, the choice and the reason for it.
+
+    `print(report)` is a table, `report.to_dict()` plain values for a file. The field errors of a
+    perfect model are not 0: `noise_floor` says what chance alone gives with the chosen calibration.
+
+    Args:
+        num_rows: Number of rows of the development set.
+        num_folds: Number of folds.
+        scores: The figures of each candidate, the simplest first.
+        chosen: Name of the chosen candidate.
+        reason: Why it was chosen, a sentence.
+        noise_floor: Field name → mean and standard deviation of Field-ECE and of Field-RCE if the
+            chosen calibration's probabilities were right (4 numbers).
+        left_out: Name of each candidate that these rows did not allow → why.
+
+    Example:
+        >>> score = CandidateScore(
+        ...     "identity", 0.3, 0.0, 0.0, 0.09, 0.0, 0.7, {"site": 0.01}, {"site": 0.2}, 1.1, 0.0
+        ... )
+        >>> reason = "Nothing is better."
+        >>> report = CalibrationReport(100, 5, (score,), "identity", reason, {})
+        >>> report.before.log_loss == report.after.log_loss
+        True
+        >>> print(report)  # doctest: +NORMALIZE_WHITESPACE
+        method  log loss  change ± se     Brier      AUC  F-ECE  F-RCE pred/obs  s
+        * identity   0.30000  0.00000 ± 0.00000  0.09000 0.7000 0.0100 0.2000   1.1000  0.0
+        Cross-fitted on 100 rows in 5 folds; F-ECE and F-RCE by 'site'. Chosen: identity.
+        Nothing is better.
+    """
+
+    num_rows: int
+    num_folds: int
+    scores: tuple[CandidateScore, ...]
+    chosen: str
+    reason: str
+    noise_floor: dict[str, tuple[float, float, float, float]]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def before(self) -> CandidateScore:
+        """The figures of the model as it was."""
+        return self.scores[0]
+
+    @property
+    def after(self) -> CandidateScore:
+        """The figures of the chosen calibration."""
+        return next(score for score in self.scores if score.name == self.chosen)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain Python values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        shown = next(iter(self.before.field_ece), None)
+        lines = [" ".join(f"{title:>{width}}" for title, width in _COLUMNS)]
+        for score in self.scores:
+            mark = "* " if score.name == self.chosen else "  "
+            change = f"{score.log_loss_change:+.5f}" if score.log_loss_change else "0.00000"
+            cells = (
+                f"{mark}{score.name}",
+                f"{score.log_loss:.5f}",
+                f"{change} ± {score.log_loss_change_error:.5f}",
+                f"{score.brier:.5f}",
+                f"{score.auc:.4f}",
+                "-" if shown is None else f"{score.field_ece[shown]:.4f}",
+                "-" if shown is None else f"{score.field_rce[shown]:.4f}",
+                f"{score.calibration_ratio:.4f}",
+                f"{score.seconds:.1f}",
+            )
+            lines.append(
+                " ".join(f"{c:>{width}}" for c, (_, width) in zip(cells, _COLUMNS, strict=True))
+            )
+        by_field = "" if shown is None else f"; F-ECE and F-RCE by {shown!r}"
+        lines.append(
+            f"Cross-fitted on {self.num_rows:,} rows in {self.num_folds} folds{by_field}. "
+            f"Chosen: {self.chosen}."
+        )
+        lines.append(self.reason)
+        if shown in self.noise_floor:
+            ece, ece_deviation, rce, rce_deviation = self.noise_floor[shown]
+            lines.append(
+                f"Chance alone would give F-ECE {ece:.4f} ± {ece_deviation:.4f} and F-RCE "
+                f"{rce:.4f} ± {rce_deviation:.4f}."
+            )
+        lines += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
+        return "\n".join(lines)

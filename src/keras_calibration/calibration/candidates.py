@@ -1,0 +1,151 @@
+"""The calibrations that `calibrate` chooses among, the simplest first."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.beta_calibration import BetaCalibration
+from keras_calibration.layers.bias_correction import BiasCorrection
+from keras_calibration.layers.field_bias import FieldBias
+from keras_calibration.layers.field_ilps import FieldILPS
+from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.ilps import ILPS
+from keras_calibration.layers.neural_calibration import NeuralCalibration
+from keras_calibration.layers.platt_scaling import PlattScaling
+
+IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to calibrate.
+
+    Args:
+        name: Its name in `calibrate(method=…)` and in the report.
+        make_head: Makes a new, unfitted head, called as `head(logits, features)`.
+    """
+
+    name: str
+    make_head: Callable[[], keras.layers.Layer]
+
+
+def candidates(
+    fields: Mapping[str, Any], numeric: Sequence[str], num_folds: int, seed: int
+) -> list[Candidate]:
+    """What can be fitted to a logit and these features, ordered by how much it can bend.
+
+    `identity`; of the logit alone `bias`, `platt`, `beta`, `ilps`; with fields also `field_bias`
+    and `field_ilps`; with fields or numeric columns also `neural`.
+
+    Args:
+        fields: Field name → number of ids or lookup layer.
+        numeric: Names of numeric columns.
+        num_folds: Number of folds; the network has a member for each.
+        seed: Seed of the initial weights.
+
+    Returns:
+        The candidates, `identity` first.
+
+    Example:
+        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
+        ['identity', 'bias', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps', 'neural']
+    """
+
+    def curve() -> ILPS:
+        return ILPS(smoothness="auto", monotonic="strict")
+
+    # A bias that is never fitted is the identity.
+    of_logit = {
+        IDENTITY: BiasCorrection,
+        "bias": BiasCorrection,
+        "platt": PlattScaling,
+        "beta": BetaCalibration,
+        "ilps": curve,
+    }
+    found = [
+        Candidate(name, lambda make=make: NeuralCalibration(make()))  # type: ignore[misc]
+        for name, make in of_logit.items()
+    ]
+    if fields:
+        found.append(Candidate("field_bias", lambda: FieldBias(fields, curve())))
+        found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve())))
+    if fields or numeric:
+        found.append(
+            Candidate(
+                "neural",
+                lambda: NeuralCalibration(
+                    curve(), FieldNetwork(fields, numeric, seed=seed), num_members=num_folds
+                ),
+            )
+        )
+    return found
+
+
+def vocabularies(fields: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The number of ids, or a lookup layer, of each field.
+
+    Args:
+        fields: Field name → number of ids or lookup layer, taken as it is; or names of fields, of
+            which the columns tell: whole numbers count up to the largest, strings are looked up.
+        columns: Feature name → column (n,) or (n, 1).
+
+    Returns:
+        Field name → number of ids or `StringLookup` layer.
+
+    Raises:
+        ValueError: If a field is not among the columns, or holds real or negative numbers.
+
+    Example:
+        >>> vocabularies(["site"], {"site": np.array([0, 4, 2])})
+        {'site': 5}
+    """
+    names = [fields] if isinstance(fields, str) else list(fields)
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise ValueError(
+            f"Fields must be inputs of the model by name. Received: {missing}, which are not among "
+            f"{sorted(columns)}."
+        )
+    if isinstance(fields, Mapping):
+        return dict(fields)
+    return {name: _vocabulary(name, _flat(columns[name])) for name in names}
+
+
+def check_numeric(names: Sequence[str], columns: Mapping[str, Any]) -> None:
+    """Refuses numeric columns that are not there or hold no numbers.
+
+    Args:
+        names: Names of numeric columns.
+        columns: Feature name → column (n,) or (n, 1).
+
+    Raises:
+        ValueError: Naming them.
+    """
+    wrong = [n for n in names if n not in columns or _flat(columns[n]).dtype.kind not in "iubf"]
+    if wrong:
+        raise ValueError(
+            f"Numeric columns must be inputs of the model that hold numbers. Received: {wrong}, "
+            f"of the inputs {sorted(columns)}. Strings and ids belong in `fields`."
+        )
+
+
+def _vocabulary(name: str, column: np.ndarray) -> Any:
+    if column.dtype.kind in "OSU":
+        values = sorted({v.decode() if isinstance(v, bytes) else str(v) for v in column.tolist()})
+        return keras.layers.StringLookup(vocabulary=values)
+    if column.dtype.kind not in "iub" or column.min() < 0:
+        raise ValueError(
+            f"Field {name!r} must hold ids, whole numbers from 0 on, or strings. Received: "
+            f"{column.dtype} from {column.min()} on. Pass fields={{{name!r}: keras.layers."
+            "IntegerLookup(...)}, or name it in `numeric`."
+        )
+    return int(column.max()) + 1
+
+
+def _flat(column: Any) -> np.ndarray:
+    array = ops.convert_to_numpy(column) if ops.is_tensor(column) else np.asarray(column)
+    return array.reshape(-1)

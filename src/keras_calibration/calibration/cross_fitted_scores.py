@@ -1,0 +1,181 @@
+"""The figures of `calibrate`'s candidates, from cross-fitted logits, and the choice among them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calibration.calibration.calibration_report import CandidateScore
+from keras_calibration.metrics.field_ece import FieldECE
+from keras_calibration.metrics.field_rce import FieldRCE
+from keras_calibration.metrics.logit_auc import LogitAUC
+from keras_calibration.ops.data_checks import Rows
+
+_NUM_DRAWS = 100
+_SHARE_OF_GAIN = 0.01
+
+
+def check_both_classes_outside(fold: np.ndarray, rows: Rows) -> None:
+    """Refuses folds without which the rows are of one class only.
+
+    Args:
+        fold: The fold of each row, 0, 1 … (n,).
+        rows: The rows.
+
+    Raises:
+        ValueError: Naming the fold.
+    """
+    weights = np.ones(len(fold)) if rows.weights is None else rows.weights
+    clicks, no_clicks = (
+        np.bincount(fold, weights * labels) for labels in (rows.labels, 1 - rows.labels)
+    )
+    one_class = (clicks == clicks.sum()) | (no_clicks == no_clicks.sum())
+    if one_class.any():
+        raise ValueError(
+            "The rows outside of every fold must hold both classes. Received: folds of which "
+            f"number {int(np.argmax(one_class))} holds all rows of one class. Use other folds, or "
+            "more rows."
+        )
+
+
+def row_losses(rows: Rows, logits: np.ndarray) -> np.ndarray:
+    """Log loss of each row (n,), in nats."""
+    return np.logaddexp(0.0, logits) - rows.labels * logits
+
+
+def simplest_within_error(
+    losses: Mapping[str, np.ndarray], weights: np.ndarray | None
+) -> tuple[str, str]:
+    """The simplest candidate within one standard error of the best, and why.
+
+    Or within a hundredth of what the best gains: two calibrations that are nearly the same differ
+    by little, but that little may be told from 0.
+
+    Args:
+        losses: Candidate → loss of each row (n,), the simplest candidate first: no change.
+        weights: Weights of the rows (n,), or None.
+
+    Returns:
+        Its name, and the reason in a sentence.
+
+    Example:
+        >>> losses = {"a": np.array([1.0, 1.2]), "b": np.array([0.9, 1.2]), "c": np.zeros(2)}
+        >>> simplest_within_error(losses, None)[0]
+        'c'
+    """
+    best = min(losses, key=lambda name: float(np.average(losses[name], weights=weights)))
+    changes = {name: mean_and_error(loss - losses[best], weights) for name, loss in losses.items()}
+    first_change, _ = next(iter(changes.values()))
+    name = next(
+        name
+        for name, (change, error) in changes.items()
+        if change <= max(error, _SHARE_OF_GAIN * first_change)
+    )
+    change, error = changes[name]
+    if name == best:
+        return name, "It has the lowest log loss, and nothing simpler is as good."
+    return name, (
+        f"It is the simplest that is as good as the one of the lowest log loss, {best!r} "
+        f"({change:.6f} ± {error:.6f} above it)."
+    )
+
+
+def mean_and_error(values: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
+    """Weighted mean of values of rows, and its standard error, the rows taken as independent."""
+    weights = np.ones(len(values)) if weights is None else weights
+    total = weights.sum()
+    mean = float(weights @ values / total)
+    return mean, float(np.sqrt(np.sum((weights * (values - mean)) ** 2)) / total)
+
+
+def scores_of(
+    rows: Rows,
+    fitted: Mapping[str, np.ndarray],
+    losses: Mapping[str, np.ndarray],
+    fields: Mapping[str, Any],
+    seconds: Mapping[str, float],
+) -> tuple[CandidateScore, ...]:
+    """The figures of each candidate.
+
+    Args:
+        rows: The rows.
+        fitted: Candidate → cross-fitted logit of each row (n,), the identity first.
+        losses: Candidate → log loss of each row (n,).
+        fields: Field name → its value in each row (n,).
+        seconds: Candidate → time of its fits.
+
+    Returns:
+        The figures, in the order of `fitted`.
+    """
+    identity = next(iter(fitted))
+    squares = {name: (rows.labels - _sigmoid(eta)) ** 2 for name, eta in fitted.items()}
+    ids = {name: _ids(values) for name, values in fields.items()}
+    scores = []
+    for name, eta in fitted.items():
+        auc = LogitAUC(from_logits=True)
+        auc.update_state(rows.labels, eta, rows.weights)
+        probabilities = _sigmoid(eta)
+        by_field = {field: _field_errors(rows, probabilities, *ids[field]) for field in ids}
+        log_loss_change, log_loss_error = mean_and_error(
+            losses[name] - losses[identity], rows.weights
+        )
+        _, brier_error = mean_and_error(squares[name] - squares[identity], rows.weights)
+        scores.append(
+            CandidateScore(
+                name=name,
+                log_loss=float(np.average(losses[name], weights=rows.weights)),
+                log_loss_change=log_loss_change,
+                log_loss_change_error=log_loss_error,
+                brier=float(np.average(squares[name], weights=rows.weights)),
+                brier_change_error=brier_error,
+                auc=float(auc.result()),
+                field_ece={f: float(ece.result()) for f, (ece, _) in by_field.items()},
+                field_rce={f: float(rce.result()) for f, (_, rce) in by_field.items()},
+                calibration_ratio=float(
+                    np.average(probabilities, weights=rows.weights)
+                    / np.average(rows.labels, weights=rows.weights)
+                ),
+                seconds=seconds[name],
+            )
+        )
+    return tuple(scores)
+
+
+def noise_floors(
+    rows: Rows, logits: np.ndarray, fields: Mapping[str, Any]
+) -> dict[str, tuple[float, float, float, float]]:
+    """Field-ECE and Field-RCE if the probabilities were right.
+
+    Args:
+        rows: The rows.
+        logits: Calibrated logits (n,).
+        fields: Field name → its value in each row (n,).
+
+    Returns:
+        Field name → mean and standard deviation of Field-ECE, and of Field-RCE.
+    """
+    floors = {}
+    for field, values in fields.items():
+        ece, rce = _field_errors(rows, _sigmoid(logits), *_ids(values))
+        floors[field] = (*ece.noise_floor(_NUM_DRAWS), *rce.noise_floor(_NUM_DRAWS))
+    return floors
+
+
+def _field_errors(
+    rows: Rows, probabilities: np.ndarray, ids: np.ndarray, num_values: int
+) -> tuple[FieldECE, FieldRCE]:
+    metrics = FieldECE(num_values), FieldRCE(num_values)
+    for metric in metrics:
+        metric.update_state(rows.labels, probabilities, rows.weights, field=ids)
+    return metrics
+
+
+def _ids(values: Any) -> tuple[np.ndarray, int]:
+    array = ops.convert_to_numpy(values) if ops.is_tensor(values) else np.asarray(values)
+    distinct, ids = np.unique(array.reshape(-1), return_inverse=True)
+    return ids.astype("int32"), len(distinct)
+
+
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    return 0.5 * (1.0 + np.tanh(0.5 * logits))

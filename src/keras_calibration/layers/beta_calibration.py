@@ -1,0 +1,132 @@
+"""BetaCalibration: a curve of the logit with one slope below and another one above."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.calibrator import scaled_logits
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.ops.click_histogram import ClickHistogram
+from keras_calibration.ops.logistic_fit import (
+    SMALLEST_SCALE,
+    LogisticFit,
+    check_scale,
+    fit_logistic,
+    sigmoid,
+    starting_bias,
+    starting_scale,
+)
+
+# Of a Gaussian prior about slope 1, in units of summed log likelihood, as for ILPS: it decides only
+# where the rows do not.
+_SLOPE_PRECISION = 0.1
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class BetaCalibration(StreamingCalibrator):
+    """Beta calibration: `a log σ(l) - b log(1 - σ(l)) + c = -a softplus(-l) + b softplus(l) + c`.
+
+    Far below 0 the curve has the slope a, far above 0 the slope b, both above 0; with a = b it is
+    Platt scaling. It adds what Platt scaling cannot do, other corrections for likely than for
+    unlikely clicks, and bends at probability ½ only: where no prediction is near it, b hardly
+    matters.
+
+    The fit is convex: the maximum of the likelihood under a prior `0.05 [(a - 1)² + (b - 1)²]`,
+    which a few clicks outweigh. It keeps the slopes finite where a threshold separates the classes,
+    and b at 1 where no logit is near 0. A best slope below 0 is held at 1e-6, which keeps the
+    ranking; where both are, the fit warns. A weight of 2 counts as two rows.
+
+    Trained with a model, the layer's weights are log a, log b and c; it starts as the identity. An
+    infinite logit stays infinite. The curve rises but for the rounding of float32: neighbouring
+    logits may come out in reverse by 1e-6.
+
+    Args:
+        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+
+    Raises:
+        ValueError: In `fit`, if the rows hold one class only or cannot be used, see
+            `Calibrator.fit`.
+
+    Example:
+        >>> logits = np.repeat([-2.0, 0.0, 2.0], 1000)
+        >>> labels = np.tile(np.arange(1000) / 1000, 3) < np.repeat([0.1, 0.35, 0.8], 1000)
+        >>> layer = BetaCalibration()
+        >>> summary = layer.fit(logits, labels)
+        >>> round(layer.slope_below, 2), round(layer.slope_above, 2), round(layer.bias, 2)
+        (0.65, 1.14, -0.96)
+
+    Reference:
+        Kull, Silva Filho and Flach, *Beta calibration*, AISTATS 2017.
+    """
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates slopes and bias at the identity."""
+        for name in ("log_slope_below", "log_slope_above", "bias"):
+            setattr(self, f"_{name}", self.add_weight(name=name, shape=(), initializer="zeros"))
+        self.built = True
+
+    def calibrate(self, logits: Any) -> Any:
+        """`-a softplus(-l) + b softplus(l) + c`."""
+        below = ops.exp(ops.convert_to_tensor(self._log_slope_below))
+        above = ops.exp(ops.convert_to_tensor(self._log_slope_above))
+        line = scaled_logits(ops.softplus(logits), above)
+        line = line - scaled_logits(ops.softplus(-logits), below)
+        return line + ops.convert_to_tensor(self._bias)
+
+    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+        """Newton's method for c, b and a."""
+        atoms = histogram.atoms()
+
+        def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
+            spreads = atoms.spreads[np.searchsorted(atoms.means, means)]
+            above = _affine_softplus(logits, means, spreads)
+            below = -_affine_softplus(-logits, -means, spreads)
+            return np.stack([np.ones_like(logits), above, below], axis=1)
+
+        scale = starting_scale(histogram)
+        fit = fit_logistic(
+            histogram,
+            design,
+            [starting_bias(histogram, scale), scale, scale],
+            lower=[-np.inf, SMALLEST_SCALE, SMALLEST_SCALE],
+            precision=np.diag([0.0, _SLOPE_PRECISION, _SLOPE_PRECISION]),
+            centre=[0.0, 1.0, 1.0],
+        )
+        bias, above, below = fit.parameters
+        # A large slope is no fault here: the prior has kept it finite.
+        check_scale(min(1.0, max(above, below)), "BetaCalibration")
+        self._bias.assign(bias)
+        self._log_slope_above.assign(math.log(above))
+        self._log_slope_below.assign(math.log(below))
+        return fit
+
+    @property
+    def slope_below(self) -> float:
+        """a, the slope far below 0."""
+        self.ensure_built()
+        return math.exp(float(ops.convert_to_numpy(self._log_slope_below)))
+
+    @property
+    def slope_above(self) -> float:
+        """b, the slope far above 0."""
+        self.ensure_built()
+        return math.exp(float(ops.convert_to_numpy(self._log_slope_above)))
+
+    @property
+    def bias(self) -> float:
+        """c, in logits."""
+        self.ensure_built()
+        return float(ops.convert_to_numpy(self._bias))
+
+
+def _affine_softplus(logits: np.ndarray, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
+    """Softplus made affine within a bin, with the right sum over the rows of the bin.
+
+    To second order, that is: the slope at the mean, and half the curvature times the variance.
+    """
+    slopes = sigmoid(means)
+    of_spread = 0.5 * slopes * (1 - slopes) * spreads**2
+    return np.logaddexp(0.0, means) + of_spread + slopes * (logits - means)

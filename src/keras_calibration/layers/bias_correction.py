@@ -1,0 +1,63 @@
+"""BiasCorrection: a constant added to every logit."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.ops.click_histogram import ClickHistogram
+from keras_calibration.ops.logistic_fit import LogisticFit, fit_logistic, starting_bias
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class BiasCorrection(StreamingCalibrator):
+    """Bias correction: `l + c`, so that predictions add up to clicks.
+
+    The fit is the c with the lowest log loss, which is the root of `Σ w σ(l + c) = Σ w y`. It
+    mends what a change of the click rate or a sampling of the non-clicks does, and nothing else;
+    the ranking stays. c is one trainable weight, 0 at the start: the identity.
+
+    Args:
+        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+
+    Raises:
+        ValueError: In `fit`, if the rows hold one class only (no finite c exists) or cannot be
+            used, see `Calibrator.fit`.
+
+    Example:
+        >>> layer = BiasCorrection()
+        >>> summary = layer.fit([0.0, 0.0, 0.0, 0.0], [1, 0, 0, 0])
+        >>> round(layer.bias, 4)  # the logit of 1/4
+        -1.0986
+
+    Reference:
+        Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
+    """
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the bias at 0."""
+        self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
+        self.built = True
+
+    def calibrate(self, logits: Any) -> Any:
+        """`l + c`."""
+        return logits + ops.convert_to_tensor(self._bias)
+
+    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+        """Newton's method for c."""
+
+        def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
+            return np.ones((len(logits), 1))
+
+        start = [starting_bias(histogram, 1.0)]
+        fit = fit_logistic(histogram, design, start, offset=1.0)
+        self._bias.assign(fit.parameters[0])
+        return fit
+
+    @property
+    def bias(self) -> float:
+        """c, in logits."""
+        self.ensure_built()
+        return float(ops.convert_to_numpy(self._bias))

@@ -1,0 +1,268 @@
+"""FieldBias: one offset per value of each field, shrunk by what the data say of their spread."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.calibrator import (
+    Calibrator,
+    calibration_dtype,
+    check_column,
+    check_labels_given,
+    scaled_logits,
+)
+from keras_calibration.layers.field_ids import (
+    check_fields,
+    deserialize_fields,
+    ids_of_field,
+    serialize_fields,
+    vocabulary_size,
+)
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.ops.data_checks import Rows, check_rows
+from keras_calibration.ops.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class FieldBias(keras.layers.Layer):
+    """A straight line and one offset per field value: `a η(l) + c + Σ_f u_f[z_f]`.
+
+    The offsets of a field are drawn from `N(0, s_f²)`, and s_f is learnt (empirical Bayes, with a
+    half-Cauchy prior of its own): a field that the base model has right gets no offsets to speak
+    of, a value with few rows a small one, a value with many its own. A value that was never seen,
+    and any id outside the vocabulary, has the offset 0, the mean. Within a value the order of the
+    logits stays as it is.
+
+    `fit` is exact and takes a handful of passes over the rows. The layer starts as the identity.
+    Its weights may also be trained with a model, but then nothing shrinks them.
+
+    Args:
+        fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
+            (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids.
+        calibrator: η, a calibrator that `fit` fits first, `ILPS()` for example; None for the logit
+            itself.
+        prior_scale: Median of the half-Cauchy prior of each s_f, in logits.
+        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+
+    Call arguments:
+        logits: Uncalibrated logits (batch,) or (batch, 1).
+        features: A mapping of feature names to tensors (batch,) or (batch, 1). Features that are
+            no fields are left alone.
+
+    Raises:
+        ValueError: If an argument is out of its range, or a feature is missing when called.
+
+    Example:
+        >>> head = FieldBias({"site": 3})
+        >>> site = np.repeat([0, 1], 500)
+        >>> labels = np.arange(1000) % 10 < np.where(site == 0, 2, 5)
+        >>> print(head.fit(np.zeros(1000), {"site": site}, labels))
+        1,000 rows: log loss 0.693147 before, 0.596811 after (-0.096337); converged in 5 steps
+        >>> print(head.get_offsets("site").round(2))
+        [-0.67  0.67  0.  ]
+
+    Reference:
+        Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*;
+        Gelman (2006), *Prior distributions for variance parameters in hierarchical models*.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        calibrator: Calibrator | None = None,
+        prior_scale: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
+        self.fields = dict(fields)
+        self.calibrator = calibrator
+        self.prior_scale = float(prior_scale)
+        self._check_arguments()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The features that the head reads."""
+        return tuple(self.fields)
+
+    def build(self, logits_shape: Any = None, features_shape: Any = None) -> None:
+        """Creates the weights at the identity."""
+        self._num_values = {name: vocabulary_size(v) for name, v in self.fields.items()}
+        if self.calibrator is not None and not self.calibrator.built:
+            self.calibrator.build((None, 1))
+        self._add_weights()
+        self.built = True
+
+    def _add_weights(self) -> None:
+        self._slope = self.add_weight(name="slope", shape=(), initializer="ones")
+        self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
+        # Of all fields, each with "other" at its end.
+        length = sum(number + 1 for number in self._num_values.values())
+        self._offsets = self.add_weight(name="offsets", shape=(length,), initializer="zeros")
+        self._deviations = self.add_weight(
+            name="deviations", shape=(len(self.fields),), initializer="zeros", trainable=False
+        )
+
+    def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
+        """Calibrated logits (batch, 1)."""
+        check_column(logits, type(self).__name__, "logits")
+        curve = self._curve(ops.cast(ops.reshape(logits, (-1, 1)), self.compute_dtype))
+        calibrated = scaled_logits(curve, self._slope) + self._bias
+        # `take` without an axis flattens first, which makes the gradient dense.
+        offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
+        return calibrated + ops.sum(offsets, axis=1, keepdims=True)
+
+    def fit(
+        self, logits: Any, features: Mapping[str, Any], labels: Any, sample_weight: Any = None
+    ) -> FitSummary:
+        """Fits slope, bias, offsets and their spread to labelled rows; replaces an earlier fit.
+
+        Args:
+            logits: Uncalibrated logits (n,) or (n, 1), finite.
+            features: A mapping of feature names to arrays (n,) or (n, 1).
+            labels: Labels in [0, 1] (n,) or (n, 1), of both classes.
+            sample_weight: Weights of the rows, not negative; ones by default.
+
+        Returns:
+            The log loss before and after, the number of passes and whether they converged.
+
+        Raises:
+            ValueError: If a feature is missing, a logit is not finite, there are labels of one
+                class only, or numbers of rows differ. The layer is then as it was.
+        """
+        check_labels_given(labels, type(self).__name__)
+        rows = check_rows(logits, labels, sample_weight, both_classes=True)
+        if not self.built:
+            self.build()
+        places = ops.convert_to_numpy(self._places(features))
+        if len(places) != len(rows.logits):
+            raise ValueError(
+                "Logits and features must have the same number of rows. Received: "
+                f"{len(rows.logits)} logits and {len(places)} rows of features."
+            )
+        curve = rows.logits
+        if self.calibrator is not None:
+            self.calibrator.fit(rows.logits, rows.labels, rows.weights)
+            curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
+        ids = list((places - self._starts()[None, :]).T)
+        fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
+        losses = np.logaddexp(0.0, rows.logits) - rows.labels * rows.logits
+        before = float(np.average(losses, weights=rows.weights))
+        return FitSummary(len(rows.logits), before, fit.log_loss, fit.num_iterations, fit.converged)
+
+    def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldOffsets | FieldCurves:
+        """Fits to the curve η of the rows and the ids of each field, and assigns the weights."""
+        fit = fit_field_offsets(
+            rows, ids, list(self._num_values.values()), half_cauchy(self.prior_scale)
+        )
+        self._slope.assign(fit.slope)
+        self._bias.assign(fit.bias)
+        self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
+        self._deviations.assign(fit.deviations)
+        return fit
+
+    def field_ids(self, features: Mapping[str, Any], field: str) -> Any:
+        """Ids (batch,) of a field, int32; the number of its values is "other"."""
+        return ids_of_field(features[field], self.fields[field], self._num_values[field])
+
+    def get_offsets(self, field: str) -> np.ndarray:
+        """The offsets u of the values of a field (num_values,), logits."""
+        if not self.built:
+            self.build()
+        start = self._starts()[list(self.fields).index(field)]
+        return ops.convert_to_numpy(self._offsets)[start : start + self._num_values[field]]
+
+    def get_deviations(self) -> dict[str, float]:
+        """Field name → s, the standard deviation of its offsets, logits; 0 before `fit`."""
+        if not self.built:
+            self.build()
+        deviations = ops.convert_to_numpy(self._deviations).reshape(len(self.fields), -1)[:, 0]
+        return dict(zip(self.fields, map(float, deviations), strict=True))
+
+    def compute_output_shape(self, logits_shape: Any, features_shape: Any = None) -> Any:
+        """`(batch, 1)`."""
+        return (logits_shape[0], 1)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor, as plain Python values."""
+        calibrator = self.calibrator
+        return {
+            **super().get_config(),
+            "fields": serialize_fields(self.fields),
+            "calibrator": calibrator and keras.saving.serialize_keras_object(calibrator),
+            "prior_scale": self.prior_scale,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """The layer of a `get_config`."""
+        calibrator = config["calibrator"]
+        parts = {
+            "fields": deserialize_fields(config["fields"]),
+            "calibrator": calibrator and keras.saving.deserialize_keras_object(calibrator),
+        }
+        return cls(**{**config, **parts})
+
+    def _curve(self, logits: Any) -> Any:
+        return logits if self.calibrator is None else self.calibrator(logits)
+
+    def _starts(self) -> np.ndarray:
+        """Where each field's offsets start."""
+        lengths = [number + 1 for number in self._num_values.values()]
+        return np.cumsum([0, *lengths[:-1]]).astype("int32")
+
+    def _places(self, features: Mapping[str, Any]) -> Any:
+        """Where the offsets of each row are (batch, fields), int32."""
+        missing = [name for name in self.fields if name not in features]
+        if missing:
+            raise ValueError(
+                f"{type(self).__name__} reads the features {list(self.fields)}. Received: "
+                f"{sorted(features)}, without {missing}. Pass every one of them."
+            )
+        columns = []
+        for name, start in zip(self.fields, self._starts(), strict=True):
+            check_column(features[name], type(self).__name__, f"feature {name!r}")
+            columns.append(self.field_ids(features, name) + start)
+        return ops.stack(columns, axis=1)
+
+    def _check_arguments(self) -> None:
+        check_fields(self.fields)
+        if not self.fields:
+            raise ValueError(
+                f"{type(self).__name__} needs at least one field. Received: fields={{}}. "
+                'Pass fields={"site_id": 5000}, for example.'
+            )
+        if self.calibrator is not None and not isinstance(self.calibrator, Calibrator):
+            raise ValueError(
+                "Argument `calibrator` must be a calibrator of this package, or None. "
+                f"Received: calibrator={self.calibrator!r}."
+            )
+        if not 0 < self.prior_scale < float("inf"):
+            raise ValueError(
+                "Argument `prior_scale` must be a finite number above 0. "
+                f"Received: prior_scale={self.prior_scale!r}."
+            )
+
+
+def half_cauchy(scale: float) -> Callable[[float], float]:
+    """The log density of the half-Cauchy prior of a standard deviation.
+
+    Args:
+        scale: Its median.
+
+    Returns:
+        A function of a number.
+
+    Example:
+        >>> round(half_cauchy(1.0)(1.0), 4)  # log(1 / π)
+        -1.1447
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what it imports itself
+        import tensorflow_probability as tfp
+
+        prior = tfp.distributions.HalfCauchy(loc=np.float64(0), scale=np.float64(scale))
+    return lambda deviation: float(prior.log_prob(np.float64(deviation)))

@@ -1,0 +1,120 @@
+"""How layers read fields: ids from whole numbers or lookup layers, and how they are saved."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calibration.ops.field_sums import known_ids
+
+
+def check_fields(fields: Mapping[str, Any]) -> None:
+    """Refuses fields that are neither a number of ids nor a lookup layer.
+
+    Args:
+        fields: Field name → number of ids, or a Keras lookup layer (`StringLookup`,
+            `IntegerLookup`, `Hashing`).
+
+    Raises:
+        ValueError: Naming the field that is neither.
+
+    Example:
+        >>> check_fields({"site": 0})
+        Traceback (most recent call last):
+        ...
+        ValueError: Field 'site' must have its number of ids (at least 1) or a Keras lookup layer
+        with output_mode="int". Received: 0.
+    """
+    for name, vocabulary in fields.items():
+        whole = isinstance(vocabulary, int) and vocabulary >= 1
+        lookup = isinstance(vocabulary, keras.layers.Layer)
+        if not (whole or lookup) or getattr(vocabulary, "output_mode", "int") != "int":
+            raise ValueError(
+                f"Field {name!r} must have its number of ids (at least 1) or a Keras lookup "
+                f'layer with output_mode="int". Received: {vocabulary!r}.'
+            )
+
+
+def vocabulary_size(vocabulary: Any) -> int:
+    """Number of ids of a field, without "other".
+
+    Args:
+        vocabulary: A number of ids or a lookup layer.
+
+    Returns:
+        The number.
+
+    Example:
+        >>> vocabulary_size(keras.layers.Hashing(num_bins=8))
+        8
+    """
+    if isinstance(vocabulary, int):
+        return vocabulary
+    size = getattr(vocabulary, "vocabulary_size", None)
+    return int(size()) if callable(size) else int(vocabulary.num_bins)
+
+
+def ids_of_field(values: Any, vocabulary: Any, num_values: int) -> Any:
+    """Ids (batch,) of the values of a field, int32; `num_values` is "other".
+
+    Args:
+        values: A feature (batch,) or (batch, 1).
+        vocabulary: A number of ids or a lookup layer.
+        num_values: Number of ids, as `vocabulary_size` tells (a layer reads it once, in `build`:
+            inside a compiled step the size of a lookup is a tensor).
+
+    Returns:
+        An int32 tensor (batch,).
+
+    Example:
+        >>> print(ids_of_field(ops.array([[2], [7]]), 3, 3).numpy())
+        [2 3]
+    """
+    ids = values if isinstance(vocabulary, int) else vocabulary(values)
+    return known_ids(ops.reshape(ids, (-1,)), num_values)
+
+
+def serialize_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields as plain Python values.
+
+    Lookup layers take their vocabulary along, which Keras leaves out of the config where it was
+    adapted.
+
+    Args:
+        fields: Field name → number of ids or lookup layer.
+
+    Returns:
+        What `deserialize_fields` takes.
+    """
+    return {
+        name: vocabulary if isinstance(vocabulary, int) else _serialize_lookup(vocabulary)
+        for name, vocabulary in fields.items()
+    }
+
+
+def deserialize_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that `serialize_fields` was given.
+
+    Args:
+        config: What `serialize_fields` returned.
+
+    Returns:
+        Field name → number of ids or lookup layer.
+    """
+    return {
+        name: vocabulary
+        if isinstance(vocabulary, int)
+        else keras.saving.deserialize_keras_object(vocabulary)
+        for name, vocabulary in config.items()
+    }
+
+
+def _serialize_lookup(lookup: Any) -> dict[str, Any]:
+    serialized = keras.saving.serialize_keras_object(lookup)
+    if callable(getattr(lookup, "get_vocabulary", None)):
+        vocabulary = lookup.get_vocabulary(include_special_tokens=False)
+        serialized["config"]["vocabulary"] = [
+            entry if isinstance(entry, str) else int(entry) for entry in vocabulary
+        ]
+    return serialized

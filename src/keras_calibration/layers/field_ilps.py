@@ -1,0 +1,193 @@
+"""FieldILPS: a curve for each value of a field, drawn towards the curve of all."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.calibrator import Calibrator, check_column
+from keras_calibration.layers.field_bias import FieldBias, half_cauchy
+from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.field_offsets import FieldCurves, fit_field_curves, within_room
+from keras_calibration.ops.knots import balanced_knots, isotonic_projection, sigmoid_knots
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class FieldILPS(FieldBias):
+    """A curve for each field value, near the curve of all: `b(η(l)) + Σ_f d_f[z_f](η(l))`.
+
+    b and every deviation d are linear between the same few knots, at class-balanced quantiles of
+    the η(l), and go on beyond them. A deviation has a level, a slope and bends (orthonormal
+    polynomials on the knots), each drawn from `N(0, s²)`, with an s for each field and kind that is
+    learnt as `FieldBias` learns its one. A field whose values differ in their level only thus
+    becomes a `FieldBias`; a value with few rows stays near b, one with many has its own curve. A
+    value that was never seen, and any id outside the vocabulary, has the curve b.
+
+    After `fit` the curve of every combination of values rises, nowhere less than a hundredth as
+    steeply as b. A deviation that would fall more is drawn towards its level until it does not, and
+    the levels are fitted again. Each field has an equal part of the room: with two, a deviation can
+    take half of the slope of b away.
+
+    `fit` is direct and takes a handful of passes over the rows. The layer starts as the identity.
+    Its weights may also be trained with a model, but then nothing shrinks them; `finalize`, which
+    `CalibratedModel.fit` calls at its end, then lets no curve fall.
+
+    Args:
+        fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
+            (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids.
+        calibrator: η, a calibrator that `fit` fits first, `ILPS()` for example; None for the logit
+            itself.
+        num_knots: K, at least 2. With 2 the deviations are straight lines.
+        prior_scale: Median of the half-Cauchy prior of each s, in logits.
+        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+
+    Call arguments:
+        logits: Uncalibrated logits (batch,) or (batch, 1).
+        features: A mapping of feature names to tensors (batch,) or (batch, 1). Features that are
+            no fields are left alone.
+
+    Raises:
+        ValueError: If an argument is out of its range, or a feature is missing when called.
+
+    Example:
+        >>> head = FieldILPS({"site": 3}, num_knots=2)
+        >>> logits, site = np.tile(np.linspace(-2, 2, 500), 2), np.repeat([0, 1], 500)
+        >>> probabilities = 1 / (1 + np.exp(-np.where(site == 0, 0.5, 1.5) * logits))
+        >>> print(head.fit(logits, {"site": site}, probabilities))
+        1,000 rows: log loss 0.585724 before, 0.560374 after (-0.025350); converged in 6 steps
+        >>> knots, curves = head.get_knots(), head.get_curves("site")
+        >>> print(((curves[:, 1] - curves[:, 0]) / (knots[1] - knots[0])).round(1))
+        [0.5 1.5 1. ]
+
+    Reference:
+        Pan et al., *Field-aware Calibration*, WWW 2020, eq. 10; Breslow and Clayton (1993),
+        *Approximate Inference in Generalized Linear Mixed Models*.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        calibrator: Calibrator | None = None,
+        num_knots: int = 4,
+        prior_scale: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(fields, calibrator, prior_scale, **kwargs)
+        if not isinstance(num_knots, int) or num_knots < 2:
+            raise ValueError(
+                "Argument `num_knots` must be a whole number of at least 2. "
+                f"Received: num_knots={num_knots!r}."
+            )
+        self.num_knots = num_knots
+
+    def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
+        """Calibrated logits (batch, 1)."""
+        check_column(logits, type(self).__name__, "logits")
+        curve = self._curve(ops.cast(ops.reshape(logits, (-1, 1)), self.compute_dtype))
+        knots = ops.convert_to_tensor(self._knots)
+        values = ops.convert_to_tensor(self._values)
+        deviations = ops.convert_to_tensor(self._field_deviations)
+        right_of = ops.searchsorted(knots, ops.reshape(curve, (-1,)), side="right")
+        segment = ops.cast(ops.clip(right_of - 1, 0, self.num_knots - 2), "int32")[:, None]
+        places = self._places(features) * self.num_knots + segment
+
+        def value_at(step: int) -> Any:
+            # `take` without an axis flattens first, which makes the gradient dense.
+            deviation = ops.sum(ops.take(deviations, places + step), axis=1, keepdims=True)
+            return ops.take(values, segment + step) + deviation
+
+        left, right = ops.take(knots, segment), ops.take(knots, segment + 1)
+        left_value, right_value = value_at(0), value_at(1)
+        share = (curve - left) / (right - left)
+        calibrated = left_value + share * (right_value - left_value)
+        # Rounding may carry a segment just past its end, above the start of the next.
+        upper = ops.maximum(left_value, right_value)
+        inside = ops.logical_and(share >= 0, share <= 1)
+        return ops.where(ops.logical_and(inside, calibrated > upper), upper, calibrated)
+
+    def finalize(self) -> None:
+        """Sees to it that no curve falls, where training in a model has left one that does."""
+        if not self.built:
+            return
+        if self.calibrator is not None:
+            self.calibrator.finalize()
+        values = isotonic_projection(ops.convert_to_numpy(self._values))
+        deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
+        self._values.assign(values)
+        inside = within_room(deviations, values, len(self.fields))
+        self._field_deviations.assign(inside.reshape(-1))
+
+    def get_knots(self) -> np.ndarray:
+        """The knots (K,), increasing values of η."""
+        self._ensure_built()
+        return ops.convert_to_numpy(self._knots)
+
+    def get_values(self) -> np.ndarray:
+        """The values of b, the curve of all, at the knots (K,), logits."""
+        self._ensure_built()
+        return ops.convert_to_numpy(self._values)
+
+    def get_curves(self, field: str) -> np.ndarray:
+        """`b + d` at the knots for the values of a field (num_values, K), logits."""
+        return self.get_values() + self._deviations_of(field)
+
+    def get_offsets(self, field: str) -> np.ndarray:
+        """The levels of the values of a field (num_values,), logits: the means of d."""
+        return self._deviations_of(field).mean(axis=1)
+
+    def get_scales(self, field: str) -> dict[str, float]:
+        """The s of the levels, slopes and bends of a field, logits; 0 before `fit`."""
+        self._ensure_built()
+        scales = ops.convert_to_numpy(self._deviations)[list(self.fields).index(field)]
+        return dict(zip(("level", "slope", "bend"), map(float, scales), strict=True))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor, as plain Python values."""
+        return {**super().get_config(), "num_knots": self.num_knots}
+
+    def _add_weights(self) -> None:
+        identity = sigmoid_knots(self.num_knots)
+
+        def at_identity(shape: Any, dtype: Any) -> Any:
+            return ops.convert_to_tensor(identity, dtype)
+
+        shape = (self.num_knots,)
+        self._knots = self.add_weight(
+            name="knots", shape=shape, initializer=at_identity, trainable=False
+        )
+        self._values = self.add_weight(name="values", shape=shape, initializer=at_identity)
+        # Of all fields, each with "other" at its end.
+        length = sum(number + 1 for number in self._num_values.values()) * self.num_knots
+        self._field_deviations = self.add_weight(
+            name="field_deviations", shape=(length,), initializer="zeros"
+        )
+        self._deviations = self.add_weight(
+            name="deviations", shape=(len(self.fields), 3), initializer="zeros", trainable=False
+        )
+
+    def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldCurves:
+        # As the layer will keep them.
+        knots = balanced_knots(rows.logits, rows.labels, self.num_knots, rows.weights)
+        knots = knots.astype(self.variable_dtype).astype("float64")
+        fit = fit_field_curves(
+            rows, knots, ids, list(self._num_values.values()), half_cauchy(self.prior_scale)
+        )
+        self._knots.assign(knots)
+        self._values.assign(fit.values)
+        of_other = np.zeros((1, self.num_knots))
+        padded = [part for deviations in fit.deviations for part in (deviations, of_other)]
+        self._field_deviations.assign(np.concatenate(padded).reshape(-1))
+        self._deviations.assign(fit.scales)
+        return fit
+
+    def _deviations_of(self, field: str) -> np.ndarray:
+        self._ensure_built()
+        start = self._starts()[list(self.fields).index(field)]
+        deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
+        return deviations[start : start + self._num_values[field]]
+
+    def _ensure_built(self) -> None:
+        if not self.built:
+            self.build()

@@ -1,0 +1,148 @@
+"""IsotonicRegression: the closest non-decreasing click rates."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.piecewise_linear import piecewise_linear
+from keras_calibration.ops.step_fit import isotonic_steps, largest_logit, tied_rows
+
+# Steps are given this slope, relative to the spread of the logits, to keep the ranking within them.
+_TIE_SLOPE = 1e-4
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class IsotonicRegression(Calibrator):
+    """Isotonic regression: `argmin_p Σ w (y - p)²` over all p(l) that do not fall.
+
+    The pooled steps also have the lowest log loss of all such p. As in scikit-learn, the
+    probability is constant on a step, linear in the logit between the last row of one step and the
+    first of the next, and constant outside the rows of the fit.
+
+    Steps tie what the logit ranks. `keep_ranking=True` gives them a slope, about the mean logit: of
+    1e-4, divided by the standard deviation of the logits where that is above 1. The calibrated
+    logits change by some 1e-4, and ties keep their ranking as finely as float32 tells: down to
+    0.01, or to 0.01 standard deviations where these are above 1. An infinite logit then stays
+    infinite; without the slope it has the end's value.
+
+    A first step without a click counts as half a click, a last one of nothing but clicks as half a
+    non-click, but never past the neighbouring step's rate; scikit-learn gives 0 and 1, which no
+    logit has. A click is worth the mean weight of the rows.
+
+    The layer has no trainable weights: it learns from `fit` alone, and is the identity before.
+
+    Args:
+        keep_ranking: Whether to give the steps a tiny slope.
+        max_num_steps: For how many steps the layer holds room; 1e6 rows make about 200. If more
+            come out of the fit, neighbours are pooled, equally many in each group.
+        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+
+    Raises:
+        ValueError: If `max_num_steps` is out of its range.
+
+    Example:
+        >>> layer = IsotonicRegression(keep_ranking=False)
+        >>> summary = layer.fit(np.arange(8.0), [0, 0, 1, 0, 0, 1, 0, 1])
+        >>> layer.thresholds
+        array([0., 1., 2., 4., 5., 6., 7.], dtype=float32)
+        >>> layer.values.round(2)
+        array([-1.1 , -1.1 , -0.69, -0.69,  0.  ,  0.  ,  0.  ], dtype=float32)
+
+    Reference:
+        Zadrozny and Elkan, *Transforming classifier scores into accurate multiclass probability
+        estimates*, KDD 2002.
+    """
+
+    def __init__(self, keep_ranking: bool = True, max_num_steps: int = 1024, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(max_num_steps, int) or max_num_steps < 1:
+            raise ValueError(
+                "Argument `max_num_steps` must be a whole number of at least 1. "
+                f"Received: max_num_steps={max_num_steps!r}."
+            )
+        self.keep_ranking = bool(keep_ranking)
+        self.max_num_steps = max_num_steps
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates the steps at 0 and the line to add to them at the identity."""
+        # Both ends of every step; infinity where there is none.
+        size = 2 * self.max_num_steps
+        self._thresholds = self._add_weight("thresholds", np.r_[0.0, np.full(size - 1, np.inf)])
+        self._values = self._add_weight("values", np.zeros(size))
+        self._slope = self._add_weight("slope", np.ones(()))
+        self._centre = self._add_weight("centre", np.zeros(()))
+        self.built = True
+
+    def calibrate(self, logits: Any) -> Any:
+        """The logit of the probability of the step, and the line on top of it; NaN stays NaN."""
+        thresholds, values = (ops.convert_to_tensor(w) for w in (self._thresholds, self._values))
+        largest = largest_logit(self.compute_dtype)
+        # Within what is finite: thresholds that are not in use are infinite. NaN stays NaN.
+        inside = ops.where(logits > largest, largest, logits)
+        inside = ops.where(inside < -largest, -largest, inside)
+        # 1 - p on its own: a difference would lose the digits of a p near 1.
+        one = piecewise_linear(inside, thresholds, ops.sigmoid(values), "constant")
+        zero = piecewise_linear(inside, thresholds, ops.sigmoid(-values), "constant")
+        slope, centre = ops.convert_to_tensor(self._slope), ops.convert_to_tensor(self._centre)
+        line = ops.where(slope > 0, logits - centre, 0.0) * slope
+        return ops.log(one) - ops.log(zero) + line
+
+    def fit_rows(self, rows: Rows) -> FitSummary:
+        """Sorts the rows and pools them."""
+        tied = tied_rows(rows, self.variable_dtype)
+        steps = isotonic_steps(tied, self.max_num_steps)
+        slope, centre = 0.0, 0.0
+        if self.keep_ranking:
+            share = tied.weights / tied.weights.sum()
+            centre = float(share @ tied.logits)
+            slope = _TIE_SLOPE / max(1.0, float(np.sqrt(share @ (tied.logits - centre) ** 2)))
+        # A step of a single logit has one threshold.
+        is_end = np.stack([np.ones_like(steps.first), steps.last > steps.first], axis=1) > 0
+        thresholds = np.stack([steps.first, steps.last], axis=1)[is_end]
+        values = np.stack([steps.values, steps.values], axis=1)[is_end]
+        unused = (0, 2 * self.max_num_steps - len(values))
+        self._thresholds.assign(np.pad(thresholds, unused, constant_values=np.inf))
+        self._values.assign(np.pad(values, unused, mode="edge"))
+        self._slope.assign(slope)
+        self._centre.assign(centre)
+        calibrated = np.repeat(steps.values, steps.sizes) + slope * (tied.logits - centre)
+        return FitSummary(
+            num_rows=len(rows.logits),
+            log_loss_before=tied.mean_log_loss(tied.logits),
+            log_loss_after=tied.mean_log_loss(calibrated),
+            num_iterations=0,
+            converged=True,
+        )
+
+    @property
+    def thresholds(self) -> np.ndarray:
+        """The logits between which the probability is linear: both ends of every step (t,)."""
+        self.ensure_built()
+        thresholds = ops.convert_to_numpy(self._thresholds)
+        return thresholds[thresholds < np.inf]
+
+    @property
+    def values(self) -> np.ndarray:
+        """The calibrated logits at the thresholds (t,), without the slope within steps."""
+        return ops.convert_to_numpy(self._values)[: len(self.thresholds)]
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor, as plain Python values."""
+        return {
+            **super().get_config(),
+            "keep_ranking": self.keep_ranking,
+            "max_num_steps": self.max_num_steps,
+        }
+
+    def _add_weight(self, name: str, value: np.ndarray) -> Any:
+        return self.add_weight(
+            name=name,
+            shape=value.shape,
+            initializer=lambda shape, dtype: ops.convert_to_tensor(value, dtype),
+            trainable=False,
+        )

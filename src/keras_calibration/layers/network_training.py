@@ -1,0 +1,178 @@
+"""Training a field network on folds of the development set: how long, and whether at all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+# The size of a batch: about how many there are in an epoch, and its bounds.
+_BATCHES_AN_EPOCH = 50
+_SMALLEST_BATCH, _LARGEST_BATCH = 128, 8192
+_PREDICTED_TOGETHER = 8192
+# Weights are averaged over about this many steps, but half an epoch at most.
+_AVERAGED_STEPS = 50
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """What a correction g is trained on: `log loss(y, σ(η + g(x)))`.
+
+    Args:
+        curve: η of each row (n,), float32.
+        features: A mapping of feature names to arrays with n rows.
+        labels: Labels (n,), float32.
+        weights: Weights (n,), float32.
+    """
+
+    curve: np.ndarray
+    features: Mapping[str, np.ndarray]
+    labels: np.ndarray
+    weights: np.ndarray
+
+
+class NetworkTrainer:
+    """Trains copies of a field network, one after the other, in one compiled program.
+
+    Adam with weights averaged exponentially over the steps. The batches are full ones, drawn anew
+    in every epoch; XLA thus compiles once.
+
+    Args:
+        network: The layer or model from features to logits (batch, 1). It is only copied from.
+        rows: The rows of the development set.
+        learning_rate: Adam's learning rate.
+        batch_size: Rows of a batch; None chooses.
+        seed: Seed of the order of the rows.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        rows: TrainingRows,
+        learning_rate: float,
+        batch_size: int | None,
+        seed: int | None,
+    ) -> None:
+        self.rows = rows
+        num_rows = len(rows.labels)
+        share = 2 ** int(np.log2(max(num_rows / _BATCHES_AN_EPOCH, 1)))
+        chosen = int(np.clip(share, _SMALLEST_BATCH, _LARGEST_BATCH))
+        self.batch_size = batch_size or chosen
+        self.generator = np.random.default_rng(seed)
+        self.network = copy_of(network)
+        self._start = weights_of(network) if network.built else None
+        inputs = {
+            name: keras.Input(
+                column.shape[1:], name=name, dtype=ops.convert_to_tensor(column[:1]).dtype
+            )
+            for name, column in rows.features.items()
+        }
+        curve = keras.Input((1,), name="curve_of_the_logit")
+        correction = ops.reshape(self.network(inputs), (-1, 1))
+        self.model = keras.Model([curve, inputs], curve + ops.cast(correction, "float32"))
+        averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
+        optimizer = keras.optimizers.Adam(
+            learning_rate, use_ema=True, ema_momentum=float(1 - 1 / averaged_steps)
+        )
+        # Strings are looked up outside of XLA.
+        is_numeric = all(column.dtype.kind in "biuf" for column in rows.features.values())
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        self.model.compile(optimizer, loss, jit_compile=is_numeric)
+        optimizer.build(self.model.trainable_variables)
+        self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
+
+    def restart(self, chosen: np.ndarray) -> None:
+        """Begins anew: g has learnt nothing, and is adapted to the rows of the given numbers."""
+        if hasattr(self.network, "adapt"):
+            fresh = copy_of(self.network)
+            fresh.adapt({name: column[chosen] for name, column in self.rows.features.items()})
+            self.network.set_weights(fresh.get_weights())
+        elif self._start is not None:
+            self.network.set_weights([weight.copy() for weight in self._start])
+        for variable, value in zip(
+            self.model.optimizer.variables, self._fresh_optimizer, strict=True
+        ):
+            variable.assign(value.copy())
+
+    def train_epoch(self, chosen: np.ndarray) -> None:
+        """One pass over the rows of the given numbers, but for what does not fill a batch."""
+        size = min(self.batch_size, len(chosen))
+        order = self.generator.permutation(chosen)
+        for start in range(0, len(chosen) - size + 1, size):
+            batch = order[start : start + size]
+            self.model.train_on_batch(
+                self._inputs(batch), self.rows.labels[batch][:, None], self.rows.weights[batch]
+            )
+        # The averages take the place of the weights, and training goes on from there.
+        self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
+        for variable in self.model.trainable_variables:
+            # Of its own: JAX's next step gives up the memory of weight and average alike.
+            variable.assign(ops.copy(ops.convert_to_tensor(variable)))
+
+    def logits(self, chosen: np.ndarray) -> np.ndarray:
+        """`η + g(x)` of the rows of the given numbers (m,), float64."""
+        size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
+        filled = np.resize(chosen, -(-len(chosen) // size) * size)
+        parts = [
+            self.model.predict_on_batch(self._inputs(filled[start : start + size]))
+            for start in range(0, len(filled), size)
+        ]
+        return np.concatenate(parts)[: len(chosen), 0].astype("float64")
+
+    def train(
+        self, chosen: np.ndarray, held_out: np.ndarray, max_epochs: int, patience: int
+    ) -> tuple[int, np.ndarray, list[np.ndarray]]:
+        """Trains from the start until the held-out log loss has not fallen for some epochs.
+
+        Args:
+            chosen: Numbers of the rows to train on.
+            held_out: Numbers of the rows to score.
+            max_epochs: Number of epochs after which to stop in any case.
+            patience: Number of epochs without a fall after which to stop.
+
+        Returns:
+            The best epoch (0: none was better than the start), its held-out logits, its weights.
+        """
+        self.restart(chosen)
+        labels, weights = self.rows.labels[held_out], self.rows.weights[held_out]
+        lowest, best = np.inf, (0, np.empty(0), weights_of(self.network))
+        for epoch in range(max_epochs + 1):
+            if epoch:
+                self.train_epoch(chosen)
+            logits = self.logits(held_out)
+            loss = float(weights @ (np.logaddexp(0.0, logits) - labels * logits))
+            if loss < lowest:
+                lowest, best = loss, (epoch, logits, weights_of(self.network))
+            elif epoch - best[0] >= patience:
+                break
+        return best
+
+    def _inputs(self, order: np.ndarray) -> list[Any]:
+        features = {name: column[order] for name, column in self.rows.features.items()}
+        return [self.rows.curve[order][:, None], features]
+
+
+def copy_of(network: Any) -> Any:
+    """A layer or model of the same configuration, with fresh weights.
+
+    Args:
+        network: A layer or model that serialises.
+
+    Returns:
+        The copy, not built where the network builds itself when called.
+    """
+    return keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(network))
+
+
+def weights_of(network: Any) -> list[np.ndarray]:
+    """The weights, in memory of their own: `get_weights` may give views of what will be reused.
+
+    Args:
+        network: A built layer or model.
+
+    Returns:
+        What `set_weights` takes.
+    """
+    return [np.array(weight) for weight in network.get_weights()]

@@ -1,0 +1,88 @@
+"""PlattScaling: an increasing straight line of the logit."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.calibrator import scaled_logits
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.ops.click_histogram import ClickHistogram
+from keras_calibration.ops.logistic_fit import (
+    SMALLEST_SCALE,
+    LogisticFit,
+    check_scale,
+    fit_logistic,
+    starting_bias,
+    starting_scale,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class PlattScaling(StreamingCalibrator):
+    """Platt scaling: `a l + c` with a > 0, logistic regression on the logit.
+
+    The fit is the maximum of the likelihood, without a penalty and without Platt's smoothing of the
+    targets. Trained with a model, the layer's weights are log a and c; it starts as the identity.
+    An infinite logit stays infinite.
+
+    The scale never falls to 0 or below, which would level or turn the ranking: where the best one
+    does, the fit gives 1e-6, the best of those allowed, and warns.
+
+    Args:
+        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+
+    Raises:
+        ValueError: In `fit`, if a threshold on the logit separates clicks from non-clicks (no
+            finite scale is best), the rows hold one class only, or cannot be used, see
+            `Calibrator.fit`.
+
+    Example:
+        >>> layer = PlattScaling()
+        >>> summary = layer.fit([-1.0, -1.0, -1.0, 1.0, 1.0], [1, 0, 0, 1, 0])
+        >>> round(layer.scale, 4), round(layer.bias, 4)
+        (0.3466, -0.3466)
+
+    Reference:
+        Platt (1999), *Probabilistic outputs for support vector machines*.
+    """
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates scale and bias at the identity."""
+        self._log_scale = self.add_weight(name="log_scale", shape=(), initializer="zeros")
+        self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
+        self.built = True
+
+    def calibrate(self, logits: Any) -> Any:
+        """`a l + c`."""
+        scale = ops.exp(ops.convert_to_tensor(self._log_scale))
+        return scaled_logits(logits, scale) + ops.convert_to_tensor(self._bias)
+
+    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+        """Newton's method for c and a."""
+
+        def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
+            return np.stack([np.ones_like(logits), logits], axis=1)
+
+        scale = starting_scale(histogram)
+        start = [starting_bias(histogram, scale), scale]
+        fit = fit_logistic(histogram, design, start, lower=[-np.inf, SMALLEST_SCALE])
+        bias, scale = fit.parameters
+        check_scale(scale, "PlattScaling")
+        self._log_scale.assign(math.log(scale))
+        self._bias.assign(bias)
+        return fit
+
+    @property
+    def scale(self) -> float:
+        """a, above 0."""
+        self.ensure_built()
+        return math.exp(float(ops.convert_to_numpy(self._log_scale)))
+
+    @property
+    def bias(self) -> float:
+        """c, in logits."""
+        self.ensure_built()
+        return float(ops.convert_to_numpy(self._bias))

@@ -1,0 +1,112 @@
+"""What the calibrators of the logit alone share: a fit from a histogram that new rows add to."""
+
+from typing import Any
+
+from keras_calibration.layers.calibrator import Calibrator, check_labels_given
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.ops.click_histogram import ClickHistogram, click_histogram
+from keras_calibration.ops.logistic_fit import LogisticFit, mean_log_loss
+
+_STORED = "click_histogram_"
+
+
+class StreamingCalibrator(Calibrator):
+    """Base of the calibrators whose direct fit needs the rows only as a `ClickHistogram`.
+
+    `fit` reads the rows once and keeps their histogram, some thousand sums; `update` adds new rows
+    to it and fits again, so that a deployed calibrator follows new clicks without the old rows. The
+    histogram is saved with the layer (`.keras` and `.weights.h5` files), hence a calibrator that is
+    loaded goes on where it was. It is no weight: an exported SavedModel does not carry it.
+
+    Args:
+        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_calibration.layers import BiasCorrection
+        >>> logits, labels = np.zeros(8), np.array([1, 0, 0, 0, 1, 0, 0, 0])
+        >>> layer = BiasCorrection()
+        >>> first = layer.fit(logits[:4], labels[:4])
+        >>> both = layer.update(logits[4:], labels[4:])
+        >>> both.num_rows, round(layer.bias, 4)
+        (8, -1.0986)
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._histogram: ClickHistogram | None = None
+
+    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> FitSummary:
+        """Fits the curve to labelled rows, exactly, in one pass over them. See `Calibrator.fit`."""
+        check_labels_given(labels, type(self).__name__)
+        return self._fit_and_keep(click_histogram(logits, labels, sample_weight))
+
+    def update(
+        self, logits: Any, labels: Any, sample_weight: Any = None, forget: float = 0.0
+    ) -> FitSummary:
+        """Adds rows to those of earlier fits and updates, and fits the curve to all of them.
+
+        With `forget=0` the result is that of one `fit` to all the rows. The new rows may be of one
+        class, as those of an hour without a click are, as long as all together hold both.
+
+        Args:
+            logits: New uncalibrated logits (n,) or (n, 1), finite.
+            labels: Their labels in [0, 1] (n,) or (n, 1).
+            sample_weight: Their weights (n,) or (n, 1), not negative; ones by default.
+            forget: What share of the weight of all earlier rows to drop first, in [0, 1]. Updated
+                every hour, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
+
+        Returns:
+            The figures of the fit to all rows.
+
+        Raises:
+            ValueError: As for `fit`, or if `forget` is out of its range. The layer is then as it
+                was, without the new rows.
+        """
+        check_labels_given(labels, type(self).__name__)
+        if not 0 <= forget <= 1:
+            raise ValueError(
+                "Argument `forget` must be in [0, 1], the share of the old weight to drop. "
+                f"Received: forget={forget!r}."
+            )
+        histogram = click_histogram(logits, labels, sample_weight)
+        if self._histogram is not None and forget < 1:
+            histogram = self._histogram.scaled(1 - forget) + histogram
+        return self._fit_and_keep(histogram)
+
+    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+        """The direct fit to a histogram of both classes; assigns the weights once it succeeded."""
+        raise NotImplementedError(f"{type(self).__name__} does not write `fit_histogram`.")
+
+    def save_own_variables(self, store: Any) -> None:
+        """Saves the weights, and the histogram where there is one."""
+        super().save_own_variables(store)
+        if self._histogram is not None:
+            for name, array in self._histogram.to_arrays().items():
+                store[_STORED + name] = array
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the weights, and the histogram where there is one."""
+        names = list(store.keys())
+        super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})
+        arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
+        self._histogram = ClickHistogram.from_arrays(**arrays) if arrays else None
+
+    def _fit_and_keep(self, histogram: ClickHistogram) -> FitSummary:
+        if not (histogram.clicks > 0 and histogram.no_clicks > 0):
+            kind = "clicks" if histogram.clicks > 0 else "non-clicks"
+            raise ValueError(
+                f"The rows hold one class only. Received: {histogram.num_rows:g} rows, all of them "
+                f"{kind} where the weight is above 0. Expected both classes: use more rows, or "
+                "check the label rule."
+            )
+        self.ensure_built()
+        fit = self.fit_histogram(histogram)
+        self._histogram = histogram
+        return FitSummary(
+            num_rows=round(histogram.num_rows),
+            log_loss_before=mean_log_loss(histogram),
+            log_loss_after=fit.log_loss,
+            num_iterations=fit.num_iterations,
+            converged=fit.converged,
+        )

@@ -1,0 +1,195 @@
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+from keras_calibration.calibration.cross_fitted_scores import simplest_within_error
+from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.row_folds import fold_of_rows
+
+NUM_ROWS = 6000
+
+
+def base_model():
+    """A "trained" model whose logit is its input; it has seen no site and no price."""
+    inputs = {
+        "score": keras.Input((1,), name="score"),
+        "site": keras.Input((), dtype="int32", name="site"),
+        "price": keras.Input((1,), name="price"),
+    }
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
+
+
+def make_rows(truth, num_rows=NUM_ROWS, seed=0):
+    generator = np.random.default_rng(seed)
+    x = {
+        "score": generator.normal(-1, 1.2, (num_rows, 1)),
+        "site": generator.integers(0, 6, num_rows).astype("int32"),
+        "price": generator.normal(size=(num_rows, 1)),
+    }
+    eta = truth(x["score"][:, 0], x["site"], x["price"][:, 0])
+    return x, (generator.random(num_rows) < 1 / (1 + np.exp(-eta))).astype("float32")
+
+
+def log_loss(labels, probabilities):
+    p = np.clip(np.asarray(probabilities, np.float64).reshape(-1), 1e-12, 1 - 1e-12)
+    return -np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p))
+
+
+@pytest.mark.parametrize(
+    ("truth", "expected"),
+    [
+        (lambda logit, site, price: logit, {"identity"}),
+        (lambda logit, site, price: logit + 0.7, {"bias"}),
+        (lambda logit, site, price: 1.8 * logit - 0.4, {"platt"}),
+        (lambda logit, site, price: logit + np.maximum(3 * logit, 0), {"ilps", "beta"}),
+        (lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], {"field_bias"}),
+        (lambda logit, site, price: logit + 2 * np.abs(price) * (site % 2), {"neural"}),
+    ],
+    ids=["identity", "bias", "platt", "curve", "sites", "interaction"],
+)
+def test_auto_finds_what_is_wrong_with_the_model(truth, expected):
+    x, y = make_rows(truth)
+    model = kc.calibrate(base_model(), x, y, fields=["site"], numeric=["price"], verbose=0)
+    report = model.report
+    assert report.chosen in expected
+    assert report.after.log_loss <= report.before.log_loss
+    # What the folds say is what new rows show.
+    new_x, new_y = make_rows(truth, 20_000, seed=1)
+    seen = log_loss(new_y, model.predict(new_x, verbose=0, batch_size=4096))
+    assert seen == pytest.approx(report.after.log_loss, abs=0.03)
+    raw = log_loss(new_y, 1 / (1 + np.exp(-new_x["score"])))
+    assert seen <= raw + (0 if report.chosen == "identity" else -0.003) + 1e-7
+    assert all(name in str(report) for name in ("identity", "neural", "log loss", "site"))
+    assert max(map(len, str(report).splitlines()[:-2])) <= 100
+
+
+def test_figures_are_those_of_the_cross_fitted_probabilities():
+    x, y = make_rows(lambda logit, site, price: 1.5 * logit + 0.5)
+    weights = np.random.default_rng(3).uniform(0, 2, NUM_ROWS)
+    model = kc.calibrate(
+        base_model(), x, y, weights, fields={"site": 6}, method="bias", folds=3, verbose=0
+    )
+    fold = fold_of_rows(3, Rows(x["score"][:, 0], y, weights), 0)
+    logits = x["score"][:, 0].astype("float32").astype(float)
+    calibrated = np.empty(NUM_ROWS)
+    for number in range(3):
+        layer = kc.layers.BiasCorrection()
+        others = fold != number
+        layer.fit(logits[others], y[others], weights[others])
+        calibrated[~others] = logits[~others] + layer.bias
+    p = 1 / (1 + np.exp(-calibrated))
+    after = model.report.after
+    losses = np.logaddexp(0, calibrated) - y * calibrated
+    assert after.log_loss == pytest.approx(np.average(losses, weights=weights), abs=1e-6)
+    assert after.brier == pytest.approx(np.average((y - p) ** 2, weights=weights), abs=1e-6)
+    expected = (weights @ p) / (weights @ y)
+    assert after.calibration_ratio == pytest.approx(expected, abs=1e-5)
+    errors = [abs(weights[x["site"] == z] @ (y - p)[x["site"] == z]) for z in range(6)]
+    assert after.field_ece["site"] == pytest.approx(sum(errors) / weights.sum(), abs=1e-6)
+    assert model.report.num_folds == 3
+    assert [score.name for score in model.report.scores] == ["identity", "bias"]
+    # The model itself is fitted to all rows.
+    layer = kc.layers.BiasCorrection()
+    layer.fit(logits, y, weights)
+    received = model.predict(x, verbose=0, batch_size=NUM_ROWS)[:, 0]
+    np.testing.assert_allclose(received, 1 / (1 + np.exp(-logits - layer.bias)), atol=1e-6)
+
+
+def test_a_method_that_makes_it_worse_is_told():
+    # Within each stretch of time the rate differs: what the others say is wrong for it.
+    generator = np.random.default_rng(0)
+    x, _ = make_rows(lambda logit, site, price: logit)
+    period = np.arange(NUM_ROWS) * 5 // NUM_ROWS
+    eta = x["score"][:, 0] + np.array([1.5, -1.5, 1.5, -1.5, 0.0])[period]
+    y = (generator.random(NUM_ROWS) < 1 / (1 + np.exp(-eta))).astype("float32")
+    with pytest.warns(UserWarning, match="'platt' makes the log loss worse"):
+        kc.calibrate(base_model(), x, y, method="platt", folds="blocks", verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model = kc.calibrate(base_model(), x, y, folds="blocks", verbose=0)
+    assert model.report.chosen == "identity"
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0, batch_size=NUM_ROWS),
+        base_model().predict(x, verbose=0, batch_size=NUM_ROWS),
+        atol=1e-6,
+    )
+
+
+def test_names_of_fields_are_enough(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    inputs = {
+        "score": keras.Input((1,), name="score"),
+        "country": keras.Input((), dtype="string", name="country"),
+    }
+    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
+    x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site])
+    names = np.array(["at", "br", "ch", "de", "es", "fr"])[x["site"]]
+    x = {"score": x["score"], "country": tf.constant(names)}
+    model = kc.calibrate(base, x, y, fields=["country"], method="field_bias", verbose=0)
+    expected = model.predict(x, verbose=0, batch_size=NUM_ROWS)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.report is None
+    np.testing.assert_allclose(again.predict(x, verbose=0, batch_size=NUM_ROWS), expected)
+    kc.export_savedmodel(model, tmp_path / "1")
+    served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+    outputs = served(score=tf.constant(x["score"], tf.float32), country=tf.constant(names))
+    np.testing.assert_allclose(outputs["probability"], expected, atol=1e-6)
+
+
+def test_what_the_rows_do_not_allow_is_left_out():
+    x, _ = make_rows(lambda logit, site, price: logit, num_rows=60)
+    y = (x["score"][:, 0] > np.median(x["score"])).astype("float32")  # a threshold separates them
+    report = kc.calibrate(base_model(), x, y, fields=["site"], verbose=0).report
+    assert {"platt", "neural"} >= set(report.left_out) >= {"platt"}
+    assert "Left out: platt" in str(report)
+    assert report.after.log_loss < report.before.log_loss
+    with pytest.raises(ValueError, match="no finite best scale"):
+        kc.calibrate(base_model(), x, y, method="platt", verbose=0)
+
+
+def test_a_data_set_of_batches():
+    tf = pytest.importorskip("tensorflow")
+    x, y = make_rows(lambda logit, site, price: logit + 1)
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
+    model = kc.calibrate(base_model(), batches, method="platt", verbose=0)
+    arrays = kc.calibrate(base_model(), x, y, method="platt", verbose=0)
+    assert model.report.after.log_loss == pytest.approx(arrays.report.after.log_loss, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"method": "guess"}, "Argument `method` must be"),
+        ({"method": "field_bias"}, "Argument `method` must be"),
+        ({"folds": 1}, "Argument `folds` must be"),
+        ({"folds": "weeks"}, "Argument `folds` must be"),
+        ({"folds": np.zeros(NUM_ROWS, int)}, "at least two folds"),
+        ({"fields": ["sites"]}, "Fields must be inputs of the model"),
+        ({"fields": ["price"]}, "must hold ids"),
+        ({"numeric": ["prize"]}, "Numeric columns must be inputs"),
+        ({"sample_weight": np.zeros(NUM_ROWS)}, "All sample weights are 0"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_done(arguments, message):
+    x, y = make_rows(lambda logit, site, price: logit)
+    base = base_model()
+    base.trainable = True
+    with pytest.raises(ValueError, match=message):
+        kc.calibrate(base, x, y, verbose=0, **arguments)
+    assert base.trainable
+
+
+def test_one_standard_error():
+    generator = np.random.default_rng(0)
+    loss = generator.normal(1, 0.1, 1000)
+    noise = generator.normal(0, 0.1, 1000)
+    losses = {"simple": loss + 0.001 + noise, "best": loss, "large": loss - 0.0001 + noise / 10}
+    assert simplest_within_error(losses, None)[0] == "simple"
+    losses["simple"] = loss + 0.02 + noise
+    name, reason = simplest_within_error(losses, None)
+    assert name in ("best", "large")
+    assert "log loss" in reason

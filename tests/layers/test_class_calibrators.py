@@ -1,0 +1,311 @@
+"""ClassTemperatureScaling and VectorScaling: convex fits of class logits."""
+
+import keras
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends import compiled, digits, examples
+from keras_calibration.layers import ClassTemperatureScaling, TemperatureScaling, VectorScaling
+
+LAYERS = ["temperature", "vector"]
+
+
+def layer_of(kind, num_classes=4, **kwargs):
+    if kind == "temperature":
+        return ClassTemperatureScaling(**kwargs)
+    return VectorScaling(num_classes, **kwargs)
+
+
+def rows_of(num_rows=5000, num_classes=4, width=2.0, seed=0):
+    """Logits, class numbers and the scales and biases that the classes were drawn with."""
+    generator = np.random.default_rng(seed)
+    logits = width * generator.normal(size=(num_rows, num_classes))
+    scales = generator.uniform(0.3, 1.2, num_classes) / width
+    rates = scipy.special.softmax(logits * scales + generator.normal(size=num_classes), axis=1)
+    labels = (rates.cumsum(axis=1) > generator.random((num_rows, 1))).argmax(axis=1)
+    return logits, labels
+
+
+def one_hot(labels, num_classes=4):
+    return np.eye(num_classes)[labels]
+
+
+def line_of(layer):
+    if isinstance(layer, ClassTemperatureScaling):
+        return 1 / layer.temperature, 0.0
+    return layer.scales.astype(np.float64), layer.biases.astype(np.float64)
+
+
+def log_loss(logits, shares, weights=None):
+    losses = scipy.special.logsumexp(logits, axis=1) - (shares * logits).sum(axis=1)
+    return np.average(losses, weights=weights)
+
+
+def best_loss(kind, logits, shares, weights):
+    """The lowest loss, without the prior, by a general method."""
+    num_classes = logits.shape[1]
+
+    def unpack(theta):
+        return (theta[0], 0.0) if kind == "temperature" else theta.reshape(2, num_classes)
+
+    def value_and_gradient(theta):
+        scales, biases = unpack(theta)
+        calibrated = scales * logits + biases
+        rates = scipy.special.softmax(calibrated, axis=1)
+        residual = (weights / weights.sum())[:, None] * (rates - shares)
+        of_scales = (residual * logits).sum(axis=0)
+        gradient = np.r_[of_scales, residual.sum(axis=0)]
+        gradient = np.r_[of_scales.sum()] if kind == "temperature" else gradient
+        return log_loss(calibrated, shares, weights), gradient
+
+    start = [0.5] if kind == "temperature" else np.repeat([0.5, 0.0], num_classes)
+    found = scipy.optimize.minimize(
+        value_and_gradient, start, jac=True, method="BFGS", options={"gtol": 1e-9}
+    )
+    return found.fun
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("form", ["numbers", "column", "one-hot", "soft", "weighted", "wide"])
+def test_fit_is_the_optimum_on_the_rows(kind, form):
+    logits, labels = rows_of(20_000, width=40.0 if form == "wide" else 2.0)
+    shares, weights = one_hot(labels), np.ones(len(labels))
+    given_labels = labels
+    if form == "column":
+        given_labels = labels[:, None].astype(np.float32)
+    if form == "one-hot":
+        given_labels = shares.astype(np.float32)
+    if form == "soft":
+        shares = given_labels = 0.9 * shares + 0.025
+    if form == "weighted":
+        weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(labels))
+    layer = layer_of(kind)
+    summary = layer.fit(logits, given_labels, weights if form == "weighted" else None)
+    best = best_loss(kind, logits, shares, weights)
+    assert summary.log_loss_after == pytest.approx(best, abs=1e-8)
+    scales, biases = line_of(layer)
+    received = log_loss(scales * logits + biases, shares, weights)
+    assert received == pytest.approx(best, abs=1e-8)
+    assert summary.log_loss_before == pytest.approx(log_loss(logits, shares, weights), abs=1e-9)
+    assert summary.converged
+    assert summary.num_rows == len(labels)
+
+
+def test_small_logits_are_scaled_up():
+    logits, labels = rows_of()
+    for kind in LAYERS:
+        ordinary, small = layer_of(kind), layer_of(kind)
+        expected = ordinary.fit(logits, labels).log_loss_after
+        assert small.fit(1e-4 * logits, labels).log_loss_after == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.filterwarnings("ignore:ClassTemperatureScaling:UserWarning")
+def test_logits_that_are_all_equal(kind):
+    layer = layer_of(kind)
+    summary = layer.fit(np.zeros((400, 4)), np.arange(400) % 8 % 4 * (np.arange(400) % 8 < 4))
+    entropy = np.log(4) if kind == "temperature" else scipy.stats.entropy([5, 1, 1, 1])
+    assert summary.log_loss_after == pytest.approx(entropy, abs=1e-6)
+
+
+def test_two_classes_are_the_binary_temperature():
+    generator = np.random.default_rng(0)
+    logits = generator.normal(0, 2, 20_000)
+    labels = generator.random(20_000) < 1 / (1 + np.exp(-0.6 * logits))
+    binary, classes = TemperatureScaling(), ClassTemperatureScaling()
+    binary.fit(logits, labels)
+    classes.fit(np.stack([np.zeros(20_000), logits], axis=1), labels)
+    assert classes.temperature == pytest.approx(binary.temperature, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_starts_as_the_identity_and_keeps_shape_and_infinity(kind):
+    layer = layer_of(kind)
+    logits = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer(logits)), logits)
+    layer.fit(*rows_of())
+    scales, biases = line_of(layer)
+    received = keras.ops.convert_to_numpy(layer(logits))
+    np.testing.assert_allclose(received, scales * logits + biases, rtol=1e-5, atol=1e-6)
+    for value in (0.0, 1e4, -1e4):
+        layer.weights[0].assign(np.full(layer.weights[0].shape, value))
+        ends = np.float32([[-np.inf, np.inf, np.inf, -np.inf]])
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer(ends)), ends)
+    for shape in ((3,), (3, 1), (3, 2, 4)):
+        with pytest.raises(ValueError, match=r"\(batch, K\)"):
+            layer(np.zeros(shape, np.float32))
+    if kind == "vector":
+        with pytest.raises(ValueError, match=r"\(batch, 4\).*\(3, 5\)"):
+            layer(np.zeros((3, 5), np.float32))
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_config_and_file_round_trips(kind, reload):
+    layer = layer_of(kind, name="classes", trainable=False)
+    assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
+    layer.fit(*rows_of())
+    restored = reload(keras.Sequential([keras.Input((4,)), layer])).layers[0]
+    assert not restored.trainable
+    for received, expected in zip(line_of(restored), line_of(layer), strict=True):
+        np.testing.assert_array_equal(received, expected)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", LAYERS)
+def test_exports(kind, tmp_path):
+    import tensorflow as tf
+
+    layer = layer_of(kind)
+    logits, labels = rows_of()
+    layer.fit(logits, labels)
+    logits = logits[:9].astype(np.float32)
+    keras.Sequential([keras.Input((4,)), layer]).export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    expected = keras.ops.convert_to_numpy(layer(logits))
+    np.testing.assert_allclose(loaded.serve(logits), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_compiles_and_calibrates_in_float32_under_a_mixed_policy(kind, mixed_bfloat16):
+    layer = layer_of(kind)
+    logits, labels = rows_of()
+    layer.fit(logits, labels)
+    logits = logits[:9].astype(np.float32)
+    received = compiled(layer)(logits)
+    assert "float32" in str(received.dtype)
+    scales, biases = line_of(layer)
+    received = keras.ops.convert_to_numpy(received)
+    tolerance = digits(2e-6)
+    np.testing.assert_allclose(received, scales * logits + biases, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_trains_by_gradient_to_the_fit(kind):
+    logits, labels = rows_of()
+    layer = layer_of(kind)
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, layer(inputs))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.03), loss, jit_compile=True)
+    model.fit(logits.astype(np.float32), labels, batch_size=100, epochs=4, verbose=0)
+    scales, biases = line_of(layer)
+    received = log_loss(scales * logits + biases, one_hot(labels))
+    best = layer_of(kind).fit(logits, labels).log_loss_after
+    assert best - 1e-7 <= received <= best + 0.01
+
+
+# Where no finite answer is best
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_separated_classes_have_a_finite_answer(kind):
+    logits = np.random.default_rng(0).normal(size=(500, 4))
+    layer = layer_of(kind)
+    summary = layer.fit(logits, logits.argmax(axis=1))
+    assert summary.converged
+    assert summary.log_loss_after < 0.1 < summary.log_loss_before
+    assert np.abs(np.concatenate([np.ravel(part) for part in line_of(layer)])).max() < 300
+
+
+def test_a_class_without_a_row_keeps_a_finite_bias():
+    logits, labels = rows_of()
+    labels = np.where(labels == 2, 0, labels)
+    layer = VectorScaling(4)
+    summary = layer.fit(logits, labels)
+    assert summary.converged
+    assert layer.biases.argmin() == 2
+    assert np.abs(layer.biases).max() < 30
+    scales, biases = line_of(layer)
+    rates = scipy.special.softmax(scales * logits + biases, axis=1)
+    assert rates[:, 2].sum() < 3
+
+
+def test_logits_that_mislead_give_the_largest_temperature_and_a_warning():
+    logits = np.random.default_rng(0).normal(size=(500, 4))
+    layer = ClassTemperatureScaling()
+    with pytest.warns(UserWarning, match="order of the classes"):
+        layer.fit(logits, logits.argmin(axis=1))
+    assert layer.temperature == pytest.approx(1e6, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize(
+    ("logits", "labels", "weights", "message"),
+    [
+        (np.zeros((0, 4)), [], None, "at least 1 row"),
+        (np.zeros(3), [0, 1, 2], None, r"\(batch, K\)"),
+        (np.zeros((3, 4)), [1, 1, 1], None, "one class only"),
+        (np.zeros((3, 4)), [1, 1, 2], [1, 1, 0], "one class only"),
+        (np.zeros((3, 4)), [0, 1, 4], None, "class numbers 0 … 3"),
+        (np.zeros((3, 4)), [0, 1, -1], None, "class numbers 0 … 3"),
+        (np.zeros((3, 4)), [0, 1, 0.5], None, "class numbers 0 … 3"),
+        (np.zeros((3, 4)), [0, 1, np.nan], None, "class numbers 0 … 3"),
+        (np.zeros((2, 4)), [[1, 0, 0, 0], [0, 1, 1, 0]], None, "add up to 1"),
+        (np.zeros((2, 4)), [[1, 0, 0, 0], [0, 2, -1, 0]], None, "add up to 1"),
+        (np.zeros((2, 4)), [[1, 0, 0, 0], [0, 0, 0, 0]], None, "add up to 1"),
+        (np.zeros((3, 4)), [0, 1], None, "one label a row"),
+        (np.zeros((3, 4)), None, None, "labels=None"),
+        (np.full((3, 4), np.nan), [0, 1, 2], None, "Logits must be finite"),
+        (np.full((3, 4), np.inf), [0, 1, 2], None, "Logits must be finite"),
+        (np.zeros((3, 4)), [0, 1, 2], [1, -1, 1], "not negative"),
+        (np.zeros((3, 4)), [0, 1, 2], [0, 0, 0], "weights are 0"),
+        (np.zeros((3, 4)), [0, 1, 2], [1, 1], "same number of rows"),
+    ],
+)
+def test_bad_rows_are_refused_and_nothing_is_changed(kind, logits, labels, weights, message):
+    layer = layer_of(kind)
+    layer.fit(*rows_of(num_rows=200))
+    before = line_of(layer)
+    with pytest.raises(ValueError, match=message):
+        layer.fit(logits, labels, weights)
+    for received, expected in zip(line_of(layer), before, strict=True):
+        np.testing.assert_array_equal(received, expected)
+
+
+@pytest.mark.parametrize("number", [1, 2.5, "10"])
+def test_bad_sizes_are_refused(number):
+    with pytest.raises(ValueError, match=r"num_classes.*at least 2"):
+        VectorScaling(number)
+
+
+LOGITS = st.sampled_from([-1e30, -50.0, -2.0, 0.0, 0.0, 0.3, 3.0, 1e300])
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(
+    st.sampled_from(LAYERS),
+    st.lists(
+        st.tuples(
+            st.tuples(LOGITS, LOGITS, LOGITS, LOGITS),
+            st.integers(0, 3),
+            st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+)
+@pytest.mark.filterwarnings("ignore:ClassTemperatureScaling:UserWarning")
+def test_any_rows_are_fitted_or_refused(kind, rows):
+    logits, labels, weights = map(np.array, zip(*rows, strict=True))
+    layer = layer_of(kind)
+    try:
+        summary = layer.fit(logits, labels, weights)
+    except ValueError as error:
+        summary, refusal = None, str(error)
+    if summary is None:
+        assert "one class" in refusal or "All sample weights" in refusal
+        return
+    for part in line_of(layer):
+        assert np.isfinite(part).all()
+    assert np.isfinite([summary.log_loss_before, summary.log_loss_after]).all()
+    assert summary.log_loss_after <= summary.log_loss_before + 0.5 / len(rows) + 1e-9
+    counted = weights > 0
+    again = layer_of(kind)
+    assert again.fit(
+        logits[counted], labels[counted], weights[counted]
+    ).log_loss_after == pytest.approx(summary.log_loss_after, rel=1e-6, abs=1e-9)

@@ -1,0 +1,193 @@
+"""FieldBias, against the optimum that SciPy finds in float64."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from backends import ON_TENSORFLOW, compiled, examples
+from keras_calibration.layers import ILPS, FieldBias
+from keras_calibration.layers.field_bias import half_cauchy
+from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.field_offsets import fit_field_offsets
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+def made_clicks(num_rows=20_000, num_values=50, deviation=0.5, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, 1, num_rows)
+    offsets = generator.normal(0, deviation, num_values)
+    site = generator.integers(0, num_values, num_rows)
+    labels = generator.random(num_rows) < sigmoid(0.8 * logits + 0.3 + offsets[site])
+    return logits, site, labels.astype(float), offsets
+
+
+def test_starts_as_the_identity():
+    head = FieldBias({"site": 3})
+    logits = np.float32([-1, 0, np.inf, -np.inf])
+    received = head(logits, {"site": np.array([0, 2, 9, -1])})
+    assert (received.shape, received.dtype) == ((4, 1), "float32")
+    np.testing.assert_array_equal(received[:, 0], logits)
+    assert head.get_deviations() == {"site": 0.0}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_finds_the_optimum(weighted):
+    logits, site, labels, _ = made_clicks(3000, 8)
+    device = np.arange(3000) % 5
+    weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], 3000) if weighted else np.ones(3000)
+    rows = Rows(logits, labels, weights if weighted else None)
+    fit = fit_field_offsets(rows, [site, device], [8, 5], half_cauchy(1.0))
+    assert fit.converged
+
+    def objective(parameters):
+        slope, bias, u, v = np.split(parameters, [1, 2, 10])
+        curve = slope * logits + bias + u[site] + v[device]
+        loss = weights @ (np.logaddexp(0, curve) - labels * curve)
+        priors = u @ u / fit.deviations[0] ** 2 + v @ v / fit.deviations[1] ** 2
+        return loss + 0.5 * priors + 0.5e-3 * (slope[0] - 1) ** 2
+
+    found = np.concatenate([[fit.slope, fit.bias], *fit.offsets])
+    best = minimize(objective, found, method="BFGS", options={"gtol": 1e-6})
+    assert objective(found) <= best.fun + 1e-6
+    np.testing.assert_allclose(found, best.x, atol=1e-4)
+    curve = fit.slope * logits + fit.bias + fit.offsets[0][site] + fit.offsets[1][device]
+    loss = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
+    np.testing.assert_allclose(fit.log_loss, loss, rtol=1e-12)
+
+
+def test_spread_is_the_mode_of_the_marginal_likelihood():
+    logits, site, labels, _ = made_clicks(4000, 40)
+    fit = fit_field_offsets(Rows(logits, labels, None), [site], [40], half_cauchy(1.0))
+    line = fit.slope * logits + fit.bias
+    nodes, node_weights = np.polynomial.hermite_e.hermegauss(41)
+    onehot = np.eye(40)[site]
+
+    def log_marginal(deviation):
+        """By quadrature, a and c held."""
+        curves = line[:, None] + deviation * nodes
+        by_value = -onehot.T @ (np.logaddexp(0, curves) - labels[:, None] * curves)
+        prior = np.log(2 / np.pi / (1 + deviation**2))
+        return np.logaddexp.reduce(by_value + np.log(node_weights), axis=1).sum() + prior
+
+    grid = np.geomspace(0.25, 1, 40)
+    best = grid[np.argmax([log_marginal(deviation) for deviation in grid])]
+    assert abs(fit.deviations[0] / best - 1) < 0.1
+
+
+def test_spread_is_learnt():
+    logits, site, labels, offsets = made_clicks()
+    nothing = np.arange(len(logits)) % 7
+    head = FieldBias({"site": 50, "nothing": 7})
+    summary = head.fit(logits, {"site": site, "nothing": nothing}, labels)
+    assert summary.converged
+    assert summary.log_loss_after < summary.log_loss_before
+    deviations = head.get_deviations()
+    assert 0.4 < deviations["site"] < 0.65
+    assert deviations["nothing"] < 0.1
+    received = head.get_offsets("site") - head.get_offsets("site").mean()
+    assert np.corrcoef(received, offsets)[0, 1] > 0.95
+    assert np.abs(head.get_offsets("nothing")).max() < 0.1
+    # In each value the sum of the predictions is nearly that of the labels.
+    predicted = sigmoid(np.asarray(head(logits, {"site": site, "nothing": nothing}))[:, 0])
+    residual = np.bincount(site, labels - predicted)
+    assert np.abs(residual).max() < 12
+
+
+def test_unseen_values_have_the_mean():
+    logits, site, labels, _ = made_clicks(2000, 10)
+    head = FieldBias({"site": 12})
+    head.fit(logits, {"site": site}, labels)
+    np.testing.assert_array_equal(head.get_offsets("site")[10:], 0)
+    unseen = np.asarray(head(np.zeros(4), {"site": np.array([10, 11, 12, -5])}))
+    np.testing.assert_array_equal(unseen, unseen[:1].repeat(4, axis=0))
+
+
+def test_a_curve_comes_first():
+    logits, site, labels, _ = made_clicks()
+    bent = np.where(logits > 0, 3 * logits, logits)
+    straight, curved = FieldBias({"site": 50}), FieldBias({"site": 50}, ILPS())
+    features = {"site": site}
+    loss = straight.fit(bent, features, labels).log_loss_after
+    assert curved.fit(bent, features, labels).log_loss_after < loss - 1e-3
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.data())
+def test_few_clicks(data):
+    num_rows = data.draw(st.integers(2, 30))
+    numbers = st.lists(st.integers(0, 4), min_size=num_rows, max_size=num_rows)
+    logits = np.array(data.draw(numbers)) * data.draw(st.sampled_from([0.0, 1.0, 10.0])) - 2.0
+    labels, site = np.zeros(num_rows), np.array(data.draw(numbers))
+    labels[: data.draw(st.integers(1, min(2, num_rows - 1)))] = 1
+    weights = np.array(data.draw(numbers), float)
+    weights[[0, -1]] = 1
+    fit = fit_field_offsets(Rows(logits, labels, weights), [site], [4], half_cauchy(1.0))
+    assert fit.slope > 0
+    assert np.isfinite(fit.bias)
+    assert fit.converged
+    assert np.all(np.isfinite(fit.offsets[0]))
+    assert 1e-3 <= fit.deviations[0] <= 10
+    # An id with no weight, and none of all, changes nothing.
+    offsets = fit.offsets[0][np.bincount(site, weights, 5)[:4] == 0]
+    np.testing.assert_allclose(offsets, 0, atol=1e-12)
+
+
+def test_saves_and_compiles(reload):
+    logits, site, labels, _ = made_clicks(2000, 10)
+    names = np.array([f"s{number}" for number in site]) if ON_TENSORFLOW else site
+    vocabulary = [f"s{number}" for number in range(8)]
+    field = keras.layers.StringLookup(vocabulary=vocabulary) if ON_TENSORFLOW else 8
+    head = FieldBias({"site": field}, ILPS())
+    head.fit(logits[:, None], {"site": names[:, None]}, labels[:, None])
+    dtype = "string" if ON_TENSORFLOW else "int32"
+    inputs = [keras.Input((), name="logits"), {"site": keras.Input((), dtype=dtype, name="site")}]
+    model = keras.Model(inputs, head(*inputs))
+    rows = [keras.ops.convert_to_tensor(logits, "float32"), {"site": _tensor(names)}]
+    np.testing.assert_array_equal(reload(model)(rows), model(rows))
+    numeric = FieldBias({"site": 10})
+    numeric.fit(logits, {"site": site}, labels)
+    ids = keras.ops.convert_to_tensor(site, "int32")
+    in_xla = compiled(lambda given, ids: numeric(given, {"site": ids}))(rows[0], ids)
+    np.testing.assert_allclose(in_xla, numeric(rows[0], {"site": ids}), rtol=1e-5, atol=1e-6)
+
+
+def _tensor(values):
+    return keras.ops.convert_to_tensor(values)
+
+
+def test_half_precision(mixed_bfloat16):
+    head = FieldBias({"site": 3})
+    assert head(np.float32([1.001]), {"site": np.array([1])}).dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fields": {}}, "fields={}"),
+        ({"fields": {"site": 0}}, "'site'.*Received: 0"),
+        ({"fields": {"site": 2}, "calibrator": "ilps"}, "calibrator='ilps'"),
+        ({"fields": {"site": 2}, "prior_scale": 0.0}, "prior_scale=0.0"),
+    ],
+)
+def test_refuses_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        FieldBias(**arguments)
+
+
+def test_refuses_rows():
+    head = FieldBias({"site": 2})
+    with pytest.raises(ValueError, match=r"without .'site'."):
+        head(np.zeros(3), {"device": np.zeros(3)})
+    with pytest.raises(ValueError, match="same number of rows"):
+        head.fit(np.zeros(3), {"site": np.zeros(2, int)}, [0, 1, 1])
+    with pytest.raises(ValueError, match="one class only"):
+        head.fit(np.zeros(3), {"site": np.zeros(3, int)}, [1, 1, 1])
+    with pytest.raises(ValueError, match="labels=None"):
+        head.fit(np.zeros(3), {"site": np.zeros(3, int)}, None)
+    assert np.all(head.get_offsets("site") == 0)

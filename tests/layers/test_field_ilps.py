@@ -1,0 +1,332 @@
+"""FieldILPS, against the optimum that SciPy finds in float64."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from backends import ON_TENSORFLOW, compiled, digits, examples, gradients_by_weights
+from keras_calibration import export_savedmodel
+from keras_calibration.layers import ILPS, FieldBias, FieldILPS
+from keras_calibration.layers.field_bias import half_cauchy
+from keras_calibration.models import CalibratedModel
+from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.field_offsets import curve_basis, fit_field_curves
+from keras_calibration.ops.knots import balanced_knots
+
+KNOTS = np.array([-2.5, -1.0, 0.0, 1.5])
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+def log_loss(labels, logits):
+    return np.mean(np.logaddexp(0, logits) - labels * logits)
+
+
+def made_clicks(num_rows=20_000, num_values=40, deviation=0.5, slope_deviation=0.4, seed=0):
+    """The lines of the values differ in level and slope."""
+    truth = np.random.default_rng(1)
+    offsets = truth.normal(0, deviation, num_values)
+    slopes = 1 + truth.uniform(-1.7, 1.7, num_values) * slope_deviation
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-0.5, 1.2, num_rows)
+    site = generator.integers(0, num_values, num_rows)
+    labels = generator.random(num_rows) < sigmoid(slopes[site] * logits + offsets[site])
+    return logits, site, labels.astype(float), slopes
+
+
+def hats(logits, knots):
+    """Rows of a matrix that maps values at the knots to the curve: linear, the ends go on."""
+    matrix = np.zeros((len(logits), len(knots)))
+    for row, logit in enumerate(logits):
+        k = min(max(int(np.sum(knots <= logit)) - 1, 0), len(knots) - 2)
+        share = (logit - knots[k]) / (knots[k + 1] - knots[k])
+        matrix[row, [k, k + 1]] = 1 - share, share
+    return matrix
+
+
+def polynomials(knots):
+    """Orthonormal on the knots, by Gram and Schmidt."""
+    columns = []
+    for degree in range(len(knots)):
+        column = (knots - knots.mean()) ** degree
+        for earlier in columns:
+            column = column - np.mean(column * earlier) * earlier
+        columns.append(column / np.sqrt(np.mean(column**2)))
+    return np.stack(columns, axis=1)
+
+
+def test_starts_as_the_identity():
+    head = FieldILPS({"site": 3})
+    logits = np.float32([-3, 0, 5, np.inf, -np.inf])
+    received = np.asarray(head(logits, {"site": np.array([0, 2, 1, 9, -1])}))
+    assert (received.shape, received.dtype) == ((5, 1), "float32")
+    np.testing.assert_allclose(received[:, 0], logits, rtol=1e-6, atol=1e-6)
+    assert np.isnan(np.asarray(head(np.float32([np.nan]), {"site": np.array([0])})))
+    assert head.get_deviations() == {"site": 0.0}
+
+
+def test_basis_is_orthonormal():
+    basis = curve_basis(KNOTS)
+    np.testing.assert_allclose(basis, polynomials(KNOTS), atol=1e-12)
+    np.testing.assert_allclose(basis.T @ basis / 4, np.eye(4), atol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_finds_the_optimum(weighted):
+    logits, site, labels, _ = made_clicks(3000, 6, slope_deviation=0.2)
+    device = np.arange(3000) % 3
+    weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], 3000) if weighted else np.ones(3000)
+    rows = Rows(logits, labels, weights if weighted else None)
+    fit = fit_field_curves(rows, KNOTS, [site, device], [6, 3], half_cauchy(1.0))
+    assert fit.converged
+    to_rows, to_knots = hats(logits, KNOTS), polynomials(KNOTS)
+    design = np.concatenate(
+        [
+            to_rows @ to_knots,
+            *(
+                np.einsum("nv,nk->nvk", np.eye(len(values))[ids], to_rows @ to_knots).reshape(
+                    3000, -1
+                )
+                for ids, values in zip([site, device], fit.deviations, strict=True)
+            ),
+        ],
+        axis=1,
+    )
+    of_value = fit.scales[:, [0, 1, 2, 2]] ** -2.0
+    unit = KNOTS.std()
+    precision = np.r_[0, 1e-3 / unit**2, 1, 1, np.tile(of_value[0], 6), np.tile(of_value[1], 3)]
+    centre = np.zeros(len(precision))
+    centre[:2] = KNOTS.mean(), unit
+
+    def objective(parameters):
+        curve, away = design @ parameters, parameters - centre
+        loss = weights @ (np.logaddexp(0, curve) - labels * curve)
+        slope = design.T @ (weights * (sigmoid(curve) - labels)) + precision * away
+        return loss + 0.5 * precision @ away**2, slope
+
+    coefficients = [curves @ to_knots / 4 for curves in (fit.values, *fit.deviations)]
+    found = np.concatenate([part.reshape(-1) for part in coefficients])
+    best = minimize(objective, found, jac=True, method="BFGS", options={"gtol": 1e-7})
+    assert objective(found)[0] <= best.fun + 1e-6
+    np.testing.assert_allclose(found, best.x, atol=1e-4)
+    loss = np.average(np.logaddexp(0, design @ found) - labels * (design @ found), weights=weights)
+    np.testing.assert_allclose(fit.log_loss, loss, rtol=1e-12)
+
+
+def test_spreads_are_learnt():
+    logits, site, labels, slopes = made_clicks()
+    features = {"site": site, "nothing": np.arange(len(logits)) % 7}
+    head, offsets = FieldILPS({"site": 40, "nothing": 7}), FieldBias({"site": 40, "nothing": 7})
+    assert head.fit(logits, features, labels).converged
+    offsets.fit(logits, features, labels)
+    scales, unit = head.get_scales("site"), head.get_knots().std()
+    assert 0.35 < scales["level"] < 0.8
+    assert 0.25 < scales["slope"] / unit < 0.6
+    assert scales["bend"] < 0.1
+    assert max(head.get_scales("nothing").values()) < 0.1
+    assert head.get_deviations()["site"] == scales["level"]
+    rises = np.diff(head.get_curves("site")[:, [0, -1]])[:, 0]
+    assert np.corrcoef(rises, slopes)[0, 1] > 0.9
+    levels = head.get_offsets("site")
+    expected = (head.get_curves("site") - head.get_values()).mean(axis=1)
+    np.testing.assert_allclose(levels, expected, atol=1e-6)
+    # What the curves say of new rows is better than what offsets say.
+    logits, site, labels, _ = made_clicks(seed=2)
+    features = {"site": site, "nothing": features["nothing"]}
+    losses = [log_loss(labels, np.asarray(h(logits, features))[:, 0]) for h in (head, offsets)]
+    assert losses[0] < losses[1] - 1e-3
+
+
+def test_a_bend_for_some_values():
+    generator = np.random.default_rng(0)
+    logits, site = generator.normal(0, 1.5, 40_000), np.arange(40_000) % 20
+    truth = np.where(site % 2, np.maximum(logits, 0.3 * logits), np.minimum(logits, 0.3 * logits))
+    labels = generator.random(40_000) < sigmoid(truth)
+    loss = {}
+    for num_knots in (2, 6):
+        head = FieldILPS({"site": 20}, num_knots=num_knots)
+        head.fit(logits, {"site": site}, labels)
+        curve = np.asarray(head(logits, {"site": site}))[:, 0]
+        loss[num_knots] = np.mean((sigmoid(curve) - sigmoid(truth)) ** 2)
+    assert head.get_scales("site")["bend"] > 0.1
+    assert loss[6] < 0.5 * loss[2]
+
+
+def test_unseen_values_have_the_curve_of_all():
+    logits, site, labels, _ = made_clicks(4000, 10)
+    head = FieldILPS({"site": 12}, ILPS())
+    head.fit(logits, {"site": site}, labels)
+    grid = np.linspace(-6, 6, 50)
+    unseen = [np.asarray(head(grid, {"site": np.full(50, i)})) for i in (10, 11, 12, -5)]
+    np.testing.assert_array_equal(head.get_curves("site")[10:], [head.get_values()] * 2)
+    np.testing.assert_array_equal(unseen, unseen[:1] * 4)
+    expected = hats(np.asarray(head.calibrator(grid), float), head.get_knots()) @ head.get_values()
+    np.testing.assert_allclose(unseen[0][:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_every_curve_rises(trained):
+    logits, site, labels, _ = made_clicks(6000, 5)
+    device = np.arange(6000) % 5
+    falls = (site == 2) ^ (device == 1)
+    labels = np.where(falls, np.random.default_rng(3).random(6000) < sigmoid(-logits), labels)
+    head = FieldILPS({"site": 5, "device": 5}, ILPS(monotonic="strict"))
+    assert head.fit(logits, {"site": site, "device": device}, labels).converged
+    if trained:
+        noise = np.random.default_rng(4)
+        for weight in (head._values, head._field_deviations):
+            value = keras.ops.convert_to_numpy(weight)
+            weight.assign(value + noise.normal(0, 2, value.shape))
+        head.finalize()
+    grid = np.sort(np.random.default_rng(5).normal(0, 5, 20_000)).astype("float32")
+    call = compiled(lambda *given: head(given[0], {"site": given[1], "device": given[2]}))
+    for i in range(1, 6, 2):
+        for j in range(1, 6, 2):
+            ids = [np.full(20_000, i, "int32"), np.full(20_000, j, "int32")]
+            for run in (call, lambda *g: head(g[0], {"site": g[1], "device": g[2]})):
+                curve = np.asarray(run(*map(keras.ops.convert_to_tensor, [grid, *ids])))[:, 0]
+                assert np.all(np.diff(curve) >= 0)
+                assert trained or curve[-1] > curve[0]
+
+
+def test_a_value_that_would_fall_keeps_its_level():
+    logits, site, labels, _ = made_clicks(8000, 4, deviation=0.0, slope_deviation=0.0)
+    generator = np.random.default_rng(3)
+    labels = np.where(site == 1, generator.random(8000) < sigmoid(1 - logits), labels)
+    head = FieldILPS({"site": 4}, num_knots=3)
+    head.fit(logits, {"site": site}, labels)
+    rises = np.diff(head.get_curves("site")) / np.diff(head.get_knots())
+    of_all = np.diff(head.get_values()) / np.diff(head.get_knots())
+    assert np.all(rises >= 0.0099 * of_all)
+    assert rises[1].max() < 0.5 * of_all.min()
+    predicted = sigmoid(np.asarray(head(logits, {"site": site}))[:, 0])
+    assert abs(np.mean((predicted - labels)[site == 1])) < 0.01
+
+
+def test_rows_of_weight_0_change_nothing():
+    logits, site, labels, _ = made_clicks(3000, 5)
+    weights = (np.arange(3000) % 3 > 0).astype(float)
+    some = weights > 0
+    heads = [FieldILPS({"site": 5}, ILPS()) for _ in range(2)]
+    heads[0].fit(logits, {"site": site}, labels, weights)
+    heads[1].fit(logits[some], {"site": site[some]}, labels[some])
+    np.testing.assert_allclose(*(head.get_curves("site") for head in heads), atol=digits(1e-4))
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.data())
+def test_few_clicks(data):
+    num_rows = data.draw(st.integers(2, 30))
+    numbers = st.lists(st.integers(0, 4), min_size=num_rows, max_size=num_rows)
+    logits = np.array(data.draw(numbers)) * data.draw(st.sampled_from([0.0, 1.0, 10.0])) - 2.0
+    labels, site = np.zeros(num_rows), np.array(data.draw(numbers))
+    labels[: data.draw(st.integers(1, min(2, num_rows - 1)))] = 1
+    weights = np.array(data.draw(numbers), float)
+    weights[[0, -1]] = 1
+    rows = Rows(logits, labels, weights)
+    knots = balanced_knots(logits, labels, data.draw(st.integers(2, 5)), weights)
+    fit = fit_field_curves(rows, knots, [site], [4], half_cauchy(1.0))
+    assert fit.converged
+    curves = fit.values + fit.deviations[0]
+    assert np.all(np.isfinite(curves))
+    assert np.all(np.diff(fit.values) > 0)
+    assert np.all(np.diff(curves) > 0)
+    assert np.all(fit.scales >= 1e-3)
+    assert np.all(fit.scales <= 10)
+    # An id with no weight, and none of all, changes nothing.
+    without = np.bincount(site, weights, 5)[:4] == 0
+    np.testing.assert_allclose(fit.deviations[0][without], 0, atol=1e-12)
+
+
+def test_saves_and_compiles(reload):
+    logits, site, labels, _ = made_clicks(2000, 10)
+    names = np.array([f"s{number}" for number in site]) if ON_TENSORFLOW else site
+    vocabulary = [f"s{number}" for number in range(8)]
+    field = keras.layers.StringLookup(vocabulary=vocabulary) if ON_TENSORFLOW else 8
+    head = FieldILPS({"site": field}, ILPS(), num_knots=3)
+    head.fit(logits[:, None], {"site": names[:, None]}, labels[:, None])
+    dtype = "string" if ON_TENSORFLOW else "int32"
+    inputs = [keras.Input((), name="logits"), {"site": keras.Input((), dtype=dtype, name="site")}]
+    model = keras.Model(inputs, head(*inputs))
+    rows = [keras.ops.convert_to_tensor(logits, "float32"), {"site": _tensor(names)}]
+    np.testing.assert_array_equal(reload(model)(rows), model(rows))
+    numeric = FieldILPS({"site": 10})
+    numeric.fit(logits, {"site": site}, labels)
+    ids = keras.ops.convert_to_tensor(site, "int32")
+    in_xla = compiled(lambda given, ids: numeric(given, {"site": ids}))(rows[0], ids)
+    np.testing.assert_allclose(in_xla, numeric(rows[0], {"site": ids}), rtol=1e-5, atol=1e-5)
+
+
+def _tensor(values):
+    return keras.ops.convert_to_tensor(values)
+
+
+def test_gradients_are_dense_and_right():
+    inputs = {
+        "logit": keras.Input((), name="logit"),
+        "site": keras.Input((), dtype="int32", name="site"),
+    }
+    head = FieldILPS({"site": 2}, num_knots=3)
+    model = keras.Model(inputs, head(inputs["logit"], {"site": inputs["site"]}))
+    logits = np.float32([-2, -0.5, 0.7, 0.9])
+    rows = {"logit": _tensor(logits), "site": _tensor(np.int32([0, 1, 1, 5]))}
+    received = [np.asarray(gradient) for gradient in gradients_by_weights(model, rows)]
+    of_rows = hats(logits, head.get_knots().astype(float))
+    by_value = [of_rows[0], of_rows[1] + of_rows[2], of_rows[3]]
+    expected = [of_rows.sum(axis=0), np.concatenate(by_value)]
+    for gradient, reference in zip(received, expected, strict=True):
+        np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision(mixed_bfloat16):
+    head = FieldILPS({"site": 3}, ILPS())
+    assert head(np.float32([1.001]), {"site": np.array([1])}).dtype == "float32"
+
+
+@pytest.mark.tensorflow
+def test_exports(tmp_path):
+    logits, site, labels, _ = made_clicks(2000, 4)
+    inputs = {name: keras.Input((1,), name=name) for name in ("score", "site")}
+    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
+    head = FieldILPS({"site": 4}, ILPS())
+    head.fit(logits, {"site": site}, labels)
+    model = CalibratedModel(base, head)
+    x = {"score": logits[:50, None].astype("float32"), "site": site[:50, None].astype("float32")}
+    export_savedmodel(model, tmp_path / "model")
+    import tensorflow as tf
+
+    served = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]
+    received = served(**{name: tf.constant(column) for name, column in x.items()})["probability"]
+    np.testing.assert_allclose(received, model.predict(x, verbose=0), rtol=1e-5)
+    # Training goes on from the fit, and ends in curves that rise.
+    model.compile("adam")
+    model.fit(x, labels[:50], epochs=1, verbose=0)
+    assert np.all(np.diff(head.get_curves("site")) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fields": {}}, "FieldILPS needs at least one field"),
+        ({"fields": {"site": 2}, "num_knots": 1}, "num_knots=1"),
+        ({"fields": {"site": 2}, "num_knots": 2.0}, "num_knots=2.0"),
+        ({"fields": {"site": 2}, "prior_scale": 0.0}, "prior_scale=0.0"),
+    ],
+)
+def test_refuses_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        FieldILPS(**arguments)
+
+
+def test_refuses_rows():
+    head = FieldILPS({"site": 2})
+    with pytest.raises(ValueError, match=r"FieldILPS reads .* without .'site'."):
+        head(np.zeros(3), {"device": np.zeros(3)})
+    with pytest.raises(ValueError, match="one class only"):
+        head.fit(np.zeros(3), {"site": np.zeros(3, int)}, [1, 1, 1])
+    assert np.all(head.get_offsets("site") == 0)

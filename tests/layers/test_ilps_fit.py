@@ -1,0 +1,355 @@
+"""The direct fit of ILPS: exact, strictly increasing, sane with few clicks."""
+
+import keras
+import numpy as np
+import pytest
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration.layers import ILPS, PlattScaling
+
+
+def sigmoid(logits):
+    return 0.5 * (1 + np.tanh(0.5 * np.asarray(logits, np.float64)))
+
+
+def rows_of(curve, num_rows, seed=0, click_logit=-3.0, dtype=np.float64):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(click_logit, 1.5, num_rows).astype(dtype)
+    labels = generator.random(num_rows) < sigmoid(curve(logits))
+    return logits, labels.astype(dtype)
+
+
+def kinked(logits):
+    return np.interp(logits, [-12, -4, -2.5, 9], [-13, -5, -4.7, 7])
+
+
+def turned(logits):
+    return np.interp(logits, [-9, -4, -2, 3], [-5, -1, -4, 1])
+
+
+def falling(logits):
+    return -logits - 5
+
+
+def curve_at(logits, knots, values, constant=False):
+    """The curve on rows, in float64."""
+    logits = np.clip(logits, knots[0], knots[-1]) if constant else logits
+    segment = np.clip(np.searchsorted(knots, logits, side="right") - 1, 0, len(knots) - 2)
+    slopes = np.diff(values) / np.diff(knots)
+    return values[segment] + slopes[segment] * (logits - knots[segment])
+
+
+def objective(values, knots, logits, labels, weights, smoothness, constant):
+    """What the fit minimises, on the rows, over the sum of the weights."""
+    curve = curve_at(logits, knots, values, constant)
+    slopes = np.diff(values) / np.diff(knots)
+    loss = np.sum(weights * (np.logaddexp(0, curve) - labels * curve))
+    prior = smoothness / 2 * np.sum(np.diff(slopes) ** 2) + 0.05 * np.mean((slopes - 1) ** 2)
+    return (loss + prior) / weights.sum()
+
+
+def reference(knots, logits, labels, weights, smoothness, constant):
+    """The lowest objective over level and slopes, by a general method on the rows."""
+    gaps = np.diff(knots)
+    held = np.clip(logits, knots[0], knots[-1]) if constant else logits
+    design = np.clip(held[:, None] - knots[:-1], 0, gaps)
+    design[:, 0] = np.minimum(held - knots[0], gaps[0])
+    design[:, -1] = np.maximum(held - knots[-2], 0 if len(gaps) > 1 else -np.inf)
+    middle = len(gaps) // 2
+    design = np.c_[np.ones(len(logits)), design]
+    design[:, 1 : middle + 1] -= gaps[:middle]  # about the middle, for the method's sake
+    total = weights.sum()
+
+    def value_and_gradient(theta):
+        curve, slopes = design @ theta, theta[1:]
+        loss = weights @ (np.logaddexp(0, curve) - labels * curve)
+        prior = smoothness / 2 * np.sum(np.diff(slopes) ** 2) + 0.05 * np.mean((slopes - 1) ** 2)
+        gradient = design.T @ (weights * (sigmoid(curve) - labels))
+        change = np.r_[0, np.diff(slopes), 0]
+        gradient[1:] += smoothness * (change[:-1] - change[1:])
+        gradient[1:] += 0.1 * (slopes - 1) / len(slopes)
+        return (loss + prior) / total, gradient / total
+
+    found = scipy.optimize.minimize(
+        value_and_gradient,
+        np.r_[knots[middle], np.ones(len(gaps))],
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(None, None)] + [(1e-6, None)] * len(gaps),
+        options={"ftol": 1e-16, "gtol": 1e-11, "maxiter": 20000, "maxfun": 40000, "maxcor": 60},
+    )
+    return found.fun
+
+
+# Exactness
+
+
+@pytest.mark.parametrize("smoothness", [0.0, 1.0, 100.0])
+@pytest.mark.parametrize("form", ["balanced", "quantile", "constant", "falling", "weighted"])
+def test_fit_is_the_optimum_on_the_rows(form, smoothness):
+    logits, labels = rows_of(kinked, 20_000)
+    weights = np.ones(len(logits))
+    if form == "falling":  # in the middle, so that the bound on the slopes holds some of them
+        logits, labels = rows_of(turned, 20_000)
+    if form == "weighted":
+        weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(logits))
+        labels = 0.9 * labels + 0.02  # soft, too
+    layer = ILPS(
+        12,
+        "quantile" if form == "quantile" else "balanced",
+        "constant" if form == "constant" else "linear",
+        smoothness=smoothness,
+        dtype="float64" if keras.backend.backend() == "tensorflow" else None,
+    )
+    summary = layer.fit(logits, labels, weights if form == "weighted" else None)
+    knots, values = layer.get_knots().astype(float), layer.get_values().astype(float)
+    rows = logits, labels, weights, smoothness, form == "constant"
+    assert objective(values, knots, *rows) <= reference(knots, *rows) + 1e-8
+    curve = curve_at(logits, knots, values, form == "constant")
+    loss = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
+    before = np.average(np.logaddexp(0, logits) - labels * logits, weights=weights)
+    assert summary.log_loss_after == pytest.approx(loss, abs=2e-8)
+    assert summary.log_loss_before == pytest.approx(before, abs=1e-8)
+    assert summary.num_rows == 20_000
+    assert summary.converged
+    assert 0 < summary.num_iterations < 40
+    assert (np.diff(values) > 0).all()
+    if form == "falling":
+        assert np.diff(values).min() < 2e-6  # a slope at its bound
+
+
+@pytest.mark.parametrize("arguments", [{"knots": [-6.1, -3.3, -2.2, 0.7]}, {"knots": "sigmoid"}])
+def test_knots_that_are_not_on_edges_lose_next_to_nothing(arguments):
+    logits, labels = rows_of(kinked, 50_000)
+    layer = ILPS(9, **arguments)
+    summary = layer.fit(logits, labels)
+    knots, values = layer.get_knots().astype(float), layer.get_values().astype(float)
+    rows = logits, labels, np.ones(len(logits)), 1.0, False
+    assert objective(values, knots, *rows) <= reference(knots, *rows) + 1e-8
+    curve = curve_at(logits, knots, values)
+    loss = np.mean(np.logaddexp(0, curve) - labels * curve)
+    assert summary.log_loss_after == pytest.approx(loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", ["column", "float32", "lists", "many chunks"])
+def test_any_form_of_the_rows_gives_the_same_curve(shape):
+    logits, labels = rows_of(kinked, 40_000 if shape == "many chunks" else 500, dtype=np.float32)
+    expected = ILPS()
+    expected.fit(logits.astype(np.float64), labels.astype(np.int64))
+    given = {
+        "column": (logits[:, None], labels[:, None]),
+        "float32": (logits, labels),
+        "lists": (logits.tolist(), labels.tolist()),
+        "many chunks": (logits, labels > 0),
+    }[shape]
+    layer = ILPS()
+    layer.fit(*given)
+    np.testing.assert_array_equal(layer.get_knots(), expected.get_knots())
+    np.testing.assert_allclose(layer.get_values(), expected.get_values(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_second_fit_starts_afresh():
+    rows, others = rows_of(kinked, 3000), rows_of(falling, 3000, seed=1)
+    layer, fresh = ILPS(), ILPS()
+    layer.fit(*others)
+    assert layer.fit(*rows) == fresh.fit(*rows)
+    np.testing.assert_array_equal(layer.get_values(), fresh.get_values())
+
+
+def test_balanced_knots_are_near_the_quantiles_of_the_rows():
+    logits, labels = rows_of(kinked, 30_000)
+    fitted, adapted = ILPS(), ILPS()
+    fitted.fit(logits, labels)
+    adapted.adapt(logits, labels)
+    np.testing.assert_allclose(fitted.get_knots(), adapted.get_knots(), atol=1 / 64)
+    np.testing.assert_array_equal(fitted.get_knots() * 64 % 1, 0)
+
+
+# Smoothness
+
+
+def test_a_strong_prior_leaves_platt_scaling():
+    logits, labels = rows_of(lambda logits: 0.6 * logits - 1, 30_000)
+    layer, line = ILPS(smoothness=1e9), PlattScaling()
+    layer.fit(logits, labels)
+    line.fit(logits, labels)
+    slopes = np.diff(layer.get_values()) / np.diff(layer.get_knots())
+    np.testing.assert_allclose(slopes, line.scale, rtol=2e-3)
+    grid = np.linspace(-6, 1, 20, dtype=np.float32)
+    expected = keras.ops.convert_to_numpy(line(grid))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(grid)), expected, atol=1e-2)
+
+
+def test_auto_is_straight_where_the_truth_is_and_bends_where_it_bends():
+    def excess(curve, smoothness):
+        """Mean Kullback-Leibler divergence from the truth, over some samples."""
+        excesses = []
+        for seed in range(6):
+            logits, labels = rows_of(curve, 20_000, seed)
+            layer = ILPS(smoothness=smoothness)
+            layer.fit(logits, labels)
+            truth = curve(logits)
+            fitted = curve_at(logits, layer.get_knots(), layer.get_values())
+            click, none = sigmoid(truth), sigmoid(-truth)
+            away = click * (np.logaddexp(0, -fitted) - np.logaddexp(0, -truth))
+            away += none * (np.logaddexp(0, fitted) - np.logaddexp(0, truth))
+            excesses.append(away.mean())
+        return np.mean(excesses)
+
+    def straight(logits):
+        return 0.8 * logits - 0.4
+
+    assert excess(straight, "auto") < 0.7 * excess(straight, 1.0)
+    assert excess(kinked, "auto") < 0.5 * excess(kinked, 1e6)
+    assert ILPS(smoothness="auto").get_config()["smoothness"] == "auto"
+
+
+@pytest.mark.parametrize("smoothness", ["automatic", -1.0, np.nan])
+def test_other_smoothness_is_refused(smoothness):
+    with pytest.raises(ValueError, match=r'`smoothness`.*or "auto"'):
+        ILPS(smoothness=smoothness)
+
+
+# Order
+
+
+def assert_never_falls(function, low=-20.0, high=20.0):
+    grid = np.sort(np.random.default_rng(0).uniform(low, high, 1_000_000).astype(np.float32))
+    curve = keras.ops.convert_to_numpy(function(grid))
+    assert curve.dtype == np.float32
+    assert np.isfinite(curve).all()
+    assert (np.diff(curve) >= 0).all()
+
+
+@pytest.mark.parametrize("monotonic", ["penalty", "strict"])
+@pytest.mark.parametrize("form", ["rising", "falling", "flat"])
+def test_no_pair_of_sorted_logits_falls_after_fit_training_and_reload(form, monotonic, reload):
+    curves = {"rising": kinked, "falling": falling, "flat": lambda logits: 0 * logits - 1}
+    logits, labels = rows_of(curves[form], 5000, dtype=np.float32)
+    layer = ILPS(40, monotonic=monotonic, smoothness=0.0)
+    layer.fit(logits, labels)
+    assert_never_falls(layer)
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(layer(inputs)))
+    model.compile(keras.optimizers.Adam(0.1), "binary_crossentropy")
+    model.fit(logits, labels, batch_size=500, epochs=2, verbose=0)
+    layer.finalize()
+    assert_never_falls(layer)
+    assert_never_falls(reload(model).layers[1])
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("monotonic", ["penalty", "strict"])
+def test_no_pair_of_sorted_logits_falls_after_export_or_under_xla(monotonic, tmp_path):
+    import tensorflow as tf
+
+    logits, labels = rows_of(kinked, 5000, dtype=np.float32)
+    layer = ILPS(100, monotonic=monotonic, smoothness=0.0)
+    layer.fit(logits, labels)
+    assert_never_falls(tf.function(layer, jit_compile=True))
+    model = keras.Sequential([keras.Input((1,)), layer])
+    model.export(tmp_path / "curve", verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "curve"))
+    assert_never_falls(lambda grid: tf.reshape(served.serve(grid[:, None]), (-1,)))
+
+
+def test_distinct_logits_of_different_segments_stay_distinct():
+    logits, labels = rows_of(falling, 5000)
+    layer = ILPS(20, smoothness=0.0)
+    layer.fit(logits, labels)
+    values = keras.ops.convert_to_numpy(layer(layer.get_knots()))
+    assert (np.diff(values) > 0).all()
+
+
+# Few clicks and hostile rows
+
+
+@pytest.mark.parametrize("num_clicks", [1, 2, 5])
+@pytest.mark.parametrize("place", ["highest", "lowest", "anywhere"])
+@pytest.mark.parametrize("smoothness", [0.0, 1.0, "auto"])
+def test_few_clicks_give_a_sane_curve(num_clicks, place, smoothness):
+    logits = np.sort(np.random.default_rng(2).normal(-4, 1.5, 10_000))
+    start = {"highest": 10_000 - num_clicks, "lowest": 0, "anywhere": 6000}[place]
+    labels = np.zeros(10_000)
+    labels[start : start + num_clicks] = 1
+    layer = ILPS(smoothness=smoothness)
+    summary = layer.fit(logits, labels)
+    assert summary.converged
+    assert summary.log_loss_after < summary.log_loss_before
+    values = layer.get_values()
+    assert (np.diff(values) > 0).all()
+    assert np.abs(values).max() < 60
+    curve = curve_at(logits, layer.get_knots().astype(float), values.astype(float))
+    assert sigmoid(curve).sum() == pytest.approx(num_clicks, rel=1e-3)
+
+
+def test_a_threshold_that_separates_the_classes_gives_a_finite_slope():
+    logits = np.linspace(-5, 1, 1000)
+    for smoothness in (0.0, 1.0):
+        layer = ILPS(smoothness=smoothness)
+        assert layer.fit(logits, logits > -1.003).converged
+        slopes = np.diff(layer.get_values()) / np.diff(layer.get_knots())
+        assert slopes.max() < 150
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([-1e30, -1e4, -30.0, -2.0, -1.984375, 0.0, 1 / 3, 16.0, 700.0, 1e9]),
+            st.sampled_from([0.0, 1.0, 0.25]),
+            st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from([0.0, 1.0, "auto"]),
+    st.sampled_from(["linear", "constant"]),
+)
+def test_any_rows_are_fitted_or_refused(rows, smoothness, extrapolation):
+    logits, labels, weights = map(np.array, zip(*rows, strict=True))
+    layer = ILPS(6, smoothness=smoothness, extrapolation=extrapolation)
+    before = layer.get_values()
+    clicks, no_clicks = (weights * labels).sum(), (weights * (1 - labels)).sum()
+    if not (clicks > 0 and no_clicks > 0):
+        with pytest.raises(ValueError, match=r"one class|All sample weights"):
+            layer.fit(logits, labels, weights)
+        np.testing.assert_array_equal(layer.get_values(), before)
+        return
+    summary = layer.fit(logits, labels, weights)
+    assert np.isfinite([summary.log_loss_before, summary.log_loss_after]).all()
+    assert np.isfinite(layer.get_values()).all()
+    assert (np.diff(layer.get_values()) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], []), "empty"),
+        (([0.0, 1.0], [1, 1]), "one class only"),
+        (([0.0, 1.0], [0, 3]), r"Labels must be in \[0, 1\]"),
+        (([0.0, 1.0], [0, np.nan]), r"Labels must be in \[0, 1\]"),
+        (([0.0, np.nan], [0, 1]), "Logits must be finite.*in row 1"),
+        (([0.0, np.inf], [0, 1]), "Logits must be finite"),
+        (([0.0, 1.0], [0, 1, 1]), "same number of rows"),
+        (([0.0, 1.0], [0, 1], [1.0]), "same number of rows"),
+        (([0.0, 1.0], [0, 1], [1.0, -1.0]), "not negative"),
+        (([0.0, 1.0], [0, 1], [0.0, 0.0]), "All sample weights are 0"),
+        (([0.0, 1.0], [0, 1], [1.0, 0.0]), "one class only"),
+        ((np.zeros((3, 2)), np.zeros(3)), r"\(n,\) or \(n, 1\)"),
+        ((np.float64(1.0), 1), r"\(n,\) or \(n, 1\)"),
+        (([0.0, 1.0], None), "labels=None"),
+    ],
+)
+def test_fit_refuses_bad_rows_and_leaves_the_layer_as_it_was(arguments, message):
+    layer = ILPS(4)
+    layer.fit(*rows_of(kinked, 300))
+    before = layer.get_knots(), layer.get_values()
+    for method in (layer.fit, layer.update):
+        if message == "one class only" and method == layer.update:
+            continue  # all together hold both
+        with pytest.raises(ValueError, match=message):
+            method(*arguments)
+    np.testing.assert_array_equal((layer.get_knots(), layer.get_values()), before)

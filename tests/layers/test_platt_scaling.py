@@ -1,0 +1,228 @@
+"""BiasCorrection, TemperatureScaling and PlattScaling: exact fits of a straight line."""
+
+import keras
+import numpy as np
+import pytest
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration.layers import BiasCorrection, PlattScaling, TemperatureScaling
+
+LAYERS = [BiasCorrection, TemperatureScaling, PlattScaling]
+
+
+def sigmoid(logits):
+    return 0.5 * (1 + np.tanh(0.5 * logits))
+
+
+def rows_of(scale=0.7, bias=-1.0, num_rows=20_000, spread=1.5, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, spread, num_rows)
+    labels = generator.random(num_rows) < sigmoid(scale * logits + bias)
+    return logits, labels.astype(float)
+
+
+def line_of(layer):
+    """Scale and bias of any of the layers."""
+    if isinstance(layer, TemperatureScaling):
+        return 1 / layer.temperature, 0.0
+    return getattr(layer, "scale", 1.0), layer.bias
+
+
+def best_line(layer, logits, labels, weights):
+    """The line of lowest log loss that the layer allows and that loss, by a general method."""
+    free = {BiasCorrection: (0, 1), TemperatureScaling: (1, 0), PlattScaling: (1, 1)}[type(layer)]
+
+    def value_and_gradient(theta):
+        curve = (theta[0] if free[0] else 1.0) * logits + (theta[1] if free[1] else 0.0)
+        residual = weights * (sigmoid(curve) - labels)
+        value = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
+        gradient = np.array([residual @ logits, residual.sum()]) / weights.sum()
+        return value, gradient * free
+
+    options = {"gtol": 1e-11, "maxiter": 1000}
+    found = scipy.optimize.minimize(
+        value_and_gradient, [0.5, 0.0], jac=True, method="BFGS", options=options
+    )
+    return (found.x[0] if free[0] else 1.0, found.x[1] if free[1] else 0.0), found.fun
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize("form", ["ordinary", "weighted", "rare", "wide"])
+def test_fit_is_the_optimum_on_the_rows(layer_class, form):
+    logits, labels = rows_of(
+        bias=-5.0 if form == "rare" else -0.3,
+        scale=0.05 if form == "wide" else 0.7,
+        spread=40 if form == "wide" else 1.5,
+    )
+    weights = np.ones(len(logits))
+    if form == "weighted":
+        weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(logits))
+        labels = 0.9 * labels + 0.02  # soft, too
+    layer = layer_class()
+    summary = layer.fit(logits, labels, weights if form == "weighted" else None)
+    (scale, bias), loss = best_line(layer, logits, labels, weights)
+    assert summary.log_loss_after == pytest.approx(loss, abs=1e-8)
+    np.testing.assert_allclose(line_of(layer), (scale, bias), rtol=2e-4, atol=2e-4)
+    before = np.average(np.logaddexp(0, logits) - labels * logits, weights=weights)
+    assert summary.log_loss_before == pytest.approx(before, abs=1e-8)
+    assert summary.converged
+    assert summary.num_rows == 20_000
+    assert str(summary).startswith("20,000 rows: log loss ")
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_starts_as_the_identity_and_keeps_shape_order_and_infinity(layer_class):
+    layer = layer_class()
+    grid = np.linspace(-20, 20, 31, dtype=np.float32)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer(grid)), grid)
+    layer.fit(*rows_of())
+    scale, bias = line_of(layer)
+    for shape in ((31,), (31, 1)):
+        received = keras.ops.convert_to_numpy(layer(grid.reshape(shape)))
+        np.testing.assert_allclose(received, scale * grid.reshape(shape) + bias, rtol=1e-5)
+    sorted_logits = np.sort(np.random.default_rng(0).normal(0, 5, 1_000_000).astype(np.float32))
+    assert (np.diff(keras.ops.convert_to_numpy(layer(sorted_logits))) >= 0).all()
+    for weight in layer.weights:
+        weight.assign(-1e4 if layer_class is PlattScaling else 1e4)  # the scale underflows
+    ends = keras.ops.convert_to_numpy(layer(np.float32([-np.inf, np.inf, np.nan])))
+    np.testing.assert_array_equal(ends, [-np.inf, np.inf, np.nan])
+    with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\)"):
+        layer(np.zeros((3, 2), np.float32))
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_trains_by_gradient_to_the_fit(layer_class):
+    logits, labels = rows_of(num_rows=4000)
+    fitted, trained = layer_class(), layer_class()
+    fitted.fit(logits, labels)
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(trained(inputs)))
+    optimizer = keras.optimizers.Adam(0.1)
+    model.compile(optimizer, "binary_crossentropy", jit_compile=True)
+    model.fit(logits.astype(np.float32), labels, batch_size=100, epochs=1, verbose=0)
+    np.testing.assert_allclose(line_of(trained), line_of(fitted), atol=0.2)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_config_and_file_round_trips(layer_class, reload):
+    layer = layer_class(name="line", trainable=False)
+    assert layer_class.from_config(layer.get_config()).get_config() == layer.get_config()
+    logits, labels = rows_of()
+    layer.fit(logits, labels)
+    model = keras.Sequential([keras.Input((1,)), layer])
+    restored = reload(model).layers[0]
+    assert type(restored) is layer_class
+    assert line_of(restored) == line_of(layer)
+    assert not restored.trainable
+    assert len(restored.weights) == (2 if layer_class is PlattScaling else 1)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_exports_and_compiles(layer_class, tmp_path):
+    import tensorflow as tf
+
+    layer = layer_class()
+    layer.fit(*rows_of())
+    grid = np.linspace(-9, 9, 40, dtype=np.float32)
+    expected = keras.ops.convert_to_numpy(layer(grid))
+    compiled = tf.function(layer, jit_compile=True)(grid)
+    np.testing.assert_allclose(compiled, expected, rtol=1e-5, atol=1e-6)
+    keras.Sequential([keras.Input((1,)), layer]).export(tmp_path / "line", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "line"))
+    np.testing.assert_allclose(loaded.serve(grid[:, None])[:, 0], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_calibrates_in_float32_under_a_mixed_policy(layer_class, mixed_bfloat16):
+    layer = layer_class()
+    layer.fit(*rows_of())
+    scale, bias = line_of(layer)
+    received = layer(np.float32([1.2345678]))
+    assert "float32" in str(received.dtype)
+    expected = [scale * np.float32(1.2345678) + bias]
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(received), expected, rtol=1e-6)
+
+
+# Where no finite line is best
+
+
+@pytest.mark.parametrize("layer_class", [PlattScaling, TemperatureScaling])
+def test_a_ranking_turned_round_gives_the_smallest_scale_and_a_warning(layer_class):
+    logits, labels = rows_of(scale=-1.0, bias=0.0)
+    layer = layer_class()
+    with pytest.warns(UserWarning, match=f"{layer_class.__name__}.*not above 0"):
+        summary = layer.fit(logits, labels)
+    scale, bias = line_of(layer)
+    assert scale == pytest.approx(1e-6)
+    if layer_class is PlattScaling:
+        assert sigmoid(bias) == pytest.approx(labels.mean(), rel=1e-4)
+    assert summary.converged
+    received = keras.ops.convert_to_numpy(layer(np.float32([-10, 10])))
+    assert received[0] < received[1]
+
+
+@pytest.mark.parametrize("layer_class", [PlattScaling, TemperatureScaling])
+@pytest.mark.parametrize("threshold", [0.0, 0.004])
+def test_separated_classes_are_refused_and_nothing_is_changed(layer_class, threshold):
+    logits = np.linspace(-3, 3, 1000)
+    layer = layer_class()
+    layer.fit(*rows_of())
+    before = line_of(layer)
+    with pytest.raises(ValueError, match=r"no finite best scale.*separates.*ILPS"):
+        layer.fit(logits, logits > (0.0 if layer_class is TemperatureScaling else threshold))
+    assert line_of(layer) == before
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], []), "empty"),
+        (([0.0, 1.0], [1, 1]), "one class only"),
+        (([0.0, 1.0], [0, 1], [0.0, 1.0]), "one class only"),
+        (([0.0, np.inf], [0, 1]), "Logits must be finite"),
+        (([0.0, 1.0], None), "labels=None"),
+    ],
+)
+def test_bad_rows_are_refused_and_nothing_is_changed(layer_class, arguments, message):
+    layer = layer_class()
+    before = line_of(layer)
+    with pytest.raises(ValueError, match=message):
+        layer.fit(*arguments)
+    assert line_of(layer) == before
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(LAYERS),
+    st.lists(
+        st.tuples(
+            st.sampled_from([-1e30, -500.0, -2.0, -2.0, 0.0, 0.3, 3.0, 40.0, 1e30]),
+            st.sampled_from([0.0, 0.0, 1.0, 0.5]),
+            st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+)
+@pytest.mark.filterwarnings("ignore:.*the best scale:UserWarning")
+def test_any_rows_are_fitted_or_refused(layer_class, rows):
+    logits, labels, weights = map(np.array, zip(*rows, strict=True))
+    layer = layer_class()
+    try:
+        summary = layer.fit(logits, labels, weights)
+    except ValueError as error:
+        summary, refusal = None, str(error)
+    scale, bias = line_of(layer)
+    if summary is None:
+        reasons = ("one class", "All sample weights", "no finite best scale")
+        assert any(reason in refusal for reason in reasons)
+        assert (scale, bias) == (1, 0)
+        return
+    assert 0 < scale < 65
+    assert np.isfinite(bias)
+    assert np.isfinite([summary.log_loss_before, summary.log_loss_after]).all()
+    assert summary.log_loss_after <= summary.log_loss_before * (1 + 1e-9) + 1e-9

@@ -1,0 +1,352 @@
+"""HistogramBinning and IsotonicRegression: step functions of the logit."""
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+import sklearn.isotonic
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import keras_calibration as kc
+from backends import compiled, digits, examples
+from keras_calibration.layers import HistogramBinning, IsotonicRegression
+from keras_calibration.ops.step_fit import isotonic_steps
+
+LAYERS = [HistogramBinning, IsotonicRegression]
+
+
+def rows_of(num_rows=5000, bias=-1.0, seed=0, decimals=None):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, 1.5, num_rows)
+    logits = (logits if decimals is None else logits.round(decimals)).astype(np.float32)
+    labels = generator.random(num_rows) < 1 / (1 + np.exp(-0.7 * logits - bias))
+    return logits, labels.astype(float)
+
+
+def called(layer, logits):
+    logits = np.asarray(logits, np.float32)
+    return keras.ops.convert_to_numpy(layer(logits)).astype(np.float64)
+
+
+def probabilities(calibrated):
+    return 1 / (1 + np.exp(-calibrated))
+
+
+def log_loss(calibrated, labels, weights=None):
+    losses = labels * np.logaddexp(0, -calibrated) + (1 - labels) * np.logaddexp(0, calibrated)
+    return np.average(losses, weights=weights)
+
+
+def state_of(layer):
+    layer.ensure_built()
+    return [keras.ops.convert_to_numpy(weight) for weight in layer.weights]
+
+
+def sklearn_curve(logits, labels, weights=None):
+    """scikit-learn's probabilities, a rate of 0 or 1 at an end moved in by half a click."""
+    logits, labels = np.asarray(logits, np.float64), np.asarray(labels, np.float64)
+    weights = np.ones(len(logits)) if weights is None else np.asarray(weights, np.float64)
+    model = sklearn.isotonic.IsotonicRegression(out_of_bounds="clip")
+    model.fit(logits, labels, weights)
+    places, rates = model.X_thresholds_.copy(), model.y_thresholds_.copy()
+    fitted = model.predict(logits)
+    mean_weight = weights[weights > 0].mean()
+    inner = rates[(rates > 0) & (rates < 1)]
+    for end, sign in ((0.0, 1), (1.0, -1)):
+        if not (rates == end).any():
+            continue
+        half = min(0.5, 0.5 * mean_weight / weights[fitted == end].sum())
+        moved = end + sign * half
+        if len(inner):
+            moved = min(moved, inner[0]) if end == 0 else max(moved, inner[-1])
+        rates[rates == end] = moved
+    return lambda values: np.interp(np.asarray(values, np.float64), places, rates)
+
+
+# Histogram binning
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bins_hold_equal_mass_and_give_their_rates(weighted):
+    logits, labels = rows_of()
+    generator = np.random.default_rng(1)
+    weights = generator.choice([0.0, 0.5, 3.0], len(logits)) if weighted else np.ones(len(logits))
+    layer = HistogramBinning(num_bins=10)
+    summary = layer.fit(logits, labels, weights if weighted else None)
+    assert layer.edges.shape == (9,)
+    bin_number = np.searchsorted(layer.edges, logits, side="right")
+    mass = np.bincount(bin_number, weights)
+    np.testing.assert_allclose(mass, weights.sum() / 10, atol=weights.max())
+    rates = np.bincount(bin_number, weights * labels) / mass
+    expected = np.log(rates / (1 - rates))
+    np.testing.assert_allclose(layer.values, expected, rtol=1e-6)
+    np.testing.assert_allclose(called(layer, logits), expected[bin_number], rtol=1e-6)
+    assert summary.log_loss_before == pytest.approx(log_loss(logits, labels, weights), abs=1e-7)
+    after = log_loss(expected[bin_number], labels, weights)
+    assert summary.log_loss_after == pytest.approx(after, abs=1e-9)
+    assert summary.converged
+    assert summary.num_rows == len(logits)
+
+
+def test_bins_without_a_click_count_as_half_a_click():
+    layer = HistogramBinning(num_bins=2)
+    for weight in (1.0, 1e-3, 250.0):
+        layer.fit(np.arange(8), np.arange(8) >= 4, np.full(8, weight))
+        np.testing.assert_allclose(layer.values, [-np.log(7), np.log(7)], rtol=1e-6)
+    layer.fit(np.arange(8), np.arange(8) >= 4, np.repeat([1.0, 0.0], [6, 2]))
+    np.testing.assert_allclose(probabilities(layer.values), [0.5 / 3, 2 / 3], rtol=1e-6)
+
+
+def test_ties_leave_fewer_bins():
+    layer = HistogramBinning(num_bins=20)
+    layer.fit(np.repeat([-1.0, 2.0], 50), np.arange(100) % 5 == 0)
+    np.testing.assert_array_equal(layer.edges, [2.0])
+    np.testing.assert_allclose(layer.values, np.log([0.25, 0.25]), rtol=1e-6)
+    layer.fit(np.zeros(4), [0, 1, 0, 0])
+    assert layer.edges.shape == (0,)
+    np.testing.assert_allclose(called(layer, [-9, 9]), np.log(1 / 3), rtol=1e-6)
+
+
+# Isotonic regression
+
+
+@pytest.mark.parametrize("form", ["ordinary", "tied", "weighted", "rare", "soft"])
+def test_equals_scikit_learn(form):
+    logits, labels = rows_of(
+        bias=-5.0 if form == "rare" else -1.0, decimals=1 if form == "tied" else None
+    )
+    weights = None
+    if form == "weighted":
+        weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(logits))
+    if form == "soft":
+        labels = 0.8 * labels + 0.1
+        model = sklearn.isotonic.IsotonicRegression(out_of_bounds="clip").fit(logits, labels)
+        expected = model.predict
+    else:
+        expected = sklearn_curve(logits, labels, weights)
+    layer = IsotonicRegression(keep_ranking=False)
+    summary = layer.fit(logits, labels, weights)
+    grid = np.r_[logits, np.linspace(-30, 30, 10_001)].astype(np.float32)
+    received = probabilities(called(layer, grid))
+    np.testing.assert_allclose(received, expected(grid), rtol=0, atol=1e-6)
+    rates = expected(logits)
+    after = log_loss(np.log(rates / (1 - rates)), labels, weights)
+    assert summary.log_loss_after == pytest.approx(after, abs=1e-7)
+    assert summary.log_loss_after <= summary.log_loss_before
+
+
+def test_real_rows_as_scikit_learn(data_root):
+    rows = np.load(data_root / "adult_49k" / "base_logits.npz")
+    with (data_root / "peers.csv").open() as file:
+        (peer,) = (
+            row
+            for row in csv.DictReader(file)
+            if (row["dataset"], row["field"], row["method"])
+            == ("adult_49k", str(rows["field_name"]), "isotonic")
+        )
+    layer = IsotonicRegression(keep_ranking=False)
+    layer.fit(rows["dev_logit"], rows["dev_label"])
+    received = probabilities(called(layer, rows["test_logit"]))
+    # It scores probabilities of 0 and 1 as something else than half a click.
+    assert np.mean((received - rows["test_label"]) ** 2) == pytest.approx(
+        float(peer["brier"]), abs=2e-5
+    )
+    assert received.mean() == pytest.approx(float(peer["mean_p"]), abs=1e-4)
+
+
+def test_the_curve_never_falls_and_ties_keep_their_ranking():
+    logits, labels = rows_of(20_000)
+    sorted_logits = np.sort(np.random.default_rng(2).normal(0, 4, 1_000_000).astype(np.float32))
+    for keep_ranking in (False, True):
+        layer = IsotonicRegression(keep_ranking=keep_ranking)
+        summary = layer.fit(logits, labels)
+        assert np.diff(called(layer, sorted_logits)).min() >= -1e-6
+        apart = np.diff(called(layer, np.arange(-600, 600) * 0.02))
+        assert (apart > 0).all() == keep_ranking
+    steps = IsotonicRegression(keep_ranking=False)
+    assert summary.log_loss_after == pytest.approx(
+        steps.fit(logits, labels).log_loss_after, abs=1e-6
+    )
+    np.testing.assert_allclose(called(layer, logits), called(steps, logits), atol=1e-3)
+
+
+def test_more_steps_than_there_is_room_for_are_pooled():
+    logits, labels = rows_of(20_000)
+    many, few = IsotonicRegression(), IsotonicRegression(max_num_steps=5)
+    more, fewer = many.fit(logits, labels), few.fit(logits, labels)
+    assert len(many.thresholds) > 20
+    assert 5 <= len(few.thresholds) <= 10
+    assert (np.diff(few.values) >= 0).all()
+    assert more.log_loss_after < fewer.log_loss_after < fewer.log_loss_before
+    rates = probabilities(called(few, logits))
+    assert rates.mean() == pytest.approx(labels.mean(), rel=1e-3)
+    one = IsotonicRegression(max_num_steps=1, keep_ranking=False)
+    one.fit(logits, labels)
+    np.testing.assert_allclose(probabilities(called(one, [-9, 9])), labels.mean(), rtol=1e-6)
+
+
+def test_separated_classes_give_half_a_click_at_both_ends():
+    layer = IsotonicRegression(keep_ranking=False)
+    layer.fit(np.arange(8), np.arange(8) >= 4)
+    received = probabilities(called(layer, [-np.inf, 3, 3.5, 4, np.inf]))
+    np.testing.assert_allclose(received, [1 / 8, 1 / 8, 1 / 2, 7 / 8, 7 / 8], rtol=1e-5)
+    layer.fit([0.0, 1.0, 1.0, 1.0], [0, 0, 1, 0])  # one row of no click: not above the next rate
+    np.testing.assert_allclose(probabilities(called(layer, [0, 1])), 1 / 3, rtol=1e-6)
+
+
+# Both
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_identity_before_the_fit_shapes_and_infinity_after(layer_class):
+    layer = layer_class()
+    grid = np.r_[np.linspace(-20, 20, 29), -np.inf, np.inf].astype(np.float32)
+    np.testing.assert_array_equal(called(layer, grid), grid)
+    assert not layer.trainable_weights
+    layer.fit(*rows_of())
+    expected = called(layer, grid)
+    assert called(layer, grid[:, None]).shape == (31, 1)
+    np.testing.assert_array_equal(called(layer, grid[:, None])[:, 0], expected)
+    assert np.isfinite(expected[:-2]).all()
+    assert not np.isnan(expected).any()
+    assert expected[-2] <= expected[0] and expected[28] <= expected[-1]  # noqa: PT018
+    assert np.isnan(called(layer, [np.nan])).all()
+    with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\)"):
+        layer(np.zeros((3, 2), np.float32))
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_config_and_file_round_trips(layer_class, reload):
+    size = {HistogramBinning: {"num_bins": 7}, IsotonicRegression: {"max_num_steps": 64}}
+    layer = layer_class(name="steps", **size[layer_class])
+    assert layer_class.from_config(layer.get_config()).get_config() == layer.get_config()
+    layer.fit(*rows_of())
+    restored = reload(keras.Sequential([keras.Input((1,)), layer])).layers[0]
+    assert restored.get_config() == layer.get_config()
+    grid = np.linspace(-9, 9, 101)
+    np.testing.assert_array_equal(called(restored, grid), called(layer, grid))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_exports_in_a_calibrated_model(layer_class, tmp_path):
+    import tensorflow as tf
+
+    base = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    layer = layer_class()
+    layer.fit(*rows_of())
+    model = kc.models.CalibratedModel(base, layer, base_output="logit")
+    grid = np.linspace(-9, 9, 40, dtype=np.float32)[:, None]
+    expected = model.predict(grid, verbose=0)
+    kc.export_savedmodel(model, tmp_path / "model")
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    (name,) = served.structured_input_signature[1]
+    received = served(**{name: tf.constant(grid)})["probability"]
+    np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_compiles_and_calibrates_in_float32_under_a_mixed_policy(layer_class, mixed_bfloat16):
+    layer = layer_class()
+    layer.fit(*rows_of())
+    grid = np.r_[np.linspace(-9, 9, 40), -np.inf, np.inf].astype(np.float32)
+    received = compiled(layer)(grid)
+    assert "float32" in str(received.dtype)
+    expected = called(layer, grid)
+    received = keras.ops.convert_to_numpy(received)
+    np.testing.assert_allclose(received, expected, rtol=digits(2e-6), atol=digits(2e-6))
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], []), "empty"),
+        (([0.0, 1.0], [1, 1]), "one class only"),
+        (([0.0, 1.0], [0, 1], [0.0, 1.0]), "one class only"),
+        (([0.0, np.inf], [0, 1]), "Logits must be finite"),
+        (([0.0, 1.0], None), "labels=None"),
+    ],
+)
+def test_bad_rows_are_refused_and_nothing_is_changed(layer_class, arguments, message):
+    layer = layer_class()
+    before = state_of(layer)
+    with pytest.raises(ValueError, match=message):
+        layer.fit(*arguments)
+    for received, expected in zip(state_of(layer), before, strict=True):
+        np.testing.assert_array_equal(received, expected)
+
+
+@pytest.mark.parametrize("number", [0, 2.5, "10"])
+def test_bad_sizes_are_refused(number):
+    with pytest.raises(ValueError, match=r"num_bins.*at least 1"):
+        HistogramBinning(num_bins=number)
+    with pytest.raises(ValueError, match=r"max_num_steps.*at least 1"):
+        IsotonicRegression(max_num_steps=number)
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from([-1e300, -500.0, -2.0, -2.0, 0.0, 0.3, 3.0, 40.0, 1e30]),
+        st.sampled_from([0.0, 0.0, 1.0, 0.5]),
+        st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(st.sampled_from(LAYERS), ROWS)
+def test_any_rows_are_fitted_or_refused(layer_class, rows):
+    logits, labels, weights = map(np.array, zip(*rows, strict=True))
+    layer = layer_class()
+    try:
+        summary = layer.fit(logits, labels, weights)
+    except ValueError as error:
+        summary, refusal = None, str(error)
+    if summary is None:
+        assert "one class" in refusal or "All sample weights" in refusal
+        return
+    assert np.isfinite(layer.values).all()
+    assert summary.log_loss_after < 30
+    grid = np.array([-np.inf, -1e30, -500, -2, -1, 0, 0.3, 7, 41, 1e30, np.inf])
+    received = called(layer, grid)
+    assert not np.isnan(received).any()
+    if layer_class is IsotonicRegression:
+        assert (received[1:] >= received[:-1] - 1e-6 * np.abs(received[1:-1]).max()).all()
+    counted = weights > 0
+    again = layer_class()
+    again.fit(logits[counted], labels[counted], weights[counted])
+    np.testing.assert_allclose(called(again, grid), received, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(-4, 4), st.sampled_from([0, 0, 0, 1]), st.integers(1, 3)),
+        min_size=2,
+        max_size=25,
+    )
+)
+def test_few_clicks_and_duplicates_equal_scikit_learn(rows):
+    logits, labels, weights = map(np.array, zip(*rows, strict=True))
+    if labels.min() == labels.max():
+        return
+    layer = IsotonicRegression(keep_ranking=False)
+    layer.fit(logits, labels, weights)
+    grid = np.linspace(-5, 5, 41)
+    expected = sklearn_curve(logits, labels, weights)(grid)
+    np.testing.assert_allclose(probabilities(called(layer, grid)), expected, rtol=0, atol=2e-6)
+
+
+def test_pooling_is_of_the_rows_that_count():
+    from keras_calibration.ops.data_checks import check_rows
+    from keras_calibration.ops.step_fit import tied_rows
+
+    rows = check_rows([0.0, 1.0, 1.0, 2.0], [0, 1, 0, 1], [1.0, 1.0, 1.0, 0.0])
+    steps = isotonic_steps(tied_rows(rows, "float32"), 8)
+    np.testing.assert_array_equal(steps.last, [0.0, 1.0])
+    np.testing.assert_allclose(probabilities(steps.values), [0.5, 0.5])

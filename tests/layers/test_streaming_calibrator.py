@@ -1,0 +1,131 @@
+"""`update`: new rows added to those of earlier fits, also after saving."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration.layers import ILPS, BiasCorrection, PlattScaling, TemperatureScaling
+
+LAYERS = [ILPS, BiasCorrection, TemperatureScaling, PlattScaling]
+
+
+def hours(num_hours=4, num_rows=3000):
+    """Rows of some hours: the click rate goes up from hour to hour."""
+    generator = np.random.default_rng(0)
+    for hour in range(num_hours):
+        logits = generator.normal(-2, 1.5, num_rows)
+        labels = generator.random(num_rows) < 1 / (1 + np.exp(-0.8 * logits - 0.5 * hour))
+        yield logits, labels.astype(float), generator.choice([0.5, 2.0], num_rows)
+
+
+def outputs(layer):
+    grid = np.linspace(-8, 6, 50, dtype=np.float32)
+    return keras.ops.convert_to_numpy(layer(grid))
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize("begin", ["fit", "update"])
+def test_updates_give_the_fit_of_all_rows(layer_class, begin):
+    parts = list(hours())
+    streamed, whole = layer_class(), layer_class()
+    getattr(streamed, begin)(*parts[0])
+    for part in parts[1:]:
+        last = streamed.update(*part)
+    once = whole.fit(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    np.testing.assert_allclose(outputs(streamed), outputs(whole), rtol=1e-6, atol=1e-6)
+    assert last.log_loss_after == pytest.approx(once.log_loss_after, abs=1e-10)
+    assert last.num_rows == once.num_rows == 12_000
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_forgetting_weighs_old_rows_less(layer_class):
+    first, second = list(hours(2))
+    streamed, weighted = layer_class(), layer_class()
+    streamed.fit(*first)
+    summary = streamed.update(*second, forget=0.75)
+    old = first[0], first[1], 0.25 * first[2]
+    both = (np.concatenate(columns) for columns in zip(old, second, strict=True))
+    weighted.fit(*both)
+    np.testing.assert_allclose(outputs(streamed), outputs(weighted), rtol=1e-5, atol=1e-5)
+    assert summary.num_rows == 3750
+    streamed.update(*second, forget=1.0)
+    weighted.fit(*second)
+    np.testing.assert_array_equal(outputs(streamed), outputs(weighted))
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+@pytest.mark.parametrize("form", [".keras", ".weights.h5"])
+def test_a_loaded_calibrator_goes_on_where_it_was(layer_class, form, reload, tmp_path):
+    first, second = list(hours(2))
+    layer = layer_class()
+    model = keras.Sequential([keras.Input((1,)), layer])
+    layer.fit(*first)
+    if form == ".keras":
+        restored = reload(model).layers[0]
+    else:
+        model.save_weights(tmp_path / "it.weights.h5")
+        restored = layer_class()
+        keras.Sequential([keras.Input((1,)), restored]).load_weights(tmp_path / "it.weights.h5")
+    np.testing.assert_array_equal(outputs(restored), outputs(layer))
+    assert restored.update(*second) == layer.update(*second)
+    np.testing.assert_array_equal(outputs(restored), outputs(layer))
+
+
+def test_loading_the_weights_of_a_layer_without_rows_drops_the_rows(tmp_path):
+    layer, empty = BiasCorrection(), BiasCorrection()
+    model = keras.Sequential([keras.Input((1,)), layer])
+    layer.fit([0.0, 0.0], [0, 1])
+    keras.Sequential([keras.Input((1,)), empty]).save_weights(tmp_path / "it.weights.h5")
+    model.load_weights(tmp_path / "it.weights.h5")
+    with pytest.raises(ValueError, match="one class only"):
+        layer.update([0.0], [1])
+    assert layer.bias == 0
+
+
+@pytest.mark.tensorflow
+def test_an_exported_model_does_not_carry_the_rows(tmp_path):
+    layer = ILPS()
+    model = keras.Sequential([keras.Input((1,)), layer])
+    model.export(tmp_path / "before", verbose=False)
+    layer.fit(*next(hours()))
+    model.export(tmp_path / "after", verbose=False)
+    sizes = [
+        sum(file.stat().st_size for file in (tmp_path / name / "variables").iterdir())
+        for name in ("before", "after")
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def test_an_hour_of_one_class_is_welcome_and_a_stream_of_one_class_is_not():
+    layer = PlattScaling()
+    with pytest.raises(ValueError, match="one class only"):
+        layer.update([0.0, 1.0], [0, 0])
+    layer.fit(*next(hours()))
+    before = layer.bias
+    layer.update(np.full(500, -1.0), np.zeros(500))
+    assert layer.bias < before
+
+
+@pytest.mark.parametrize("forget", [-0.1, 1.5, np.nan])
+def test_refused_updates_leave_the_layer_as_it_was(forget):
+    first, second = list(hours(2))
+    layer, other = PlattScaling(), PlattScaling()
+    layer.fit(*first)
+    other.fit(*first)
+    with pytest.raises(ValueError, match=r"`forget` must be in \[0, 1\]"):
+        layer.update(*second, forget=forget)
+    with pytest.raises(ValueError, match="Logits must be finite"):
+        layer.update([np.nan], [1])
+    assert layer.bias == other.bias
+    assert layer.update(*second) == other.update(*second)
+
+
+def test_training_in_a_model_between_updates_is_allowed():
+    first, second = list(hours(2))
+    layer, other = PlattScaling(), PlattScaling()
+    model = keras.Sequential([keras.Input((1,)), layer, keras.layers.Activation("sigmoid")])
+    layer.fit(*first)
+    other.fit(*first)
+    model.compile("adam", "binary_crossentropy")
+    model.fit(second[0], second[1], verbose=0)
+    assert layer.update(*second) == other.update(*second)
