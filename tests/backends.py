@@ -26,7 +26,7 @@ def digits(tolerance, of_float32=1e-5):
 
 def examples(number):
     """Hypothesis' examples: fewer where every number of rows is compiled anew."""
-    return number if ON_TENSORFLOW else number // 4
+    return number if ON_TENSORFLOW else number // 8
 
 
 def dtype_of(values):

@@ -241,7 +241,7 @@ def test_fit_of_few_clicks_is_the_curve():
     assert np.isfinite(head(logits, features)).all()
     # Trained before, it is 0 again.
     for weight in head.field_network.trainable_weights:
-        weight.assign(keras.ops.ones_like(weight))
+        weight.assign(keras.ops.ones(weight.shape))
     head.fit(logits, features, labels)
     np.testing.assert_array_equal(head.field_network(features), np.zeros((200, 1)))
 

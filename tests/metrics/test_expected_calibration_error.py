@@ -153,7 +153,7 @@ def test_equals_the_reference_on_any_rows(rows, num_bins):
     overall = equal_width(labels, predictions, weights, 1)
     assert math.isnan(received) == math.isnan(overall)
     if not math.isnan(overall):
-        assert received >= overall - 1e-9
+        assert received >= overall - digits(1e-9)
         if num_bins == 1:
             assert received == pytest.approx(overall, rel=digits(1e-9), abs=digits(1e-12))
 

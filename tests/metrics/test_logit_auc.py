@@ -72,8 +72,8 @@ def test_order_is_all_that_counts():
     assert score(LABELS, LOGITS + 1) == pytest.approx(score(LABELS, LOGITS), abs=digits(1e-12))
     assert score(LABELS, -LOGITS) == pytest.approx(1 - score(LABELS, LOGITS), abs=1e-3)
     assert score(LABELS, np.zeros(2001)) == pytest.approx(0.5, abs=digits(0, 1e-6))
-    assert score(LABELS, LABELS) == 1
-    assert score(LABELS, 1 - LABELS, from_logits=False) == 0
+    assert score(LABELS, LABELS) == pytest.approx(1, abs=digits(0, 1e-6))
+    assert score(LABELS, 1 - LABELS, from_logits=False) == pytest.approx(0, abs=digits(0, 1e-6))
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_errors_of_fields():
     with pytest.raises(ValueError, match="field_metrics="):
         score((Y, P), [FieldECE(9)], progress=False)
     # JAX itself refuses strings, by a TypeError.
-    with pytest.raises((ValueError, TypeError), match=r"strings|numeric types"):
+    with pytest.raises((ValueError, TypeError), match=r"strings|JAX value|numeric types"):
         score((Y, P, None, {"site": SITE.astype(str)}), (), {"site": FieldECE(9)}, progress=False)
 
 

@@ -59,8 +59,8 @@ def calibrate(
 
     Candidates, the simplest first: `"identity"`, `"bias"` (σ(l + c)), `"platt"` (σ(a l + c)),
     `"beta"`, `"ilps"` (isotonic, piecewise linear); with fields `"field_bias"` (an offset for each
-    value of each field, shrunk) and `"field_ilps"` (a curve for each, shrunk); with fields or
-    numeric columns `"neural"` (η(l) + g(x)).
+    value of each field, shrunk) and, up to eight fields, `"field_ilps"` (a curve for each); with
+    fields or numeric columns `"neural"` (η(l) + g(x)).
 
     Args:
         model: A trained Keras model with one sigmoid or logit output. It is frozen.

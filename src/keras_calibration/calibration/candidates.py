@@ -19,6 +19,9 @@ from keras_calibration.layers.platt_scaling import PlattScaling
 
 IDENTITY = "identity"
 
+# Curves share the room to bend among their fields, and take long to fit where these are many.
+_MOST_FIELDS_WITH_CURVES = 8
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -38,8 +41,8 @@ def candidates(
 ) -> list[Candidate]:
     """What can be fitted to a logit and these features, ordered by how much it can bend.
 
-    `identity`; of the logit alone `bias`, `platt`, `beta`, `ilps`; with fields also `field_bias`
-    and `field_ilps`; with fields or numeric columns also `neural`.
+    `identity`; of the logit alone `bias`, `platt`, `beta`, `ilps`; with fields also
+    `field_bias`; with one to eight of them `field_ilps`; with fields or numeric columns `neural`.
 
     Args:
         fields: Field name → number of ids or lookup layer.
@@ -72,6 +75,7 @@ def candidates(
     ]
     if fields:
         found.append(Candidate("field_bias", lambda: FieldBias(fields, curve())))
+    if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
         found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve())))
     if fields or numeric:
         found.append(
