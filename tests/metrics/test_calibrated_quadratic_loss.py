@@ -192,7 +192,9 @@ def test_equals_reference_on_any_few_rows(rows, mode, correction, batch_size):
     expected = reference(labels, predictions, weights, correction, **mode)
     result = score(labels, predictions, weights, batch_size, correction=correction, **mode)
     # What is squared is up to 11000, and a line through two of the points is steep elsewhere.
-    assert result == pytest.approx(expected, rel=digits(1e-7), abs=1e-4, nan_ok=True)
+    largest = max([1.0, *(np.abs(labels) + np.abs(predictions))])
+    precision = digits(1e-4, 1e-5 * largest**2)
+    assert result == pytest.approx(expected, rel=digits(1e-7), abs=precision, nan_ok=True)
 
 
 def test_perfect_predictions_have_no_loss(rows):
