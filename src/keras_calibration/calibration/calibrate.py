@@ -21,7 +21,6 @@ from keras_calibration.calibration.candidates import (
 from keras_calibration.calibration.cross_fitted_scores import (
     check_both_classes_outside,
     noise_floors,
-    row_losses,
     scores_of,
     simplest_within_error,
 )
@@ -30,6 +29,7 @@ from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
 from keras_calibration.models.development_set import read_development_set
 from keras_calibration.ops.data_checks import Rows, check_rows
+from keras_calibration.ops.logistic_fit import row_log_losses
 from keras_calibration.ops.row_folds import fold_of_rows
 
 _SCORED_TOGETHER = 1 << 16
@@ -181,7 +181,7 @@ def _report(
     fits: Mapping[str, _Fit], rows: Rows, fields: Mapping[str, Any], num_folds: int, method: str
 ) -> CalibrationReport:
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
-    losses = {name: row_losses(rows, logits) for name, logits in fitted.items()}
+    losses = {name: row_log_losses(rows.labels, logits) for name, logits in fitted.items()}
     chosen, reason = method, "It was asked for."
     if method == "auto":
         chosen, reason = simplest_within_error(losses, rows.weights)

@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
@@ -16,6 +15,7 @@ from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.platt_scaling import PlattScaling
+from keras_calibration.models.development_set import as_numpy
 
 IDENTITY = "identity"
 
@@ -116,7 +116,7 @@ def vocabularies(fields: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
         )
     if isinstance(fields, Mapping):
         return dict(fields)
-    return {name: _vocabulary(name, _flat(columns[name])) for name in names}
+    return {name: _vocabulary(name, as_numpy(columns[name]).reshape(-1)) for name in names}
 
 
 def check_numeric(names: Sequence[str], columns: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ def check_numeric(names: Sequence[str], columns: Mapping[str, Any]) -> None:
     Raises:
         ValueError: Naming them.
     """
-    wrong = [n for n in names if n not in columns or _flat(columns[n]).dtype.kind not in "iubf"]
+    wrong = [n for n in names if n not in columns or as_numpy(columns[n]).dtype.kind not in "iubf"]
     if wrong:
         raise ValueError(
             f"Numeric columns must be inputs of the model that hold numbers. Received: {wrong}, "
@@ -148,8 +148,3 @@ def _vocabulary(name: str, column: np.ndarray) -> Any:
             "IntegerLookup(...)}, or name it in `numeric`."
         )
     return int(column.max()) + 1
-
-
-def _flat(column: Any) -> np.ndarray:
-    array = ops.convert_to_numpy(column) if ops.is_tensor(column) else np.asarray(column)
-    return array.reshape(-1)

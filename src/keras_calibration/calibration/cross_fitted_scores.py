@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from keras_calibration.calibration.calibration_report import CandidateScore
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.logit_auc import LogitAUC
+from keras_calibration.models.development_set import as_numpy
 from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.logistic_fit import sigmoid
 
 _NUM_DRAWS = 100
 _SHARE_OF_GAIN = 0.01
@@ -26,7 +27,7 @@ def check_both_classes_outside(fold: np.ndarray, rows: Rows) -> None:
     Raises:
         ValueError: Naming the fold.
     """
-    weights = np.ones(len(fold)) if rows.weights is None else rows.weights
+    weights = rows.row_weights
     clicks, no_clicks = (
         np.bincount(fold, weights * labels) for labels in (rows.labels, 1 - rows.labels)
     )
@@ -37,11 +38,6 @@ def check_both_classes_outside(fold: np.ndarray, rows: Rows) -> None:
             f"number {int(np.argmax(one_class))} holds all rows of one class. Use other folds, or "
             "more rows."
         )
-
-
-def row_losses(rows: Rows, logits: np.ndarray) -> np.ndarray:
-    """Log loss of each row (n,), in nats."""
-    return np.logaddexp(0.0, logits) - rows.labels * logits
 
 
 def simplest_within_error(
@@ -109,13 +105,13 @@ def scores_of(
         The figures, in the order of `fitted`.
     """
     identity = next(iter(fitted))
-    squares = {name: (rows.labels - _sigmoid(eta)) ** 2 for name, eta in fitted.items()}
+    squares = {name: (rows.labels - sigmoid(eta)) ** 2 for name, eta in fitted.items()}
     ids = {name: _ids(values) for name, values in fields.items()}
     scores = []
     for name, eta in fitted.items():
         auc = LogitAUC(from_logits=True)
         auc.update_state(rows.labels, eta, rows.weights)
-        probabilities = _sigmoid(eta)
+        probabilities = sigmoid(eta)
         by_field = {field: _field_errors(rows, probabilities, *ids[field]) for field in ids}
         log_loss_change, log_loss_error = mean_and_error(
             losses[name] - losses[identity], rows.weights
@@ -157,7 +153,7 @@ def noise_floors(
     """
     floors = {}
     for field, values in fields.items():
-        ece, rce = _field_errors(rows, _sigmoid(logits), *_ids(values))
+        ece, rce = _field_errors(rows, sigmoid(logits), *_ids(values))
         floors[field] = (*ece.noise_floor(_NUM_DRAWS), *rce.noise_floor(_NUM_DRAWS))
     return floors
 
@@ -172,10 +168,5 @@ def _field_errors(
 
 
 def _ids(values: Any) -> tuple[np.ndarray, int]:
-    array = ops.convert_to_numpy(values) if ops.is_tensor(values) else np.asarray(values)
-    distinct, ids = np.unique(array.reshape(-1), return_inverse=True)
+    distinct, ids = np.unique(as_numpy(values).reshape(-1), return_inverse=True)
     return ids.astype("int32"), len(distinct)
-
-
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
-    return 0.5 * (1.0 + np.tanh(0.5 * logits))

@@ -16,6 +16,7 @@ from keras_calibration.layers.network_training import (
     weights_of,
 )
 from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.logistic_fit import row_log_losses
 
 _ROWS_OF_A_CLASS = 10  # in each fold
 
@@ -67,7 +68,7 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
         >>> enough_for(2, Rows(np.zeros(40), np.arange(40) % 2, None))
         True
     """
-    labels = _labels(rows) if rows.weights is None else _labels(rows)[rows.weights > 0]
+    labels = rows.labels[rows.row_weights > 0]
     clicks = float(labels.sum())
     return min(clicks, len(labels) - clicks) >= _ROWS_OF_A_CLASS * num_folds
 
@@ -107,8 +108,8 @@ def cross_fit(
         The cross-fitted log losses and the weights. The network helps if it lowers the log loss by
         more than a standard error.
     """
-    labels, num_rows = _labels(rows), len(rows.logits)
-    weights = np.ones(num_rows) if rows.weights is None else rows.weights
+    labels, num_rows = rows.labels, len(rows.logits)
+    weights = rows.row_weights
     training = TrainingRows(
         curve=np.empty(num_rows, "float32"),
         features=columns,
@@ -127,7 +128,7 @@ def cross_fit(
         training.curve[:] = _fitted_curve(calibrator, rows, fitted)
         epoch, logits, learnt = trainer.train(fitted, held_out, max_epochs, patience)
         for losses, eta in ((curve_loss, training.curve[held_out]), (both_loss, logits)):
-            losses[held_out] = np.logaddexp(0.0, eta) - labels[held_out] * eta
+            losses[held_out] = row_log_losses(labels[held_out], eta)
         cross_fitted[held_out] = logits
         epochs.append(epoch)
         members.append(learnt)
@@ -161,11 +162,7 @@ def _fitted_curve(calibrator: Calibrator, rows: Rows, fitted: np.ndarray) -> np.
     curve = copy_of(calibrator)
     curve.fit(
         rows.logits[fitted],
-        _labels(rows)[fitted],
+        rows.labels[fitted],
         None if rows.weights is None else rows.weights[fitted],
     )
     return ops.convert_to_numpy(curve(rows.logits))
-
-
-def _labels(rows: Rows) -> np.ndarray:
-    return np.empty(0) if rows.labels is None else rows.labels

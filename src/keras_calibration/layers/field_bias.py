@@ -1,6 +1,5 @@
 """FieldBias: one offset per value of each field, shrunk by what the data say of their spread."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -24,7 +23,9 @@ from keras_calibration.layers.field_ids import (
 )
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.ops.data_checks import Rows, check_rows
+from keras_calibration.ops.distributions import distributions
 from keras_calibration.ops.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
+from keras_calibration.ops.logistic_fit import row_log_losses
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -149,7 +150,7 @@ class FieldBias(keras.layers.Layer):
             curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
         ids = list((places - self._starts()[None, :]).T)
         fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
-        losses = np.logaddexp(0.0, rows.logits) - rows.labels * rows.logits
+        losses = row_log_losses(rows.labels, rows.logits)
         before = float(np.average(losses, weights=rows.weights))
         return FitSummary(len(rows.logits), before, fit.log_loss, fit.num_iterations, fit.converged)
 
@@ -260,9 +261,5 @@ def half_cauchy(scale: float) -> Callable[[float], float]:
         >>> round(half_cauchy(1.0)(1.0), 4)  # log(1 / π)
         -1.1447
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of what it imports itself
-        import tensorflow_probability as tfp
-
-        prior = tfp.distributions.HalfCauchy(loc=np.float64(0), scale=np.float64(scale))
+    prior = distributions().HalfCauchy(loc=np.float64(0), scale=np.float64(scale))
     return lambda deviation: float(prior.log_prob(np.float64(deviation)))

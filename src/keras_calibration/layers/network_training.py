@@ -8,6 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration.ops.logistic_fit import row_log_losses
+
 # The size of a batch: about how many there are in an epoch, and its bounds.
 _BATCHES_AN_EPOCH = 50
 _SMALLEST_BATCH, _LARGEST_BATCH = 128, 8192
@@ -142,7 +144,7 @@ class NetworkTrainer:
             if epoch:
                 self.train_epoch(chosen)
             logits = self.logits(held_out)
-            loss = float(weights @ (np.logaddexp(0.0, logits) - labels * logits))
+            loss = float(weights @ row_log_losses(labels, logits))
             if loss < lowest:
                 lowest, best = loss, (epoch, logits, weights_of(self.network))
             elif epoch - best[0] >= patience:

@@ -17,6 +17,7 @@ from keras_calibration.layers.cross_fitting import cross_fit, enough_for
 from keras_calibration.layers.network_training import copy_of
 from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.ops.logistic_fit import row_log_losses
 from keras_calibration.ops.row_folds import fold_of_rows
 
 # Rows scored at once.
@@ -227,7 +228,7 @@ class NeuralCalibration(keras.layers.Layer):
             for part in _parts(len(rows.logits))
         ]
         eta = np.concatenate(calibrated)[:, 0].astype("float64")
-        losses = np.logaddexp(0.0, eta) - rows.labels * eta
+        losses = row_log_losses(rows.labels, eta)
         return NeuralFitSummary(
             num_rows=curve.num_rows,
             log_loss_before=curve.log_loss_before,

@@ -113,8 +113,8 @@ def _batch(batch: Any) -> tuple[Any, ...]:
             f"Received: {type(batch).__name__} of {keras.tree.map_structure(type, batch)}."
         )
     x, *labels_and_weights = batch if batch[-1] is not None else batch[:-1]
-    inputs = keras.tree.map_structure(_as_numpy, _without_lists(x))
-    arrays = (inputs, *map(_as_numpy, labels_and_weights))
+    inputs = keras.tree.map_structure(as_numpy, _without_lists(x))
+    arrays = (inputs, *map(as_numpy, labels_and_weights))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
         raise ValueError(
             "The development set must come in batches. Received: single rows. Pass "
@@ -152,13 +152,14 @@ def _without_lists(x: Any) -> Any:
     return np.asarray(x) if is_row_list else x
 
 
-def _as_numpy(values: Any) -> np.ndarray:
+def as_numpy(values: Any) -> np.ndarray:
+    """A NumPy array of a tensor, an array or a list."""
     return ops.convert_to_numpy(values) if ops.is_tensor(values) else np.asarray(values)
 
 
 def _as_array(values: Any) -> Any:
     """A NumPy array, or a tensor where the values are strings, which Keras takes only so."""
-    array = _as_numpy(values)
+    array = as_numpy(values)
     if array.dtype.kind not in "OSUT":
         return array
     return ops.convert_to_tensor(values if ops.is_tensor(values) else array.astype(object))

@@ -20,6 +20,11 @@ class Rows:
     labels: Any  # None where the caller asked for none
     weights: np.ndarray | None
 
+    @property
+    def row_weights(self) -> np.ndarray:
+        """The weights, ones where there are none (n,)."""
+        return np.ones(len(self.logits)) if self.weights is None else self.weights
+
 
 def check_rows(
     logits: Any, labels: Any = None, sample_weight: Any = None, both_classes: bool = False

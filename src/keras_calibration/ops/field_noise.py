@@ -3,11 +3,12 @@
 These are NumPy functions, for use outside compiled steps: they read what `field_sums` has added up.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
+from keras_calibration.ops.distributions import distributions
 
 # Weights count as varying within a value when they add more than this to the squared mean weight:
 # more than the rounding of their sums.
@@ -138,17 +139,11 @@ def jeffreys_interval(
             f"Argument `confidence` must be between 0 and 1, 0.95 for example. "
             f"Received: confidence={confidence!r}."
         )
-    with warnings.catch_warnings():
-        # TensorFlow Probability still asks distutils for version numbers.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        # Here rather than above: it takes half a second.
-        from tensorflow_probability import distributions
-
     positives, trials = np.asarray(positives, np.float64), np.asarray(trials, np.float64)
     bad = np.isnan(positives) | np.isnan(trials)
     hits, misses = np.where(bad, 0.0, positives), np.where(bad, 0.0, trials - positives)
     # Rounding can leave a little less than no misses.
-    beta = distributions.Beta(hits + 0.5, np.maximum(misses, 0.0) + 0.5)
+    beta = distributions().Beta(hits + 0.5, np.maximum(misses, 0.0) + 0.5)
     tail = np.float64(0.5 * (1 - confidence))
     lower = np.where(hits <= 0, 0.0, np.asarray(beta.quantile(tail)))
     upper = np.where(misses <= 0, 1.0, np.asarray(beta.quantile(1 - tail)))

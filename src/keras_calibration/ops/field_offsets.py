@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.logistic_fit import SMALLEST_SCALE, sigmoid
+from keras_calibration.ops.logistic_fit import SMALLEST_SCALE, row_log_losses, sigmoid
 
 _LARGEST_NUM_PASSES = 200
 _LARGEST_NUM_HALVINGS = 30
@@ -386,8 +386,7 @@ class _Fit:
 
     def loss_sum(self) -> float:
         """The log loss, summed over the rows."""
-        curve = self._curve()
-        return float(self.weights @ (np.logaddexp(0.0, curve) - self.labels * curve))
+        return float(self.weights @ row_log_losses(self.labels, self._curve()))
 
     def _curve(self) -> np.ndarray:
         curve = self.shared @ self.functions + self.fixed

@@ -190,6 +190,19 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return 0.5 * (1.0 + np.tanh(0.5 * logits))
 
 
+def row_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Log loss of each row, `softplus(l) - y l`, in NumPy.
+
+    Args:
+        labels: Labels y in [0, 1], any shape.
+        logits: Logits l, of the same shape.
+
+    Returns:
+        Nats, of the same shape.
+    """
+    return np.logaddexp(0.0, logits) - labels * logits
+
+
 def starting_scale(histogram: ClickHistogram, with_bias: bool = True) -> float:
     """A scale at which few logits are saturated, to start a fit from: 1 unless they are very wide.
 

@@ -37,11 +37,12 @@ def fold_of_rows(folds: Any, rows: Rows, seed: int | None) -> np.ndarray:
     if isinstance(folds, str) and folds == "blocks":
         fold = np.arange(num_rows) * _NUM_BLOCKS // num_rows
     elif isinstance(folds, int | np.integer) and 2 <= folds <= num_rows:
-        weights = np.ones(num_rows) if rows.weights is None else rows.weights
         by_chance = np.random.default_rng(seed).random(num_rows)
         fold = np.empty(num_rows, np.int64)
         # Rows of weight 0 are spread apart from the others.
-        fold[np.lexsort((by_chance, rows.labels, weights > 0))] = np.arange(num_rows) % folds
+        fold[np.lexsort((by_chance, rows.labels, rows.row_weights > 0))] = (
+            np.arange(num_rows) % folds
+        )
     else:
         fold = np.asarray(folds)
         if fold.dtype.kind not in "iu" or fold.shape != (num_rows,):

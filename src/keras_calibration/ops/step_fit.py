@@ -81,7 +81,7 @@ def tied_rows(rows: Rows, dtype: str) -> TiedRows:
         array([0., 1.])
     """
     num_rows = len(rows.logits)
-    weights = np.ones(num_rows) if rows.weights is None else rows.weights
+    weights = rows.row_weights
     labels = np.zeros(num_rows) if rows.labels is None else rows.labels
     largest = largest_logit(dtype)
     seen = np.clip(rows.logits, -largest, largest).astype(dtype)

@@ -1,9 +1,8 @@
 """The probability that B is better than A by at least a given margin."""
 
-import warnings
-from typing import Any
-
 import numpy as np
+
+from keras_calibration.ops.distributions import distributions
 
 
 def probability_better(
@@ -47,15 +46,15 @@ def probability_better(
         )
     if standard_error == 0:
         return float(difference < 0 and difference <= -margin)
-    distributions = _distributions()
+    tfd = distributions()
     value, error = np.float64(difference), np.float64(standard_error)
     if np.isfinite(degrees):
-        likelihood = distributions.StudentT(df=np.float64(degrees), loc=value, scale=error)
+        likelihood = tfd.StudentT(df=np.float64(degrees), loc=value, scale=error)
     else:
-        likelihood = distributions.Normal(loc=value, scale=error)
+        likelihood = tfd.Normal(loc=value, scale=error)
     if prior_scale is None:
         return float(likelihood.cdf(np.float64(-margin)))
-    prior = distributions.Normal(loc=np.float64(0), scale=np.float64(prior_scale))
+    prior = tfd.Normal(loc=np.float64(0), scale=np.float64(prior_scale))
     # Beyond nine scales of the prior it has no mass; the grid's step resolves both.
     width = 9 * prior_scale
     num_points = int(min(200_001, max(2001, 40 * width / float(error))))
@@ -66,12 +65,3 @@ def probability_better(
     edges = -width + step * np.arange(num_points + 1)
     cumulative = np.concatenate([[0.0], np.cumsum(masses)]) / masses.sum()
     return float(np.interp(-margin, edges, cumulative))
-
-
-def _distributions() -> Any:
-    # Imported when used: TensorFlow Probability takes half a second and warns of `distutils`.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        import tensorflow_probability as tfp
-
-        return tfp.distributions
