@@ -5,7 +5,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import HAS_FLOAT64, digits, examples
+from backends import digits, examples
 from keras_calibration import ops as kernels
 
 
@@ -75,9 +75,6 @@ def test_groups_are_fitted_apart_and_a_bad_one_is_nan():
             assert float(bias[number]) == pytest.approx(expected[1], abs=2e-4)
 
 
-@pytest.mark.xfail(
-    not HAS_FLOAT64, reason="In float32 the loss stops falling before the scale tells."
-)
 def test_separated_labels_have_no_platt_scaling():
     logits = np.linspace(-3, 3, 200)
     summaries = summary(logits, (logits > 0.5).astype(float), np.ones(200))

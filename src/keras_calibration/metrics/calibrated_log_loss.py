@@ -37,7 +37,7 @@ class CalibratedLogLoss(CrossFittedMetric):
     Rows go to folds by a hash of their running number since `reset_state`, so that the result does
     not depend on the batch size, nor on a periodic order.
 
-    The state is of a fixed size, 14 kB a fold: moments of the logits in 256 bins and exact label
+    The state is of a fixed size, 8 kB a fold: moments of the logits in 128 bins and exact label
     sums, in float64 where the backend has it. It adds up over batches, replicas and shards; the
     loss is right to 1e-8 (for logits beyond ±16 to first order). The result is NaN where it cannot
     be told: no rows, labels of one class only among the rows of a bias, a label outside [0, 1], a

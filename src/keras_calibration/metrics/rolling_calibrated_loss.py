@@ -47,7 +47,7 @@ class RollingCalibratedLoss(AdditiveMetric):
     [0, 1] (quadratic: that is not finite), a prediction that is not finite, probabilities outside
     [0, 1] (most often logits without `from_logits=True`), or a negative weight.
 
-    The state for `"log"` is 14 kB a period in float64, moments of the logits in 256 bins; for
+    The state for `"log"` is 8 kB a period in float64, moments of the logits in 128 bins; for
     `"quadratic"`, six sums.
 
     Args:

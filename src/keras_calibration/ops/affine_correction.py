@@ -5,6 +5,7 @@ labels enter through two sums whatever a and c are, so that Platt scaling and te
 need no more than the summary of logits that the bias alone needs.
 """
 
+import math
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ from keras import ops
 
 from keras_calibration.ops.folds import fitting_sums, scored_sums
 from keras_calibration.ops.logit_moments import (
+    BIN_WIDTH,
     bias_root,
     centres_and_moments,
     label_sums,
@@ -23,6 +25,8 @@ from keras_calibration.ops.logit_moments import (
 
 CORRECTIONS = ("bias", "temperature", "platt")
 
+# Softplus of `a (m + o)` is its Taylor series in o for `|a o| < π`; beyond, moments tell nothing.
+_LARGEST_SCALE = 2 * math.pi / BIN_WIDTH
 _LARGEST_NUM_STEPS = 60
 _TOLERANCE = 1e-9
 _ROUNDING = {"float32": 1e-5, "float64": 1e-13}
@@ -33,15 +37,16 @@ def fit_correction(summary: Any, correction: str) -> tuple[Any, Any]:
 
     `"bias"`: c, with a = 1. `"temperature"`: a (the inverse temperature), with c = 0. `"platt"`:
     both. The last two are found by Newton steps, each halved until the loss falls. Their loss is
-    right to 1e-9 |a|⁵.
+    right to 1.4e-9 a⁶.
 
     Args:
-        summary: Summaries (g, 256, 7), as `by_group` and `logit_moments` give them.
+        summary: Summaries (g, 128, 8), as `by_group` and `logit_moments` give them.
         correction: One of `CORRECTIONS`.
 
     Returns:
         Scales a (g,) and biases c (g,); NaN where no finite ones exist or can be told: no rows, one
-        class only, or labels that a threshold on the logit separates (the steps then do not end).
+        class only, labels that a threshold on the logit separates, or a scale beyond 8π = 25, which
+        the bins are too wide for.
 
     Example:
         >>> import numpy as np
@@ -88,7 +93,8 @@ def fit_correction(summary: Any, correction: str) -> tuple[Any, Any]:
         (one, start, log_loss_sum(summary, start), one, one),
         maximum_iterations=_LARGEST_NUM_STEPS,
     )
-    found = ops.logical_and(ops.logical_and(solvable, ops.isfinite(loss)), moved <= 1e-3)
+    settled = ops.logical_and(moved <= 1e-3, ops.abs(scale) < _LARGEST_SCALE)
+    found = ops.logical_and(ops.logical_and(solvable, ops.isfinite(loss)), settled)
     return ops.where(found, scale, float("nan")), ops.where(found, bias, float("nan"))
 
 
@@ -96,7 +102,7 @@ def cross_fitted_loss(summary: Any, held_out: bool, correction: str) -> tuple[An
     """Mean log loss of all scored rows, each part corrected by what was fitted on the others.
 
     Args:
-        summary: Summaries of the groups of rows (groups, 256, 7).
+        summary: Summaries of the groups of rows (groups, 128, 8).
         held_out: Whether the first group is fitted on and the second scored, as for
             `fitting_sums`; otherwise the groups are folds.
         correction: One of `CORRECTIONS`.
@@ -114,7 +120,7 @@ def _newton_step(summary: Any, scale: Any, bias: Any, is_platt: bool) -> tuple[A
     """Gradient over Hessian in (a, c), or in a alone, of the summary's own log loss."""
     clicks, _, click_logits = label_sums(summary)
     centres, moments = centres_and_moments(summary)
-    derivatives = softplus_derivatives(scale[:, None] * centres + bias[:, None], 6)
+    derivatives = softplus_derivatives(scale[:, None] * centres + bias[:, None])
 
     def of_rows(order: int, power: int) -> Any:
         return taylor_sum(moments, derivatives, order, power, scale)

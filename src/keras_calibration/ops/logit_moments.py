@@ -2,16 +2,18 @@
 
 The mean log loss of `σ(a l + c)` is `[Σ w softplus(a l + c) - a Σ w y l - c Σ w y] / Σ w`. The
 label part is two exact sums; only `Σ w softplus` needs the logits, and it needs no labels. The
-logits are sorted into 256 bins of width 1/8 on [-16, 16]. With o the offset of a row from the
-centre m of its bin, the moments `Σ w oᵏ`, k = 0 … 4, give
+logits are sorted into 128 bins of width 1/4 on [-16, 16]. With o the offset of a row from the
+centre m of its bin, the moments `Σ w oᵏ`, k = 0 … 5, give
 
     Σ w softplus(a l + c) ≈ Σ_bins Σ_k (aᵏ / k!) softplus⁽ᵏ⁾(a m + c) Σ w oᵏ
 
-by Taylor's theorem: with a = 1, at most `(1/16)⁵ / 5! · max |softplus⁽⁵⁾| = 1.0e-9` off for each
-row, with another scale |a|⁵ times that. A width that is a power of two makes bin number, centre and
+by Taylor's theorem: with a = 1, at most `(1/8)⁶ / 6! · max |softplus⁽⁶⁾| = 1.4e-9` off for each
+row, with another scale a⁶ times that. A width that is a power of two makes bin number, centre and
 offset exact in float32. The end bins are open: their rows count by their mean, to first order.
 
-A summary is a tensor (groups, 256, 7). Summaries add up over batches, replicas and shards.
+A summary is a tensor (groups, 128, 8). Summaries add up over batches, replicas and shards. Eight
+columns are a power of two, which XLA adds up faster than seven; a power of the offset more is worth
+half of the bins.
 """
 
 from typing import Any
@@ -19,14 +21,15 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-NUM_BINS = 256
-BIN_WIDTH = 1 / 8
-# Columns: Σ w (1 - y), Σ w y, Σ w o, Σ w o², Σ w o³, Σ w o⁴, Σ w y l.
-NUM_COLUMNS = 7
-_LARGEST_POWER = 4
+NUM_BINS = 128
+BIN_WIDTH = 1 / 4
+# Columns: Σ w (1 - y), Σ w y, Σ w o, Σ w o², Σ w o³, Σ w o⁴, Σ w o⁵, Σ w y l.
+NUM_COLUMNS = 8
+_LARGEST_POWER = 5
 _CENTRES = (np.arange(NUM_BINS) - (NUM_BINS - 1) / 2) * BIN_WIDTH
 _IS_END = np.isin(np.arange(NUM_BINS), (0, NUM_BINS - 1))
 
+_NUM_PLAIN_STEPS = 3
 _LARGEST_NUM_STEPS = 150  # bisection from the largest float32 logits takes 140
 _TOLERANCE = 1e-5  # what a Newton step as small leaves is some 1e-10
 
@@ -43,7 +46,7 @@ def logit_moments(labels: Any, logits: Any, weights: Any, group: Any, num_groups
         num_groups: Number of groups.
 
     Returns:
-        A tensor (num_groups · 256, 7), the groups one below the other: `by_group` gives them
+        A tensor (num_groups · 128, 8), the groups one below the other: `by_group` gives them
         apart. (A sum over batches kept in this shape lets XLA add the rows into it directly.)
 
     Example:
@@ -70,6 +73,7 @@ def logit_moments(labels: Any, logits: Any, weights: Any, group: Any, num_groups
         weighted_square,
         weighted_square * small,
         weighted_square * square,
+        weighted_square * square * small,
         clicks * ops.cast(logits, weights.dtype),
     ]
     cell = ops.convert_to_tensor(group, "int32") * NUM_BINS + bin_number
@@ -79,7 +83,7 @@ def logit_moments(labels: Any, logits: Any, weights: Any, group: Any, num_groups
 
 
 def by_group(sums: Any) -> Any:
-    """Summaries (groups, 256, 7) from sums as `logit_moments` gives them (groups · 256, 7)."""
+    """Summaries (groups, 128, 8) from sums as `logit_moments` gives them (groups · 128, 8)."""
     return ops.reshape(sums, (-1, NUM_BINS, NUM_COLUMNS))
 
 
@@ -89,13 +93,13 @@ def label_sums(summary: Any) -> tuple[Any, Any, Any]:
     The second is no difference of sums, so that it is exactly 0 where every label is 1.
 
     Args:
-        summary: Summaries (g, 256, 7).
+        summary: Summaries (g, 128, 8).
 
     Returns:
         Three tensors (g,).
     """
     sums = ops.sum(summary, axis=-2)
-    return sums[..., 1], sums[..., 0], sums[..., 6]
+    return sums[..., 1], sums[..., 0], sums[..., -1]
 
 
 def total_weight(summary: Any) -> Any:
@@ -107,7 +111,7 @@ def log_loss_sum(summary: Any, bias: Any, scale: Any = None) -> Any:
     """`Σ w` log loss of `σ(a l + c)` of each summary at its own scale and bias.
 
     Args:
-        summary: Summaries (g, 256, 7).
+        summary: Summaries (g, 128, 8).
         bias: Biases c (g,).
         scale: Scales a (g,), or None for 1.
 
@@ -116,7 +120,7 @@ def log_loss_sum(summary: Any, bias: Any, scale: Any = None) -> Any:
     """
     centres, moments = centres_and_moments(summary)
     shifted = (centres if scale is None else scale[:, None] * centres) + bias[:, None]
-    derivatives = softplus_derivatives(shifted, _LARGEST_POWER)
+    derivatives = softplus_derivatives(shifted)
     softplus = taylor_sum(moments, derivatives, order=0, scale=scale)
     clicks, _, click_logits = label_sums(summary)
     if scale is not None:
@@ -129,10 +133,10 @@ def bias_root(summary: Any) -> Any:
 
     It is `argmin_c` of the log loss of `σ(l + c)`. The equation is solved in logits,
     `logit mean σ(l + c) = logit mean y`, where it is close to linear in c: Newton steps from c = 0,
-    with bisection where one leaves the bracket.
+    and where they do not settle at once, with bisection where one leaves the bracket.
 
     Args:
-        summary: Summaries (g, 256, 7).
+        summary: Summaries (g, 128, 8).
 
     Returns:
         Biases (g,); NaN where there is no row, or where all labels are 0 or all are 1, for then no
@@ -147,11 +151,24 @@ def bias_root(summary: Any) -> Any:
     Reference:
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
     """
+    sums = ops.sum(summary, axis=-2)
+    # A sum that is not finite comes from a row that is not.
+    is_finite = ops.isfinite(ops.sum(0 * sums, axis=-1))
     clicks, no_clicks, _ = label_sums(summary)
-    # A sum that is not finite comes from a row that is not; finite ones may be too large to add.
-    is_finite = ops.isfinite(ops.sum(0 * summary, axis=(-2, -1)))
     solvable = ops.logical_and(ops.logical_and(clicks > 0, no_clicks > 0), is_finite)
     target = ops.where(solvable, ops.log(clicks) - ops.log(no_clicks), 0.0)
+    # Most roots are three steps away. These are written out: for XLA on a CPU a loop is dear.
+    bias = moved = ops.zeros_like(target)
+    for _ in range(_NUM_PLAIN_STEPS):
+        _, moved = _logit_newton_step(summary, bias, target)
+        bias = bias - moved
+    settled = ops.logical_or(ops.abs(moved) <= _TOLERANCE, ops.logical_not(solvable))
+    bias = ops.cond(ops.all(settled), lambda: bias, lambda: _bracketed_root(summary, target))
+    return ops.where(solvable, bias, float("nan"))
+
+
+def _bracketed_root(summary: Any, target: Any) -> Any:
+    """The root of `logit mean σ(l + c) = target` by Newton steps and bisection."""
     centres, moments = centres_and_moments(summary)
     present = moments[0] > 0
     largest = ops.max(ops.where(present, centres, -float("inf")), axis=-1)
@@ -160,7 +177,7 @@ def bias_root(summary: Any) -> Any:
     low, high = target - largest - 1.0, target - smallest + 1.0
 
     def improve(bias: Any, low: Any, high: Any, _: Any) -> tuple[Any, Any, Any, Any]:
-        value, step = _logit_newton_step(centres, moments, bias, target)
+        value, step = _logit_newton_step(summary, bias, target)
         low, high = ops.where(value < 0, bias, low), ops.where(value > 0, bias, high)
         proposed = bias - step
         # At the root the bias is itself an end of the bracket, and must be let rest there.
@@ -176,20 +193,24 @@ def bias_root(summary: Any) -> Any:
         (start, low, high, high - low),
         maximum_iterations=_LARGEST_NUM_STEPS,
     )
-    return ops.where(solvable, bias, float("nan"))
+    return bias
 
 
-def _logit_newton_step(centres: Any, moments: Any, bias: Any, target: Any) -> tuple[Any, Any]:
+def _logit_newton_step(summary: Any, bias: Any, target: Any) -> tuple[Any, Any]:
     """`logit mean σ(l + c) - target`, and that divided by its derivative in c."""
+    centres, moments = centres_and_moments(summary)
     shifted = centres + bias[:, None]
-    derivatives = softplus_derivatives(shifted, _LARGEST_POWER + 2)
+    derivatives = softplus_derivatives(shifted)
     _, zero, _ = _sigmoids(shifted)
     # `Σ w σ(-l - c)` on its own: it may be too small to be a difference.
-    of_offsets = taylor_sum([ops.zeros_like(zero), *moments[1:]], derivatives, order=1)
-    ones = ops.sum(moments[0] * derivatives[1] + of_offsets, axis=-1)
-    zeros = ops.sum(moments[0] * zero - of_offsets, axis=-1)
+    of_offsets = taylor_sum(moments, derivatives, order=1, first=1)
+    terms = [
+        moments[0] * derivatives[1] + of_offsets,
+        moments[0] * zero - of_offsets,
+        taylor_sum(moments, derivatives, order=2),
+    ]
+    ones, zeros, slope = ops.unstack(ops.sum(ops.stack(terms), axis=-1), 3)
     value = ops.log(ones) - ops.log(zeros) - target
-    slope = ops.sum(taylor_sum(moments, derivatives, order=2), axis=-1)
     # Where the slope is lost to rounding, the step is infinite.
     return value, value / (slope * (1 / ones + 1 / zeros))
 
@@ -198,10 +219,10 @@ def centres_and_moments(summary: Any) -> tuple[Any, list[Any]]:
     """Where the logits of each bin are: a centre m, and the moments of the offsets o from it.
 
     Args:
-        summary: Summaries (g, 256, 7).
+        summary: Summaries (g, 128, 8).
 
     Returns:
-        Centres (g, 256), and `Σ w oᵏ`, k = 0 … 4, five tensors (g, 256). The end bins have their
+        Centres (g, 128), and `Σ w oᵏ`, k = 0 … 5, six tensors (g, 128). The end bins have their
         mean logit for centre, and no moment but the weight.
     """
     weight = summary[..., 0] + summary[..., 1]
@@ -210,53 +231,62 @@ def centres_and_moments(summary: Any) -> tuple[Any, list[Any]]:
     # An infinite mean must not pass for a very large logit.
     centres = ops.where(ops.isfinite(centres), centres, float("nan"))
     of_offsets = (summary[..., power + 1] for power in range(1, _LARGEST_POWER + 1))
-    return centres, [weight, *(ops.where(_IS_END, 0.0, moment) for moment in of_offsets)]
+    moments = [weight, *(ops.where(_IS_END, 0.0, moment) for moment in of_offsets)]
+    return centres, moments
 
 
 def taylor_sum(
-    moments: list[Any], derivatives: list[Any], order: int, power: int = 0, scale: Any = None
+    moments: list[Any],
+    derivatives: list[Any],
+    order: int,
+    power: int = 0,
+    scale: Any = None,
+    first: int = 0,
 ) -> Any:
     """`Σ w oʳ softplus⁽ʲ⁾(a (m + o) + c)` of the rows of each bin, by Taylor's theorem about m.
 
-    It is `Σ_k (aᵏ / k!) softplus⁽ʲ⁺ᵏ⁾(a m + c) Σ w oʳ⁺ᵏ`.
+    It is `Σ_k (aᵏ / k!) softplus⁽ʲ⁺ᵏ⁾(a m + c) Σ w oʳ⁺ᵏ`, as far as there are derivatives: to
+    order 5 in the offset for softplus and σ, to order 4 for the derivative of σ, which only the
+    steps towards a root are made of.
 
     Args:
-        moments: `Σ w oᵏ` of the bins, k = 0 … 4, each (g, 256).
-        derivatives: softplus and its derivatives at `a m + c`, each (g, 256).
+        moments: `Σ w oᵏ` of the bins, k = 0 … 5, each (g, 128).
+        derivatives: `softplus_derivatives` at `a m + c`, each (g, 128).
         order: j, the order of the derivative that is summed.
         power: r, the power of the offset that is summed with it.
         scale: a (g,), or None for 1.
+        first: The first k; 1 leaves out what the centres alone give.
 
     Returns:
-        Sums (g, 256).
+        Sums (g, 128).
     """
     total = 0.0
     factor = 1.0
-    for number in range(_LARGEST_POWER + 1 - power):
-        total = total + factor * moments[power + number] * derivatives[order + number]
+    for number in range(min(_LARGEST_POWER + 1 - power, len(derivatives) - order)):
+        if number >= first:
+            total = total + factor * moments[power + number] * derivatives[order + number]
         factor = factor / (number + 1) * (1.0 if scale is None else scale[:, None])
     return total
 
 
-def softplus_derivatives(values: Any, largest_order: int) -> list[Any]:
-    """The softplus and its derivatives: σ, σ (1 - σ), … without cancellation.
+def softplus_derivatives(values: Any) -> list[Any]:
+    """The softplus and its first six derivatives: σ, σ (1 - σ), … without cancellation.
 
     With s = σ (1 - σ) and u = 1 - 2σ, `s' = s u` and `u' = -2 s`.
 
     Args:
         values: Any real values.
-        largest_order: Order of the last derivative, 1 to 6.
 
     Returns:
-        `largest_order + 1` tensors of the shape of `values`.
+        Seven tensors of the shape of `values`.
 
     Example:
-        >>> [round(float(value), 4) for value in softplus_derivatives(ops.zeros(()), 6)]
+        >>> [round(float(value), 4) for value in softplus_derivatives(ops.zeros(()))]
         [0.6931, 0.5, 0.25, 0.0, -0.125, -0.0, 0.25]
     """
     one, zero, tail = _sigmoids(values)
     s, u = one * zero, zero - one
-    derivatives = [
+    return [
         ops.maximum(values, 0.0) + ops.log1p(tail),
         one,
         s,
@@ -265,7 +295,6 @@ def softplus_derivatives(values: Any, largest_order: int) -> list[Any]:
         s * u * (1 - 12 * s),
         s * (1 - 30 * s + 120 * s * s),
     ]
-    return derivatives[: largest_order + 1]
 
 
 def _sigmoids(values: Any) -> tuple[Any, Any, Any]:
