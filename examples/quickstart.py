@@ -271,9 +271,8 @@ def export(table: Table, model: kc.models.CalibratedModel, folder: Path) -> Path
     """The SavedModel under the next free version number, tried on a row."""
     import tensorflow as tf
 
-    versions = [int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()]
     features, _ = table.part("test")
-    path = kc.export_savedmodel(model, folder / str(max(versions, default=0) + 1), features)
+    path = kc.export_savedmodel(model, folder, features, version="next")
     served = tf.saved_model.load(str(path)).signatures["serving_default"]
     row = served(
         **{signature_input(name): tf.constant(column[:1]) for name, column in features.items()}

@@ -1,31 +1,60 @@
-"""Makes the small SavedModel that stands here: `./dev run python savedmodels/make.py`.
+"""Makes the small SavedModels that stand here: `./dev run python savedmodels/make.py [NAME ...]`.
 
-It trains a small base model and a head on a short generated click log, exports them to
-`savedmodels/click_log/VERSION`, and writes sample rows with their probabilities beside it, so that
-a later release can be held to the same numbers.
+For each NAME (`click_log`, fields as ids; `click_log_strings`, fields as strings; default: both) it
+trains a small base model and a head on a short generated click log, exports them as the next
+version of `savedmodels/NAME`, and writes sample rows with their outputs beside it, so that a later
+release can be held to the same numbers.
 """
 
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 
 import keras_calibration as kc
+from keras_calibration.export import signature_input
 
-FOLDER = Path(__file__).parent / "click_log"
+FOLDER = Path(__file__).parent
 FIELDS = ("site_id", "device")
 NUM_SAMPLE_ROWS = 32
+Columns = dict[str, np.ndarray]
+# A model, sample rows, and the summary of its head's fit, where there is one.
+Fitted = tuple[kc.models.CalibratedModel, Columns, Any]
 
 
 def main() -> None:
-    """Trains, exports, and writes the sample."""
-    keras.utils.set_random_seed(0)
-    table = kc.datasets.generate_click_log(num_rows=20_000, seed=0)
-    base = make_base_model(table)
-    base.compile(optimizer="adam", loss="binary_crossentropy")
-    base.fit(*inputs_and_labels(table, "train"), batch_size=256, verbose=0)
+    """Trains, exports, and writes the samples."""
+    models: dict[str, Callable[[], Fitted]] = {
+        "click_log": id_model,
+        "click_log_strings": string_model,
+    }
+    for name in sys.argv[1:] or models:
+        keras.utils.set_random_seed(0)
+        model, sample, summary = models[name]()
+        path = kc.export_savedmodel(
+            model, FOLDER / name, sample, version="next", fit_summary=summary
+        )
+        outputs = served(path, sample)
+        expected = model.predict(as_tensors(sample), verbose=0)[:, 0]
+        if not np.allclose(outputs["probability"], expected, rtol=0, atol=1e-6, equal_nan=True):
+            raise RuntimeError(f"{path} serves something else than the model.")
+        write_sample(sample, outputs, path.parent / f"sample_{path.name}.json")
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        print(f"{path}: {size / 1024:.0f} KiB")
 
+
+def id_model() -> Fitted:
+    """Fields as ids, a number; a Neural Calibration head, trained with the model."""
+    table = kc.datasets.generate_click_log(num_rows=20_000, seed=0)
+    base = base_model(
+        {name: keras.Input((), dtype="int32", name=name) for name in FIELDS},
+        {name: table.num_values[name] for name in FIELDS},
+    )
+    base.fit(*inputs_and_labels(table, "train"), batch_size=256, verbose=0)
     fields = {name: table.num_values[name] for name in FIELDS}
     network = kc.layers.FieldNetwork(
         fields, numeric=["log_bid"], embedding_dim=4, hidden_units=[8], seed=0
@@ -33,49 +62,105 @@ def main() -> None:
     model = kc.models.CalibratedModel(base, kc.layers.NeuralCalibration(kc.layers.ILPS(), network))
     model.compile(optimizer=keras.optimizers.Adam(3e-3))
     model.fit(*inputs_and_labels(table, "development"), batch_size=256, epochs=5, verbose=0)
-
-    rows, _ = inputs_and_labels(table, "test")
-    sample = {name: column[:NUM_SAMPLE_ROWS] for name, column in rows.items()}
+    sample = {n: c[:NUM_SAMPLE_ROWS] for n, c in inputs_and_labels(table, "test")[0].items()}
     # An id that no vocabulary has, and a missing number, are served too.
     sample["site_id"][0] = 10**6
     sample["log_bid"][1] = np.nan
-    version = 1 + max((int(entry.name) for entry in FOLDER.glob("[0-9]*")), default=0)
-    path = kc.export_savedmodel(model, FOLDER / str(version), sample)
-    probabilities = model.predict(sample, verbose=0)[:, 0]
-    write_sample(sample, probabilities, FOLDER / f"sample_{version}.json")
-    print(f"{path}: {sum(f.stat().st_size for f in path.rglob('*') if f.is_file()) / 1024:.0f} KiB")
+    return model, sample, None
 
 
-def make_base_model(table: kc.datasets.Table) -> keras.Model:
-    """Two embeddings and a number, one hidden layer."""
-    inputs = {name: keras.Input((), dtype="int32", name=name) for name in FIELDS}
-    inputs["log_bid"] = keras.Input((), name="log_bid")
+def string_model() -> Fitted:
+    """Fields as strings, a number; offsets by field value, fitted directly."""
+    table = kc.datasets.generate_click_log(num_rows=20_000, seed=0)
+    lookups = {
+        name: keras.layers.StringLookup(
+            vocabulary=[word(name, number) for number in range(table.num_values[name])]
+        )
+        for name in FIELDS
+    }
+    base = base_model(
+        {name: keras.Input((), dtype="string", name=name) for name in FIELDS}, lookups
+    )
+    features, labels = with_words(*inputs_and_labels(table, "train"))
+    base.fit(as_tensors(features), labels, batch_size=256, epochs=4, verbose=0)
+    head = kc.layers.FieldBias(lookups, kc.layers.ILPS())
+    model = kc.models.CalibratedModel(base, head)
+    features, labels = with_words(*inputs_and_labels(table, "development"))
+    tensors = as_tensors(features)
+    logits = model.base_logits(tensors)
+    summary = head.fit(logits, {name: tensors[name] for name in FIELDS}, labels)
+    features, _ = with_words(*inputs_and_labels(table, "test"))
+    sample = {name: column[:NUM_SAMPLE_ROWS] for name, column in features.items()}
+    # Strings that no vocabulary has.
+    sample["site_id"][0], sample["device"][1], sample["site_id"][2] = (
+        "new",
+        "",
+        "Straße \N{SNOWMAN}",
+    )
+    return model, sample, summary
+
+
+def base_model(inputs: dict[str, keras.KerasTensor], vocabularies: dict[str, Any]) -> keras.Model:
+    """Two embeddings and a number, one hidden layer; compiled."""
+    inputs = {**inputs, "log_bid": keras.Input((), name="log_bid")}
     bid = keras.ops.expand_dims(inputs["log_bid"], 1)
     columns = [keras.ops.where(keras.ops.isnan(bid), 0.0, bid)]
-    for name in FIELDS:
-        num_values = table.num_values[name]
-        known = keras.ops.clip(inputs[name], 0, num_values - 1)
-        columns.append(keras.layers.Embedding(num_values, 4)(known))
+    for name, vocabulary in vocabularies.items():
+        if isinstance(vocabulary, int):
+            size, ids = vocabulary, keras.ops.clip(inputs[name], 0, vocabulary - 1)
+        else:
+            size, ids = vocabulary.vocabulary_size(), vocabulary(inputs[name])
+        columns.append(keras.layers.Embedding(size, 4)(ids))
     hidden = keras.layers.Dense(16, activation="relu")(keras.layers.Concatenate()(columns))
-    return keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    base = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(hidden))
+    base.compile(optimizer="adam", loss="binary_crossentropy")
+    return base
 
 
-def inputs_and_labels(
-    table: kc.datasets.Table, part: str
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def inputs_and_labels(table: kc.datasets.Table, part: str) -> tuple[Columns, np.ndarray]:
     """The columns that the model takes, as copies."""
     features, labels = table.part(part)
     return {name: features[name].copy() for name in (*FIELDS, "log_bid")}, labels
 
 
-def write_sample(sample: dict[str, np.ndarray], probabilities: np.ndarray, path: Path) -> None:
-    """Rows and probabilities as JSON; a missing number is null."""
+def word(field: str, number: int) -> str:
+    """The string that stands for an id."""
+    return f"{field.removesuffix('_id')}-{number}"
+
+
+def with_words(features: Columns, labels: np.ndarray) -> tuple[Columns, np.ndarray]:
+    """Ids as strings."""
+    words = {
+        name: np.array([word(name, number) for number in features[name]], object) for name in FIELDS
+    }
+    return {**features, **words}, labels
+
+
+def as_tensors(columns: Columns) -> dict[str, Any]:
+    """Strings as tensors: Keras takes no NumPy array of them."""
+    import tensorflow as tf
+
+    return {name: tf.constant(column) for name, column in columns.items()}
+
+
+def served(path: Path, sample: Columns) -> Columns:
+    """What the SavedModel gives for the sample."""
+    import tensorflow as tf
+
+    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
+    inputs = {signature_input(name): column for name, column in as_tensors(sample).items()}
+    return {name: values.numpy()[:, 0] for name, values in signature(**inputs).items()}
+
+
+def write_sample(sample: Columns, outputs: Columns, path: Path) -> None:
+    """Rows and outputs as JSON; a missing number is null."""
     columns = {
         name: [None if value != value else value for value in column.tolist()]
         for name, column in sample.items()
     }
-    text = json.dumps({"inputs": columns, "probability": probabilities.tolist()}, indent=1)
-    path.write_text(text + "\n")
+    numbers = {name: values.tolist() for name, values in outputs.items()}
+    text = json.dumps({"inputs": columns, **numbers}, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

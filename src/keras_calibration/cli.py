@@ -1,4 +1,4 @@
-"""The command `keras-calibration`: what a ledger holds, and whether a difference is real."""
+"""The command `keras-calibration`: is a difference real, and is a log still calibrated?"""
 
 import argparse
 import json
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_calibration.monitoring.command import add_parser as add_monitor
 from keras_calibration.report import write_report
 from keras_calibration.seeds.compare import compare
 from keras_calibration.seeds.ledger import Ledger
@@ -26,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 where the question is decided (and for every other command that succeeds),
-        1 where it is undecided or cannot be told, 2 for an error, which is said on stderr.
+        1 where it is undecided or cannot be told, or where `monitor` raises an alert, 2 for an
+        error, which is said on stderr.
 
     Example:
         >>> main(["runs", "no-such-folder"])
@@ -42,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="keras-calibration", description="Is the gain real, or is it seed noise?"
+        prog="keras-calibration",
+        description="Is the gain real, or is it seed noise? Is the log still calibrated?",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -73,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
     for command in (runs, show):
         command.add_argument("--json", action="store_true", help="print JSON")
+    add_monitor(commands)
     return parser
 
 

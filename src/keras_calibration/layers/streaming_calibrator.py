@@ -16,7 +16,8 @@ class StreamingCalibrator(Calibrator):
     `fit` reads the rows once and keeps their histogram, some thousand sums; `update` adds new rows
     to it and fits again, so that a deployed calibrator follows new clicks without the old rows. The
     histogram is saved with the layer (`.keras` and `.weights.h5` files), hence a calibrator that is
-    loaded goes on where it was. It is no weight: an exported SavedModel does not carry it.
+    loaded goes on where it was. It is no weight: Keras' own export does not carry it,
+    `export_savedmodel` keeps it in `assets.extra/head.keras`.
 
     Args:
         **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).

@@ -1,0 +1,220 @@
+"""Export of a calibrated model as one SavedModel, checked after writing."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calibration.export.head_file import write_head
+from keras_calibration.export.model_rows import (
+    given_rows,
+    head_inputs,
+    random_rows,
+    restructured,
+    signature_input,
+)
+from keras_calibration.export.provenance import (
+    describe_base,
+    describe_fit,
+    describe_head,
+    origin,
+    write_provenance,
+)
+from keras_calibration.export.signatures import (
+    CALIBRATE,
+    COMPILED_SIZES,
+    RAW,
+    SERVING,
+    write_signatures,
+)
+from keras_calibration.export.verification import check_way, verify_signatures
+from keras_calibration.export.version_folder import (
+    check_version_folder,
+    move_into_place,
+    temporary_folder,
+)
+from keras_calibration.export.warmup import write_warmup
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.models.calibrated_model import CalibratedModel
+
+_WARMUP_SIZES = (1, 32)
+_Columns = dict[str, Any]
+
+
+def export_savedmodel(
+    model: CalibratedModel,
+    path: str | os.PathLike[str],
+    sample: Any = None,
+    *,
+    version: int | str | None = None,
+    jit_compile: bool = False,
+    warmup_sizes: Sequence[int] | None = None,
+    fit_summary: FitSummary | None = None,
+    verify: str = "new_process",
+) -> Path:
+    """Writes a calibrated model as a TensorFlow SavedModel, for TF Serving or `tf.saved_model`.
+
+    The SavedModel needs neither Keras nor this package to run. Its signatures, batch size free, all
+    outputs float32 (batch, 1):
+
+    - `serving_default`: the model's inputs, by name (`signature_input`) and in their own dtypes, to
+      `probability`, the calibrated probability σ(η(l) + g(x)); `uncalibrated_probability`, σ(l);
+      and `logit`, the base model's l.
+    - `raw`: the same inputs to `uncalibrated_probability` and `logit`, without the head.
+    - `calibrate`: `logit` and the features that the head reads, to `probability`, for those who
+      run the base model elsewhere.
+
+    In `assets.extra`: `provenance.json` (what was fitted on how many rows, versions, figures before
+    and after, knots and values), `head.keras` (for `refresh_savedmodel`; where `fit` has left sums
+    over rows for a later `update`, they are in it) and TensorFlow Serving's warm-up requests, made
+    of the sample's rows.
+
+    It is written to a temporary folder beside its place, loaded in a new process that has
+    TensorFlow alone, compared there with the Keras model on sample rows, and only then moved into
+    place in one step: there is a whole, checked model or none, whenever the process is killed. What
+    a killed process leaves is no version, and the next export clears it away.
+
+    Bad input at serving. An id or string that a field of the head does not know counts as its
+    "other" value; what the base model does with it is its own affair (Keras' `Embedding` refuses an
+    id outside its table with an error on a CPU, takes zeros on a GPU, and the nearest under XLA).
+    A missing feature, a wrong dtype or shape is an error of the request that names the input. NaN
+    in a numeric column of the head's `FieldNetwork` is a missing value; a NaN logit of the base
+    model gives a NaN probability, never an error. No row changes what another row gets.
+
+    XLA. `jit_compile=True` compiles the base model and the head, each where it can be (a part with
+    strings or lookups cannot; the provenance tells). It is off by default: TensorFlow Serving does
+    not compile on a CPU unless it is started with `--xla_cpu_compilation_enabled=true`, and refuses
+    every request of a compiled model otherwise. XLA also compiles for every batch size, for up to a
+    second each: batches are filled up to powers of 2 (from 1024 on, multiples of it), and the
+    warm-up requests go through them.
+
+    Args:
+        model: The calibrated model.
+        path: The folder to make; it must not exist. For TF Serving, end it in a version number.
+            With `version`, the folder of the model, in which the version is made.
+        sample: Input rows to compare on, as the model takes them, at most 64 are used; by default
+            random rows of the inputs' shapes and dtypes. They stand in the warm-up requests.
+        version: Number of the version to make in `path`; `"next"`, one more than the highest there,
+            whoever else exports at the same time; None where `path` has it.
+        jit_compile: Whether to compile by XLA what can be.
+        warmup_sizes: Numbers of rows of the warm-up requests; by default 1 and 32, with XLA the
+            powers of 2 up to 1024. Empty for no requests.
+        fit_summary: What the head's `fit` returned, for the provenance.
+        verify: `"new_process"`, or `"same_process"`: seconds quicker, and says less.
+
+    Returns:
+        The path of the SavedModel.
+
+    Raises:
+        ValueError: If the path exists, an argument is out of its range, the model is no
+            `CalibratedModel`, or Keras does not run on TensorFlow. Nothing is written then.
+        RuntimeError: If the SavedModel gives other probabilities than the Keras model (more than
+            1e-6 apart) or does not load; nothing is left at `path` then.
+
+    Example:
+        >>> import tempfile
+        >>> from keras_calibration.layers import ILPS
+        >>> inputs = {"price": keras.Input((1,), name="price")}
+        >>> base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model = CalibratedModel(base, ILPS())
+        ...     path = export_savedmodel(
+        ...         model, f"{folder}/ctr", version="next", verify="same_process"
+        ...     )
+        ...     path.name, sorted(entry.name for entry in (path / "assets.extra").iterdir())
+        ('1', ['head.keras', 'provenance.json', 'tf_serving_warmup_requests'])
+    """
+    path = Path(path)
+    _check_model(model)
+    check_way(verify)
+    check_version_folder(path, version)
+    sizes = (
+        (COMPILED_SIZES if jit_compile else _WARMUP_SIZES)
+        if warmup_sizes is None
+        else (tuple(warmup_sizes))
+    )
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ValueError(
+            "Argument `warmup_sizes` must hold numbers of rows above 0. "
+            f"Received: warmup_sizes={warmup_sizes!r}."
+        )
+    rows = random_rows(model) if sample is None else given_rows(model, sample)
+    expected = _expected_rows(model, rows, is_random=sample is None)
+    with temporary_folder(path.parent if version is None else path) as temporary:
+        savedmodel = temporary / "model"
+        xla = write_signatures(model, savedmodel, rows, jit_compile)
+        extra = savedmodel / "assets.extra"
+        extra.mkdir()
+        write_head(model, extra)
+        model_name = path.parent.name if version is None else path.name
+        # Every number of rows to the main signature, one row to the others.
+        requests = [(SERVING, expected[SERVING][0], size) for size in sizes]
+        requests += [(name, expected[name][0], 1) for name in (RAW, CALIBRATE) if sizes]
+        if requests:
+            write_warmup(extra, model_name, requests)
+        differences = verify_signatures(savedmodel, expected, verify)
+        provenance = {
+            **origin(),
+            "base_model": describe_base(model),
+            "head": describe_head(model.head),
+            "fit": describe_fit(model, fit_summary),
+            "xla": xla,
+            "verification": {
+                "in": verify,
+                "num_rows": len(next(iter(rows.values()))),
+                "rows": "random" if sample is None else "sample",
+                "largest_differences": differences,
+            },
+        }
+        write_provenance(extra, provenance)
+        return move_into_place(savedmodel, path, version)
+
+
+def _check_model(model: Any) -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "A SavedModel is written by the TensorFlow backend. Received: "
+            f"{keras.backend.backend()!r}. Save to .keras, set KERAS_BACKEND=tensorflow, load and "
+            "export."
+        )
+    if not isinstance(model, CalibratedModel):
+        raise ValueError(
+            f"Expected a CalibratedModel. Received: {type(model).__name__}. Other Keras models "
+            "export with model.export(path)."
+        )
+    if "logit" in head_inputs(model):
+        raise ValueError(
+            "The signature `calibrate` takes the base model's logit as `logit`. Received: a head "
+            "that reads a feature of this name. Rename that input of the base model."
+        )
+
+
+def _expected_rows(
+    model: CalibratedModel, rows: Mapping[str, Any], is_random: bool
+) -> dict[str, tuple[_Columns, _Columns]]:
+    """Signature → inputs and what the Keras model gives for them, by their names in it."""
+    import tensorflow as tf
+
+    serving = keras.Model(model.input, [model.base.output, model.output])
+    try:
+        # As in the process that checks: a GPU multiplies matrices less exactly.
+        with tf.device("CPU:0"):
+            logit, probability = serving(restructured(model, rows), training=False)
+    except tf.errors.InvalidArgumentError as error:
+        kind = "random rows" if is_random else "sample"
+        raise ValueError(
+            f"The model cannot take the {kind} that the SavedModel is compared on: "
+            f"{str(error).splitlines()[0]} Pass `sample`, some input rows that it can take."
+        ) from error
+    raw = {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
+    inputs = {signature_input(name): values for name, values in rows.items()}
+    of_head = {signature_input(name): rows[name] for name in head_inputs(model)}
+    return {
+        # Its probability is held against that of `calibrate`.
+        SERVING: (inputs, raw),
+        RAW: (inputs, raw),
+        CALIBRATE: ({"logit": logit, **of_head}, {"probability": probability}),
+    }

@@ -1,0 +1,144 @@
+"""The inputs of a model by name: their signature, and rows to try a SavedModel on."""
+
+import keyword
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
+
+NUM_SAMPLE_ROWS = 64
+
+
+def signature_input(feature: str) -> str:
+    """The name under which a signature takes a feature: its own, followed by `_` for a keyword.
+
+    TensorFlow cannot give an input the name of a Python keyword.
+
+    Args:
+        feature: Name of an input of the model.
+
+    Returns:
+        The name of the signature's input.
+
+    Example:
+        >>> signature_input("site_id"), signature_input("class")
+        ('site_id', 'class_')
+    """
+    return feature + "_" * keyword.iskeyword(feature)
+
+
+def input_specs(model: CalibratedModel) -> dict[str, Any]:
+    """Name of each input of a model → its `tf.TensorSpec`, with any number of rows.
+
+    Args:
+        model: The calibrated model.
+
+    Returns:
+        The specs, each under the name that a signature gives to it.
+    """
+    import tensorflow as tf
+
+    return {
+        name: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, name=signature_input(name))
+        for name, tensor in inputs_by_name(model.input, model.input).items()
+    }
+
+
+def head_inputs(model: CalibratedModel) -> list[str]:
+    """Names of the inputs that the head reads; all of them where it does not tell.
+
+    Args:
+        model: The calibrated model.
+
+    Returns:
+        The names.
+    """
+    names = getattr(model.head, "feature_names", None)
+    return list(inputs_by_name(model.input, model.input) if names is None else names)
+
+
+def restructured(model: CalibratedModel, by_name: Mapping[str, Any]) -> Any:
+    """Inputs by name in the structure that the model takes.
+
+    Args:
+        model: The calibrated model.
+        by_name: Name → tensor.
+
+    Returns:
+        What `model` can be called on.
+    """
+    if isinstance(model.input, Mapping):
+        return dict(by_name)
+    return keras.tree.map_structure(lambda tensor: by_name[tensor.name], model.input)
+
+
+def given_rows(model: CalibratedModel, sample: Any) -> dict[str, Any]:
+    """The first rows of a sample as tensors of the inputs' shapes and dtypes.
+
+    Args:
+        model: The calibrated model.
+        sample: Input rows as the model takes them.
+
+    Returns:
+        Name → tensor of at most 64 rows.
+
+    Raises:
+        ValueError: If an input is missing, or there is no row.
+    """
+    import tensorflow as tf
+
+    inputs = inputs_by_name(model.input, model.input)
+    by_name = inputs_by_name(sample, model.input)
+    missing = [name for name in inputs if name not in by_name]
+    if missing:
+        raise ValueError(
+            f"The sample must have the model's inputs {sorted(inputs)}. "
+            f"Received: {sorted(by_name)}, without {missing}."
+        )
+    rows = {}
+    for name, tensor in inputs.items():
+        values = tf.convert_to_tensor(np.asarray(by_name[name])[:NUM_SAMPLE_ROWS])
+        values = values if tensor.dtype == "string" else tf.cast(values, tensor.dtype)
+        rows[name] = tf.reshape(values, (-1, *tensor.shape[1:]))
+    num_rows = {name: len(values) for name, values in rows.items()}
+    if len(set(num_rows.values())) != 1 or 0 in num_rows.values():
+        raise ValueError(
+            "The sample must have the same number of rows in every input, at least one. "
+            f"Received: {num_rows}."
+        )
+    return rows
+
+
+def random_rows(model: CalibratedModel) -> dict[str, Any]:
+    """Rows of the inputs' shapes and dtypes: some ids and strings are known, some are not.
+
+    Args:
+        model: The calibrated model.
+
+    Returns:
+        Name → tensor of 64 rows.
+    """
+    import tensorflow as tf
+
+    generator = np.random.default_rng(0)
+    rows = {}
+    for name, tensor in inputs_by_name(model.input, model.input).items():
+        shape = (NUM_SAMPLE_ROWS, *(size or 1 for size in tensor.shape[1:]))
+        if tensor.dtype == "string":
+            words = [*_known_strings(model, name), "", "unknown"]
+            values = tf.constant(generator.choice(words, shape).astype(object))
+        elif "int" in tensor.dtype:
+            values = tf.cast(generator.integers(0, 10, shape), tensor.dtype)
+        else:
+            values = tf.cast(generator.normal(size=shape), tensor.dtype)
+        rows[name] = values
+    return rows
+
+
+def _known_strings(model: CalibratedModel, name: str) -> list[str]:
+    reader = getattr(model.head, "field_network", None) or model.head
+    lookup: Any = getattr(reader, "fields", {}).get(name)
+    return lookup.get_vocabulary()[:20] if hasattr(lookup, "get_vocabulary") else []

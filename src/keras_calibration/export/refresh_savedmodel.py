@@ -1,0 +1,245 @@
+"""A new version of an exported model whose calibration alone is fitted again."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calibration.export.checkpoint import collection_keys, read_tensors, replace_tensors
+from keras_calibration.export.head_file import head_features, head_of, read_head, save_head
+from keras_calibration.export.model_rows import NUM_SAMPLE_ROWS, signature_input
+from keras_calibration.export.provenance import (
+    describe_head,
+    now,
+    origin,
+    read_provenance,
+    summary_figures,
+    write_provenance,
+)
+from keras_calibration.export.signatures import CALIBRATE, HEAD_WEIGHTS
+from keras_calibration.export.verification import check_way, verify_signatures
+from keras_calibration.export.version_folder import (
+    NEXT,
+    check_version_folder,
+    move_into_place,
+    temporary_folder,
+    versions_in,
+)
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+
+
+def refresh_savedmodel(
+    path: str | os.PathLike[str],
+    logits: Any,
+    labels: Any,
+    features: Mapping[str, Any] | None = None,
+    sample_weight: Any = None,
+    *,
+    update: bool = False,
+    destination: str | os.PathLike[str] | None = None,
+    verify: str = "new_process",
+    **fit_arguments: Any,
+) -> Path:
+    """Fits the calibration of an exported model to new rows, and writes the next version.
+
+    The Keras model is not needed, nor its inputs: the served `logit` of logged rows, their labels,
+    and what the head reads of them. The head is fitted by its own `fit`, afresh. The graph and all
+    weights but the head's are those of the old version, bit for bit; the old version stays.
+
+    The new version is checked and put in place as by `export_savedmodel`; its provenance has the
+    figures of this fit, and those of the version before under `"refreshed_from"`.
+
+    Args:
+        path: The version to start from, or the folder of the model: then its highest version.
+        logits: The base model's logits (n,) or (n, 1), as `serving_default` and `raw` give them.
+        labels: Labels in [0, 1] (n,) or (n, 1).
+        features: Name → values (n,) or (n, 1) of the features that the head reads, under the
+            model's own names; not needed for a curve of the logit alone.
+        sample_weight: Weights (n,), not negative; ones by default.
+        update: Add the rows to those of earlier fits (`StreamingCalibrator.update`) instead of
+            fitting to them alone; for a head that is such a calibrator.
+        destination: The folder to make; by default the next version number beside `path`.
+        verify: As for `export_savedmodel`.
+        **fit_arguments: What else the head's `fit` takes (`seed` of `NeuralCalibration.fit`), or
+            `update` (`forget`).
+
+    Returns:
+        The path of the new version.
+
+    Raises:
+        ValueError: If the SavedModel was not written by `export_savedmodel`, a feature is missing,
+            the rows cannot be fitted to, or the destination exists. Nothing is written then.
+        RuntimeError: If the new SavedModel gives other probabilities than the refitted head.
+
+    Example:
+        >>> import tempfile
+        >>> import keras
+        >>> from keras_calibration import export_savedmodel
+        >>> from keras_calibration.layers import PlattScaling
+        >>> from keras_calibration.models import CalibratedModel
+        >>> inputs = {"price": keras.Input((1,), name="price")}
+        >>> base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model = CalibratedModel(base, PlattScaling())
+        ...     first = export_savedmodel(model, f"{folder}/ctr/1", verify="same_process")
+        ...     logits = np.linspace(-3, 3, 200)
+        ...     labels = np.arange(200) % 10 < 5 + 2 * logits
+        ...     second = refresh_savedmodel(first, logits, labels, verify="same_process")
+        ...     second.name
+        '2'
+    """
+    source = _version(Path(path))
+    check_way(verify)
+    target, version = _target(source, destination)
+    check_version_folder(target, version)
+    wrapped = read_head(source / "assets.extra")
+    head = head_of(wrapped)
+    keys = collection_keys(source, HEAD_WEIGHTS)
+    tensors = read_tensors(source)
+    _check_head(head, [tensors[key] for key in keys], source)
+    columns = _columns(wrapped, features)
+    summary = _fit(head, logits, columns, labels, sample_weight, update, fit_arguments)
+    rows = _expected_rows(wrapped, logits, columns)
+    with temporary_folder(target.parent if version is None else target) as temporary:
+        savedmodel = temporary / "model"
+        shutil.copytree(source, savedmodel)
+        extra = savedmodel / "assets.extra"
+        weights = [ops.convert_to_numpy(weight) for weight in head.weights]
+        replace_tensors(savedmodel, dict(zip(keys, weights, strict=True)))
+        save_head(wrapped, extra)
+        differences = verify_signatures(savedmodel, {CALIBRATE: rows}, verify)
+        before = read_provenance(extra)
+        figures = summary_figures(summary)
+        how = {"fitted_at": now(), "update": update, **fit_arguments}
+        provenance = {
+            **before,
+            **origin(),
+            "head": describe_head(head),
+            "fit": {"num_rows": summary.num_rows, "summary": figures, **how},
+            "verification": {
+                "in": verify,
+                "num_rows": len(rows[1]["probability"]),
+                "rows": "fitted on",
+                "largest_differences": differences,
+            },
+            "refreshed_from": {
+                "version": source.name,
+                **{name: before[name] for name in before if name in _KEPT},
+            },
+        }
+        write_provenance(extra, provenance)
+        return move_into_place(savedmodel, target, version)
+
+
+# Of the version before; what it was refreshed from itself is in there too.
+_KEPT = ("exported_at", "versions", "fit", "refreshed_from")
+
+
+def _version(path: Path) -> Path:
+    """The folder of a SavedModel: `path`, or the highest version in it."""
+    versions = versions_in(path)
+    source = path if (path / "saved_model.pb").is_file() or not versions else None
+    source = source or path / str(versions[-1])
+    if not (source / "saved_model.pb").is_file():
+        raise ValueError(
+            "Expected the folder of a SavedModel, or of the versions of one. Received: "
+            f"path={str(path)!r}, where there is none."
+        )
+    return source
+
+
+def _target(source: Path, destination: Any) -> tuple[Path, Any]:
+    if destination is not None:
+        return Path(destination), None
+    if source.name.isascii() and source.name.isdecimal():
+        return source.parent, NEXT
+    raise ValueError(
+        "The next version goes beside one whose folder is a number. Received: "
+        f"path={str(source)!r}. Pass `destination`, the folder to make."
+    )
+
+
+def _check_head(head: Any, served: list[Any], source: Path) -> None:
+    """Refuses a `head.keras` that is not what the SavedModel serves."""
+    weights = [ops.convert_to_numpy(weight) for weight in head.weights]
+    same = len(weights) == len(served) and all(
+        w.shape == np.shape(s) and w.tobytes() == np.asarray(s).tobytes()
+        for w, s in zip(weights, served, strict=True)
+    )
+    if not same:
+        raise ValueError(
+            f"The head in {str(source / 'assets.extra')!r} is not the one that the SavedModel "
+            "serves: their weights differ. Export the model again."
+        )
+
+
+def _columns(wrapped: Any, features: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The features that the head reads, in their own dtypes."""
+    import tensorflow as tf
+
+    inputs, given = head_features(wrapped), features or {}
+    missing = [name for name in inputs if name not in given]
+    if missing:
+        raise ValueError(
+            f"The head reads the features {sorted(inputs)}. Received: {sorted(given)}, without "
+            f"{missing}. Pass every one of them."
+        )
+    return {
+        name: tf.constant(np.asarray(given[name]))
+        if tensor.dtype == "string"
+        else np.asarray(given[name]).astype(tensor.dtype)
+        for name, tensor in inputs.items()
+    }
+
+
+def _fit(
+    head: Any,
+    logits: Any,
+    columns: Mapping[str, Any],
+    labels: Any,
+    sample_weight: Any,
+    update: bool,
+    arguments: Mapping[str, Any],
+) -> Any:
+    curve: Any = getattr(head, "calibrator", None)
+    alone = getattr(head, "field_network", head) is None
+    if update and not (alone and isinstance(curve, StreamingCalibrator)):
+        raise ValueError(
+            "update=True adds rows to a calibrator of the logit alone. Received: a head of "
+            f"{type(head).__name__} with {type(curve).__name__}, which reads features or has no "
+            "`update`. Pass update=False and all the rows to fit to."
+        )
+    if update:
+        return curve.update(logits, labels, sample_weight, **arguments)
+    if alone:
+        return curve.fit(logits, labels, sample_weight, **arguments)
+    if not callable(getattr(head, "fit", None)):
+        raise ValueError(
+            f"The head has no `fit`. Received: {type(head).__name__}. Train it in a "
+            "CalibratedModel and export that."
+        )
+    return head.fit(logits, columns, labels, sample_weight, **arguments)
+
+
+def _expected_rows(
+    wrapped: Any, logits: Any, columns: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs of `calibrate` and the probabilities that the refitted head gives."""
+    import tensorflow as tf
+
+    inputs = {"logit": wrapped.inputs[0], **head_features(wrapped)}
+    rows = {}
+    for name, values in {"logit": logits, **columns}.items():
+        first = tf.convert_to_tensor(values[:NUM_SAMPLE_ROWS])
+        first = first if first.dtype == tf.string else tf.cast(first, inputs[name].dtype)
+        rows[name] = tf.reshape(first, (-1, *inputs[name].shape[1:]))
+    with tf.device("CPU:0"):
+        calibrated = wrapped([rows["logit"], {name: rows[name] for name in columns}])
+    by_signature = {
+        name if name == "logit" else signature_input(name): v for name, v in rows.items()
+    }
+    return by_signature, {"probability": ops.sigmoid(calibrated)}

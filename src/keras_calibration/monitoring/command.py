@@ -1,0 +1,93 @@
+"""The subcommand `monitor` of `keras-calibration`."""
+
+import argparse
+import contextlib
+import json
+import sys
+from typing import Any
+
+from keras_calibration.monitoring.monitor import monitor
+from keras_calibration.monitoring.monitor_page import write_page
+from keras_calibration.monitoring.scored_log import PERIODS
+
+FINE, ALERT = 0, 1
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand.
+
+    Args:
+        commands: What `ArgumentParser.add_subparsers` returns.
+
+    Example:
+        >>> parser = argparse.ArgumentParser()
+        >>> add_parser(parser.add_subparsers())
+        >>> parser.parse_args(["monitor", "log.parquet", "--field", "site"]).field
+        ['site']
+    """
+    parser = commands.add_parser(
+        "monitor",
+        help="is a scored log still calibrated?",
+        description=(
+            "Calibration over time and by field of a scored log (Parquet or CSV). Exit code: 0 "
+            "within bounds, 1 alert, 2 error."
+        ),
+    )
+    parser.add_argument("log", nargs="+", help="Parquet or CSV files, or a folder of them")
+    for name, what in (
+        ("probability", "predicted probabilities"),
+        ("label", "labels, 0 or 1"),
+        ("timestamp", "times"),
+    ):
+        parser.add_argument(
+            f"--{name}", default=name, metavar="COLUMN", help=f"{what}; default: %(default)s"
+        )
+    parser.add_argument(
+        "--field", action="append", default=[], metavar="COLUMN", help="may be given several times"
+    )
+    parser.add_argument("--period", choices=PERIODS, default="day", help="default: %(default)s")
+    parser.add_argument("--since", metavar="TIME", help="rows from this period on, ISO 8601")
+    parser.add_argument("--until", metavar="TIME", help="rows before this period")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.05,
+        help="relative error that does not matter; default: %(default)s",
+    )
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.99,
+        help="probability that a right log raises no alert; default: %(default)s",
+    )
+    parser.add_argument("--html", metavar="FILE", help="page with pictures to write")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        # The bar is for who waits at a terminal; what is printed stays the report alone.
+        with contextlib.redirect_stdout(sys.stderr):
+            report = monitor(
+                options.log[0] if len(options.log) == 1 else options.log,
+                probability=options.probability,
+                label=options.label,
+                timestamp=options.timestamp,
+                fields=options.field,
+                period=options.period,
+                since=options.since,
+                until=options.until,
+                tolerance=options.tolerance,
+                confidence=options.confidence,
+                progress=sys.stderr.isatty(),
+            )
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    if options.html:
+        write_page(report, options.html)
+    if options.json:
+        print(json.dumps(report.to_dict(), indent=1, allow_nan=False))
+    else:
+        print(report)
+    return ALERT if report.is_alert else FINE

@@ -1,0 +1,429 @@
+"""The SavedModel gives the Keras model's probabilities, in a process that knows only TensorFlow."""
+
+import importlib
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import keras_calibration as kc
+from keras_calibration.export import signature_input, signatures
+from served import answers
+
+export_module = importlib.import_module("keras_calibration.export.export_savedmodel")
+OUTPUTS = {"probability", "uncalibrated_probability", "logit"}
+
+
+@pytest.fixture(scope="module")
+def string_model():
+    """A fitted model with string, integer and float inputs, one with an odd name."""
+    keras.utils.set_random_seed(0)
+    inputs = {
+        "site": keras.Input((), dtype="string", name="site"),
+        "class": keras.Input((1,), dtype="int64", name="class"),
+        "bid-price": keras.Input((), name="bid-price"),
+    }
+    price = keras.ops.expand_dims(inputs["bid-price"], 1)
+    category = keras.layers.Embedding(10, 4)(keras.layers.Flatten()(inputs["class"]))
+    hidden = keras.layers.Concatenate()([price, keras.layers.Flatten()(category)])
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    rng = np.random.default_rng(0)
+    features = {
+        "site": rng.choice(["news", "mail", "shop", "new"], 400),
+        "class": rng.integers(0, 10, (400, 1)),
+        "bid-price": rng.normal(size=400).astype("float32"),
+    }
+    labels = rng.random(400) < np.where(features["site"] == "news", 0.6, 0.2)
+    lookup = keras.layers.StringLookup(vocabulary=["news", "mail", "shop"])
+    network = kc.layers.FieldNetwork({"site": lookup, "class": 10}, numeric=["bid-price"])
+    model = kc.models.CalibratedModel(base, kc.layers.NeuralCalibration(kc.layers.ILPS(), network))
+    model.compile(keras.optimizers.Adam(1e-2))
+    model.fit(features, labels, batch_size=50, epochs=3, verbose=0)
+    return model, features
+
+
+def export(model, path, *arguments, **keywords):
+    """As users do, but for the process that verifies: it takes seconds to start."""
+    return kc.export_savedmodel(model, path, *arguments, verify="same_process", **keywords)
+
+
+def small_model(head=None):
+    """Two numbers in, a probability out."""
+    inputs = {name: keras.Input((1,), name=name) for name in ("x", "z")}
+    hidden = keras.layers.Concatenate()(list(inputs.values()))
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    return kc.models.CalibratedModel(base, head or kc.layers.ILPS())
+
+
+def served(path, rows):
+    """What `serving_default` gives here, rows in the dtypes and shapes that it takes."""
+    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
+    _, specs = signature.structured_input_signature
+    inputs = {
+        n: tf.reshape(tf.constant(c, specs[n].dtype), [-1, *specs[n].shape[1:]])
+        for n, c in rows.items()
+    }
+    return {name: values.numpy()[:, 0] for name, values in signature(**inputs).items()}
+
+
+def saved_model_of(path):
+    saved = saved_model_pb2.SavedModel()
+    saved.ParseFromString((path / "saved_model.pb").read_bytes())
+    return saved.meta_graphs[0]
+
+
+def provenance_of(path):
+    return json.loads((path / "assets.extra" / "provenance.json").read_text())
+
+
+def test_a_new_process_serves_the_same_probabilities(string_model, tmp_path):
+    model, features = string_model
+    path = kc.export_savedmodel(model, tmp_path / "ctr" / "1", features)
+    tensors = {**features, "site": tf.constant(features["site"])}
+    expected = model.predict(tensors, verbose=0)[:, 0]
+    rows = {signature_input(name): column for name, column in features.items()}
+    base = model.base_model.predict(tensors, verbose=0)[:, 0]
+    logits = model.base_logits(tensors)
+    # The head reads all three features, so that they all go into `calibrate` too.
+    requests = [(rows, "serving_default"), (rows, "raw"), ({**rows, "logit": logits}, "calibrate")]
+    whole, raw, calibrated = answers(path, requests)
+    assert set(whole) == OUTPUTS
+    np.testing.assert_allclose(whole["probability"], expected, rtol=0, atol=1e-6)
+    assert set(raw) == OUTPUTS - {"probability"}
+    for outputs in (whole, raw):
+        np.testing.assert_allclose(outputs["uncalibrated_probability"], base, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(outputs["logit"], logits[:, 0], rtol=1e-5, atol=1e-5)
+    assert set(calibrated) == {"probability"}
+    np.testing.assert_allclose(calibrated["probability"], expected, rtol=0, atol=1e-6)
+    # Calibration has changed something: the outputs are not one and the same.
+    assert np.abs(whole["probability"] - whole["uncalibrated_probability"]).max() > 0.05
+    verification = provenance_of(path)["verification"]
+    assert (verification["in"], verification["rows"]) == ("new_process", "sample")
+
+
+def test_names_and_dtypes_of_the_inputs_are_kept(string_model, tmp_path):
+    model, _ = string_model
+    written = saved_model_of(export(model, tmp_path / "1")).signature_def
+    for signature, extra in (("serving_default", {}), ("raw", {}), ("calibrate", {"logit"})):
+        inputs = dict(written[signature].inputs)
+        dtypes = {name: tf.dtypes.as_dtype(info.dtype).name for name, info in inputs.items()}
+        expected = {"site": "string", "class_": "int64", "bid-price": "float32"}
+        assert dtypes == {**expected, **dict.fromkeys(extra, "float32")}
+        sizes = {name: [d.size for d in info.tensor_shape.dim] for name, info in inputs.items()}
+        expected = {"site": [-1], "class_": [-1, 1], "bid-price": [-1]}
+        assert sizes == {**expected, **{name: [-1, 1] for name in extra}}
+
+
+@pytest.mark.parametrize("structure", ["single", "list"])
+def test_inputs_without_a_dictionary(structure, tmp_path):
+    inputs = [keras.Input((2,), name="first"), keras.Input((3,), name="second")]
+    inputs = inputs[0] if structure == "single" else inputs
+    merged = inputs if structure == "single" else keras.layers.Concatenate()(inputs)
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(merged))
+    model = kc.models.CalibratedModel(base, kc.layers.ILPS())
+    path = export(model, tmp_path / "1")
+    rng = np.random.default_rng(0)
+    rows = {"first": rng.normal(size=(5, 2)), "second": rng.normal(size=(5, 3))}
+    rows = {"first": rows["first"]} if structure == "single" else rows
+    expected = model.predict(rows["first"] if structure == "single" else list(rows.values()))
+    np.testing.assert_allclose(served(path, rows)["probability"], expected[:, 0], atol=1e-6)
+
+
+def test_a_feature_space_goes_into_the_file(tmp_path):
+    """Raw strings and numbers in; encoding, base model and head are all in the SavedModel."""
+    rng = np.random.default_rng(0)
+    raw = {
+        "site": rng.choice(["news", "mail", "shop"], 300),
+        "age": rng.integers(18, 90, 300),
+        "price": rng.gamma(2.0, 3.0, 300).astype("float32"),
+    }
+    space = keras.utils.FeatureSpace(
+        {
+            "site": keras.utils.FeatureSpace.string_categorical(num_oov_indices=1),
+            "age": keras.utils.FeatureSpace.integer_hashed(num_bins=7),
+            "price": keras.utils.FeatureSpace.float_normalized(),
+        },
+        output_mode="concat",
+    )
+    space.adapt(tf.data.Dataset.from_tensor_slices(raw).batch(100))
+    encoded = space.get_encoded_features()
+    base = keras.Model(dict(space.get_inputs()), keras.layers.Dense(1, "sigmoid")(encoded))
+    lookup = keras.layers.StringLookup(vocabulary=["news", "mail"])
+    model = kc.models.CalibratedModel(base, kc.layers.FieldBias({"site": lookup}, kc.layers.ILPS()))
+    columns = {name: tf.constant(column.reshape(-1, 1)) for name, column in raw.items()}
+    logits = model.base_logits(columns)
+    labels = rng.random(300) < np.where(raw["site"] == "news", 0.7, 0.3)
+    model.head.fit(logits, {"site": columns["site"]}, labels)
+    path = export(model, tmp_path / "1", columns, jit_compile=True)
+    raw["site"][0] = "never seen"
+    columns["site"] = tf.constant(raw["site"].reshape(-1, 1))
+    expected = model.predict(columns, verbose=0)[:, 0]
+    np.testing.assert_allclose(served(path, raw)["probability"], expected, rtol=0, atol=1e-6)
+    # Neither part can be compiled, and the file says why.
+    assert {part: why[:20] for part, why in provenance_of(path)["xla"].items()} == {
+        "base": "off: XLA has no stri",
+        "head": "off: XLA has no stri",
+    }
+
+
+def test_logits_where_the_sigmoid_has_rounded_to_one(tmp_path):
+    inputs = {"x": keras.Input((1,), name="x")}
+    layer = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
+    model = kc.models.CalibratedModel(keras.Model(inputs, layer(inputs["x"])), kc.layers.ILPS())
+    path = export(model, tmp_path / "1")
+    outputs = served(path, {"x": [[-50.0], [30.0], [50.0]]})
+    np.testing.assert_allclose(outputs["logit"], [-50, 30, 50], rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 3, 64, 1025])
+def test_compiled_by_xla_any_batch_size_gives_the_same(num_rows, tmp_path, compiled_pair):
+    model, compiled = compiled_pair
+    rng = np.random.default_rng(num_rows)
+    rows = {name: tf.constant(rng.normal(size=(num_rows, 1)), "float32") for name in ("x", "z")}
+    serving = compiled.signatures["serving_default"](**rows)
+    expected = model(rows).numpy()
+    np.testing.assert_allclose(serving["probability"].numpy(), expected, rtol=0, atol=1e-6)
+    raw = compiled.signatures["raw"](**rows)
+    np.testing.assert_allclose(raw["logit"].numpy(), serving["logit"].numpy(), atol=1e-6)
+    again = compiled.signatures["calibrate"](logit=raw["logit"])
+    np.testing.assert_allclose(again["probability"].numpy(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def compiled_pair(tmp_path_factory):
+    model = small_model()
+    path = export(model, tmp_path_factory.mktemp("xla") / "1", jit_compile=True)
+    assert provenance_of(path)["xla"] == {"base": "on", "head": "on"}
+    functions = saved_model_of(path).graph_def.library.function
+    assert sum("_XlaMustCompile" in function.attr for function in functions) >= 3
+    return model, tf.saved_model.load(str(path))
+
+
+@pytest.mark.parametrize("layer", ["HistogramBinning", "IsotonicRegression"])
+def test_steps_at_the_very_logits_of_the_sample(layer, tmp_path):
+    """Compiled, logits may be others by their last bit, and be on the other side of a step."""
+    rng = np.random.default_rng(0)
+    rows = {name: rng.normal(size=(64, 1)).astype("float32") for name in ("x", "z")}
+    model = small_model(getattr(kc.layers, layer)())
+    model.head.calibrator.fit(
+        model.base_logits(rows), rng.random(64) < 0.3 + 0.5 * (rows["x"][:, 0] > 0)
+    )
+    path = export(model, tmp_path / "1", rows, jit_compile=True)
+    assert provenance_of(path)["xla"]["head"] == "on"
+
+
+def test_serving_default_is_held_against_calibrate(tmp_path, monkeypatch):
+    """A SavedModel whose signatures do not fit together is not left behind."""
+    model = small_model()
+    write = export_module.write_signatures
+
+    def write_without_head(model, *arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(signatures, "_compiled", lambda function: _uncalibrated(function))
+            return write(model, *arguments)
+
+    def _uncalibrated(function):
+        def call(features):
+            outputs = function(features)
+            if "uncalibrated_probability" in outputs and "probability" in outputs:
+                outputs["probability"] = 0.5 * outputs["uncalibrated_probability"]
+            return outputs
+
+        return call
+
+    monkeypatch.setattr(export_module, "write_signatures", write_without_head)
+    with pytest.raises(RuntimeError, match=r"'serving_default/probability' is up to"):
+        export(model, tmp_path / "1", jit_compile=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_xla_leaves_a_base_model_with_lookups_out(tmp_path):
+    inputs = {"id": keras.Input((1,), dtype="int64", name="id"), "x": keras.Input((1,), name="x")}
+    known = keras.layers.IntegerLookup(vocabulary=[3, 5, 8], output_mode="one_hot")(inputs["id"])
+    hidden = keras.layers.Concatenate()([known, inputs["x"]])
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
+    path = export(model, tmp_path / "1", jit_compile=True)
+    xla = provenance_of(path)["xla"]
+    assert xla["head"] == "on"
+    assert xla["base"].startswith("off: ")
+    rows = {"id": np.array([3, 4, 8]), "x": np.array([0.1, 0.2, 0.3], "float32")}
+    expected = model.predict({n: c.reshape(-1, 1) for n, c in rows.items()}, verbose=0)[:, 0]
+    np.testing.assert_allclose(served(path, rows)["probability"], expected, rtol=0, atol=1e-6)
+
+
+def test_not_compiled_unless_asked_for(tmp_path):
+    path = export(small_model(), tmp_path / "1")
+    xla = provenance_of(path)["xla"]
+    assert all(xla[part].startswith("off: jit_compile=False") for part in ("base", "head"))
+    functions = saved_model_of(path).graph_def.library.function
+    assert not any("_XlaMustCompile" in function.attr for function in functions)
+
+
+def test_the_provenance_says_what_was_fitted(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = {name: rng.normal(size=(500, 1)).astype("float32") for name in ("x", "z")}
+    labels = rng.random(500) < 0.3
+    model = small_model()
+    curve = model.head.calibrator
+    summary = curve.fit(model.base_logits(rows), labels)
+    path = export(model, tmp_path / "1", rows, fit_summary=summary)
+    told = provenance_of(path)
+    assert told["fit"]["num_rows"] == 500
+    assert told["fit"]["summary"]["log_loss_before"] == summary.log_loss_before
+    assert told["fit"]["summary"]["log_loss_after"] == summary.log_loss_after
+    np.testing.assert_array_equal(told["head"]["curve"]["knots"], curve.get_knots())
+    np.testing.assert_array_equal(told["head"]["curve"]["values"], curve.get_values())
+    assert told["head"]["config"]["calibrator"]["class_name"] == "ILPS"
+    assert told["versions"]["tensorflow"] == tf.__version__
+    assert told["versions"]["keras_calibration"] == kc.__version__
+    assert told["base_model"]["num_weights"] == 3
+
+
+def test_the_provenance_has_the_report_of_calibrate(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = {name: rng.normal(size=(400, 1)).astype("float32") for name in ("x", "z")}
+    labels = rng.random(400) < 0.3
+    model = kc.calibrate(small_model().base_model, rows, labels, method="platt", verbose=0)
+    fit = provenance_of(export(model, tmp_path / "1"))["fit"]
+    assert fit["num_rows"] == 400
+    assert fit["report"] == json.loads(json.dumps(model.report.to_dict()))
+
+
+def test_long_vocabularies_are_told_by_their_length(tmp_path):
+    inputs = {"site": keras.Input((), dtype="string", name="site")}
+    inputs["x"] = keras.Input((1,), name="x")
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["x"]))
+    words = [f"site {number}" for number in range(300)]
+    lookup = keras.layers.StringLookup(vocabulary=words)
+    model = kc.models.CalibratedModel(base, kc.layers.FieldBias({"site": lookup}))
+    path = export(model, tmp_path / "1", {"site": np.array(["site 7"]), "x": np.zeros((1, 1))})
+    config = provenance_of(path)["head"]["config"]["fields"]["site"]["config"]
+    assert config["vocabulary"] == "300 entries"
+
+
+def test_an_existing_path_is_left_alone(string_model, tmp_path):
+    model, _ = string_model
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "precious").write_text("kept")
+    for path, version in ((tmp_path / "1", None), (tmp_path, 1)):
+        with pytest.raises(ValueError, match=r"which exists.*choose a new"):
+            export(model, path, version=version)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
+    assert (tmp_path / "1" / "precious").read_text() == "kept"
+
+
+def test_the_next_version_is_chosen(tmp_path):
+    model = small_model()
+    for name in ("1", "9", "10", "notes"):
+        (tmp_path / "ctr" / name).mkdir(parents=True)
+    assert export(model, tmp_path / "ctr", version="next") == tmp_path / "ctr" / "11"
+    assert export(model, tmp_path / "ctr", version=3) == tmp_path / "ctr" / "3"
+    assert export(model, tmp_path / "new", version="next") == tmp_path / "new" / "1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"version": "last"}, r"`version` must be \"next\""),
+        ({"version": -1}, r"Received: version=-1"),
+        ({"verify": "no"}, r"`verify` must be one of"),
+        ({"warmup_sizes": (0,)}, r"numbers of rows above 0"),
+    ],
+)
+def test_arguments_out_of_their_range(arguments, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        kc.export_savedmodel(small_model(), tmp_path / "1", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_calibrated_models_are_taken(tmp_path):
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match=r"Expected a CalibratedModel\. Received: Sequential"):
+        kc.export_savedmodel(model, tmp_path / "1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_feature_that_is_called_logit_is_refused(tmp_path):
+    inputs = {"logit": keras.Input((1,), name="logit")}
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["logit"]))
+    model = kc.models.CalibratedModel(
+        base,
+        kc.layers.NeuralCalibration(
+            kc.layers.ILPS(), kc.layers.FieldNetwork({}, numeric=["logit"])
+        ),
+    )
+    with pytest.raises(ValueError, match=r"Rename that input"):
+        kc.export_savedmodel(model, tmp_path / "1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sample_without_an_input_is_refused(string_model, tmp_path):
+    model, features = string_model
+    with pytest.raises(ValueError, match=r"without \['class'\]"):
+        kc.export_savedmodel(model, tmp_path / "1", {k: features[k] for k in ("site", "bid-price")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_random_rows_that_the_base_cannot_take_ask_for_a_sample(tmp_path):
+    inputs = {"id": keras.Input((1,), dtype="int32", name="id")}
+    hidden = keras.layers.Flatten()(keras.layers.Embedding(3, 2)(inputs["id"]))
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    model = kc.models.CalibratedModel(base, kc.layers.ILPS())
+    with pytest.raises(ValueError, match=r"random rows.*Pass `sample`"):
+        kc.export_savedmodel(model, tmp_path / "1")
+    assert not list(tmp_path.iterdir())
+    export(model, tmp_path / "1", {"id": np.array([[0], [2]])})
+
+
+def test_a_nan_in_the_sample_is_no_difference(tmp_path):
+    rows = {"x": np.array([[np.nan], [1.0]]), "z": np.array([[0.0], [np.inf]])}
+    path = export(small_model(), tmp_path / "1", rows)
+    assert max(provenance_of(path)["verification"]["largest_differences"].values()) < 1e-6
+
+
+@pytest.mark.parametrize("verify", ["same_process", "new_process"])
+def test_a_savedmodel_that_differs_is_not_left_behind(verify, tmp_path, monkeypatch):
+    model = small_model()
+    write, curve = export_module.write_signatures, model.head.calibrator._free_values
+    values = curve.numpy()
+
+    def write_another(model, *arguments):
+        curve.assign(values + 0.01)
+        xla = write(model, *arguments)
+        curve.assign(values)
+        return xla
+
+    monkeypatch.setattr(export_module, "write_signatures", write_another)
+    message = r"'calibrate/probability' is up to .* Nothing was written"
+    with pytest.raises(RuntimeError, match=message):
+        kc.export_savedmodel(model, tmp_path / "1", verify=verify)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_savedmodel_that_does_not_load_is_not_left_behind(tmp_path, monkeypatch):
+    write = export_module.write_signatures
+
+    def write_half(model, path, *arguments):
+        xla = write(model, path, *arguments)
+        (path / "variables" / "variables.index").unlink()
+        return xla
+
+    monkeypatch.setattr(export_module, "write_signatures", write_half)
+    with pytest.raises(RuntimeError, match=r"does not load and run in a new process"):
+        kc.export_savedmodel(small_model(), tmp_path / "1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    def fail(model, path, *arguments):
+        path.mkdir()
+        raise OSError("disk full")
+
+    monkeypatch.setattr(export_module, "write_signatures", fail)
+    with pytest.raises(OSError, match="disk full"):
+        kc.export_savedmodel(small_model(), tmp_path / "1")
+    assert not list(tmp_path.iterdir())

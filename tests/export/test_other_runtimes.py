@@ -1,0 +1,182 @@
+"""ONNX and LiteRT files give the Keras model's probabilities, or there is no file."""
+
+import importlib.util
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+from keras_calibration.export import runtime_file
+from keras_calibration.export.export_litert import _run as run_litert
+from keras_calibration.export.export_litert import export_litert
+from keras_calibration.export.export_onnx import _run as run_onnx
+from keras_calibration.export.export_onnx import export_onnx
+
+HAS_ONNX = all(map(importlib.util.find_spec, ("tf2onnx", "onnx", "onnxruntime")))
+NEEDS_ONNX = pytest.mark.skipif(
+    not HAS_ONNX,
+    reason='tf2onnx, onnx or onnxruntime is missing: pip install "keras-calibration[onnx]".',
+)
+RUNTIMES = [
+    pytest.param(export_litert, run_litert, id="litert"),
+    pytest.param(export_onnx, run_onnx, id="onnx", marks=NEEDS_ONNX),
+]
+pytestmark = pytest.mark.tensorflow
+
+
+def make_inputs(num_rows):
+    """Rows with ids that no field has and with missing numbers."""
+    rng = np.random.default_rng(0)
+    inputs = {
+        "site": rng.integers(0, 10, num_rows).astype("int32"),
+        "class": rng.integers(-1, 7, (num_rows, 1)),
+        "bid-price": rng.normal(size=num_rows).astype("float32"),
+    }
+    inputs["bid-price"][::7] = np.nan
+    return inputs
+
+
+def make_model(curve=None, site_spec=("int32", 9)):
+    keras.utils.set_random_seed(0)
+    dtype, vocabulary = site_spec
+    inputs = {
+        "site": keras.Input((), dtype=dtype, name="site"),
+        "class": keras.Input((1,), dtype="int64", name="class"),
+        "bid-price": keras.Input((), name="bid-price"),
+    }
+    price = keras.ops.expand_dims(inputs["bid-price"], 1)
+    known = keras.ops.where(keras.ops.isnan(price), 0.0, price)
+    columns = [known, keras.ops.cast(inputs["class"], "float32")]
+    if dtype != "string":
+        columns.append(keras.layers.Embedding(10, 4)(inputs["site"]))
+    hidden = keras.layers.Dense(8, "relu")(keras.layers.Concatenate()(columns))
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    network = kc.layers.FieldNetwork(
+        {"site": vocabulary, "class": 5}, numeric=["bid-price"], num_coarse_knots=4
+    )
+    head = kc.layers.NeuralCalibration(curve or kc.layers.ILPS(), network)
+    return kc.models.CalibratedModel(base, head)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A fitted model of numeric inputs."""
+    found = make_model()
+    inputs = make_inputs(600)
+    labels = np.random.default_rng(1).random(600) < 0.1 + 0.06 * inputs["site"]
+    found.compile(keras.optimizers.Adam(1e-2))
+    found.fit(inputs, labels.astype("float32"), batch_size=50, epochs=3, verbose=0)
+    return found
+
+
+@pytest.mark.parametrize(("export", "run"), RUNTIMES)
+def test_a_file_gives_the_models_outputs(model, export, run, tmp_path):
+    path = export(model, tmp_path / "deep" / "model", sample=make_inputs(64))
+    inputs = make_inputs(301)
+    inputs["class_"] = inputs.pop("class")
+    outputs = run(path, inputs)
+    inputs["class"] = inputs.pop("class_")
+    tensors = {name: keras.ops.convert_to_tensor(values) for name, values in inputs.items()}
+    expected = {
+        "probability": np.asarray(model(tensors)),
+        "logit": np.asarray(model.base(tensors)),
+        "uncalibrated_probability": np.asarray(model.base_model(tensors)),
+    }
+    assert outputs.keys() == expected.keys()
+    assert not np.array_equal(expected["probability"], expected["uncalibrated_probability"])
+    for name, values in outputs.items():
+        assert values.dtype == np.float32
+        np.testing.assert_allclose(
+            values, expected[name], rtol=0, atol=1e-6 + 4e-6 * (name == "logit")
+        )
+    assert [entry.name for entry in path.parent.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(("export", "run"), RUNTIMES)
+@pytest.mark.parametrize(
+    "curve",
+    [
+        kc.layers.ILPS.from_paper(),
+        kc.layers.ILPS(monotonic="strict"),
+        kc.layers.PlattScaling(),
+        kc.layers.BetaCalibration(),
+        kc.layers.HistogramBinning(),
+        kc.layers.IsotonicRegression(),
+    ],
+    ids=lambda curve: type(curve).__name__,
+)
+def test_every_curve_can_be_exported(export, run, curve, tmp_path):
+    model = make_model(curve)
+    logits = np.asarray(model.base(make_inputs(400)))
+    labels = np.random.default_rng(2).random(400) < 1 / (1 + np.exp(-logits[:, 0]))
+    curve.fit(logits, labels)
+    assert export(model, tmp_path / "model", sample=make_inputs(64)).is_file()
+
+
+@pytest.mark.parametrize("export", [export_litert, export_onnx])
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [
+        (
+            ("string", keras.layers.StringLookup(vocabulary=["a", "b"])),
+            "string inputs \\['site'\\]",
+        ),
+        (("int32", keras.layers.IntegerLookup(vocabulary=[3, 5])), "look-up layers"),
+        (("int32", keras.layers.Hashing(4)), "look-up layers"),
+    ],
+    ids=["string", "lookup", "hashing"],
+)
+def test_models_that_cannot_run_there_are_refused(export, site, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        export(make_model(site_spec=site), tmp_path / "new" / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_operation_that_the_runtime_lacks_is_refused(tmp_path):
+    inputs = keras.Input((4,), name="x")
+    values = keras.ops.linalg.svd(keras.ops.reshape(inputs, (-1, 2, 2)), compute_uv=False)
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(values))
+    model = kc.models.CalibratedModel(base, kc.layers.ILPS())
+    with pytest.raises(ValueError, match="LiteRT cannot take this model, and nothing was written"):
+        export_litert(model, tmp_path / "new" / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(model, tmp_path):
+    path = tmp_path / "model.tflite"
+    path.write_text("mine")
+    with pytest.raises(ValueError, match="which exists"):
+        export_litert(model, path)
+    assert path.read_text() == "mine"
+
+
+def test_a_file_that_gives_other_probabilities_is_not_left(model, tmp_path, monkeypatch):
+    right = runtime_file.portable_function
+    monkeypatch.setattr(runtime_file, "portable_function", lambda given: _doubled(right(given)))
+    with pytest.raises(RuntimeError, match="LiteRT gives a probability up to"):
+        export_litert(model, tmp_path / "model.tflite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _doubled(found):
+    """The function with twice its probability."""
+    import tensorflow as tf
+
+    function, specs = found
+
+    def doubled(features):
+        outputs = function(features)
+        return {**outputs, "probability": 2 * outputs["probability"]}
+
+    return tf.function(doubled, autograph=False), specs
+
+
+@pytest.mark.parametrize("package", ["tf2onnx", "onnxruntime"])
+def test_a_missing_package_is_named(model, package, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"keras-calibration\[onnx\]"):
+        export_onnx(model, tmp_path / "new" / "model.onnx")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,252 @@
+"""A refresh changes what the head has learnt, and nothing else."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+from keras_calibration.export import refresh_savedmodel
+from keras_calibration.export.checkpoint import (
+    collection_keys,
+    read_tensors,
+    replace_tensors,
+    write_fingerprint,
+)
+from served import answers
+
+NUM_ROWS = 600
+
+
+def export(model, path):
+    return kc.export_savedmodel(model, path, verify="same_process")
+
+
+def refresh(path, *arguments, **keywords):
+    return refresh_savedmodel(path, *arguments, verify="same_process", **keywords)
+
+
+def base_model():
+    keras.utils.set_random_seed(1)
+    inputs = {
+        "site": keras.Input((), dtype="string", name="site"),
+        "class": keras.Input((1,), dtype="int64", name="class"),
+        "x": keras.Input((1,), name="x"),
+    }
+    known = keras.layers.StringLookup(vocabulary=["news", "mail"], output_mode="one_hot")
+    site = known(keras.ops.expand_dims(inputs["site"], 1))
+    hidden = keras.layers.Concatenate()([site, inputs["x"]])
+    hidden = keras.layers.Dense(4, "relu")(hidden)
+    return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+
+
+def rows(seed=0):
+    """Features and labels that depend on a field."""
+    rng = np.random.default_rng(seed)
+    features = {
+        "site": rng.choice(["news", "mail", "shop"], NUM_ROWS).astype(object),
+        "class": rng.integers(0, 4, NUM_ROWS),
+        "x": rng.normal(size=NUM_ROWS).astype("float32"),
+    }
+    return features, rng.random(NUM_ROWS) < np.where(features["site"] == "mail", 0.7, 0.2)
+
+
+def tensors_of(features):
+    return {
+        "site": tf.constant(features["site"]),
+        "class": tf.constant(features["class"].reshape(-1, 1)),
+        "x": tf.constant(features["x"].reshape(-1, 1)),
+    }
+
+
+def bytes_of_tensors(path):
+    return {key: np.asarray(value).tobytes() for key, value in read_tensors(path).items()}
+
+
+def site_lookup():
+    return keras.layers.StringLookup(vocabulary=["news", "mail", "shop"])
+
+
+HEADS = {
+    "ilps": lambda: kc.layers.ILPS(),
+    "isotonic": lambda: kc.layers.IsotonicRegression(),
+    "field_bias": lambda: kc.layers.FieldBias(
+        {"site": site_lookup(), "class": 4}, kc.layers.PlattScaling()
+    ),
+    "field_ilps": lambda: kc.layers.FieldILPS({"class": 4}, kc.layers.ILPS(5)),
+    "neural": lambda: kc.layers.NeuralCalibration(
+        kc.layers.ILPS(),
+        kc.layers.FieldNetwork({"site": site_lookup()}, numeric=["x"], seed=0),
+        num_members=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_only_the_head_is_another(kind, tmp_path):
+    model = kc.models.CalibratedModel(base_model(), HEADS[kind]())
+    first = export(model, tmp_path / "ctr" / "1")
+    features, labels = rows()
+    signature = tf.saved_model.load(str(first)).signatures["raw"]
+    arguments = {("class_" if n == "class" else n): c for n, c in tensors_of(features).items()}
+    logits = signature(**arguments)["logit"].numpy()
+    names = getattr(model.head, "feature_names", ())
+    # NeuralCalibration draws from no global state, hence a second fit is the same.
+    fit_arguments = {"max_epochs": 8, "folds": 2} if kind == "neural" else {}
+    given = {name: features[name] for name in names}
+    second = refresh(tmp_path / "ctr", logits, labels, given, **fit_arguments)
+    assert second == tmp_path / "ctr" / "2"
+
+    # The graph is the same file; of the weights, the head's alone are others.
+    assert (first / "saved_model.pb").read_bytes() == (second / "saved_model.pb").read_bytes()
+    before, after = bytes_of_tensors(first), bytes_of_tensors(second)
+    head = set(collection_keys(first, "head_weights"))
+    assert set(before) == set(after)
+    changed = {
+        k for k in before if np.asarray(before[k]).tobytes() != np.asarray(after[k]).tobytes()
+    }
+    assert changed
+    assert changed <= head
+    assert len(head) < len(before)
+
+    # The same as a fit in Keras, of the model that was exported.
+    curve_alone = kind in ("ilps", "isotonic")
+    if curve_alone:
+        summary = model.head.calibrator.fit(logits, labels)
+    else:
+        columns = {name: tensors_of(features)[name] for name in names}
+        summary = model.head.fit(logits, columns, labels, **fit_arguments)
+    expected = model(tensors_of(features)).numpy()
+    loaded = tf.saved_model.load(str(second)).signatures["serving_default"]
+    outputs = loaded(**arguments)
+    np.testing.assert_allclose(outputs["probability"].numpy(), expected, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(outputs["logit"].numpy(), logits)
+    assert summary.log_loss_after < summary.log_loss_before
+    told = json.loads((second / "assets.extra" / "provenance.json").read_text())
+    assert told["fit"]["summary"]["log_loss_after"] == pytest.approx(summary.log_loss_after)
+    assert told["fit"]["num_rows"] == NUM_ROWS
+    assert told["refreshed_from"]["version"] == "1"
+    assert (
+        told["base_model"]
+        == json.loads((first / "assets.extra" / "provenance.json").read_text())["base_model"]
+    )
+
+
+def test_verified_in_a_new_process_and_refreshed_again(tmp_path):
+    model = kc.models.CalibratedModel(base_model(), HEADS["field_bias"]())
+    first = export(model, tmp_path / "1")
+    features, labels = rows()
+    logits = np.random.default_rng(0).normal(size=NUM_ROWS) + labels
+    second = refresh_savedmodel(first, logits, labels, features)
+    half = labels & (np.arange(NUM_ROWS) % 2 == 0)
+    third = refresh(second, logits, half, features)
+    assert third.name == "3"
+    inputs = {"logit": logits, "site": features["site"], "class_": features["class"]}
+    for path, answer_to in ((second, labels), (third, half)):
+        probability = answers(path, [(inputs, "calibrate")])[0]["probability"]
+        assert np.mean(probability) == pytest.approx(np.mean(answer_to), abs=0.01)
+    told = json.loads((third / "assets.extra" / "provenance.json").read_text())
+    assert told["refreshed_from"]["refreshed_from"]["version"] == "1"
+    assert (third / "assets.extra" / "tf_serving_warmup_requests").read_bytes() == (
+        first / "assets.extra" / "tf_serving_warmup_requests"
+    ).read_bytes()
+
+
+def test_rows_are_added_to_those_of_the_fits_before(tmp_path):
+    model = kc.models.CalibratedModel(base_model(), kc.layers.PlattScaling())
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=900)
+    labels = rng.random(900) < 1 / (1 + np.exp(1 - 2 * logits))
+    model.head.calibrator.fit(logits[:300], labels[:300])
+    export(model, tmp_path / "1")
+    refresh(tmp_path, logits[300:600], labels[300:600], update=True)
+    third = refresh(tmp_path, logits[600:], labels[600:], update=True)
+    told = json.loads((third / "assets.extra" / "provenance.json").read_text())
+    assert told["fit"]["num_rows"] == 900
+    whole = kc.layers.PlattScaling()
+    whole.fit(logits, labels)
+    calibrate = tf.saved_model.load(str(third)).signatures["calibrate"]
+    served = calibrate(logit=tf.constant(logits[:, None], "float32"))["probability"].numpy()
+    expected = 1 / (1 + np.exp(-whole(logits.astype("float32")).numpy()))
+    np.testing.assert_allclose(served[:, 0], expected, rtol=0, atol=1e-6)
+    forgotten = refresh(third, logits[:50], labels[:50], update=True, forget=1.0)
+    told = json.loads((forgotten / "assets.extra" / "provenance.json").read_text())
+    assert (told["fit"]["num_rows"], told["fit"]["forget"]) == (50, 1.0)
+
+
+def test_the_hash_of_the_checkpoint_is_the_one_that_tensorflow_takes(tmp_path):
+    model = kc.models.CalibratedModel(base_model(), kc.layers.ILPS())
+    path = export(model, tmp_path / "1")
+    fingerprint = path / "fingerprint.pb"
+    by_tensorflow = fingerprint.read_bytes()
+    write_fingerprint(path)
+    assert fingerprint.read_bytes() == by_tensorflow
+    key = collection_keys(path, "head_weights")[0]
+    replace_tensors(path, {key: read_tensors(path)[key] + 1})
+    assert fingerprint.read_bytes() != by_tensorflow
+    assert tf.saved_model.experimental.read_fingerprint(str(path)).checkpoint_hash
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    model = kc.models.CalibratedModel(base_model(), HEADS["field_bias"]())
+    return export(model, tmp_path_factory.mktemp("exported") / "1")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": np.ones(NUM_ROWS)}, "one class only"),
+        ({"logits": np.full(NUM_ROWS, np.nan)}, "must be finite"),
+        ({"logits": np.zeros(7)}, "same number of rows"),
+        ({"features": {"site": np.zeros(NUM_ROWS)}}, r"without \['class'\]"),
+        ({"update": True}, "calibrator of the logit alone"),
+        ({"verify": "never"}, "`verify` must be one of"),
+    ],
+)
+def test_bad_input_writes_nothing(change, message, exported):
+    features, labels = rows()
+    arguments = {"logits": np.zeros(NUM_ROWS), "labels": labels, "features": features, **change}
+    with pytest.raises(ValueError, match=message):
+        refresh_savedmodel(exported, **arguments)
+    assert [entry.name for entry in exported.parent.iterdir()] == ["1"]
+
+
+def test_what_cannot_be_refreshed_is_refused(exported, tmp_path):
+    features, labels = rows()
+    arguments = (np.zeros(NUM_ROWS), labels, features)
+    with pytest.raises(ValueError, match="where there is none"):
+        refresh(tmp_path / "nothing", *arguments)
+    named = shutil.copytree(exported, tmp_path / "named")
+    with pytest.raises(ValueError, match="Pass `destination`"):
+        refresh(named, *arguments)
+    with pytest.raises(ValueError, match="which exists"):
+        refresh(named, *arguments, destination=named)
+    assert refresh(named, *arguments, destination=tmp_path / "other").is_dir()
+    (named / "assets.extra" / "head.keras").unlink()
+    with pytest.raises(ValueError, match="Export the model again"):
+        refresh(named, *arguments, destination=tmp_path / "new")
+    plain = tmp_path / "plain"
+    dense = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    dense.export(plain, verbose=False)
+    (plain / "assets.extra").mkdir()
+    shutil.copy(exported / "assets.extra" / "head.keras", plain / "assets.extra")
+    with pytest.raises(ValueError, match="Export it again"):
+        refresh(plain, *arguments, destination=tmp_path / "new")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"named", "other", "plain"}
+
+
+def test_a_head_that_is_not_the_one_served_is_refused(exported, tmp_path):
+    path = shutil.copytree(exported, tmp_path / "1")
+    keys = collection_keys(path, "head_weights")
+    tensors = read_tensors(path)
+    key = next(k for k in keys if tensors[k].size > 1)
+    replace_tensors(path, {key: tensors[key] + 1})
+    features, labels = rows()
+    with pytest.raises(ValueError, match="their weights differ"):
+        refresh(path, np.zeros(NUM_ROWS), labels, features)
+    with pytest.raises(ValueError, match="must have the shape and dtype"):
+        replace_tensors(path, {key: tensors[key][:-1]})

@@ -1,0 +1,74 @@
+"""The SavedModels of earlier releases: today they give the numbers that they gave then."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_calibration.export import refresh_savedmodel
+from keras_calibration.export.head_file import head_features, read_head
+from served import answers, serve
+
+SAVEDMODELS = Path(__file__).parents[2] / "savedmodels"
+SAMPLES = sorted(SAVEDMODELS.glob("*/sample_*.json"))
+
+
+def name_of(sample):
+    return f"{sample.parent.name}-{sample.stem}"
+
+
+def version_of(sample):
+    return sample.parent / sample.stem.removeprefix("sample_")
+
+
+def recorded_in(sample):
+    recorded = json.loads(sample.read_text(encoding="utf-8"))
+    return recorded.pop("inputs"), {name: np.array(values) for name, values in recorded.items()}
+
+
+def test_there_are_two_and_every_version_has_its_sample():
+    assert {sample.parent.name for sample in SAMPLES} >= {"click_log", "click_log_strings"}
+    versions = {path.parent for path in SAVEDMODELS.glob("*/*/saved_model.pb")}
+    assert versions == {version_of(sample) for sample in SAMPLES}
+    for version in versions:
+        size = sum(file.stat().st_size for file in version.rglob("*") if file.is_file())
+        assert size < 400 * 1024
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=name_of)
+def test_it_still_gives_its_numbers(sample):
+    inputs, recorded = recorded_in(sample)
+    outputs = serve(version_of(sample), inputs)
+    assert set(recorded) <= set(outputs)
+    for name, values in recorded.items():
+        assert len(values) == 32
+        np.testing.assert_allclose(outputs[name], values, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [sample for sample in SAMPLES if (version_of(sample) / "assets.extra").is_dir()],
+    ids=name_of,
+)
+def test_its_head_is_still_read_and_refreshed(sample, tmp_path):
+    """Today's layers load the head of then; what they give, the new version serves."""
+    inputs, recorded = recorded_in(sample)
+    version = version_of(sample)
+    wrapped = read_head(version / "assets.extra")
+    columns = {name: tf.constant(inputs[name]) for name in head_features(wrapped)}
+    logit = recorded["logit"].astype("float32")[:, None]
+    calibrated = wrapped([tf.constant(logit), columns]).numpy()[:, 0]
+    np.testing.assert_allclose(1 / (1 + np.exp(-calibrated)), recorded["probability"], atol=1e-6)
+
+    shutil.copytree(version, tmp_path / "1")
+    labels = np.arange(320) % 10 < np.where(np.tile(logit[:, 0], 10) > np.median(logit), 4, 2)
+    features = {name: np.tile(np.array(inputs[name], object), 10) for name in columns}
+    path = refresh_savedmodel(
+        tmp_path, np.tile(logit, (10, 1)), labels, features, verify="same_process"
+    )
+    before, after = (answers(p, [(inputs, "serving_default")])[0] for p in (version, path))
+    np.testing.assert_array_equal(after["logit"], before["logit"])
+    assert np.mean(after["probability"]) == pytest.approx(labels.mean(), abs=0.02)

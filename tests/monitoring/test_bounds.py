@@ -1,0 +1,107 @@
+"""Bounds against NumPy and SciPy references written apart from the code, and by simulation."""
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import binom
+
+from keras_calibration.metrics import CalibratedLogLoss
+from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
+from keras_calibration.ops import logit_moments
+
+
+def moments_of(labels, logits):
+    ones, group = np.ones(len(labels)), np.zeros(len(labels), np.int32)
+    return np.asarray(logit_moments(np.asarray(labels, np.float64), logits, ones, group, 1))
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+@pytest.mark.parametrize(
+    ("positives", "p", "rows"), [(0, 0.01, 50), (7, 0.02, 300), (90, 0.3, 100)]
+)
+def test_the_ends_are_the_factors_at_which_the_tails_have_that_probability(positives, p, rows):
+    low, high = rate_factors([positives], [p * rows], [p * p * rows], 0.9)
+    assert binom.cdf(positives, rows, min(p * high[0], 1)) == pytest.approx(0.05, abs=1e-9)
+    if positives:
+        assert binom.sf(positives - 1, rows, p * low[0]) == pytest.approx(0.05, abs=1e-9)
+    else:
+        assert low[0] == 0
+
+
+def test_intervals_hold_the_factor_where_probabilities_differ():
+    rng = np.random.default_rng(0)
+    for logits in (rng.normal(-5, 1.5, 400), rng.normal(0, 2, 60)):
+        p = sigmoid(logits)
+        positives = (rng.random((4000, len(p))) < p).sum(axis=1)
+        low, high = rate_factors(
+            positives, np.full(4000, p.sum()), np.full(4000, (p * p).sum()), 0.9
+        )
+        missed = np.mean((low > 1) | (high < 1))
+        # Discrete counts make the interval conservative; four standard errors above 0.1 is 0.119.
+        assert 0.02 < missed < 0.119
+
+
+def test_more_positives_than_trials_and_no_positive():
+    low, high = rate_factors([3, 0], [1.01, 1.01], [1.0001, 1.0001], 0.99)
+    assert np.isfinite([*low, *high]).all()
+    assert (low <= high).all()
+
+
+def test_the_loss_and_its_expectation_are_those_of_the_rows():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(-2, 1.5, 5000)
+    labels = (rng.random(5000) < sigmoid(logits + 0.4)).astype(float)
+    loss, expected, low, high = loss_bounds(moments_of(labels, logits), 0.99)
+    metric = CalibratedLogLoss(num_folds=1, from_logits=True)
+    metric.update_state(labels, logits)
+    assert loss == pytest.approx(float(metric.result()), abs=1e-12)
+    bias = brentq(lambda c: sigmoid(logits + c).sum() - labels.sum(), -5, 5, xtol=1e-14)
+    p = sigmoid(logits + bias)
+    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p))
+    assert expected == pytest.approx(entropy.mean(), abs=1e-8)
+    assert low < loss < high
+    # The half-width, from the rows themselves.
+    x, v = logits + bias, p * (1 - p)
+    deviation = x - np.sum(v * x) / v.sum()
+    level, largest = np.log(2 / 0.01), np.abs(deviation).max()
+    third = largest * level / 3
+    half = (np.sqrt(2 * np.sum(v * deviation**2) * level + third**2) + third) / 5000
+    assert high - expected == pytest.approx(half, rel=0.02)
+    assert expected - low == pytest.approx(high - expected)
+
+
+@pytest.mark.parametrize("mean", [-1.0, -6.0])
+def test_bounds_hold_where_probabilities_are_right_up_to_a_bias(mean):
+    rng = np.random.default_rng(2)
+    missed = told = 0
+    for _ in range(150):
+        logits = rng.normal(mean, 1.5, 800)
+        labels = rng.random(800) < sigmoid(logits + 0.5)
+        loss, _, low, high = loss_bounds(moments_of(labels, logits), 0.8)
+        told += not np.isnan(loss)
+        missed += loss < low or loss > high
+    assert told > 100
+    assert missed <= 0.2 * told
+
+
+def test_predictions_that_tell_nothing_are_found_though_their_mean_is_right():
+    rng = np.random.default_rng(3)
+    logits = rng.normal(-2, 1, 4000)
+    labels = rng.random(4000) < sigmoid(logits).mean()
+    loss, _, _, high = loss_bounds(moments_of(labels, logits), 0.999)
+    assert loss > high
+    # And timid ones, half the logit they should have.
+    labels = rng.random(4000) < sigmoid(2 * logits)
+    loss, _, low, _ = loss_bounds(moments_of(labels, logits), 0.999)
+    assert loss < low
+
+
+def test_one_class_or_constant_predictions():
+    assert np.isnan(loss_bounds(moments_of(np.zeros(10), np.zeros(10)), 0.99)).all()
+    labels = np.arange(100) % 4 == 0
+    loss, expected, low, high = loss_bounds(moments_of(labels, np.full(100, -3.0)), 0.99)
+    assert loss == pytest.approx(expected)
+    assert low <= loss <= high

@@ -1,0 +1,343 @@
+"""A calibrated log raises no alert; one that drifted raises one that names the day and segment."""
+
+import argparse
+import datetime
+import html.parser
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+from keras_calibration import scoring
+from keras_calibration.monitoring import monitor, write_page
+from keras_calibration.monitoring.command import add_parser
+from keras_calibration.monitoring.log_sums import LogSums
+from keras_calibration.monitoring.monitor import _report
+from keras_calibration.monitoring.scored_log import FieldValues, period_name, period_starts
+
+EVIL = "<script>alert(1)</script>\x1b[31m"
+START = np.datetime64("2026-03-01T00:00:00")
+
+
+def make_log(
+    num_days=6, rows=1500, day_factor=(None, 1.0), site_factor=(None, 1.0), shuffled_day=None
+):
+    """A table of a scored log; factors multiply the true rates of one day or one site."""
+    rng = np.random.default_rng(0)
+    n = num_days * rows
+    day = np.repeat(np.arange(num_days), rows)
+    site = rng.choice(["news", "mail", "shop", EVIL], n)
+    p = 1 / (1 + np.exp(-rng.normal(-1.5, 1, n)))
+    rate = np.where(day == day_factor[0], day_factor[1], 1) * p
+    rate = np.where(site == site_factor[0], site_factor[1], 1) * rate
+    rate = np.where(day == shuffled_day, rng.permutation(rate), rate)
+    seconds = rng.integers(0, 86400, n).astype("timedelta64[s]")
+    return pa.table(
+        {
+            "timestamp": START + day * np.timedelta64(1, "D") + seconds,
+            "site": site,
+            "device": rng.integers(0, 3, n),
+            "probability": p.astype(np.float32),
+            "label": (rng.random(n) < rate).astype(int),
+        }
+    )
+
+
+def write(table, path):
+    pyarrow.parquet.write_table(table, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    return write(make_log(), tmp_path_factory.mktemp("log") / "log.parquet")
+
+
+def run(*arguments):
+    """The subcommand, as the command line runs it."""
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    options = parser.parse_args(["monitor", *map(str, arguments)])
+    return options.command(options)
+
+
+def test_a_calibrated_log_raises_no_alert(calibrated):
+    report = monitor(calibrated, fields=["site", "device"])
+    assert report.alerts == []
+    assert not report.is_alert
+    assert [period.rates.name for period in report.periods] == [
+        f"2026-03-0{day}" for day in range(1, 7)
+    ]
+    assert report.overall.num_rows == 9000
+    assert str(report).endswith("\nNo alert.")
+
+
+def test_false_alerts_are_as_rare_as_promised():
+    rng = np.random.default_rng(5)
+    alerts = 0
+    for _ in range(100):
+        n = 1000
+        p = 1 / (1 + np.exp(-rng.normal(-2, 1.5, n)))
+        sums = LogSums(["site"])
+        sites = rng.integers(0, 20, n)
+        sums.add(rng.random(n) < p, p, rng.integers(0, 4, n) * 86400, {"site": sites})
+        names = {"site": ["(other)", *map(str, range(20))]}
+        alerts += _report(sums, names, "day", tolerance=0.0, confidence=0.8).is_alert
+    # 20 at most in the mean; 32 is three standard deviations above.
+    assert alerts <= 32
+
+
+def test_a_drifted_day_is_named(tmp_path):
+    path = write(make_log(day_factor=(3, 1.5)), tmp_path / "log.parquet")
+    report = monitor(path, fields=["site"])
+    off = [period.rates.name for period in report.periods if period.rates.is_off]
+    assert off == ["2026-03-04"]
+    (day,) = (alert for alert in report.alerts if alert.startswith("2026-03-04: predicts"))
+    assert "predicts too little" in day
+
+
+def test_a_drifted_segment_is_named(tmp_path):
+    path = write(make_log(site_factor=("mail", 0.6)), tmp_path / "log.parquet")
+    report = monitor(path, fields=["site", "device"])
+    off = [rates.name for rates in report.fields["site"].values if rates.is_off]
+    assert off == ["mail"]
+    assert any(alert.startswith("site mail: predicts too much") for alert in report.alerts)
+    assert report.fields["site"].error.is_off
+    assert not any(rates.is_off for rates in report.fields["device"].values)
+
+
+def test_a_day_whose_predictions_tell_nothing_is_named(tmp_path):
+    path = write(make_log(shuffled_day=2), tmp_path / "log.parquet")
+    report = monitor(path)
+    assert [period.rates.name for period in report.periods if period.loss.is_off] == ["2026-03-03"]
+    assert not any(period.rates.is_off for period in report.periods)
+    assert report.alerts[0].startswith("2026-03-03: Calibrated Log Loss")
+
+
+def test_an_error_within_the_tolerance_does_not_matter(tmp_path):
+    path = write(make_log(rows=20_000, num_days=2, day_factor=(1, 1.15)), tmp_path / "log.parquet")
+    assert monitor(path, tolerance=0.0).is_alert
+    assert not monitor(path, tolerance=0.2).is_alert
+
+
+def test_the_figures_are_those_of_the_metrics(calibrated):
+    table = pyarrow.parquet.read_table(calibrated)
+    p, y, site = (table[name].to_numpy() for name in ("probability", "label", "site"))
+    day = table["timestamp"].to_numpy().astype("datetime64[D]")
+    report = monitor(calibrated, fields=["site"])
+    error = report.fields["site"].error
+    assert error.field_rce == pytest.approx(scoring.field_rce(y, p, site), rel=1e-6)
+    for period in report.periods:
+        rows = day == np.datetime64(period.rates.name)
+        assert period.rates.num_rows == rows.sum()
+        assert period.rates.predicted == pytest.approx(p[rows].astype(float).mean(), rel=1e-9)
+        assert period.rates.observed == pytest.approx(y[rows].mean(), rel=1e-12)
+        loss = scoring.calibrated_log_loss(y[rows], p[rows], num_folds=1)
+        assert period.loss.value == pytest.approx(loss, abs=1e-6)
+        rce = scoring.field_rce(y[rows], p[rows], site[rows])
+        assert period.fields["site"].field_rce == pytest.approx(rce, rel=1e-6)
+
+
+def test_files_and_batches_make_no_difference(calibrated, tmp_path):
+    table = pyarrow.parquet.read_table(calibrated)
+    whole = monitor(calibrated, fields=["site", "device"]).to_dict()
+    pyarrow.csv.write_csv(table, tmp_path / "log.csv")
+    shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    pyarrow.parquet.write_table(shuffled.slice(0, 5000), folder / "a.parquet", row_group_size=300)
+    pyarrow.parquet.write_table(shuffled.slice(5000), folder / "b.parquet")
+    for log in (tmp_path / "log.csv", folder, [folder / "a.parquet", folder / "b.parquet"]):
+        other = monitor(log, fields=["site", "device"]).to_dict()
+        assert other["alerts"] == whole["alerts"]
+        for one, two in zip(whole["periods"], other["periods"], strict=True):
+            assert two["rates"].pop("name") == one["rates"]["name"]
+            rates = {name: one["rates"][name] for name in two["rates"]}
+            assert two["rates"] == pytest.approx(rates, rel=1e-6)
+            assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+        values = {v["name"]: v["predicted"] for v in whole["fields"]["site"]["values"]}
+        again = {v["name"]: v["predicted"] for v in other["fields"]["site"]["values"]}
+        assert again == pytest.approx(values, rel=1e-6)
+
+
+def test_since_and_until(calibrated):
+    report = monitor(calibrated, since="2026-03-03T12:00", until="2026-03-05")
+    assert [period.rates.name for period in report.periods] == ["2026-03-03", "2026-03-04"]
+    with pytest.raises(ValueError, match="no rows from 2027-01-01 until None"):
+        monitor(calibrated, since="2027-01-01")
+
+
+def test_times_of_every_kind():
+    at = datetime.datetime(2026, 3, 8, 23, 30)
+    east = datetime.timezone(datetime.timedelta(hours=-2))
+    for times, expected in (
+        ([at], "2026-03-08"),
+        ([at.replace(tzinfo=east)], "2026-03-09"),
+        (["2026-03-08T23:30:00Z"], "2026-03-08"),
+        (["2026-03-08"], "2026-03-08"),
+        ([datetime.date(2026, 3, 8)], "2026-03-08"),
+        ([at.replace(tzinfo=datetime.UTC).timestamp()], "2026-03-08"),
+        (np.array(["2026-03-08T23:30"], "datetime64[ns]"), "2026-03-08"),
+    ):
+        assert period_name(period_starts(times, "day")[0], "day") == expected
+    names = [period_name(period_starts([at], p)[0], p) for p in ("hour", "week", "month")]
+    assert names == ["2026-03-08T23:00", "2026-03-02", "2026-03"]
+    before = period_starts(["1969-12-31T23:59:59"], "day")
+    assert period_name(before[0], "day") == "1969-12-31"
+    for bad in (["soon"], [None], [1.7e12], [float("nan")], [True]):
+        with pytest.raises(ValueError, match="times must"):
+            period_starts(bad, "day")
+
+
+def test_values_beyond_the_largest_number_are_other():
+    values = FieldValues(2)
+    sums = LogSums(["site"])
+    for batch in (["a", "b"], ["c", "a"]):
+        ids = values(np.array(batch))
+        sums.add(np.array([1, 0]), np.array([0.5, 0.25]), np.zeros(2, int), {"site": ids})
+    assert values.names == ["a", "b"]
+    assert sums.of_field("site")[:, 2].tolist() == [1, 2, 1]
+
+
+def test_predictions_of_0_and_1_and_periods_of_one_class(tmp_path):
+    table = pa.table(
+        {
+            "timestamp": ["2026-03-01"] * 4 + ["2026-03-02"] * 4,
+            "probability": [0.0, 1.0, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0],
+            "label": [0, 1, 1, 0, 0, 0, 0, 0],
+        }
+    )
+    report = monitor(write(table, tmp_path / "log.parquet"))
+    assert not report.is_alert
+    assert report.periods[1].rates.ratio == float("inf")
+    values = report.to_dict()
+    assert values["periods"][1]["loss"]["value"] is None
+    json.dumps(values, allow_nan=False)
+    write_page(report, tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"probability": [1.5, 0.2]}, "Probabilities must be in"),
+        ({"probability": [float("nan"), 0.2]}, "Probabilities must be in"),
+        ({"label": [2, 0]}, "Labels must be 0 or 1"),
+        ({"label": ["yes", "no"]}, "Expected numbers in the column 'label'"),
+        ({"timestamp": ["soon", "late"]}, "ISO 8601"),
+        ({"timestamp": [None, "2026-03-01"]}, "null values"),
+        ({"score": [0.1, 0.2], "probability": None}, r"no columns \['probability'\]"),
+    ],
+)
+def test_bad_logs_are_refused(change, words, tmp_path):
+    columns = {
+        "timestamp": ["2026-03-01"] * 2,
+        "probability": [0.1, 0.2],
+        "label": [0, 1],
+        **change,
+    }
+    table = pa.table({name: values for name, values in columns.items() if values is not None})
+    with pytest.raises(ValueError, match=words):
+        monitor(write(table, tmp_path / "log.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"period": "year"}, "`period` must be one of"),
+        ({"tolerance": -0.1}, "`tolerance` must be"),
+        ({"confidence": 1.0}, "`confidence` must be"),
+        ({"fields": "site"}, "`fields` must be a list"),
+        ({"fields": ["site", "site"]}, "Received twice: .'site'"),
+        ({"fields": ["user"]}, r"no columns \['user'\]"),
+        ({"log": "nowhere.csv"}, "is not there"),
+    ],
+)
+def test_bad_arguments_are_refused(calibrated, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        monitor(**{"log": calibrated, **arguments})
+
+
+def test_the_command_answers_by_its_exit_code(calibrated, tmp_path, capsys):
+    assert run(calibrated, "--field", "site") == 0
+    text = capsys.readouterr().out
+    assert text.endswith("No alert.\n")
+    assert max(map(len, text.splitlines())) <= 100
+    assert "\x1b" not in text
+    drifted = tmp_path / "log.csv"
+    pyarrow.csv.write_csv(make_log(day_factor=(3, 1.5)), drifted)
+    page = tmp_path / "page.html"
+    assert run(drifted, "--field", "site", "--html", page, "--json") == 1
+    values = json.loads(capsys.readouterr().out)
+    assert values["is_alert"] is True
+    assert any("2026-03-04" in alert for alert in values["alerts"])
+    with pytest.raises(ValueError, match="no columns"):
+        run(drifted, "--field", "user")
+    text = page.read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "Alert: " in text
+
+
+def test_the_page_is_whole(calibrated, tmp_path):
+    class Page(html.parser.HTMLParser):
+        tags, left = [], []
+
+        def handle_starttag(self, tag, attrs):
+            self.tags.append(tag)
+            if tag not in ("meta", "rect", "line", "circle"):
+                self.left.append(tag)
+
+        def handle_startendtag(self, tag, attrs):
+            self.tags.append(tag)
+
+        def handle_endtag(self, tag):
+            assert self.left.pop() == tag
+
+    report = monitor(calibrated, fields=["site"])
+    write_page(report, tmp_path / "page.html")
+    page = Page()
+    page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
+    page.close()
+    assert page.left == []
+    assert page.tags.count("svg") == 4
+    # A mark for each period in three pictures, and for each value in one.
+    assert page.tags.count("circle") == 3 * 6 + 4
+    assert {"script", "link", "img"}.isdisjoint(page.tags)
+
+
+def test_the_text_of_a_small_log(tmp_path):
+    good, bad = [1, 1, 0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
+    table = pa.table(
+        {
+            "timestamp": ["2026-03-01"] * 400 + ["2026-03-02"] * 400,
+            "probability": [0.2, 0.4] * 400,
+            "label": good * 40 + bad * 40,
+            "site": ["a", "b"] * 400,
+        }
+    )
+    report = monitor(write(table, tmp_path / "log.parquet"), fields=["site"])
+    assert str(report) == GOLDEN
+
+
+GOLDEN = """\
+day         rows  predicted  observed  ratio     interval     C. log loss         bounds
+2026-03-01   400        0.3       0.3  1.000  0.795–1.310          0.5867  0.5116–0.6618
+2026-03-02   400        0.3       0.1  3.000  1.903–5.232  !       0.2866  0.2685–0.3618
+all          800        0.3       0.2  1.500  1.220–1.889  !
+
+site  rows  predicted  observed  ratio     interval
+a      400        0.2       0.1  2.000  1.264–3.497  !
+b      400        0.4       0.3  1.333  1.053–1.757  !
+Field-RCE 0.6158; chance alone 0.06725 ± 0.04, bound 0.2876 !
+
+Bounds: an error of 0.05 of the rate or the loss does not matter; right probabilities raise no alert
+  in 0.99 of all logs, all intervals together.
+ALERT, 5 out of bounds:
+! all rows: predicts too much, 0.3 against 0.2 observed (1.5 times, at least 1.22 times), 800 rows
+! 2026-03-02: predicts too much, 0.3 against 0.1 observed (3 times, at least 1.9 times), 400 rows
+! site: Field-RCE 0.6158 is above 0.2876
+! site a: predicts too much, 0.2 against 0.1 observed (2 times, at least 1.26 times), 400 rows
+! site b: predicts too much, 0.4 against 0.3 observed (1.33 times, at least 1.05 times), 400 rows"""

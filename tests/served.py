@@ -1,0 +1,70 @@
+"""A server for tests: signatures of a SavedModel, called in processes that know only TensorFlow."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+
+# Answers every request, whatever happened to the one before it.
+_PROGRAM = """
+import json, sys
+import numpy as np
+
+for module in ("keras", "keras_calibration", "tf_keras"):
+    sys.modules[module] = None  # cannot be imported
+import tensorflow as tf
+
+loaded = tf.saved_model.load(sys.argv[1])
+
+def answer(request):
+    signature = loaded.signatures[request["signature"]]
+    _, specs = signature.structured_input_signature
+    inputs = {}
+    for name, values in request["inputs"].items():
+        # In the signature an odd character of a name is a `_`.
+        spec = specs.get(name.replace("-", "_"))
+        values = [np.nan if v is None else v for v in values]
+        inputs[name] = tf.constant(values, spec and spec.dtype)
+        if spec is not None:
+            inputs[name] = tf.reshape(inputs[name], [-1, *spec.shape[1:]])
+    return {name: value.numpy()[:, 0].tolist() for name, value in signature(**inputs).items()}
+
+answers = []
+for request in json.load(sys.stdin):
+    try:
+        answers.append(answer(request))
+    except Exception as error:
+        answers.append({"error": f"{type(error).__name__}: {error}"})
+print(json.dumps(answers))
+"""
+
+
+def answers(path, requests):
+    """What one new process answers to requests (inputs by name, name of the signature).
+
+    An answer has arrays by the names of the outputs, or under "error" what was raised.
+    """
+    plain = [
+        {"signature": name, "inputs": {k: _plain(column) for k, column in inputs.items()}}
+        for inputs, name in requests
+    ]
+    command = [sys.executable, "-c", _PROGRAM, str(path)]
+    done = subprocess.run(command, input=json.dumps(plain), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [
+        {name: v if name == "error" else np.array(v) for name, v in answer.items()}
+        for answer in json.loads(done.stdout.splitlines()[-1])
+    ]
+
+
+def serve(path, inputs, signature="serving_default"):
+    """What a new process gets from the SavedModel for some rows."""
+    answer = answers(path, [(inputs, signature)])[0]
+    assert "error" not in answer, answer["error"]
+    return answer
+
+
+def _plain(column):
+    values = [v.decode() if isinstance(v, bytes) else v for v in np.ravel(column).tolist()]
+    return [None if v != v else v for v in values]

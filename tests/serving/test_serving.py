@@ -1,0 +1,175 @@
+"""A C program on TensorFlow's C API serves what the Keras model gives; bad input never ends it."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+from serving import c_client
+
+pytestmark = [
+    pytest.mark.tensorflow,
+    pytest.mark.skipif(c_client.find_compiler() is None, reason=c_client.NO_COMPILER),
+]
+SAMPLES = sorted((Path(__file__).parents[2] / "savedmodels").glob("*/sample_*.json"))
+VALUES = {"string": ["news", "mail", "shop", "straße"], "int32": [0, 1, 2, 3]}
+
+
+def make_rows(dtype, num_rows):
+    """Rows with values that the field lacks and missing numbers."""
+    rng = np.random.default_rng(num_rows)
+    values = VALUES[dtype]
+    sites = np.array(values)[rng.integers(0, 4, num_rows)]
+    return {
+        "site": sites if dtype == "string" else sites.astype("int32"),
+        "class": rng.integers(0, 6, (num_rows, 1)),
+        "bid-price": rng.normal(size=num_rows).astype("float32"),
+    }
+
+
+def make_model(dtype):
+    """A fitted model on a string or a numeric field, one on int64, and a number."""
+    keras.utils.set_random_seed(0)
+    inputs = {
+        "site": keras.Input((), dtype=dtype, name="site"),
+        "class": keras.Input((1,), dtype="int64", name="class"),
+        "bid-price": keras.Input((), name="bid-price"),
+    }
+    price = keras.ops.expand_dims(inputs["bid-price"], 1)
+    known = keras.ops.where(keras.ops.isnan(price), 0.0, price)
+    ids = inputs["site"]
+    if dtype == "string":
+        ids = keras.layers.StringLookup(vocabulary=VALUES["string"])(ids)
+    columns = [
+        known,
+        keras.layers.Embedding(8, 4)(ids),
+        keras.layers.Flatten()(keras.layers.Embedding(6, 2)(inputs["class"])),
+    ]
+    hidden = keras.layers.Dense(16, "relu")(keras.layers.Concatenate()(columns))
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    lookup = keras.layers.StringLookup(vocabulary=VALUES["string"]) if dtype == "string" else 4
+    network = kc.layers.FieldNetwork({"site": lookup, "class": 5}, numeric=["bid-price"])
+    model = kc.models.CalibratedModel(base, kc.layers.NeuralCalibration(kc.layers.ILPS(), network))
+    rows = make_rows(dtype, 600)
+    shop = rows["site"] == VALUES[dtype][2]
+    labels = np.random.default_rng(0).random(600) < np.where(shop, 0.6, 0.2)
+    model.compile(keras.optimizers.Adam(1e-2))
+    tensors = {name: keras.ops.convert_to_tensor(values) for name, values in rows.items()}
+    model.fit(tensors, labels.astype("float32"), batch_size=50, epochs=3, verbose=0)
+    return model
+
+
+@pytest.fixture(scope="module", params=["int32", "string"])
+def served(request, tmp_path_factory):
+    """Dtype of the field, the Keras model and its SavedModel."""
+    model = make_model(request.param)
+    folder = tmp_path_factory.mktemp("served") / "ctr" / "1"
+    path = kc.export_savedmodel(model, folder, make_rows(request.param, 64))
+    return request.param, model, path
+
+
+def expected_of(model, rows):
+    tensors = {name: keras.ops.convert_to_tensor(values) for name, values in rows.items()}
+    found = {
+        "probability": model(tensors),
+        "uncalibrated_probability": model.base_model(tensors),
+        "logit": model.base(tensors),
+    }
+    return {name: np.asarray(values)[:, 0] for name, values in found.items()}
+
+
+def as_inputs(rows):
+    """The signature's name of `class`, which is a keyword."""
+    return {{"class": "class_"}.get(name, name): values for name, values in rows.items()}
+
+
+@pytest.mark.parametrize("num_rows", [1, 7, 257])
+def test_the_c_program_gives_the_models_probabilities(served, num_rows):
+    dtype, model, path = served
+    rows = make_rows(dtype, num_rows)
+    received = c_client.serve(path, as_inputs(rows))
+    for name, expected in expected_of(model, rows).items():
+        np.testing.assert_allclose(received[name], expected, rtol=1e-6, atol=1e-6)
+    assert np.abs(received["probability"] - received["uncalibrated_probability"]).max() > 1e-3
+
+
+def test_calibrate_takes_logits_from_elsewhere(served):
+    dtype, model, path = served
+    rows = make_rows(dtype, 50)
+    expected = expected_of(model, rows)
+    inputs = {**as_inputs(rows), "logit": expected["logit"]}
+    received = c_client.serve(path, inputs, "calibrate", ["probability"])
+    np.testing.assert_allclose(received["probability"], expected["probability"], rtol=0, atol=1e-6)
+
+
+def test_unknown_values_and_missing_numbers_are_served(served):
+    dtype, model, path = served
+    rows = make_rows(dtype, 6)
+    if dtype == "string":
+        # The base model's own look-up gives them its id for what it does not know.
+        rows["site"][:3] = ["", "never", "\x00 \n"]
+    rows["bid-price"][3:] = [np.nan, np.inf, -np.inf]
+    rows["class"][5] = 5  # the head knows 0 to 4
+    received = c_client.serve(path, as_inputs(rows))
+    expected = expected_of(model, rows)
+    np.testing.assert_allclose(received["probability"], expected["probability"], atol=1e-6)
+    assert np.isfinite(received["probability"][:4]).all()
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.parent.name)
+def test_the_shipped_models_are_served_from_c(sample):
+    recorded = json.loads(sample.read_text(encoding="utf-8"))
+    columns = {
+        name: [np.nan if value is None else value for value in values]
+        for name, values in recorded["inputs"].items()
+    }
+    received = c_client.serve(sample.parent / sample.stem.removeprefix("sample_"), columns)
+    np.testing.assert_allclose(received["probability"], recorded["probability"], atol=1e-6)
+
+
+def told(path, tmp_path, inputs):
+    """Exit code and words of the program for a request."""
+    request = tmp_path / "request"
+    c_client.write_request(request, path, inputs)
+    done = c_client.run([str(path), str(request)])
+    return done.returncode, done.stderr
+
+
+def test_bad_requests_are_errors_and_not_the_end_of_the_process(served, tmp_path):
+    dtype, _, path = served
+    inputs = as_inputs(make_rows(dtype, 4))
+    without = {name: values for name, values in inputs.items() if name != "site"}
+    code, words = told(path, tmp_path, without)
+    assert code == 1, words
+    assert "site" in words
+    short = {**inputs, "bid-price": inputs["bid-price"][:2]}
+    code, words = told(path, tmp_path, short)
+    assert code == 1, words
+    # An id that the base model's own embedding does not have.
+    code, words = told(path, tmp_path, {**inputs, "class_": np.full((4, 1), 10**9)})
+    assert code == 1, words
+    assert "is not in [0, 6)" in words
+
+
+def test_what_the_program_says_of_a_bad_command(served, tmp_path):
+    _, _, path = served
+    assert c_client.run([]).returncode == 2
+    missing = c_client.run([str(tmp_path), str(tmp_path / "none")])
+    assert missing.returncode == 1
+    assert "Could not find SavedModel" in missing.stderr
+    request = tmp_path / "request"
+    request.write_text("output Nothing:0\n")
+    done = c_client.run([str(path), str(request)])
+    assert (done.returncode, "no such tensor" in done.stderr) == (2, True)
+
+
+def test_times_are_one_for_each_model_and_round(served, tmp_path):
+    dtype, _, path = served
+    request = tmp_path / "request"
+    c_client.write_request(request, path, as_inputs(make_rows(dtype, 2)))
+    done = c_client.run(["--time", "3", "2", *[str(path), str(request)] * 2])
+    assert done.returncode == 0, done.stderr
+    assert len([float(line) for line in done.stdout.split()]) == 6
