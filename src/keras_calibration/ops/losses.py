@@ -34,7 +34,7 @@ def log_loss_from_logits(labels: Any, logits: Any) -> Any:
 
 
 def logits_from_probabilities(probabilities: Any) -> Any:
-    """Logit of a probability: `log p - log(1 - p)`.
+    """Logit of a probability: `log(p / (1 - p))`.
 
     A probability nearer to 0 or 1 than any normal float32 is taken as that float32, also in float64
     (most of them were float32 once), so that the logit is finite: in [-87.3, 16.6]. Outside [0, 1]
@@ -56,4 +56,4 @@ def logits_from_probabilities(probabilities: Any) -> Any:
     probabilities = ops.cast(probabilities, dtype)
     valid = ops.logical_and(probabilities >= 0, probabilities <= 1)
     inside = ops.clip(probabilities, SMALLEST_PROBABILITY, LARGEST_PROBABILITY)
-    return ops.where(valid, ops.log(inside) - ops.log1p(-inside), float("nan"))
+    return ops.where(valid, ops.log(inside / (1 - inside)), float("nan"))
