@@ -35,13 +35,17 @@ def test_compare_answers_by_its_exit_code(folder, capsys):
     assert main(["compare", folder, "deepfm", "dcn"]) == 0
     assert capsys.readouterr().out.endswith("Verdict: B better\n")
     assert main(["compare", folder, "dcn", "deepfm"]) == 0
-    assert capsys.readouterr().out.endswith("Verdict: A better\n")
+    text = capsys.readouterr().out
+    assert text.endswith("Verdict: A better\n")
+    assert "posterior, flat prior: A better with probability > 0.999\n" in text
     assert main(["compare", folder, "deepfm", EVIL]) == 1
     assert "Verdict: undecided" in capsys.readouterr().out
     assert main(["compare", folder, "deepfm", "few"]) == 1
     assert "Verdict: cannot tell" in capsys.readouterr().out
     assert main(["compare", folder, "deepfm", EVIL, "--delta", "0.1"]) == 0
-    assert "no difference larger than 0.1" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "no difference larger than 0.1" in text
+    assert "by at least 0.1 with < 0.001" in text
 
 
 def test_errors_are_said_on_stderr(folder, capsys):

@@ -64,6 +64,12 @@ def fill(ledger, pipeline, num_runs, shift=0.0, metrics=("val_loss", "val_calibr
         )
 
 
+def downloaded(comparison):
+    page = Page(report_html([comparison]))
+    (link,) = (value for name, value in page.attributes if name == "href")
+    return list(csv.reader(io.StringIO(urllib.parse.unquote(link.partition(",")[2]))))
+
+
 @pytest.fixture
 def ledger(tmp_path):
     found = Ledger(tmp_path / "runs")
@@ -112,13 +118,25 @@ def test_dark_and_print(ledger):
 
 def test_the_table_to_download_is_the_runs(ledger):
     comparison = compare(ledger, "deepfm", EVIL)
-    page = Page(report_html([comparison]))
-    (link,) = (value for name, value in page.attributes if name == "href")
-    text = urllib.parse.unquote(link.partition(",")[2])
-    rows = list(csv.DictReader(io.StringIO(text)))
-    assert [row["pipeline"] for row in rows] == ["deepfm"] * 8 + [EVIL] * 8
-    found = [float(row["val_loss"]) for row in rows[:8]]
+    head, *rows = downloaded(comparison)
+    assert [row[0] for row in rows] == ["deepfm"] * 8 + [EVIL] * 8
+    found = [float(row[head.index("val_loss")]) for row in rows[:8]]
     assert found == list(comparison.a.values["val_loss"])
+
+
+@pytest.mark.parametrize("first", "=+-@\t\r")
+def test_no_name_is_a_formula_in_a_spreadsheet(tmp_path, first):
+    name = f"{first}cmd|' /C calc'!A1"
+    found = Ledger(tmp_path / "runs")
+    for pipeline in ("deepfm", name):
+        fill(found, pipeline, 4, metrics=(f"{first}loss", "score"))
+        # Numbers below 0 stay numbers.
+        record = {"pipeline": pipeline, "seed": 9, "status": "finished", "epochs": [0]}
+        found.append({**record, "metrics": {f"{first}loss": [0.4], "score": [-0.5]}})
+    head, *rows = downloaded(compare(found, "deepfm", name, metric="score"))
+    assert not any(cell.startswith(first) for cell in head)
+    assert {row[0] for row in rows} == {"deepfm", f"'{name}"}
+    assert [row[head.index("score")] for row in rows if row[1] == "9"] == ["-0.5"] * 2
 
 
 def test_marks_lie_within_the_picture(ledger):

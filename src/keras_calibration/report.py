@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_calibration import html_page
 from keras_calibration.seeds.compare import compare
 from keras_calibration.seeds.comparison import Comparison
 from keras_calibration.seeds.estimate import t_estimate
@@ -21,38 +22,13 @@ from keras_calibration.seeds.pipeline_runs import PipelineRuns
 from keras_calibration.seeds.tables import figures, interval
 from keras_calibration.seeds.variance_components import VarianceComponents
 
-_WIDTH, _LEFT, _RIGHT = 720, 190, 20
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1c1f23; --faint: #5c6670; --paper: #fff; --line: #c9d0d6;
-  --a: #b35c00; --b: #2b69ad; --panel: #f3f5f7; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8eaed; --faint: #a8b0b8; --paper: #16191d;
-  --line: #444c55; --a: #f0a552; --b: #7fb4ee; --panel: #22272d; } }
-@media print { :root { color-scheme: light; --ink: #000; --faint: #444; --paper: #fff; --line: #999;
-  --a: #b35c00; --b: #2b69ad; --panel: #fff; } section { break-inside: avoid-page; }
-  .download { display: none; } details > * { display: block; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 52rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .25rem; } h2, td, th, p, li { overflow-wrap: anywhere; }
-.verdict { font-size: 1.4rem; font-weight: 600; background: var(--panel); padding: .75rem 1rem;
-  border-left: 6px solid var(--b); margin: .5rem 0; } .faint { color: var(--faint); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; width: 100%; }
-th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
-  font-variant-numeric: tabular-nums; } th:first-child, td:first-child { text-align: left; }
-svg { width: 100%; height: auto; } svg text { fill: var(--ink); font-size: 13px; }
-svg .faint { fill: var(--faint); font-size: 12px; } a { color: var(--b); }
-.a { fill: var(--a); stroke: var(--a); } .b { fill: var(--b); stroke: var(--b); }
-.hollow { fill: none; stroke-width: 1.5; } .axis { stroke: var(--line); }
-.ink { stroke: var(--ink); stroke-width: 2; }
-.zero { stroke: var(--faint); stroke-dasharray: 4 3; } .band { fill: var(--line); opacity: .5; }
-.part0 { fill: var(--b); } .part1 { fill: var(--a); } .part2 { fill: var(--line); }
-"""
+_HEADING = "Is the gain real, or is it seed noise?"
 _METHOD = (
     "The unit of replication is the run: one value of each metric for each seed, on one held-out "
     "set. Differences are B − A; their intervals speak of new seeds on the same rows. “B beats A” "
     "is how often one run of B has the better value than one run of A (Mann–Whitney; Newcombe’s "
-    "score interval, Wilson’s under the same seed). The calibrated loss is the plain log loss "
-    "after the best constant shift of the logits, and plain = calibrated + calibration gain. "
+    "score interval; binomial mid-p under the same seed). The calibrated loss is the plain log "
+    "loss after the best constant shift of the logits, and plain = calibrated + calibration gain. "
     "Spreads over seeds leave out what other data or other hyperparameters would change."
 )
 
@@ -115,17 +91,8 @@ def report_html(comparisons: Sequence[Comparison]) -> str:
         (True, False)
     """
     sections = "\n".join(_section(comparison) for comparison in comparisons)
-    # The policy holds even if an escape were forgotten: nothing is fetched and nothing runs.
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Is the gain real?</title><style>{_STYLE}</style></head><body>
-<h1>Is the gain real, or is it seed noise?</h1>
-{sections}
-<section><h2>Method</h2><p>{html.escape(_METHOD)}</p></section>
-</body></html>
-"""
+    method = f"<section><h2>Method</h2><p>{html.escape(_METHOD)}</p></section>"
+    return html_page.page("Is the gain real?", _HEADING, f"{sections}\n{method}")
 
 
 def _section(comparison: Comparison) -> str:
@@ -169,25 +136,25 @@ def _strip_plot(comparison: Comparison) -> str:
     strips = [strip for strip in _strips(comparison) if strip[2]]
     if not strips:
         return '<p class="faint">No finished runs.</p>'
-    scale = _Scale([value for _, _, values in strips for value in values])
+    scale = html_page.Scale([value for _, _, values in strips for value in values])
     height = 44 * len(strips) + 30
     marks = [scale.axis(height)]
     for index, (label, side, values) in enumerate(strips):
         y = 26 + 44 * index
-        marks.append(_label(label, y))
+        marks.append(html_page.label(label, y))
         for number, value in enumerate(values):
             # A jitter that is the same on every page: runs with close values stay apart.
             at = y + 12 * ((number * 0.618) % 1 - 0.5)
-            marks.append(_mark(side, scale(value), at))
+            marks.append(html_page.mark(side, scale(value), at))
         mean = float(np.mean(values))
-        marks.append(_line(scale(mean), y - 15, scale(mean), y + 15, "ink"))
+        marks.append(html_page.line(scale(mean), y - 15, scale(mean), y + 15, "ink"))
         if len(values) > 1:
             error = float(np.std(values, ddof=1) / np.sqrt(len(values)))
             ends = t_estimate(mean, error, len(values) - 1, comparison.confidence, len(values))
             low, high = (scale.clip(end) for end in (ends.low, ends.high))
-            marks.append(_line(low, y + 15, high, y + 15, "ink"))
+            marks.append(html_page.line(low, y + 15, high, y + 15, "ink"))
     title = "One mark for each run; upright line: mean; line below it: its interval."
-    return _svg(height, marks, title)
+    return html_page.svg(height, marks, title)
 
 
 def _difference_plot(comparison: Comparison) -> str:
@@ -203,31 +170,30 @@ def _difference_plot(comparison: Comparison) -> str:
     detectable = comparison.minimum_detectable_effect
     margins = [m for m in (delta, detectable) if m is not None and math.isfinite(m)]
     ends = [0.0, *(end for _, estimate in rows for end in estimate[:3])]
-    scale = _Scale([*ends, *margins, *(-margin for margin in margins)])
+    scale = html_page.Scale([*ends, *margins, *(-margin for margin in margins)])
     height = 40 * len(rows) + 62
     bottom = height - 32
     marks = [scale.axis(height)]
     if delta is not None:
-        left, right = scale(-delta), scale(delta)
-        marks.append(
-            f'<rect class="band" x="{left:.1f}" y="8" width="{right - left:.1f}" '
-            f'height="{bottom - 8}"/>'
-        )
-    marks.append(_line(scale(0.0), 8, scale(0.0), bottom, "zero"))
+        marks.append(html_page.band(scale(-delta), scale(delta), height))
+    marks.append(html_page.line(scale(0.0), 8, scale(0.0), bottom, "zero"))
     for index, (label, estimate) in enumerate(rows):
         y = 28 + 40 * index
-        marks.append(_label(label, y))
-        marks.append(_line(scale(estimate.low), y, scale(estimate.high), y, "ink"))
-        marks.append(_mark("b", scale(estimate.value), y))
+        marks.append(html_page.label(label, y))
+        marks.append(html_page.line(scale(estimate.low), y, scale(estimate.high), y, "ink"))
+        marks.append(html_page.mark("b", scale(estimate.value), y))
         text = html.escape(interval(estimate))
         marks.append(f'<text class="faint" x="4" y="{y + 20}">{text}</text>')
     if detectable is not None and math.isfinite(detectable):
         for end in (-detectable, detectable):
-            marks.append(_line(scale(end), bottom - 12, scale(end), bottom, "ink"))
+            marks.append(html_page.line(scale(end), bottom - 12, scale(end), bottom, "ink"))
         text = f"detectable: ticks at ±{detectable:.2g}"
         marks.append(f'<text class="faint" x="4" y="{bottom - 2}">{text}</text>')
     better = "right" if comparison.deciding.maximize else "left"
-    return _svg(height, marks, f"B is better to the {better} of 0. Grey band: does not matter.")
+    caption = f"B is better to the {better} of 0."
+    if delta is not None:
+        caption += " Grey band: too small to matter."
+    return html_page.svg(height, marks, caption)
 
 
 def _components(comparison: Comparison) -> str:
@@ -241,16 +207,17 @@ def _components(comparison: Comparison) -> str:
     largest = max(sum(_run_variances(parts)) for _, parts in bars) or 1.0
     marks = []
     for index, (side, parts) in enumerate(bars):
-        x, y = float(_LEFT), 10 + 34 * index
-        marks.append(_label(f"{side}’s loss", y + 14))
+        x, y = float(html_page.LEFT), 10 + 34 * index
+        marks.append(html_page.label(f"{side}’s loss", y + 14))
         for number, variance in enumerate(_run_variances(parts)):
-            width = (_WIDTH - _LEFT - _RIGHT) * variance / largest
+            width = (html_page.WIDTH - html_page.LEFT - html_page.RIGHT) * variance / largest
             marks.append(
                 f'<rect class="part{number}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="22"/>'
             )
             x += width
     caption = "Variance over seeds, from the seeds (first) and from seeds × rows (second)."
-    return f"<h3>Where the noise comes from</h3>{_svg(34 * len(bars) + 12, marks, caption)}"
+    picture = html_page.svg(34 * len(bars) + 12, marks, caption)
+    return f"<h3>Where the noise comes from</h3>{picture}"
 
 
 def _run_variances(parts: VarianceComponents) -> tuple[float, float]:
@@ -267,20 +234,28 @@ def _metric_table(comparison: Comparison) -> str:
         rows.append(
             [
                 metric.metric,
-                *(f"{v:.6g}" for v in (metric.mean_a, metric.std_a, metric.mean_b, metric.std_b)),
-                "" if difference is None else interval(difference),
-                *("" if share is None else interval(share, ".2f") for share in shares),
+                f"{metric.mean_a:.6g}",
+                f"{metric.std_a:.2g}",
+                f"{metric.mean_b:.6g}",
+                f"{metric.std_b:.2g}",
+                "" if difference is None else _in_two_lines(interval(difference)),
+                *("" if s is None else _in_two_lines(interval(s, ".2f")) for s in shares),
                 "" if p_value is None else f"{p_value:.2g}",
             ]
         )
-    return f"<h3>All metrics</h3>{_table(head, rows)}"
+    return f"<h3>All metrics</h3>{html_page.table(head, rows)}"
+
+
+def _in_two_lines(shown: str) -> str:
+    """A figure with its interval below it."""
+    return shown.replace(" [", "\n[")
 
 
 def _raw_table(comparison: Comparison) -> str:
     head = ["pipeline", "seed", "epoch", *comparison.metrics, "run"]
     rows = [row for runs in (comparison.a, comparison.b) for row in _raw_rows(runs, comparison)]
     text = io.StringIO()
-    csv.writer(text).writerows([head, *rows])
+    csv.writer(text).writerows([map(_no_formula, row) for row in (head, *rows)])
     link = urllib.parse.quote(text.getvalue())
     configurations = [
         f"<p>{side}: <code>{html.escape(json.dumps(runs.records[0]['configuration']))}</code></p>"
@@ -291,8 +266,17 @@ def _raw_table(comparison: Comparison) -> str:
         f"<h3>Every run</h3><p class='download'><a download='runs.csv' "
         f"href='data:text/csv;charset=utf-8,{link}'>Download the table (CSV)</a></p>"
         f"{''.join(configurations)}<details><summary>{len(rows)} runs</summary>"
-        f"{_table(head, rows)}</details>"
+        f"{html_page.table(head, rows)}</details>"
     )
+
+
+def _no_formula(cell: str) -> str:
+    """A cell that a spreadsheet takes for text: what begins like a formula gets an apostrophe."""
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+    return cell
 
 
 def _raw_rows(runs: PipelineRuns, comparison: Comparison) -> list[list[str]]:
@@ -311,68 +295,3 @@ def _raw_rows(runs: PipelineRuns, comparison: Comparison) -> list[list[str]]:
             zip(runs.seeds, runs.epochs, runs.records, strict=True)
         )
     ]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    header = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{header}</tr></thead>{body}</table></div>'
-
-
-class _Scale:
-    """Values to pixels, with round ticks."""
-
-    def __init__(self, values: Sequence[float]) -> None:
-        low, high = min(values), max(values)
-        # Equal values get an axis all the same.
-        margin = 0.08 * (high - low) or abs(high) * 1e-3 or 1e-3
-        self.low, self.high = low - margin, high + margin
-
-    def __call__(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
-
-    def clip(self, value: float) -> float:
-        return self(min(max(value, self.low), self.high))
-
-    def axis(self, height: int) -> str:
-        # Round steps of 1, 2 or 5 times a power of ten, about five on the axis.
-        rough = (self.high - self.low) / 5
-        power = 10.0 ** math.floor(math.log10(rough))
-        factor = next(factor for factor in (1, 2, 5, 10) if factor * power >= rough)
-        step = factor * power
-        first, last = math.ceil(self.low / step), math.floor(self.high / step)
-        digits = 1 + math.floor(math.log10(factor * max(abs(first), abs(last), 1)))
-        marks = [_line(_LEFT, height - 24, _WIDTH - _RIGHT, height - 24, "axis")]
-        for tick in (number * step for number in range(first, last + 1)):
-            x = self(tick)
-            marks.append(_line(x, height - 24, x, height - 19, "axis"))
-            text = f"{tick:.{digits}g}"
-            place = f'text-anchor="middle" x="{x:.1f}" y="{height - 5}"'
-            marks.append(f'<text class="faint" {place}>{text}</text>')
-        return "".join(marks)
-
-
-def _svg(height: int, marks: Sequence[str], caption: str) -> str:
-    drawing = (
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{html.escape(caption)}">'
-    )
-    return f'{drawing}{"".join(marks)}</svg><p class="faint">{html.escape(caption)}</p>'
-
-
-def _label(text: str, y: float) -> str:
-    return f'<text x="4" y="{y + 4:.1f}">{html.escape(text)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
-    return f'<line class="{style}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _mark(side: str, x: float, y: float) -> str:
-    """A hollow square for A and a disc for B, told apart without colour."""
-    if side == "a":
-        corner = f'x="{x - 3.5:.1f}" y="{y - 3.5:.1f}"'
-        return f'<rect class="a hollow" {corner} width="7" height="7"/>'
-    return f'<circle class="b" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'

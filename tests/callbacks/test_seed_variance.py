@@ -1,13 +1,19 @@
 import csv
 import hashlib
 import importlib.metadata
+import json
 import math
+import os
+import socket
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 
 from keras_calibration.callbacks import SeedVariance
+from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.metrics import CalibratedLogLoss
 from keras_calibration.seeds import Ledger
 
@@ -281,6 +287,143 @@ def test_a_damaged_ledger_is_refused_before_training(tmp_path):
     (tmp_path / "foreign.json").write_text("{")
     with pytest.raises(ValueError, match=r"foreign\.json', which is no record"):
         train(tmp_path, 1)
+
+
+CLUSTER = {"worker": ["localhost:1", "localhost:2"]}
+
+
+def work_as(monkeypatch, task, index, cluster=CLUSTER):
+    config = {"cluster": cluster, "task": {"type": task, "index": index}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+
+@pytest.mark.tensorflow
+def test_of_several_workers_the_chief_alone_writes(tmp_path, monkeypatch, capsys):
+    train(tmp_path, 1)
+    work_as(monkeypatch, "worker", 1)
+    other = train(tmp_path, 2, verbose=1)
+    assert len(Ledger(tmp_path)) == 1
+    assert capsys.readouterr().out == ""
+    work_as(monkeypatch, "worker", 0)
+    chief = train(tmp_path, 2, verbose=1)
+    assert [run["seed"] for run in Ledger(tmp_path).runs(status="finished")] == [1, 2]
+    assert "seeds: 2" in capsys.readouterr().out
+    # What decides when to stop is the same for both.
+    assert other == chief
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("task", "index", "cluster", "expected"),
+    [
+        ("chief", 0, {"chief": ["a:1"], "worker": ["b:1"]}, True),
+        ("worker", 0, {"chief": ["a:1"], "worker": ["b:1"]}, False),
+        ("worker", "0", CLUSTER, True),
+        ("evaluator", 0, CLUSTER, False),
+        ("ps", 0, {**CLUSTER, "ps": ["c:1"]}, False),
+        ("worker", 1, {}, True),
+    ],
+)
+def test_who_is_the_chief(monkeypatch, task, index, cluster, expected):
+    work_as(monkeypatch, task, index, cluster)
+    assert is_chief() is expected
+
+
+# Keras' own `fit` does not run under this strategy: its callbacks are called by the loop.
+WORKER = """
+import json, sys
+import tensorflow as tf
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+import keras
+from keras_calibration.callbacks import SeedVariance
+from keras_calibration.callbacks.chief import is_chief
+with strategy.scope():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+callback = SeedVariance(sys.argv[1], "small", 3, verbose=0)
+callback.set_model(model)
+callback.on_train_begin()
+logs = {"loss": 0.5}
+callback.on_epoch_end(0, logs)
+callback.on_train_end()
+print(json.dumps(logs))
+"""
+
+
+@pytest.mark.tensorflow
+def test_two_workers_record_one_run(tmp_path):
+    ports = []
+    for _ in range(2):
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            ports.append(probe.getsockname()[1])
+    cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(tmp_path / "runs")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={
+                **os.environ,
+                "TF_CONFIG": json.dumps(
+                    {"cluster": cluster, "task": {"type": "worker", "index": index}}
+                ),
+            },
+        )
+        for index in range(2)
+    ]
+    logs = [json.loads(worker.communicate(timeout=300)[0].splitlines()[-1]) for worker in workers]
+    assert [entry["seed/count"] for entry in logs] == [1.0, 1.0]
+    (run,) = Ledger(tmp_path / "runs").runs()
+    assert (run["status"], run["metrics"]) == ("finished", {"loss": [0.5]})
+
+
+@pytest.mark.tensorflow
+def test_the_run_is_entered_for_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard", reason="Its HParams page is written by its own code.")
+    import tensorflow as tf
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    log = tmp_path / "log"
+    configuration = {"lr": 0.5, "units": [8, 4], "deep": True}
+    train(
+        tmp_path / "runs",
+        7,
+        epochs=1,
+        configuration=configuration,
+        tensorboard_folder=log,
+        after=[keras.callbacks.TensorBoard(log, write_graph=False)],
+    )
+    (path,) = log.glob("*tfevents*")
+    entries = {}
+    for record in tf.data.TFRecordDataset(str(path)):
+        for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
+            content = plugin_data_pb2.HParamsPluginData.FromString(
+                value.metadata.plugin_data.content
+            )
+            entries[value.tag] = content
+    start = entries["_hparams_/session_start_info"].session_start_info
+    assert start.group_name == "small"
+    assert start.hparams["pipeline"].string_value == "small"
+    assert start.hparams["lr"].number_value == 0.5
+    assert start.hparams["units"].string_value == "[8, 4]"
+    assert start.hparams["deep"].bool_value is True
+    assert "seed" not in start.hparams
+    assert entries["_hparams_/session_end_info"].session_end_info.status == 1
+    # The statistics over the seeds are among its scalars.
+    tags = set()
+    for path in log.glob("train/*tfevents*"):
+        for record in tf.data.TFRecordDataset(str(path)):
+            summary = tf.compat.v1.Event.FromString(record.numpy()).summary
+            tags |= {value.tag for value in summary.value}
+    assert "epoch_seed/loss_mean" in tags
+
+
+def test_says_that_tensorboard_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.plugins.hparams", None)
+    with pytest.raises(ImportError, match="pip install tensorboard"):
+        SeedVariance(tmp_path, "small", 1, tensorboard_folder=tmp_path / "log")
 
 
 def test_has_no_batch_hooks():

@@ -87,11 +87,39 @@ def test_coverage_with_shared_seeds(correlation):
     assert np.mean(covered) >= 0.92
 
 
-def test_same_seed_accuracy_is_wilsons():
-    a = np.arange(10.0)
-    b = a + np.where(np.arange(10) < 8, 1, -1)
-    expected = stats.binomtest(8, 10).proportion_ci(method="wilson")
-    np.testing.assert_allclose(same_seed_accuracy(a, b)[:3], [0.8, expected.low, expected.high])
+@pytest.mark.parametrize("num_runs", [5, 10, 20])
+def test_the_same_seed_interval_covers_at_every_accuracy(num_runs):
+    ends = []
+    for wins in range(num_runs + 1):
+        a = np.arange(float(num_runs))
+        estimate = same_seed_accuracy(a, a + np.where(np.arange(num_runs) < wins, 1, -1))
+        ends.append(estimate[1:3])
+        # The tails beyond the ends, by SciPy's binomial distribution.
+        for end, beyond in (
+            (estimate.low, stats.binom.sf(wins, num_runs, estimate.low)),
+            (estimate.high, stats.binom.cdf(wins - 1, num_runs, estimate.high)),
+        ):
+            if 0 < end < 1:
+                at = stats.binom.pmf(wins, num_runs, end)
+                assert beyond + at / 2 == pytest.approx(0.025, abs=1e-9)
+    low, high = np.transpose(ends)
+    assert (low[0], high[-1]) == (0, 1)
+    np.testing.assert_allclose(low + high[::-1], 1)
+    for truth in np.linspace(0.01, 0.99, 99):
+        chances = stats.binom.pmf(np.arange(num_runs + 1), num_runs, truth)
+        assert 0.924 <= chances[(low <= truth) & (truth <= high)].sum() <= 0.9999
+
+
+def test_ties_under_one_seed_count_half():
+    a = np.zeros(4)
+    low, middle, high = (
+        same_seed_accuracy(a, b) for b in ([1, 1, -1, -1], [1, 1, 0, -1], [1] * 3 + [-1])
+    )
+    assert middle.value == 0.625
+    assert low.low < middle.low < high.low
+    assert low.high < middle.high < high.high
+    tied = same_seed_accuracy(a, a)
+    assert (tied.value, tied.low + tied.high) == (0.5, pytest.approx(1))
 
 
 def test_detection_gain_is_zero_for_one_and_the_same_loss():

@@ -59,6 +59,7 @@ def test_the_better_in_both_directions(ledger):
     np.testing.assert_allclose(there.difference.value, -back.difference.value)
     assert there.probability_b_better() > 0.99
     assert back.probability_b_better() < 0.01
+    np.testing.assert_allclose(there.probability_b_better(2e-4), back.probability_a_better(2e-4))
     # By AUC, larger is better.
     by_auc = compare(ledger, "deepfm", "dcn", metric="auc")
     assert by_auc.deciding.maximize
@@ -175,6 +176,29 @@ def test_few_runs_with_a_family(ledger, num_runs):
     assert comparison.difference.p_value is None
     assert comparison.probability_b_better() > 0.99
     assert compare(ledger, "dcn", "deepfm").verdict.better == "A"
+
+
+def test_the_posterior_in_words(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    fill(ledger, "dcn", losses(1, 6, shift=-3e-4))
+    for a, b, ahead in (("deepfm", "dcn", "B"), ("dcn", "deepfm", "A")):
+        comparison = compare(ledger, a, b, delta=1e-4)
+        chances = [
+            getattr(comparison, f"probability_{ahead.lower()}_better")(margin)
+            for margin in (0.0, 1e-4)
+        ]
+        assert 0.5 < chances[0] < 0.999
+        assert chances[1] < chances[0]
+        line = (
+            f"posterior, flat prior: {ahead} better with probability {chances[0]:.3f}, "
+            f"by at least 0.0001 with {chances[1]:.3f}"
+        )
+        assert line in to_text(comparison)
+        posterior = comparison.to_dict()["posterior"]
+        assert posterior["margin"] == 1e-4
+        assert posterior[f"{ahead.lower()}_better"] == chances[1]
+    fill(ledger, "far", losses(2, 6, shift=-1))
+    assert "B better with probability > 0.999\n" in to_text(compare(ledger, "deepfm", "far"))
 
 
 def test_only_the_own_family_counts(ledger):

