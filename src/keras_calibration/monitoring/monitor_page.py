@@ -115,7 +115,7 @@ def _ratio_plot(cells: Sequence[Rates], tolerance: float) -> str:
     height = _ROW * len(cells) + 44
     marks = [html_page.band(scale(-margin), scale(margin), height)]
     marks += [html_page.line(scale(0.0), 8, scale(0.0), height - 32, "zero")]
-    for text in ("1/4", "1/2", "4/5", "9/10", "1", "10/9", "5/4", "2", "4"):
+    for text in ("1/4", "1/2", "2/3", "4/5", "9/10", "1", "10/9", "5/4", "3/2", "2", "4"):
         top, _, bottom = text.partition("/")
         value = int(top) / int(bottom or 1)
         if scale.low <= math.log(value) <= scale.high:
