@@ -12,7 +12,7 @@ from keras_calibration.ops.logistic_fit import row_log_losses
 
 # The size of a batch: about how many there are in an epoch, and its bounds.
 _BATCHES_AN_EPOCH = 50
-_SMALLEST_BATCH, _LARGEST_BATCH = 128, 8192
+_SMALLEST_BATCH, _LARGEST_BATCH = 128, 2048
 _PREDICTED_TOGETHER = 8192
 # Weights are averaged over about this many steps, but half an epoch at most.
 _AVERAGED_STEPS = 50
