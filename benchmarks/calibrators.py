@@ -1,8 +1,10 @@
 """Every calibrator on the same base logits: `./dev run python benchmarks/calibrators.py`.
 
 For each binary table with a `base_logits.npz`, all methods are fitted on the development part and
-scored on the test part, beside the rivals of `peers.csv` (measured on exactly these logits). One
-table of figures for each data set; at the end, the losses of all and the wins against the targets:
+scored on the test part, beside the rivals of `peers.csv` (measured on exactly these logits).
+Scikit-learn's two are fitted anew, and so are betacal and MCGrad where they are installed: "(live)"
+stands beside the seconds. One table of figures for each data set; at the end, the losses of all and
+the wins against the targets:
 
 (a) what `calibrate` picks is never worse than raw or Platt by two paired standard errors;
 (b) lowest test log loss among methods that see the same columns on two thirds of the tables;
@@ -14,6 +16,7 @@ runs some of them.
 
 import argparse
 import csv
+import importlib.util
 import os
 import pathlib
 import time
@@ -23,6 +26,9 @@ from typing import Any
 
 import keras
 import numpy as np
+from scipy.special import expit, logit
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from keras_calibration import calibrate
@@ -109,12 +115,14 @@ def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[s
     development, test = parts
     results = {name: dict(row) for name, row in rivals.items() if name != "raw"}
     results["raw"] = score(test.logits, test, field, table.num_values[field])
-    for name, fit in methods(table, field, rivals["raw"]["split"] != "random").items():
+    live = live_rivals(table)
+    for name, fit in {**live, **methods(table, field, rivals["raw"]["split"] != "random")}.items():
         start = time.perf_counter()
         calibrated = fit(development)
         seconds = time.perf_counter() - start
         logits = np.asarray(calibrated(test), "float64").reshape(-1)
         results[name] = score(logits, test, field, table.num_values[field], seconds)
+        results[name]["live"] = name in live
     return results
 
 
@@ -166,6 +174,48 @@ def methods(
     }
 
 
+def live_rivals(table: Any) -> dict[str, Callable[[Part], Callable[[Part], Any]]]:
+    """The rivals that are installed, in the form of `methods` and by their names in `peers.csv`."""
+
+    def platt(part: Part) -> Callable[[Part], Any]:
+        model = LogisticRegression(C=np.inf).fit(part.logits[:, None], part.labels)
+        return lambda test: model.decision_function(test.logits[:, None])
+
+    def isotonic(part: Part) -> Callable[[Part], Any]:
+        steps = IsotonicRegression(out_of_bounds="clip").fit(part.logits, part.labels)
+        # Probabilities of 0 and 1 are half a row away from them.
+        least = 0.5 / len(part.labels)
+        return lambda test: logit(np.clip(steps.predict(test.logits), least, 1 - least))
+
+    def beta(part: Part) -> Callable[[Part], Any]:
+        from betacal import BetaCalibration
+
+        model = BetaCalibration("abm").fit(expit(part.logits)[:, None], part.labels)
+        return lambda test: logit(model.predict(expit(test.logits)[:, None]))
+
+    def mcgrad(part: Part) -> Callable[[Part], Any]:
+        import pandas as pd
+        from mcgrad import methods
+
+        def frame(rows: Part) -> Any:
+            columns = {**rows.features, "label": rows.labels, "prediction": expit(rows.logits)}
+            return pd.DataFrame(columns)
+
+        features = {
+            "categorical_feature_column_names": list(table.num_values),
+            "numerical_feature_column_names": list(table.numeric),
+        }
+        model = methods.MCGrad()
+        model.fit(frame(part), "prediction", "label", **features)
+        return lambda test: logit(model.predict(frame(test), "prediction", **features))
+
+    found = {"platt": platt, "isotonic": isotonic}
+    for name, package, fit in (("beta", "betacal", beta), ("mcgrad", "mcgrad", mcgrad)):
+        if importlib.util.find_spec(package):
+            found[name] = fit
+    return found
+
+
 def model_of_its_logit(part: Part) -> keras.Model:
     """A base model that takes its own logit, and the features for the head."""
     inputs = {"base_logit": keras.Input((1,), name="base_logit")}
@@ -178,7 +228,7 @@ def score(
     logits: np.ndarray, test: Part, field: str, num_values: int, seconds: float = 0.0
 ) -> dict[str, Any]:
     """The figures of calibrated test logits."""
-    probabilities = 1 / (1 + np.exp(-logits))
+    probabilities = expit(logits)
     ece, rce = FieldECE(num_values), FieldRCE(num_values)
     for metric in (ece, rce):
         metric.update_state(test.labels, probabilities, field=test.features[field])
@@ -200,7 +250,8 @@ def print_table(name: str, results: Mapping[str, Any]) -> None:
     shown = [method for method in results if method not in REFERENCES]
     for method in sorted(shown, key=lambda method: results[method]["log_loss"]):
         row = results[method]
-        print(f"{method:<26}" + "".join(f"{row[figure]:>11.4f}" for figure in FIGURES))
+        live = "  (live)" if row.get("live") else ""
+        print(f"{method:<26}" + "".join(f"{row[figure]:>11.4f}" for figure in FIGURES) + live)
     floor = results["noise_floor"]
     print(f"{'noise floor':<59}{floor['field_ece']:>11.4f}{floor['field_rce']:>11.4f}")
 

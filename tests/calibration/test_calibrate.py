@@ -48,7 +48,11 @@ def log_loss(labels, probabilities):
         (lambda logit, site, price: 1.8 * logit - 0.4, LOGIT, {"platt"}),
         (lambda logit, site, price: logit + np.maximum(3 * logit, 0), LOGIT, {"ilps", "beta"}),
         (lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], SITE, {"field_bias"}),
-        (lambda logit, site, price: logit + 2 * np.abs(price) * (site % 2), BOTH, {"neural"}),
+        (
+            lambda logit, site, price: logit + 2 * np.abs(price) * (site % 2),
+            BOTH,
+            {"neural", "blend"},
+        ),
     ],
     ids=["identity", "bias", "platt", "curve", "sites", "interaction"],
 )
@@ -98,6 +102,22 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     layer.fit(logits, y, weights)
     received = model.predict(x, verbose=0, batch_size=NUM_ROWS)[:, 0]
     np.testing.assert_allclose(received, 1 / (1 + np.exp(-logits - layer.bias)), atol=1e-6)
+
+
+def test_a_blend_is_the_mean_of_its_parts(tmp_path):
+    x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site] + price)
+    model = kc.calibrate(base_model(), x, y, **BOTH, method="blend", verbose=0)
+    names = [score.name for score in model.report.scores]
+    assert names == ["identity", "field_ilps", "neural", "blend"]
+    features = {name: x[name] for name in ("site", "price")}
+    logits = [np.ravel(head(x["score"], features)) for head in model.head.heads]
+    expected = 1 / (1 + np.exp(-np.mean(logits, axis=0)))
+    probabilities = model.predict(x, verbose=0)[:, 0]
+    np.testing.assert_allclose(probabilities, expected, atol=1e-6)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict(x, verbose=0)[:, 0], probabilities, atol=1e-6)
+    np.testing.assert_array_equal(model.field_ids(x, "site"), x["site"])
 
 
 def test_a_method_that_makes_it_worse_is_told():

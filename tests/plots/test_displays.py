@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
+from keras_calibration.layers import ILPS, IsotonicRegression, PlattScaling, VectorScaling
 from keras_calibration.plots import (
     STYLES,
+    CalibrationMapDisplay,
     FieldDisplay,
     ReliabilityDisplay,
     bin_by_mass,
@@ -140,6 +142,8 @@ def test_plot_without_axes_makes_a_figure(rows):
     for display in (
         ReliabilityDisplay.from_predictions(labels, probabilities),
         FieldDisplay.from_predictions(labels, probabilities, ids),
+        CalibrationMapDisplay.from_calibrator(ILPS(), probabilities, labels),
+        CalibrationMapDisplay.from_calibrator(IsotonicRegression(), [0.5]),
     ):
         display.plot().figure_.canvas.draw()
         plt.close(display.figure_)
@@ -164,6 +168,61 @@ def test_field_plot_draws_observed_minus_predicted_by_frequency(rows, axes):
         "a  (300)",
         "c  (200)",
     ]
+
+
+def test_calibration_map_draws_curve_knots_and_where_the_rows_lie(rows, axes):
+    labels, probabilities, _ = rows
+    logits = np.log(probabilities) - np.log1p(-probabilities)
+    weights = np.random.default_rng(1).integers(0, 3, size=1000)
+    ilps = ILPS(num_knots=6)
+    ilps.fit(2.0 * logits + 1.0, labels)
+    display = CalibrationMapDisplay.from_calibrator(
+        ilps, 2.0 * logits[:, None] + 1.0, labels, sample_weight=weights, num_bins=9
+    ).plot(axes)
+    identity, curve, knots = axes.lines
+    np.testing.assert_array_equal(identity.get_xdata(), identity.get_ydata())
+    # Straight lines between the points are the curve itself: its bends are among them.
+    at = np.linspace(*display.bin_edges[[0, -1]], 1001)
+    expected = np.interp(at, curve.get_xdata(), curve.get_ydata())
+    np.testing.assert_allclose(np.ravel(ilps(at)), expected, atol=1e-5)
+    np.testing.assert_array_equal(knots.get_xdata(), ilps.get_knots())
+    np.testing.assert_allclose(knots.get_ydata(), ilps.get_values(), atol=1e-5)
+    (below,) = axes.child_axes
+    assert below.get_xlim() == axes.get_xlim()
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["identity", "η(l)", "knots", "non-clicks", "clicks"]
+    for label, share in enumerate(display.shares.values()):
+        chosen = np.repeat(2.0 * logits + 1.0, weights * (labels == label))
+        expected = np.histogram(chosen, display.bin_edges)[0] / len(chosen)
+        np.testing.assert_allclose(share, expected, atol=1e-12)
+
+
+def test_calibration_map_without_labels_or_knots(axes):
+    platt = PlattScaling()
+    display = CalibrationMapDisplay.from_calibrator(platt, [-np.inf, -1.0, 2.0, np.inf], num_bins=2)
+    np.testing.assert_array_equal(display.shares["rows"], [0.5, 0.5])
+    np.testing.assert_allclose(display.values, display.logits, atol=1e-6)
+    assert display.knots.size == 0
+    assert [line.get_label() for line in display.plot(axes).ax_.lines] == ["identity", "η(l)"]
+
+
+@pytest.mark.parametrize(
+    ("calibrator", "logits", "options", "message"),
+    [
+        (None, [0.0], {}, "expected a calibrator of one logit a row"),
+        (VectorScaling(3), [0.0], {}, "expected a calibrator of one logit a row"),
+        (ILPS(), [], {}, "expected one or more rows"),
+        (ILPS(), [0.0, np.nan], {}, "logits hold NaN, or no finite number"),
+        (ILPS(), [np.inf], {}, "logits hold NaN, or no finite number"),
+        (ILPS(), [0.0], {"labels": [0, 1]}, "'logits' has 1 rows: expected 2"),
+        (ILPS(), [0.0], {"labels": [2]}, "expected one or more rows, each 0 or 1"),
+        (ILPS(), [0.0], {"sample_weight": [-1.0]}, "expected finite values"),
+        (ILPS(), [0.0], {"num_bins": 0}, "num_bins is 0: expected at least 1"),
+    ],
+)
+def test_bad_rows_of_a_calibration_map_are_refused(calibrator, logits, options, message):
+    with pytest.raises(ValueError, match=message):
+        CalibrationMapDisplay.from_calibrator(calibrator, logits, **options)
 
 
 def test_before_and_after_differ_in_greyscale():

@@ -60,7 +60,8 @@ def calibrate(
     Candidates, the simplest first: `"identity"`, `"bias"` (σ(l + c)), `"platt"` (σ(a l + c)),
     `"beta"`, `"ilps"` (isotonic, piecewise linear); with fields `"field_bias"` (an offset for each
     value of each field, shrunk) and, up to eight fields, `"field_ilps"` (a curve for each); with
-    fields or numeric columns `"neural"` (η(l) + g(x)).
+    fields or numeric columns `"neural"` (η(l) + g(x)); with fields `"blend"`, the mean of the
+    logits of the last two.
 
     Args:
         model: A trained Keras model with one sigmoid or logit output. It is frozen.
@@ -130,12 +131,20 @@ def calibrate(
             "takes the best that the folds can tell, no change included.",
             stacklevel=2,
         )
-    head = fits[chosen.name].head
-    if head is None:
-        head = next(candidate for candidate in tried if candidate.name == chosen.name).make_head()
-        if chosen.name != IDENTITY:
+    by_name = {candidate.name: candidate for candidate in tried}
+
+    def fitted_head(name: str) -> Any:
+        candidate = by_name[name]
+        if candidate.parts:
+            return candidate.make_head([fitted_head(part) for part in candidate.parts])
+        if fits[name].head is not None:
+            return fits[name].head
+        head = candidate.make_head()
+        if name != IDENTITY:
             head.fit(rows.logits, features, rows.labels, rows.weights)
-    calibrated = CalibratedModel(model, head, base_output)
+        return head
+
+    calibrated = CalibratedModel(model, fitted_head(chosen.name), base_output)
     calibrated.report = report
     return calibrated
 
@@ -160,14 +169,17 @@ def _fit_all(
     verbose: Any,
 ) -> dict[str, _Fit]:
     """Candidate → its fit. What cannot be fitted to these rows is left out, unless asked for."""
-    fits = {}
+    fits: dict[str, _Fit] = {}
     progress = keras.utils.Progbar(
         len(tried), verbose=0 if verbose in (0, False) else 1, unit_name="candidate"
     )
     for number, candidate in enumerate(tried):
         start = time.perf_counter()
         try:
-            head, logits = _cross_fitted(candidate, rows, features, fold, seed)
+            if candidate.parts:
+                head, logits = None, _mean_logits([fits[part] for part in candidate.parts])
+            else:
+                head, logits = _cross_fitted(candidate, rows, features, fold, seed)
             fits[candidate.name] = _Fit(logits, head, time.perf_counter() - start)
         except ValueError as error:
             if candidate.name == method:
@@ -206,7 +218,15 @@ def _chosen_candidates(possible: list[Candidate], method: str) -> list[Candidate
             f'Argument `method` must be "auto" or one of {names} with these fields and numeric '
             f"columns. Received: method={method!r}."
         )
-    return [candidate for candidate in possible if candidate.name in (IDENTITY, method)]
+    wanted = {IDENTITY, method, *possible[names.index(method)].parts}
+    return [candidate for candidate in possible if candidate.name in wanted]
+
+
+def _mean_logits(parts: list[_Fit]) -> np.ndarray:
+    logits = [part.logits for part in parts if part.logits is not None]
+    if len(logits) < len(parts):
+        raise ValueError(next(part.failure for part in parts if part.failure))
+    return np.mean(logits, axis=0)
 
 
 def _cross_fitted(

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
+from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
@@ -29,11 +30,14 @@ class Candidate:
 
     Args:
         name: Its name in `calibrate(method=…)` and in the report.
-        make_head: Makes a new, unfitted head, called as `head(logits, features)`.
+        make_head: Makes a new, unfitted head, called as `head(logits, features)`; where there are
+            parts, from a list of their fitted heads.
+        parts: Names of the candidates, listed before, that it is the mean of.
     """
 
     name: str
-    make_head: Callable[[], keras.layers.Layer]
+    make_head: Callable[..., keras.layers.Layer]
+    parts: tuple[str, ...] = ()
 
 
 def candidates(
@@ -42,7 +46,8 @@ def candidates(
     """What can be fitted to a logit and these features, ordered by how much it can bend.
 
     `identity`; of the logit alone `bias`, `platt`, `beta`, `ilps`; with fields also
-    `field_bias`; with one to eight of them `field_ilps`; with fields or numeric columns `neural`.
+    `field_bias`; with one to eight of them `field_ilps`; with fields or numeric columns `neural`;
+    with fields `blend`, the mean of the last two.
 
     Args:
         fields: Field name → number of ids or lookup layer.
@@ -55,7 +60,8 @@ def candidates(
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
-        ['identity', 'bias', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps', 'neural']
+        ['identity', 'bias', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps', 'neural',
+        'blend']
     """
 
     def curve() -> ILPS:
@@ -70,7 +76,7 @@ def candidates(
         "ilps": curve,
     }
     found = [
-        Candidate(name, lambda make=make: NeuralCalibration(make()))  # type: ignore[misc]
+        Candidate(name, lambda make=make: NeuralCalibration(make()))
         for name, make in of_logit.items()
     ]
     if fields:
@@ -86,6 +92,8 @@ def candidates(
                 ),
             )
         )
+    if fields:
+        found.append(Candidate("blend", BlendedHead, parts=(found[-2].name, "neural")))
     return found
 
 

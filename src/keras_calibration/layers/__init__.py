@@ -2,6 +2,7 @@
 
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
+from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.layers.class_temperature_scaling import ClassTemperatureScaling
@@ -23,6 +24,7 @@ __all__ = [
     "ILPS",
     "BetaCalibration",
     "BiasCorrection",
+    "BlendedHead",
     "Calibrator",
     "ClassCalibrator",
     "ClassTemperatureScaling",

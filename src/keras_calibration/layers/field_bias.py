@@ -248,18 +248,18 @@ class FieldBias(keras.layers.Layer):
             )
 
 
-def half_cauchy(scale: float) -> Callable[[float], float]:
+def half_cauchy(scale: float) -> Callable[[Any], Any]:
     """The log density of the half-Cauchy prior of a standard deviation.
 
     Args:
         scale: Its median.
 
     Returns:
-        A function of a number.
+        A function of numbers, float64.
 
     Example:
-        >>> round(half_cauchy(1.0)(1.0), 4)  # log(1 / π)
-        -1.1447
+        >>> half_cauchy(1.0)([1.0]).round(4)  # log(1 / π)
+        array([-1.1447])
     """
     prior = distributions().HalfCauchy(loc=np.float64(0), scale=np.float64(scale))
-    return lambda deviation: float(prior.log_prob(np.float64(deviation)))
+    return lambda deviations: np.asarray(prior.log_prob(np.asarray(deviations, "float64")))

@@ -12,7 +12,7 @@ from keras_calibration.ops.logistic_fit import row_log_losses
 
 # The size of a batch: about how many there are in an epoch, and its bounds.
 _BATCHES_AN_EPOCH = 50
-_SMALLEST_BATCH, _LARGEST_BATCH = 128, 8192
+_SMALLEST_BATCH, _LARGEST_BATCH = 128, 2048
 _PREDICTED_TOGETHER = 8192
 # Weights are averaged over about this many steps, but half an epoch at most.
 _AVERAGED_STEPS = 50
@@ -39,7 +39,7 @@ class NetworkTrainer:
     """Trains copies of a field network, one after the other, in one compiled program.
 
     Adam with weights averaged exponentially over the steps. The batches are full ones, drawn anew
-    in every epoch; XLA thus compiles once.
+    in every epoch; it thus compiles once.
 
     Args:
         network: The layer or model from features to logits (batch, 1). It is only copied from.
@@ -78,10 +78,10 @@ class NetworkTrainer:
         optimizer = keras.optimizers.Adam(
             learning_rate, use_ema=True, ema_momentum=float(1 - 1 / averaged_steps)
         )
-        # Strings are looked up outside of XLA.
-        is_numeric = all(column.dtype.kind in "biuf" for column in rows.features.values())
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
-        self.model.compile(optimizer, loss, jit_compile=is_numeric)
+        # TensorFlow's XLA draws the random numbers of dropout thirty times as slowly on a CPU, and
+        # cannot look up strings; JAX without XLA goes operation by operation.
+        self.model.compile(optimizer, loss, jit_compile=keras.backend.backend() == "jax")
         optimizer.build(self.model.trainable_variables)
         self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
 

@@ -171,7 +171,7 @@ class NeuralCalibration(keras.layers.Layer):
             max_epochs: Largest number of epochs of a fold.
             patience: Epochs without a gain after which a fold ends.
             learning_rate: Adam's learning rate.
-            batch_size: Rows of a batch; by default 128 to 8192, about a fiftieth of the rows.
+            batch_size: Rows of a batch; by default 128 to 2048, about a fiftieth of the rows.
             seed: Seed of the folds and of the order of the rows; None draws one.
             verbose: 1 shows a progress bar over the folds.
 

@@ -228,9 +228,11 @@ class CalibratedModel(FieldMetricsModel):
         """The ids (n,) of a field of the input, as the head counts them where it has the field."""
         is_cached = isinstance(x, Mapping) and set(x) == {_LOGIT, _FEATURES}
         features = x[_FEATURES] if is_cached else inputs_by_name(x, self.input)
-        reader = getattr(self.head, "field_network", self.head)
-        if isinstance(reader, FieldNetwork | FieldBias) and field in {*reader.fields} & {*features}:
-            return reader.field_ids(features, field)
+        for head in getattr(self.head, "heads", [self.head]):
+            reader = getattr(head, "field_network", head)
+            if isinstance(reader, FieldNetwork | FieldBias):
+                if field in {*reader.fields} & {*features}:
+                    return reader.field_ids(features, field)
         return super().field_ids(features, field)
 
     def get_config(self) -> dict[str, Any]:

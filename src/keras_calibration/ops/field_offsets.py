@@ -80,7 +80,7 @@ def fit_field_offsets(
     rows: Rows,
     ids: Sequence[np.ndarray],
     num_values: Sequence[int],
-    log_prior: Callable[[float], float],
+    log_prior: Callable[[np.ndarray], np.ndarray],
     fit_slope: bool = True,
 ) -> FieldOffsets:
     """Fits slope, bias and one offset per field value, `u_f ~ N(0, s_f²)`, s_f learned too.
@@ -96,7 +96,7 @@ def fit_field_offsets(
         rows: Logits, labels of both classes and weights (or None) of n rows.
         ids: Ids of each field (n,); `num_values` and above is "other", whose offset is 0.
         num_values: Number of values of each field.
-        log_prior: The log density of s_f, for s_f in [1e-3, 10].
+        log_prior: The log density of s_f, of an array of s_f in [1e-3, 10].
         fit_slope: Whether a is fitted; otherwise it is 1.
 
     Returns:
@@ -131,7 +131,7 @@ def fit_field_offsets(
         bias=float(fit.shared[-1]),
         offsets=[offsets[:-1, 0] for offsets in fit.offsets],
         deviations=fit.deviations[:, 0],
-        log_loss=fit.loss_sum() / fit.total,
+        log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
         converged=converged,
     )
@@ -142,7 +142,7 @@ def fit_field_curves(
     knots: np.ndarray,
     ids: Sequence[np.ndarray],
     num_values: Sequence[int],
-    log_prior: Callable[[float], float],
+    log_prior: Callable[[np.ndarray], np.ndarray],
 ) -> FieldCurves:
     """Fits a piecewise-linear curve, and for each field value how its own deviates from it.
 
@@ -161,7 +161,7 @@ def fit_field_curves(
         knots: Increasing knots (K,), K ≥ 2.
         ids: Ids of each field (n,); `num_values` and above is "other", whose deviation is 0.
         num_values: Number of values of each field.
-        log_prior: The log density of s, for s in [1e-3, 10].
+        log_prior: The log density of s, of an array of s in [1e-3, 10].
 
     Returns:
         The fit.
@@ -215,7 +215,7 @@ def fit_field_curves(
             for curves, new, old in zip(inside, fit.offsets, levels, strict=True)
         ],
         scales=scales,
-        log_loss=fit.loss_sum() / fit.total,
+        log_loss=fit.loss / fit.total,
         num_iterations=num_passes + num_more,
         converged=converged and converged_again,
     )
@@ -293,7 +293,7 @@ class _Fit:
         rows: Rows,
         ids: Sequence[np.ndarray],
         num_values: Sequence[int],
-        log_prior: Callable[[float], float],
+        log_prior: Callable[[np.ndarray], np.ndarray],
         functions: np.ndarray,
         own: np.ndarray,
         centre: np.ndarray,
@@ -315,6 +315,9 @@ class _Fit:
         # Level, slope and bends each have their standard deviation.
         self.group = np.minimum(np.arange(len(own)), 2)
         self.deviations = np.full((len(ids), self.group[-1] + 1), _STARTING_SCALE)
+        # They follow each step: to add them up anew would take most of the time.
+        self.curve = self._sum_of_curves()
+        self.loss = self._loss_sum(self.curve)
 
     def run(self, learn_scales: bool = True) -> tuple[int, bool]:
         """Steps until nothing is gained; returns their number, and whether that was reached."""
@@ -377,27 +380,33 @@ class _Fit:
         levels = self.shared[:1] @ level + sum(
             offsets[ids, 0] for offsets, ids in zip(self.offsets, self.ids, strict=True)
         )
-        self.fixed, self.slopes = self._curve() - levels, None
+        self.curve = self._sum_of_curves()
+        self.loss = self._loss_sum(self.curve)
+        self.fixed, self.slopes = self.curve - levels, None
         self.functions, self.own, self.group = level, self.own[:1], self.group[:1]
         self.shared, self.centre = self.shared[:1], self.centre[:1]
         self.ridge, self.lower = self.ridge[:1], self.lower[:1]
         self.offsets = [offsets[:, :1] for offsets in self.offsets]
         self.deviations = self.deviations[:, :1]
 
-    def loss_sum(self) -> float:
+    def _loss_sum(self, curve: np.ndarray) -> float:
         """The log loss, summed over the rows."""
-        return float(self.weights @ row_log_losses(self.labels, self._curve()))
+        return float(self.weights @ row_log_losses(self.labels, curve))
 
-    def _curve(self) -> np.ndarray:
+    def _sum_of_curves(self) -> np.ndarray:
         curve = self.shared @ self.functions + self.fixed
-        for offsets, ids in zip(self.offsets, self.ids, strict=True):
-            for function, column in zip(self.own, offsets.T, strict=True):
-                curve += column[ids] * self.functions[function]
+        for field, offsets in enumerate(self.offsets):
+            self._add_field(curve, field, offsets)
         return curve
+
+    def _add_field(self, curve: np.ndarray, field: int, offsets: np.ndarray) -> None:
+        """Adds what the offsets of a field make of its rows."""
+        for function, column in zip(self.own, offsets.T, strict=True):
+            curve += column[self.ids[field]] * self.functions[function]
 
     def _derivatives(self) -> tuple[np.ndarray, ...]:
         """Residual and curvature of the rows, gradient and Hessian by β."""
-        one = sigmoid(self._curve())
+        one = sigmoid(self.curve)
         residual, curvature = self.weights * (one - self.labels), self.weights * one * (1 - one)
         gradient = self.functions @ residual + self.ridge * (self.shared - self.centre)
         hessian = (self.functions * curvature) @ self.functions.T + np.diag(self.ridge)
@@ -432,30 +441,36 @@ class _Fit:
         step[free] = np.linalg.lstsq(matrix[np.ix_(free, free)], right[free], rcond=None)[0]
         return step
 
-    def _objective(self, field: int | None) -> float:
-        """What a step on one field lowers: the other fields' priors do not change."""
-        objective = self.loss_sum() + 0.5 * float(self.ridge @ (self.shared - self.centre) ** 2)
+    def _prior(self, field: int | None) -> float:
+        """The priors of what a step on one field moves, and of β."""
+        prior = 0.5 * float(self.ridge @ (self.shared - self.centre) ** 2)
         if field is not None:
-            objective += 0.5 * float(np.sum(self.offsets[field] ** 2 @ self._shrinkage(field)))
-        return objective
+            prior += 0.5 * float(np.sum(self.offsets[field] ** 2 @ self._shrinkage(field)))
+        return prior
 
     def _take_step(
         self, step: np.ndarray, gain: float, field: int | None = None, offset_step: Any = 0.0
     ) -> float:
         """Goes as much of the way as lowers the objective."""
-        before, shared = self._objective(field), self.shared
+        before, shared = self.loss + self._prior(field), self.shared
         offsets = np.zeros(0) if field is None else self.offsets[field]
-        for halvings in range(_LARGEST_NUM_HALVINGS):
+        # A step that hopes for less than rounding is tried once.
+        smallest = gain <= _TOLERANCE * self.total
+        for halvings in range(1 if smallest else _LARGEST_NUM_HALVINGS):
             size = 0.5**halvings
             self.shared = np.maximum(shared - size * step, self.lower)
+            curve = self.curve + (self.shared - shared) @ self.functions
             if field is not None:
                 self.offsets[field] = offsets - size * offset_step
-            if self._objective(field) <= before:
+                self._add_field(curve, field, -size * offset_step)
+            loss = self._loss_sum(curve)
+            if loss + self._prior(field) <= before:
+                self.curve, self.loss = curve, loss
                 return gain / self.total
         self.shared = shared
         if field is not None:
             self.offsets[field] = offsets
-        return 0.0  # rounding is all that is left
+        return 0.0
 
     def _set_deviation(
         self, field: int, group: int, by_value: np.ndarray, precision: np.ndarray
@@ -475,14 +490,14 @@ class _Fit:
         informed = curvatures > 1e-12 * max(curvatures.max(initial=0.0), 1.0)
         curvatures, squares = curvatures[informed], along[informed] ** 2
 
-        def log_density(scale: float) -> float:
+        def log_likelihood(scale: float) -> float:
             spread = 1 + scale**2 * curvatures
-            likelihood = 0.5 * float(np.sum(scale**2 * squares / spread - np.log(spread)))
-            return likelihood + self.log_prior(scale)
+            return 0.5 * float(np.sum(scale**2 * squares / spread - np.log(spread)))
 
         scales = _SCALES
         for _ in range(4):  # each time, a finer grid between the neighbours of the best
-            best = int(np.argmax([log_density(scale) for scale in scales]))
+            likelihoods = [log_likelihood(scale) for scale in scales]
+            best = int(np.argmax(likelihoods + self.log_prior(scales)))
             low, high = scales[max(best - 1, 0)], scales[min(best + 1, len(scales) - 1)]
             scales = np.geomspace(low, high, 7)
         self.deviations[field, group] = scales[3]

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import Rates, check_num_rows, check_rows, group_rates
-from keras_calibration.plots.style import GUIDE_COLOR, STYLES, make_axes, strip_frame
+from keras_calibration.plots.style import GUIDE_COLOR, style_of
 
 
-class FieldDisplay:
+class FieldDisplay(Display):
     """Observed minus predicted rate of the most frequent values of a field.
 
     For a value z with the rows i in z, the bar is `Σ w (y - p) / Σ w`: above 0 the model
@@ -25,10 +26,6 @@ class FieldDisplay:
         field_name: Name of the field.
         value_names: Names of the V values shown, most rows first.
         curves: Name of each set of probabilities to the `Rates` of these values.
-
-    Attributes:
-        ax_: Matplotlib axes of the last `plot`.
-        figure_: Its figure.
 
     Example:
         >>> display = FieldDisplay.from_predictions(
@@ -46,9 +43,6 @@ class FieldDisplay:
 
     Source: the errors are those of Pan et al. (2020), "Field-aware Calibration", equation 5.
     """
-
-    ax_: Any
-    figure_: Any
 
     def __init__(
         self, field_name: str, value_names: Sequence[str], curves: Mapping[str, Rates]
@@ -106,36 +100,22 @@ class FieldDisplay:
         names = [str(value) if vocabulary is None else vocabulary[value] for value in values[shown]]
         return cls(field_name, names, curves)
 
-    def plot(self, ax: Any = None) -> FieldDisplay:
-        """Draws the bars.
+    def figsize(self) -> tuple[float, float]:
+        """Width and height of a new figure, in inches."""
+        return (5.6, max(3.0, 1.4 + 0.28 * len(self.value_names)))
 
-        Args:
-            ax: Matplotlib axes to draw on; those of a new figure if not given.
-
-        Returns:
-            The display itself, with `ax_` and `figure_` set.
-
-        Raises:
-            ImportError: If Matplotlib is not installed.
-
-        Example:
-            >>> import matplotlib.pyplot as plt
-            >>> display = FieldDisplay.from_predictions([0, 1, 1], [0.2, 0.3, 0.7], [7, 7, 3])
-            >>> figure = display.plot().figure_
-            >>> plt.close(figure)
-        """
+    def draw(self, ax: Any) -> None:
+        """Draws on the given Matplotlib axes."""
         num_values, num_curves = len(self.value_names), len(self.curves)
-        ax = make_axes(ax, (5.6, max(3.0, 1.4 + 0.28 * num_values)))
         height = 0.76 / num_curves
         for index, (name, rates) in enumerate(self.curves.items()):
-            style = STYLES[index % len(STYLES)]
+            style = style_of(index)
             difference = rates.observed - rates.predicted
             ax.barh(
                 np.arange(num_values) + (index - (num_curves - 1) / 2.0) * height,
                 difference,
                 height=height,
-                # Rounding may put an end of the interval past its rate of 0 or 1 by an ulp.
-                xerr=np.maximum([rates.observed - rates.lower, rates.upper - rates.observed], 0.0),
+                xerr=rates.interval_lengths(),
                 label=name,
                 color=style.color,
                 ecolor="black",
@@ -166,9 +146,6 @@ class FieldDisplay:
                 frameon=False,
                 borderaxespad=0.1,
             )
-        strip_frame(ax)
-        self.ax_, self.figure_ = ax, ax.figure
-        return self
 
 
 def _check_ids(

@@ -27,6 +27,11 @@ class Rates(NamedTuple):
     upper: NDArray[np.float64]
     num_rows: NDArray[np.int64]
 
+    def interval_lengths(self) -> NDArray[np.float64]:
+        """How far the interval reaches below and above the observed rate (2, G)."""
+        # Rounding may put an end of the interval past its rate of 0 or 1 by an ulp.
+        return np.maximum([self.observed - self.lower, self.upper - self.observed], 0.0)
+
 
 def wilson_interval(
     rate: ArrayLike, num_rows: ArrayLike, confidence: float = 0.95

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import Rates, bin_by_mass, check_rows, group_rates
-from keras_calibration.plots.style import GUIDE_COLOR, STYLES, make_axes, strip_frame
+from keras_calibration.plots.style import GUIDE_COLOR, style_of
 
 
-class ReliabilityDisplay:
+class ReliabilityDisplay(Display):
     """Observed rate against mean predicted probability, in bins of equal mass.
 
     Rows are ordered by predicted probability and cut into bins of equal total weight (equal
@@ -22,10 +23,6 @@ class ReliabilityDisplay:
 
     Args:
         curves: Name of each set of probabilities to the `Rates` of its bins.
-
-    Attributes:
-        ax_: Matplotlib axes of the last `plot`.
-        figure_: Its figure.
 
     Example:
         >>> generator = np.random.default_rng(0)
@@ -42,9 +39,6 @@ class ReliabilityDisplay:
 
     Source: the form follows scikit-learn's `CalibrationDisplay`.
     """
-
-    ax_: Any
-    figure_: Any
 
     def __init__(self, curves: Mapping[str, Rates]) -> None:
         self.curves = dict(curves)
@@ -85,37 +79,21 @@ class ReliabilityDisplay:
             curves[name] = group_rates(flat_labels, values, bins, int(bins.max()) + 1, weights)
         return cls(curves)
 
-    def plot(self, ax: Any = None) -> ReliabilityDisplay:
-        """Draws the curves.
+    def figsize(self) -> tuple[float, float]:
+        """Width and height of a new figure, in inches."""
+        return (5.0, 4.6)
 
-        Args:
-            ax: Matplotlib axes to draw on; those of a new figure if not given.
-
-        Returns:
-            The display itself, with `ax_` and `figure_` set.
-
-        Raises:
-            ImportError: If Matplotlib is not installed.
-
-        Example:
-            >>> import matplotlib.pyplot as plt
-            >>> figure, ax = plt.subplots()
-            >>> display = ReliabilityDisplay.from_predictions([0, 1], [0.2, 0.7], num_bins=1)
-            >>> display.plot(ax).ax_ is ax
-            True
-            >>> plt.close(figure)
-        """
-        ax = make_axes(ax, (5.0, 4.6))
+    def draw(self, ax: Any) -> None:
+        """Draws on the given Matplotlib axes."""
         limit = max(np.nanmax([rates.predicted, rates.upper]) for rates in self.curves.values())
         limit = min(1.0, 1.04 * float(limit))
         ax.plot([0.0, limit], [0.0, limit], color=GUIDE_COLOR, linewidth=1.0, zorder=1)
         for index, (name, rates) in enumerate(self.curves.items()):
-            style = STYLES[index % len(STYLES)]
+            style = style_of(index)
             ax.errorbar(
                 rates.predicted,
                 rates.observed,
-                # Rounding may put an end of the interval past its rate of 0 or 1 by an ulp.
-                yerr=np.maximum([rates.observed - rates.lower, rates.upper - rates.observed], 0.0),
+                yerr=rates.interval_lengths(),
                 label=name,
                 color=style.color,
                 marker=style.marker,
@@ -135,6 +113,3 @@ class ReliabilityDisplay:
         )
         if len(self.curves) > 1:
             ax.legend(loc="upper left", frameon=False)
-        strip_frame(ax)
-        self.ax_, self.figure_ = ax, ax.figure
-        return self

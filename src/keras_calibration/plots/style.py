@@ -29,6 +29,22 @@ STYLES = (
 GUIDE_COLOR = "#8a8a8a"
 
 
+def style_of(index: int) -> CurveStyle:
+    """The style of a set of probabilities by its place; the fifth looks like the first.
+
+    Args:
+        index: Its place, from 0.
+
+    Returns:
+        The style.
+
+    Example:
+        >>> style_of(4) == STYLES[0]
+        True
+    """
+    return STYLES[index % len(STYLES)]
+
+
 def make_axes(ax: Any, figsize: tuple[float, float]) -> Any:
     """The given axes, or those of a new figure.
 
@@ -58,20 +74,3 @@ def make_axes(ax: Any, figsize: tuple[float, float]) -> Any:
             'Drawing needs Matplotlib: pip install "keras-calibration[plots]".'
         ) from error
     return plt.subplots(figsize=figsize, layout="constrained")[1]
-
-
-def strip_frame(ax: Any) -> None:
-    """Leaves only the left and bottom lines of the frame.
-
-    Args:
-        ax: Matplotlib axes.
-
-    Example:
-        >>> ax = make_axes(None, (4.0, 3.0))
-        >>> strip_frame(ax)
-        >>> ax.spines["top"].get_visible()
-        False
-        >>> import matplotlib.pyplot as plt
-        >>> plt.close(ax.figure)
-    """
-    ax.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,182 @@
+"""The calibration map: calibrated logit against logit, over where the rows lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from keras import ops
+from numpy.typing import ArrayLike, NDArray
+
+from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.class_calibrator import ClassCalibrator
+from keras_calibration.plots.display import Display
+from keras_calibration.plots.rates import check_num_rows, check_rows
+from keras_calibration.plots.style import GUIDE_COLOR, style_of
+
+_NUM_POINTS = 512
+
+
+class CalibrationMapDisplay(Display):
+    """The curve η(l) that a calibrator has learnt, over the histogram of the logits.
+
+    Above, the calibrated logit against the logit, with the identity: where the curve lies above it,
+    the model predicts too little. Knots are marked where the calibrator has them. Below, the rows
+    that the curve rests on: the share of the clicks, and of the non-clicks, in bins of equal width,
+    each scaled by itself to add up to 1. Where there are none, the curve only goes on. Make one
+    with `from_calibrator`.
+
+    Args:
+        logits: Logits l at which the curve is drawn (m,), increasing.
+        values: Calibrated logits η(l) there (m,).
+        knots: Knots (K,), none where the calibrator has no knots.
+        knot_values: η at the knots (K,).
+        bin_edges: Edges of the bins of the histogram (bins + 1,).
+        shares: Name of each group of rows to its shares of the bins (bins,), which add up to 1.
+
+    Example:
+        >>> from keras_calibration.layers import PlattScaling
+        >>> generator = np.random.default_rng(0)
+        >>> logits = generator.normal(-1.0, 1.0, size=2000)
+        >>> labels = generator.random(2000) < 1 / (1 + np.exp(1 - 2 * logits))
+        >>> platt = PlattScaling()
+        >>> summary = platt.fit(logits, labels)
+        >>> display = CalibrationMapDisplay.from_calibrator(platt, logits, labels)
+        >>> slope = np.ptp(display.values) / np.ptp(display.logits)
+        >>> print(slope.round(1))
+        2.1
+        >>> figure = display.plot().figure_
+        >>> import matplotlib.pyplot as plt
+        >>> plt.close(figure)
+
+    Source: "calibration map" as in Kull, Silva Filho and Flach (2017), "Beta calibration".
+    """
+
+    def __init__(
+        self,
+        logits: ArrayLike,
+        values: ArrayLike,
+        knots: ArrayLike,
+        knot_values: ArrayLike,
+        bin_edges: ArrayLike,
+        shares: Mapping[str, ArrayLike],
+    ) -> None:
+        self.logits, self.values = np.asarray(logits), np.asarray(values)
+        self.knots, self.knot_values = np.asarray(knots), np.asarray(knot_values)
+        self.bin_edges = np.asarray(bin_edges)
+        self.shares = {name: np.asarray(share) for name, share in shares.items()}
+
+    @classmethod
+    def from_calibrator(
+        cls,
+        calibrator: Calibrator,
+        logits: ArrayLike,
+        labels: ArrayLike | None = None,
+        *,
+        sample_weight: ArrayLike | None = None,
+        num_bins: int = 60,
+    ) -> Self:
+        """Computes the curve and the histogram.
+
+        Args:
+            calibrator: A calibrator of one logit a row; of a head, `head.calibrator`.
+            logits: Logits of the rows, of shape `(n,)` or `(n, 1)`; infinite ones are left out.
+            labels: 0 or 1, of that many rows; without them there is one histogram of all rows.
+            sample_weight: Row weights; 1 each if not given.
+            num_bins: Number of bins, at least 1.
+
+        Returns:
+            The display, not yet drawn.
+
+        Raises:
+            ValueError: If it is no such calibrator, rows differ in number, a value is out of range,
+                or no logit is finite.
+
+        Example:
+            >>> from keras_calibration.layers import ILPS
+            >>> display = CalibrationMapDisplay.from_calibrator(ILPS(num_knots=3), [-2.0, 0.0, 1.0])
+            >>> display.knots.round(2), display.bin_edges[[0, -1]]
+            (array([-1.1,  0. ,  1.1]), array([-2.,  1.]))
+        """
+        if not isinstance(calibrator, Calibrator) or isinstance(calibrator, ClassCalibrator):
+            raise ValueError(
+                f"calibrator is {calibrator!r}: expected a calibrator of one logit a row, such as "
+                "ILPS. Of a head, pass head.calibrator."
+            )
+        if num_bins < 1:
+            raise ValueError(f"num_bins is {num_bins}: expected at least 1.")
+        rows = np.asarray(logits, np.float64).reshape(-1)
+        groups = np.zeros(rows.size) if labels is None else labels
+        flat, _, weights = check_rows(groups, {}, sample_weight)
+        check_num_rows("logits", rows, flat.size)
+        finite = np.isfinite(rows)
+        if np.isnan(rows).any() or not finite.any():
+            raise ValueError(
+                "logits hold NaN, or no finite number: expected logits of rows, some finite."
+            )
+        weights = np.ones(rows.size) if weights is None else weights
+        edges = np.histogram_bin_edges(rows[finite], num_bins)
+        named = {"rows": finite}
+        if labels is not None:
+            named = {"non-clicks": finite & (flat == 0.0), "clicks": finite & (flat == 1.0)}
+        shares = {}
+        for name, chosen in named.items():
+            mass = np.histogram(rows[chosen], edges, weights=weights[chosen])[0]
+            shares[name] = mass / max(mass.sum(), np.finfo(np.float64).tiny)
+        knots = _knots_of(calibrator)
+        inside = knots[(knots > edges[0]) & (knots < edges[-1])]
+        # With the knots among them, its bends are drawn where they are.
+        at = np.unique(np.r_[np.linspace(edges[0], edges[-1], _NUM_POINTS), inside])
+        return cls(at, _curve(calibrator, at), knots, _curve(calibrator, knots), edges, shares)
+
+    def figsize(self) -> tuple[float, float]:
+        """Width and height of a new figure, in inches."""
+        return (5.2, 5.0)
+
+    def draw(self, ax: Any) -> None:
+        """Draws on the given Matplotlib axes."""
+        ends = self.logits[[0, -1]]
+        ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, label="identity")
+        ax.plot(self.logits, self.values, color=style_of(1).color, linewidth=1.6, label="η(l)")
+        if self.knots.size:
+            ax.plot(
+                self.knots,
+                self.knot_values,
+                color=style_of(1).color,
+                marker="o",
+                markersize=4.0,
+                linestyle="none",
+                label="knots",
+            )
+        seen = (self.knots >= ends[0]) & (self.knots <= ends[1])
+        heights = np.r_[ends, self.values, self.knot_values[seen]]
+        heights = heights[np.isfinite(heights)]
+        margin = 0.03 * np.ptp(ends)
+        # The histogram has the lowest quarter for itself.
+        height = np.ptp(heights)
+        ax.set(
+            xlim=(ends[0] - margin, ends[1] + margin),
+            ylim=(heights.min() - 0.4 * height, heights.max() + 0.05 * height),
+            xlabel="logit",
+            ylabel="calibrated logit",
+            title="Calibration map",
+        )
+        below = ax.inset_axes([0.0, 0.0, 1.0, 0.25], sharex=ax)
+        below.set_axis_off()
+        for index, (name, share) in enumerate(self.shares.items()):
+            color = style_of(index).color
+            below.stairs(share, self.bin_edges, fill=True, color=color, alpha=0.5, label=name)
+            below.stairs(share, self.bin_edges, color=color)
+        below.set_ylim(0.0, None)
+        handles = [*ax.get_legend_handles_labels()[0], *below.get_legend_handles_labels()[0]]
+        ax.legend(handles=handles, loc="upper left", frameon=False)
+
+
+def _knots_of(calibrator: Calibrator) -> NDArray[np.float64]:
+    get_knots = getattr(calibrator, "get_knots", None)
+    return np.asarray(get_knots() if get_knots else [], np.float64)
+
+
+def _curve(calibrator: Calibrator, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    return ops.convert_to_numpy(calibrator(logits)).astype(np.float64)
