@@ -17,5 +17,6 @@ def distributions() -> Any:
         warnings.simplefilter("ignore", DeprecationWarning)
         import tensorflow_probability as tfp
 
-        # The first use of an attribute is what imports it.
+        # It is imported by the first look into it, which must be in here.
+        dir(tfp.distributions)
         return tfp.distributions
