@@ -9,7 +9,7 @@ comparisons under XLA; JAX's is a search in a loop, hence the comparisons are wr
 XLA takes sums of more than 32 terms apart, so no more knots are counted together; past 256 knots
 it is the search everywhere. Each row then reads one column of a table: knot, value, slope, end. The
 gradient is written out, because autodiff adds up every table read by itself. Two columns are summed
-by segment in 128 interleaved parts: float32 stays accurate over many rows, the order of the sum is
+by segment in 512 interleaved parts: float32 stays accurate over many rows, the order of the sum is
 fixed, and no addition waits for the one before.
 """
 
@@ -21,7 +21,8 @@ from keras import ops
 
 _COUNTED_TOGETHER = 32
 _MOST_COUNTED_KNOTS = 256
-_NUM_LANES = 128
+_FEW_ROWS = 1 << 18
+_NUM_LANES_OF_FEW_ROWS, _NUM_LANES = 64, 512
 
 
 def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = "linear") -> Any:
@@ -96,12 +97,14 @@ def _line(logits: Any, knots: Any) -> Any:
 
 
 def _sums_by_line(first: Any, second: Any, line: Any, num_lines: int) -> tuple[Any, Any]:
-    """Sums of two columns over the rows of each line, in `_NUM_LANES` interleaved parts."""
-    lane = ops.arange(ops.shape(line)[0], dtype="int32") % _NUM_LANES
+    """Sums of two columns over the rows of each line, in interleaved parts that are then added."""
+    few = line.shape[0] is not None and line.shape[0] < _FEW_ROWS
+    num_lanes = _NUM_LANES_OF_FEW_ROWS if few else _NUM_LANES
+    lane = ops.arange(ops.shape(line)[0], dtype="int32") % num_lanes
     # Three times as fast under XLA as stacking them side by side.
     rows = ops.transpose(ops.stack([first, second], axis=0))
-    sums = ops.segment_sum(rows, line + lane * num_lines, num_segments=_NUM_LANES * num_lines)
-    sums = ops.sum(ops.reshape(sums, (_NUM_LANES, num_lines, 2)), axis=0)
+    sums = ops.segment_sum(rows, line + lane * num_lines, num_segments=num_lanes * num_lines)
+    sums = ops.sum(ops.reshape(sums, (num_lanes, num_lines, 2)), axis=0)
     return sums[:, 0], sums[:, 1]
 
 
