@@ -7,16 +7,17 @@ of them, without a branch, costs a vector unit no more than reading the logit; o
 search is best. TensorFlow's `searchsorted` is the search where operations run one by one and the
 comparisons under XLA; JAX's is a search in a loop, hence the comparisons are written out for it.
 XLA takes sums of more than 32 terms apart, so no more knots are counted together; past 256 knots
-it is the search everywhere. Each row then reads one column of a table: knot, value, slope, end. The
-gradient is written out, because autodiff adds up every table read by itself. Two columns are summed
-by segment in 512 interleaved parts: float32 stays accurate over many rows, the order of the sum is
-fixed, and no addition waits for the one before.
+it is the search everywhere. Each row then reads one column of a table, knot, value, slope and room,
+and the next value. The gradient is written out: autodiff would add up every table read by itself.
+Two columns are summed by segment in 512 interleaved parts: float32 stays accurate over many rows,
+the order of the sum is fixed, and no addition waits for the one before.
 """
 
 import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 _COUNTED_TOGETHER = 32
@@ -59,17 +60,19 @@ def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = 
     of_segments = slopes(knots, values)
     of_lines = ops.concatenate([of_segments, of_segments[-1:]])
     # Rounding may carry the end of a rising segment just past where the next one starts.
-    ends = ops.where(of_segments >= 0, values[1:], math.inf)
-    ends = ops.concatenate([ends, ops.full((1,), math.inf, ends.dtype)])
+    is_open = ops.logical_or(of_lines < 0, np.arange(knots.shape[0]) == knots.shape[0] - 1)
+    room = ops.where(is_open, ops.cast(math.inf, of_lines.dtype), ops.zeros_like(of_lines))
     # TensorFlow stacks Keras variables along the last axis only.
-    table = ops.transpose(ops.stack([knots, values, of_lines, ends], axis=1))
+    table = ops.transpose(ops.stack([knots, values, of_lines, room], axis=1))
     return ops.reshape(ops.custom_gradient(_lines)(rows, table), ops.shape(logits))
 
 
 def _lines(logits: Any, table: Any) -> tuple[Any, Any]:
-    """`min(b_k + (l - a_k) s_k, end_k)`, k the last knot left of the logit; and its gradient."""
+    """`min(b_k + (l - a_k) s_k, b_{k+1} + room_k)`, k the last knot left of l; its gradient."""
     line = _line(logits, table[0])
-    knot, value, slope, end = ops.unstack(ops.take(table, line, axis=1), 4, axis=0)
+    knot, value, slope, room = ops.unstack(ops.take(table, line, axis=1), 4, axis=0)
+    # From the table too: XLA may round what it computes twice in two ways.
+    next_value = ops.take(table[1], ops.minimum(line + 1, table.shape[1] - 1))
 
     def gradient(*upstream: Any, **by_keyword: Any) -> tuple[Any, Any]:
         (by_curve,) = upstream or by_keyword.values()
@@ -79,7 +82,7 @@ def _lines(logits: Any, table: Any) -> tuple[Any, Any]:
         by_table = [-table[2] * by_value, by_value, by_slope, ops.zeros_like(by_value)]
         return by_curve * slope, ops.stack(by_table, axis=0)
 
-    return ops.minimum(value + (logits - knot) * slope, end), gradient
+    return ops.minimum(value + (logits - knot) * slope, next_value + room), gradient
 
 
 def _line(logits: Any, knots: Any) -> Any:
