@@ -97,6 +97,67 @@ def test_piecewise_linear_and_its_gradients_equal_the_reference(
     np.testing.assert_allclose(by_values / scale, expected / scale, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("num_knots", [2, 33, 100, 300])
+def test_piecewise_linear_of_any_number_of_knots(run, num_knots):
+    generator = np.random.default_rng(num_knots)
+    knots = (np.cumsum(generator.uniform(0.01, 0.3, num_knots)) - 2).astype(np.float32)
+    values = np.cumsum(generator.uniform(0, 0.3, num_knots)).astype(np.float32)
+    logits = np.r_[generator.uniform(knots[0] - 1, knots[-1] + 1, 500), knots].astype(np.float32)
+    upstream = generator.normal(size=len(logits)).astype(np.float32)
+
+    def curve_and_gradients(logits, knots, values, upstream):
+        by_all = gradients(
+            lambda *given: kernels.piecewise_linear(*given) * upstream, logits, knots, values
+        )
+        return kernels.piecewise_linear(logits, knots, values), *by_all
+
+    received = run(curve_and_gradients, logits, knots, values, upstream, num_of_any_size=1)
+    curve, scale, slope, matrix = reference_curve(logits, knots, values, "linear")
+    np.testing.assert_allclose(received[0] / scale, curve / scale, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(received[0][-num_knots:], values)  # at the knots, exactly
+    np.testing.assert_allclose(received[1], slope * upstream, rtol=1e-5, atol=1e-8)
+    # Moving a knot along its line is moving its value against the slope.
+    for by_parameter, rows in zip(received[2:], (-slope * upstream, upstream), strict=True):
+        scale = np.abs(rows) @ np.abs(matrix)
+        np.testing.assert_allclose(by_parameter / scale, rows @ matrix / scale, rtol=0, atol=1e-5)
+
+
+def test_gradients_of_many_rows_are_accurate_and_always_the_same(run):
+    generator = np.random.default_rng(0)
+    logits = generator.normal(-1.2, 1.7, 2_000_000).astype(np.float32)
+    upstream = generator.normal(0.2, 1, len(logits)).astype(np.float32)
+    knots = np.quantile(logits, (np.arange(20) + 0.5) / 20).astype(np.float32)
+
+    def by_values(logits, knots, values, upstream):
+        return gradients(
+            lambda values: kernels.piecewise_linear(logits, knots, values) * upstream, values
+        )[0]
+
+    first, again = (run(by_values, logits, knots, knots, upstream) for _ in range(2))
+    segment = np.clip(np.searchsorted(knots, logits, side="right") - 1, 0, 18)
+    share = (logits.astype(float) - knots[segment]) / np.diff(knots.astype(float))[segment]
+    expected = np.bincount(segment, upstream * (1 - share), 20)
+    expected += np.bincount(segment + 1, upstream * share, 20)
+    np.testing.assert_allclose(first, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+    np.testing.assert_array_equal(again, first)
+
+
+@pytest.mark.parametrize("num_knots", [20, 100])
+def test_values_that_do_not_fall_give_a_curve_that_does_not_fall(run, num_knots):
+    generator = np.random.default_rng(num_knots)
+    knots = np.cumsum(generator.exponential(size=num_knots) ** 4 + 1e-6).astype(np.float32)
+    rises = generator.exponential(size=num_knots) ** 4 * (generator.random(num_knots) < 0.7)
+    values = (np.cumsum(rises) - 0.5 * rises.sum()).astype(np.float32)
+    # The last logits before each knot, and the knot.
+    near = [knots]
+    for _ in range(20):
+        near.append(np.nextafter(near[-1], np.float32(-np.inf)))
+    within = generator.uniform(knots[0] - 1, knots[-1] + 1, 2000).astype(np.float32)
+    logits = np.sort(np.concatenate([*near, within]))
+    curve = run(kernels.piecewise_linear, logits, knots, values)
+    assert (np.diff(curve) >= 0).all()
+
+
 finite_logits = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 
 

@@ -1,11 +1,29 @@
 """Piecewise-linear curves on knots: evaluation, slopes, penalties and the hat basis.
 
 Everything here is a plain function on tensors, in `keras.ops`, and compiles under XLA.
+
+What runs where: the segment of a logit is the number of knots at or left of it. Comparing with all
+of them, without a branch, costs a vector unit no more than reading the logit; one by one, a binary
+search is best. TensorFlow's `searchsorted` is the search where operations run one by one and the
+comparisons under XLA; JAX's is a search in a loop, hence the comparisons are written out for it.
+XLA takes sums of more than 32 terms apart, so no more knots are counted together; past 256 knots
+it is the search everywhere. Each row then reads one column of a table, knot, value, slope and room,
+and the next value. The gradient is written out: autodiff would add up every table read by itself.
+Two columns are summed by segment in 512 interleaved parts: float32 stays accurate over many rows,
+the order of the sum is fixed, and no addition waits for the one before.
 """
 
+import math
 from typing import Any
 
+import keras
+import numpy as np
 from keras import ops
+
+_COUNTED_TOGETHER = 32
+_MOST_COUNTED_KNOTS = 256
+_FEW_ROWS = 1 << 18
+_NUM_LANES_OF_FEW_ROWS, _NUM_LANES = 64, 512
 
 
 def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = "linear") -> Any:
@@ -35,28 +53,62 @@ def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = 
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 10 ("linear") and eq. 9 ("constant").
     """
     logits, knots, values = (ops.convert_to_tensor(tensor) for tensor in (logits, knots, values))
+    rows = ops.reshape(logits, (-1,))
     if extrapolation == "constant":
         # The comparison keeps NaN, which a clip may turn into an end of the range.
-        inside = ops.clip(logits, knots[0], knots[-1])
-        logits = ops.where(ops.isnan(logits), logits, inside)
-    segment = _segment(logits, knots)
-    # `take` without an axis flattens first, which is what makes the gradient dense.
-    left, right = ops.take(knots, segment), ops.take(knots, segment + 1)
-    left_value, right_value = ops.take(values, segment), ops.take(values, segment + 1)
-    fraction = (logits - left) / (right - left)
-    curve = left_value + fraction * (right_value - left_value)
-    # Rounding may carry a segment just past its ends, below or above its neighbours.
-    inside = ops.logical_and(fraction >= 0, fraction <= 1)
-    lower, upper = ops.minimum(left_value, right_value), ops.maximum(left_value, right_value)
-    curve = ops.where(ops.logical_and(inside, curve < lower), lower, curve)
-    return ops.where(ops.logical_and(inside, curve > upper), upper, curve)
+        rows = ops.where(ops.isnan(rows), rows, ops.clip(rows, knots[0], knots[-1]))
+    of_segments = slopes(knots, values)
+    of_lines = ops.concatenate([of_segments, of_segments[-1:]])
+    # Rounding may carry the end of a rising segment just past where the next one starts.
+    is_open = ops.logical_or(of_lines < 0, np.arange(knots.shape[0]) == knots.shape[0] - 1)
+    room = ops.where(is_open, ops.cast(math.inf, of_lines.dtype), ops.zeros_like(of_lines))
+    # TensorFlow stacks Keras variables along the last axis only.
+    table = ops.transpose(ops.stack([knots, values, of_lines, room], axis=1))
+    return ops.reshape(ops.custom_gradient(_lines)(rows, table), ops.shape(logits))
 
 
-def _segment(logits: Any, knots: Any) -> Any:
-    """Index k of the segment `[a_k, a_{k+1})` of each logit; the end segments are open."""
-    right_of = ops.searchsorted(knots, ops.reshape(logits, (-1,)), side="right")
-    segment = ops.clip(right_of - 1, 0, knots.shape[0] - 2)
-    return ops.reshape(segment, ops.shape(logits))
+def _lines(logits: Any, table: Any) -> tuple[Any, Any]:
+    """`min(b_k + (l - a_k) s_k, b_{k+1} + room_k)`, k the last knot left of l; its gradient."""
+    line = _line(logits, table[0])
+    knot, value, slope, room = ops.unstack(ops.take(table, line, axis=1), 4, axis=0)
+    # From the table too: XLA may round what it computes twice in two ways.
+    next_value = ops.take(table[1], ops.minimum(line + 1, table.shape[1] - 1))
+
+    def gradient(*upstream: Any, **by_keyword: Any) -> tuple[Any, Any]:
+        (by_curve,) = upstream or by_keyword.values()
+        # Read anew: XLA then fuses each of the two into what it is used for.
+        offset, slope = logits - ops.take(table[0], line), ops.take(table[2], line)
+        by_value, by_slope = _sums_by_line(by_curve, by_curve * offset, line, table.shape[1])
+        by_table = [-table[2] * by_value, by_value, by_slope, ops.zeros_like(by_value)]
+        return by_curve * slope, ops.stack(by_table, axis=0)
+
+    return ops.minimum(value + (logits - knot) * slope, next_value + room), gradient
+
+
+def _line(logits: Any, knots: Any) -> Any:
+    """How many knots after the first are at or left of each logit, int32."""
+    if knots.shape[0] > _MOST_COUNTED_KNOTS:
+        return ops.searchsorted(knots[1:], logits, side="right")
+    line = ops.zeros_like(logits, dtype="int32")
+    for start in range(1, knots.shape[0], _COUNTED_TOGETHER):
+        some = knots[start : start + _COUNTED_TOGETHER]
+        if keras.backend.backend() == "tensorflow":
+            line = line + ops.searchsorted(some, logits, side="right")
+        else:
+            line = line + ops.sum(ops.cast(logits[:, None] >= some, "int32"), axis=1)
+    return line
+
+
+def _sums_by_line(first: Any, second: Any, line: Any, num_lines: int) -> tuple[Any, Any]:
+    """Sums of two columns over the rows of each line, in interleaved parts that are then added."""
+    few = line.shape[0] is not None and line.shape[0] < _FEW_ROWS
+    num_lanes = _NUM_LANES_OF_FEW_ROWS if few else _NUM_LANES
+    lane = ops.arange(ops.shape(line)[0], dtype="int32") % num_lanes
+    # Three times as fast under XLA as stacking them side by side.
+    rows = ops.transpose(ops.stack([first, second], axis=0))
+    sums = ops.segment_sum(rows, line + lane * num_lines, num_segments=num_lanes * num_lines)
+    sums = ops.sum(ops.reshape(sums, (num_lanes, num_lines, 2)), axis=0)
+    return sums[:, 0], sums[:, 1]
 
 
 def slopes(knots: Any, values: Any) -> Any:
