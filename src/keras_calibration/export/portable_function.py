@@ -62,6 +62,8 @@ def _without_upper_bound(graph: Any) -> Any:
     rewritten = tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library)
     for node in graph.node:
         if node.op != "UpperBound":
+            # Converters would look for the gradient of a curve, which nobody needs here.
+            node.attr.pop("_gradient_op_type", None)
             rewritten.node.append(node)
             continue
         knots, values = node.input
