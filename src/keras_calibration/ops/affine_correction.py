@@ -5,7 +5,6 @@ labels enter through two sums whatever a and c are, so that Platt scaling and te
 need no more than the summary of logits that the bias alone needs.
 """
 
-import math
 from typing import Any
 
 import keras
@@ -13,7 +12,6 @@ from keras import ops
 
 from keras_calibration.ops.folds import fitting_sums, scored_sums
 from keras_calibration.ops.logit_moments import (
-    BIN_WIDTH,
     bias_root,
     centres_and_moments,
     label_sums,
@@ -25,8 +23,8 @@ from keras_calibration.ops.logit_moments import (
 
 CORRECTIONS = ("bias", "temperature", "platt")
 
-# Softplus of `a (m + o)` is its Taylor series in o for `|a o| < π`; beyond, moments tell nothing.
-_LARGEST_SCALE = 2 * math.pi / BIN_WIDTH
+# Beyond it the loss may be off by more than 1e-3 nats a row, at worst.
+_LARGEST_SCALE = (1e-3 / 1.4e-9) ** (1 / 6)
 _LARGEST_NUM_STEPS = 60
 _TOLERANCE = 1e-9
 _ROUNDING = {"float32": 1e-5, "float64": 1e-13}
@@ -45,8 +43,8 @@ def fit_correction(summary: Any, correction: str) -> tuple[Any, Any]:
 
     Returns:
         Scales a (g,) and biases c (g,); NaN where no finite ones exist or can be told: no rows, one
-        class only, labels that a threshold on the logit separates, or a scale beyond 8π = 25, which
-        the bins are too wide for.
+        class only, labels that a threshold on the logit separates, or a scale beyond 9.4, for which
+        the bins are too wide (1e-3 nats a row at worst).
 
     Example:
         >>> import numpy as np
