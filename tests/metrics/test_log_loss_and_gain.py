@@ -143,7 +143,7 @@ def test_configuration_merging_and_reset(metric):
 
 def test_in_compile_under_xla(tmp_path):
     keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
     metrics = [
         LogLoss(from_logits=True),
         CalibratedLogLoss(correction="platt", from_logits=True),

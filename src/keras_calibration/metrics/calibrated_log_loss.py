@@ -50,7 +50,9 @@ class CalibratedLogLoss(CrossFittedMetric):
         num_folds: Number of folds, at least 1.
         bias_fraction: Share of the rows that the bias is fitted on, in (0, 1); None for folds.
         correction: What is corrected: `"bias"`, σ(l + c); `"temperature"`, σ(a l); or `"platt"`,
-            σ(a l + c), for pipelines whose slope moves with the seed.
+            σ(a l + c), for pipelines whose slope moves with the seed. A scale a
+            beyond 9.4 is NaN: logits so close together (of an untrained model, say) are too close
+            for the bins.
         from_logits: Whether predictions are logits. A probability rounded to 1 has lost its logit:
             prefer logits where the model gives them.
         seed: Seed of the hash that shares out the rows.
