@@ -52,3 +52,52 @@ def test_it_is_the_mean_and_serializes():
 def test_anything_but_two_heads_is_refused(wrong):
     with pytest.raises(ValueError, match="must be two Keras layers or more"):
         BlendedHead(wrong)
+
+
+def clicks(num_rows=600):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=num_rows).astype("float32")
+    features = {
+        "site": rng.integers(0, 4, num_rows).astype("int32"),
+        "price": rng.normal(size=num_rows).astype("float32"),
+    }
+    chance = 1 / (1 + np.exp(-0.7 * logits - features["site"] + 1.5))
+    return logits, features, rng.random(num_rows) < chance
+
+
+def test_fit_is_the_fit_of_each_head():
+    logits, features, labels = clicks()
+    weights = np.linspace(0.5, 2, len(logits))
+    head = BlendedHead(heads())
+    summary = head.fit(logits, features, labels, weights, seed=3, max_epochs=2)
+    alone = heads()
+    alone[0].fit(logits, features, labels, weights)
+    alone[1].fit(logits, features, labels, weights, seed=3, max_epochs=2)
+    for fitted, expected in zip(head.heads, alone, strict=True):
+        for one, other in zip(fitted.get_weights(), expected.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+    outputs = keras.ops.convert_to_numpy(head(logits, features))[:, 0].astype("float64")
+    losses = np.logaddexp(0, outputs) - labels * outputs
+    np.testing.assert_allclose(summary.log_loss_after, np.average(losses, weights=weights))
+    assert summary.num_rows == len(logits)
+    assert summary.log_loss_after < summary.log_loss_before
+
+
+def test_a_fit_that_fails_leaves_the_heads_as_they_were():
+    logits, features, labels = clicks()
+    head = BlendedHead(heads())
+    head.fit(logits, features, labels, max_epochs=1)
+    before = [np.array(weight) for weight in head.get_weights()]
+    with pytest.raises(ValueError, match="fold"):
+        # Found out by the second head, after the first has been fitted.
+        head.fit(logits + 1, features, labels, folds=np.zeros(len(logits) - 1, int))
+    with pytest.raises(ValueError, match="without"):
+        head.fit(logits, {"site": features["site"]}, labels)
+    for weight, expected in zip(head.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
+def test_heads_without_a_fit_cannot_be_fitted():
+    head = BlendedHead([FieldBias({"site": 3}), keras.layers.Identity()])
+    with pytest.raises(ValueError, match=r"Identity.*without one"):
+        head.fit(*clicks())

@@ -25,14 +25,13 @@ from keras_calibration.calibration.cross_fitted_scores import (
     simplest_within_error,
 )
 from keras_calibration.layers.bias_correction import BiasCorrection
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
 from keras_calibration.models.development_set import read_development_set
 from keras_calibration.ops.data_checks import Rows, check_rows
 from keras_calibration.ops.logistic_fit import row_log_losses
 from keras_calibration.ops.row_folds import fold_of_rows
-
-_SCORED_TOGETHER = 1 << 16
 
 
 def calibrate(
@@ -254,10 +253,7 @@ def _cross_fitted(
         head.fit(
             rows.logits[fitted_on], _some(features, fitted_on), rows.labels[fitted_on], weights
         )
-        for start in range(0, len(scored), _SCORED_TOGETHER):
-            part = scored[start : start + _SCORED_TOGETHER]
-            outputs = head(rows.logits[part], _some(features, part))
-            calibrated[part] = ops.convert_to_numpy(outputs).reshape(-1)
+        calibrated[scored] = head_logits(head, rows.logits[scored], _some(features, scored))
     return None, calibrated
 
 

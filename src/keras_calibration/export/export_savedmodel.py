@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_calibration.export.head_file import write_head
+from keras_calibration.export.model_checks import check_model, outputs_on
 from keras_calibration.export.model_rows import (
     given_rows,
     head_inputs,
     random_rows,
-    restructured,
     signature_input,
 )
 from keras_calibration.export.provenance import (
@@ -116,6 +115,7 @@ def export_savedmodel(
 
     Example:
         >>> import tempfile
+        >>> import keras
         >>> from keras_calibration.layers import ILPS
         >>> inputs = {"price": keras.Input((1,), name="price")}
         >>> base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
@@ -128,7 +128,8 @@ def export_savedmodel(
         ('1', ['head.keras', 'provenance.json', 'tf_serving_warmup_requests'])
     """
     path = Path(path)
-    _check_model(model)
+    check_model(model)
+    _check_names(model)
     check_way(verify)
     check_version_folder(path, version)
     sizes = (
@@ -173,18 +174,7 @@ def export_savedmodel(
         return move_into_place(savedmodel, path, version)
 
 
-def _check_model(model: Any) -> None:
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "A SavedModel is written by the TensorFlow backend. Received: "
-            f"{keras.backend.backend()!r}. Save to .keras, set KERAS_BACKEND=tensorflow, load and "
-            "export."
-        )
-    if not isinstance(model, CalibratedModel):
-        raise ValueError(
-            f"Expected a CalibratedModel. Received: {type(model).__name__}. Other Keras models "
-            "export with model.export(path)."
-        )
+def _check_names(model: CalibratedModel) -> None:
     if "logit" in head_inputs(model):
         raise ValueError(
             "The signature `calibrate` takes the base model's logit as `logit`. Received: a head "
@@ -196,19 +186,7 @@ def _expected_rows(
     model: CalibratedModel, rows: Mapping[str, Any], is_random: bool
 ) -> dict[str, tuple[_Columns, _Columns]]:
     """Signature → inputs and what the Keras model gives for them, by their names in it."""
-    import tensorflow as tf
-
-    serving = keras.Model(model.input, [model.base.output, model.output])
-    try:
-        # As in the process that checks: a GPU multiplies matrices less exactly.
-        with tf.device("CPU:0"):
-            logit, probability = serving(restructured(model, rows), training=False)
-    except tf.errors.InvalidArgumentError as error:
-        kind = "random rows" if is_random else "sample"
-        raise ValueError(
-            f"The model cannot take the {kind} that the SavedModel is compared on: "
-            f"{str(error).splitlines()[0]} Pass `sample`, some input rows that it can take."
-        ) from error
+    logit, probability = outputs_on(model, rows, is_random)
     raw = {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
     inputs = {signature_input(name): values for name, values in rows.items()}
     of_head = {signature_input(name): rows[name] for name in head_inputs(model)}

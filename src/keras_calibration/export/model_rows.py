@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calibration.layers.field_ids import field_readers
 from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
 
 NUM_SAMPLE_ROWS = 64
@@ -139,6 +140,10 @@ def random_rows(model: CalibratedModel) -> dict[str, Any]:
 
 
 def _known_strings(model: CalibratedModel, name: str) -> list[str]:
-    reader = getattr(model.head, "field_network", None) or model.head
-    lookup: Any = getattr(reader, "fields", {}).get(name)
-    return lookup.get_vocabulary()[:20] if hasattr(lookup, "get_vocabulary") else []
+    lookups = [reader.fields.get(name) for reader in field_readers(model.head)]
+    return [
+        word
+        for lookup in lookups
+        if hasattr(lookup, "get_vocabulary")
+        for word in lookup.get_vocabulary()[:20]
+    ]

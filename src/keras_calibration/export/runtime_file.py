@@ -1,8 +1,6 @@
 """What the exports to other runtimes share: checks, and a file that is tried before it is there."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration.export.model_checks import check_model, outputs_on
 from keras_calibration.export.model_rows import (
     given_rows,
     head_inputs,
@@ -20,6 +19,8 @@ from keras_calibration.export.model_rows import (
     signature_input,
 )
 from keras_calibration.export.portable_function import portable_function
+from keras_calibration.export.version_folder import temporary_folder
+from keras_calibration.layers.field_ids import field_readers
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 # How far another runtime's probabilities may be: float32 sums in another order.
@@ -56,27 +57,16 @@ def export_file(
             at `path` then.
     """
     path = Path(path)
+    check_model(model)
     _check(model, path, runtime)
-    import tensorflow as tf
-
     rows = random_rows(model) if sample is None else given_rows(model, sample)
-    try:
-        model(restructured(model, rows), training=False)
-    except (tf.errors.OpError, ValueError) as error:
-        raise ValueError(
-            "The model cannot take the rows that the file is compared on: "
-            f"{_first_line(error)}. Pass `sample`, some input rows that it can take."
-        ) from error
+    outputs_on(model, rows, is_random=sample is None)
     content = _told(runtime, lambda: convert(*portable_function(model)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
+    with temporary_folder(path.parent) as temporary:
         file = temporary / path.name
         file.write_bytes(content)
         _compare(model, rows, runtime, lambda inputs: _told(runtime, lambda: run(file, inputs)))
         os.rename(file, path)
-    finally:
-        shutil.rmtree(temporary)
     return path
 
 
@@ -99,15 +89,7 @@ def _first_line(error: BaseException) -> str:
     return next(lines, repr(error))[:300]
 
 
-def _check(model: Any, path: Path, runtime: str) -> None:
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            f"A model is converted for {runtime} by the TensorFlow backend. Received: "
-            f"{keras.backend.backend()!r}. Save to .keras, set KERAS_BACKEND=tensorflow, load and "
-            "export."
-        )
-    if not isinstance(model, CalibratedModel):
-        raise ValueError(f"Expected a CalibratedModel. Received: {type(model).__name__}.")
+def _check(model: CalibratedModel, path: Path, runtime: str) -> None:
     strings = sorted(n for n, spec in input_specs(model).items() if spec.dtype.name == "string")
     if strings:
         raise ValueError(
@@ -135,9 +117,9 @@ def _lookup_layers(model: CalibratedModel) -> list[str]:
         keras.layers.Hashing,
         keras.layers.TextVectorization,
     )
-    network = getattr(model.head, "field_network", None) or model.head
-    fields = getattr(network, "fields", {})
-    layers = [*model.base.base_model._flatten_layers(), *dict(fields).values()]
+    layers = list(model.base.base_model._flatten_layers())
+    for reader in field_readers(model.head):
+        layers += reader.fields.values()
     return sorted({layer.name for layer in layers if isinstance(layer, kinds)})
 
 

@@ -4,8 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
-from keras_calibration.layers.calibrator import calibration_dtype
+from keras_calibration.layers.calibrator import calibration_dtype, check_labels_given
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.network_training import weights_of
+from keras_calibration.layers.neural_calibration import NeuralCalibration
+from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.ops.logistic_fit import row_log_losses
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -92,6 +99,60 @@ class BlendedHead(keras.layers.Layer):
         for head in self.heads:
             if hasattr(head, "adapt"):
                 head.adapt(logits, features, labels, sample_weight)
+
+    def fit(
+        self,
+        logits: Any,
+        features: Mapping[str, Any],
+        labels: Any,
+        sample_weight: Any = None,
+        **network_arguments: Any,
+    ) -> FitSummary:
+        """Fits each head to the rows by its own `fit`; replaces an earlier fit.
+
+        Args:
+            logits: Uncalibrated logits (n,) or (n, 1), finite.
+            features: A mapping of feature names to arrays with n rows.
+            labels: Labels in [0, 1] (n,) or (n, 1), of both classes.
+            sample_weight: Weights of the rows, not negative; ones by default.
+            **network_arguments: What else `NeuralCalibration.fit` takes (`seed`, `folds`), for
+                the heads of that kind.
+
+        Returns:
+            The log loss before and after, and the steps of all heads together.
+
+        Raises:
+            ValueError: If a head has no `fit`, or as the heads' own. The layer is then as it was.
+        """
+        without = [type(head).__name__ for head in self.heads if not hasattr(head, "fit")]
+        if without:
+            raise ValueError(
+                f"BlendedHead.fit needs heads that have a `fit`. Received: {without}, without one. "
+                "Train the blend in a CalibratedModel."
+            )
+        check_labels_given(labels, type(self).__name__)
+        rows = check_rows(logits, labels, sample_weight, both_classes=True)
+        names = features if self.feature_names is None else self.feature_names
+        columns = {name: np.asarray(features[name]) for name in names if name in features}
+        self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})  # builds
+        before = [weights_of(head) for head in self.heads]
+        fits = []
+        try:
+            for head in self.heads:
+                own = network_arguments if isinstance(head, NeuralCalibration) else {}
+                fits.append(head.fit(rows.logits, columns, rows.labels, rows.weights, **own))
+        except ValueError:
+            for head, weights in zip(self.heads, before, strict=True):
+                head.set_weights(weights)
+            raise
+        losses = row_log_losses(rows.labels, head_logits(self, rows.logits, columns))
+        return FitSummary(
+            num_rows=fits[0].num_rows,
+            log_loss_before=fits[0].log_loss_before,
+            log_loss_after=float(np.average(losses, weights=rows.weights)),
+            num_iterations=sum(fit.num_iterations for fit in fits),
+            converged=all(fit.converged for fit in fits),
+        )
 
     def finalize(self) -> None:
         """Brings the weights into their final form once training has ended."""

@@ -14,14 +14,12 @@ from keras_calibration.layers.calibrator import (
     check_labels_given,
 )
 from keras_calibration.layers.cross_fitting import cross_fit, enough_for
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.network_training import copy_of
 from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.ops.data_checks import check_rows
 from keras_calibration.ops.logistic_fit import row_log_losses
 from keras_calibration.ops.row_folds import fold_of_rows
-
-# Rows scored at once.
-_SCORED_TOGETHER = 1 << 16
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -223,12 +221,7 @@ class NeuralCalibration(keras.layers.Layer):
                 member.set_weights(result.weights[number])
             else:
                 _set_to_zero(member, columns)
-        calibrated = [
-            ops.convert_to_numpy(self(rows.logits[part], {k: v[part] for k, v in columns.items()}))
-            for part in _parts(len(rows.logits))
-        ]
-        eta = np.concatenate(calibrated)[:, 0].astype("float64")
-        losses = row_log_losses(rows.labels, eta)
+        losses = row_log_losses(rows.labels, head_logits(self, rows.logits, columns))
         return NeuralFitSummary(
             num_rows=curve.num_rows,
             log_loss_before=curve.log_loss_before,
@@ -283,10 +276,6 @@ def _feature_names(network: Any) -> tuple[str, ...] | None:
 
 def _first_rows(columns: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
     return {name: column[:number] for name, column in columns.items()}
-
-
-def _parts(num_rows: int) -> list[slice]:
-    return [slice(s, s + _SCORED_TOGETHER) for s in range(0, num_rows, _SCORED_TOGETHER)]
 
 
 def _set_to_zero(network: Any, columns: Mapping[str, np.ndarray]) -> None:

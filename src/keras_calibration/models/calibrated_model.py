@@ -7,8 +7,7 @@ import keras
 import numpy as np
 
 from keras_calibration.layers.calibrator import Calibrator
-from keras_calibration.layers.field_bias import FieldBias
-from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.field_ids import field_readers
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.base_logits import BaseLogits, symbolic_input
 from keras_calibration.models.development_set import DevelopmentSet, read_development_set
@@ -228,11 +227,9 @@ class CalibratedModel(FieldMetricsModel):
         """The ids (n,) of a field of the input, as the head counts them where it has the field."""
         is_cached = isinstance(x, Mapping) and set(x) == {_LOGIT, _FEATURES}
         features = x[_FEATURES] if is_cached else inputs_by_name(x, self.input)
-        for head in getattr(self.head, "heads", [self.head]):
-            reader = getattr(head, "field_network", head)
-            if isinstance(reader, FieldNetwork | FieldBias):
-                if field in {*reader.fields} & {*features}:
-                    return reader.field_ids(features, field)
+        for reader in field_readers(self.head):
+            if field in {*reader.fields} & {*features}:
+                return reader.field_ids(features, field)
         return super().field_ids(features, field)
 
     def get_config(self) -> dict[str, Any]:

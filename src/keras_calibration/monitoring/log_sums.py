@@ -16,7 +16,7 @@ _NUM_SUMS = 7
 class LogSums:
     """Sums over the rows of each period: of the logits' moments, and of the values of each field.
 
-    14 kB a period, and 56 bytes for each value of a field in each period that has it: memory does
+    8 kB a period, and 56 bytes for each value of a field in each period that has it: memory does
     not grow with the rows.
 
     Args:
@@ -90,7 +90,7 @@ class LogSums:
         return self._sums[period, None][1]
 
     def moments(self, period: int) -> np.ndarray:
-        """What `ops.logit_moments` gives for the period (256, 7)."""
+        """What `ops.logit_moments` gives for the period (NUM_BINS, NUM_COLUMNS)."""
         return self._moments[period]
 
     def of_field(self, field: str, period: int | None = None) -> np.ndarray:

@@ -128,12 +128,9 @@ def import_mlflow(
             f"{list(parameters)}; expected a run with metrics and a parameter 'seed'; pass the "
             "folder of one run, and seed= where it was not logged."
         )
-    epochs = sorted({step for steps in values.values() for step in steps})
-    metrics = {name: [steps.get(epoch) for epoch in epochs] for name, steps in values.items()}
     run_seed = seed if seed is not None else int(parameters["seed"])
-    return ledger.append(
-        {**_record(pipeline, run_seed, epochs, metrics), "configuration": parameters}
-    )
+    record = _record_of_steps(pipeline, run_seed, values)
+    return ledger.append({**record, "configuration": parameters})
 
 
 def import_tensorboard(
@@ -195,9 +192,7 @@ def import_tensorboard(
             f"{sorted(map(str, folders))}; expected the log_dir of one run, with event files that "
             "hold scalars; import runs one by one."
         )
-    epochs = sorted({step for steps in values.values() for step in steps})
-    metrics = {name: [steps.get(epoch) for epoch in epochs] for name, steps in values.items()}
-    return ledger.append(_record(pipeline, seed, epochs, metrics))
+    return ledger.append(_record_of_steps(pipeline, seed, values))
 
 
 def _read_scalars(path: Path) -> Iterator[tuple[str, int, float]]:
@@ -217,6 +212,15 @@ def _read_scalars(path: Path) -> Iterator[tuple[str, int, float]]:
                 array = tf.make_ndarray(value.tensor)
                 if array.ndim == 0 and array.dtype.kind in "fiu":
                     yield value.tag, event.step, float(array)
+
+
+def _record_of_steps(
+    pipeline: str, seed: int, values: Mapping[str, Mapping[int, float]]
+) -> dict[str, Any]:
+    """A record whose epochs are the steps at which any metric was logged."""
+    epochs = sorted({step for steps in values.values() for step in steps})
+    metrics = {name: [steps.get(epoch) for epoch in epochs] for name, steps in values.items()}
+    return _record(pipeline, seed, epochs, metrics)
 
 
 def _record(
