@@ -24,8 +24,8 @@ def residual_sums(labels: Any, predictions: Any, weights: Any, group: Any, num_g
 
     Args:
         labels: Labels y (n,), real.
-        predictions: Predictions p (n,), of the same dtype. One that is not finite makes all
-            groups NaN, a label that is not its group.
+        predictions: Predictions p (n,), of the same dtype. A row that is not finite makes its
+            group NaN.
         weights: Weights w (n,), of the same dtype, not negative.
         group: The group of each row (n,), int32 in [0, num_groups).
         num_groups: Number of groups.
@@ -40,15 +40,18 @@ def residual_sums(labels: Any, predictions: Any, weights: Any, group: Any, num_g
     """
     residual = labels - predictions
     residual = ops.where(ops.isfinite(residual), residual, float("nan"))
-    # About the batch's mean, so that the errors of adding up rows are those of the spread.
-    centre = ops.divide_no_nan(
-        ops.sum(predictions), ops.cast(ops.shape(predictions)[0], predictions.dtype)
-    )
-    offset = predictions - centre
-    products = (1, residual, residual * residual, offset, offset * residual, offset * offset)
-    rows = ops.stack([weights * product for product in products], axis=1)
     group = ops.convert_to_tensor(group, "int32")
-    sums = ops.segment_sum(rows, group, num_segments=num_groups)
+
+    def sums_of(*products: Any) -> Any:
+        rows = ops.stack([weights * product for product in products], axis=1)
+        return ops.segment_sum(rows, group, num_segments=num_groups)
+
+    # About the batch's mean, so that the errors of adding up rows are those of the spread. Each
+    # group has its own: rows of another group, far away, would take its last digits.
+    weight_and_first = sums_of(ops.ones_like(predictions), predictions)
+    centre = ops.divide_no_nan(weight_and_first[:, 1], weight_and_first[:, 0])
+    offset = predictions - ops.take(centre, group)
+    sums = sums_of(1, residual, residual * residual, offset, offset * residual, offset * offset)
     weight, first, second, shift, mixed, square = (sums[:, column] for column in range(6))
     prediction = shift + centre * weight
     columns = [weight, first, second, prediction, mixed + centre * first]
