@@ -192,10 +192,11 @@ def test_compiled_by_xla_any_batch_size_gives_the_same(num_rows, tmp_path, compi
     np.testing.assert_allclose(again["probability"].numpy(), expected, rtol=0, atol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def compiled_pair(tmp_path_factory):
+@pytest.fixture(scope="module", params=[True, False], ids=["filled up", "as they come"])
+def compiled_pair(request, tmp_path_factory):
     model = small_model()
-    path = export(model, tmp_path_factory.mktemp("xla") / "1", jit_compile=True)
+    folder = tmp_path_factory.mktemp("xla") / "1"
+    path = export(model, folder, jit_compile=True, fill_up=request.param)
     assert provenance_of(path)["xla"] == {"base": "on", "head": "on"}
     functions = saved_model_of(path).graph_def.library.function
     assert sum("_XlaMustCompile" in function.attr for function in functions) >= 3
@@ -222,7 +223,9 @@ def test_serving_default_is_held_against_calibrate(tmp_path, monkeypatch):
 
     def write_without_head(model, *arguments):
         with monkeypatch.context() as patch:
-            patch.setattr(signatures, "_compiled", lambda function: _uncalibrated(function))
+            patch.setattr(
+                signatures, "_compiled", lambda function, fill_up: _uncalibrated(function)
+            )
             return write(model, *arguments)
 
     def _uncalibrated(function):
@@ -286,8 +289,9 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
 def test_the_provenance_has_the_report_of_calibrate(tmp_path):
     rng = np.random.default_rng(0)
     rows = {name: rng.normal(size=(400, 1)).astype("float32") for name in ("x", "z")}
-    labels = rng.random(400) < 0.3
-    model = kc.calibrate(small_model().base_model, rows, labels, method="platt", verbose=0)
+    base = small_model().base_model
+    labels = rng.random(400) < base.predict(rows, verbose=0)[:, 0]
+    model = kc.calibrate(base, rows, labels, method="platt", verbose=0)
     fit = provenance_of(export(model, tmp_path / "1"))["fit"]
     assert fit["num_rows"] == 400
     assert fit["report"] == json.loads(json.dumps(model.report.to_dict()))

@@ -82,6 +82,14 @@ HEADS = {
         kc.layers.FieldNetwork({"site": site_lookup()}, numeric=["x"], seed=0),
         num_members=2,
     ),
+    "blend": lambda: kc.layers.BlendedHead(
+        [
+            kc.layers.FieldBias({"site": site_lookup()}, kc.layers.ILPS()),
+            kc.layers.NeuralCalibration(
+                kc.layers.PlattScaling(), kc.layers.FieldNetwork({"class": 4}, ["x"], seed=0)
+            ),
+        ]
+    ),
 }
 
 
@@ -95,7 +103,7 @@ def test_only_the_head_is_another(kind, tmp_path):
     logits = signature(**arguments)["logit"].numpy()
     names = getattr(model.head, "feature_names", ())
     # NeuralCalibration draws from no global state, hence a second fit is the same.
-    fit_arguments = {"max_epochs": 8, "folds": 2} if kind == "neural" else {}
+    fit_arguments = {"max_epochs": 8, "folds": 2} if kind in ("neural", "blend") else {}
     given = {name: features[name] for name in names}
     second = refresh(tmp_path / "ctr", logits, labels, given, **fit_arguments)
     assert second == tmp_path / "ctr" / "2"

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_calibration.export.model_rows import head_inputs, input_specs, restructured
+from keras_calibration.export.served_head import served_head
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 # The collection under which the SavedModel lists the head's weights, for a refresh to find them.
@@ -24,7 +25,11 @@ _Function = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def write_signatures(
-    model: CalibratedModel, path: Path, rows: Mapping[str, Any], jit_compile: bool = False
+    model: CalibratedModel,
+    path: Path,
+    rows: Mapping[str, Any],
+    jit_compile: bool = False,
+    fill_up: bool = True,
 ) -> dict[str, str]:
     """Writes a SavedModel with the signatures `serving_default`, `raw` and `calibrate`.
 
@@ -33,6 +38,7 @@ def write_signatures(
         path: The folder to write, which does not exist.
         rows: Input rows by name, to try the compiler on.
         jit_compile: Whether to compile by XLA what can be.
+        fill_up: Whether to fill compiled batches up to one of `COMPILED_SIZES`.
 
     Returns:
         "base" and "head" → "on", or why it is not compiled.
@@ -40,7 +46,7 @@ def write_signatures(
     import tensorflow as tf
 
     inputs = input_specs(model)
-    head, names = model.head, head_inputs(model)
+    head, names = served_head(model.head), head_inputs(model)
     base_model = keras.Model(model.input, model.base.output)
 
     def raw(features: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,19 +70,21 @@ def write_signatures(
     if jit_compile:
         logits = model.base(restructured(model, rows))
         of_head = {"logit": logits, **{name: rows[name] for name in names}}
-        endpoints[RAW], xla["base"] = _compiled_if_possible(raw, rows)
-        endpoints[CALIBRATE], xla["head"] = _compiled_if_possible(calibrate, of_head)
+        endpoints[RAW], xla["base"] = _compiled_if_possible(raw, rows, fill_up)
+        endpoints[CALIBRATE], xla["head"] = _compiled_if_possible(calibrate, of_head, fill_up)
         if set(xla.values()) == {"on"}:
-            endpoints[SERVING] = _compiled(both)
+            endpoints[SERVING] = _compiled(both, fill_up)
         else:
             parts = endpoints[RAW], endpoints[CALIBRATE]
             endpoints[SERVING] = lambda features: composed(*parts, features)
 
     logit = tf.TensorSpec((None, 1), model.base.compute_dtype, name="logit")
     calibrate_inputs = {"logit": logit, **{name: inputs[name] for name in names}}
+    head(model.base(restructured(model, rows)), {name: rows[name] for name in names})  # builds
     archive = keras.export.ExportArchive()
-    # What holds the lookup tables; one model for both, or their weights would be saved twice.
-    archive.track(keras.Model(model.input, [model.base.output, model.output]))
+    # They hold the lookup tables.
+    archive.track(base_model)
+    archive.track(head)
     archive.add_variable_collection(HEAD_WEIGHTS, head.weights)
     specs = {SERVING: inputs, RAW: inputs, CALIBRATE: calibrate_inputs}
     for name, endpoint in endpoints.items():
@@ -87,14 +95,16 @@ def write_signatures(
     return xla
 
 
-def _compiled_if_possible(function: _Function, rows: Mapping[str, Any]) -> tuple[_Function, str]:
+def _compiled_if_possible(
+    function: _Function, rows: Mapping[str, Any], fill_up: bool
+) -> tuple[_Function, str]:
     """A function of rows under XLA and "on", or as it is and why."""
     import tensorflow as tf
 
     strings = sorted(name for name, values in rows.items() if values.dtype == tf.string)
     if strings:
         return function, f"off: XLA has no strings, and these features are: {strings}"
-    compiled = _compiled(function)
+    compiled = _compiled(function, fill_up)
     try:
         tf.function(compiled, autograph=False)(rows)
     except (tf.errors.OpError, ValueError, TypeError) as error:
@@ -102,18 +112,25 @@ def _compiled_if_possible(function: _Function, rows: Mapping[str, Any]) -> tuple
     return compiled, "on"
 
 
-def _compiled(function: _Function) -> _Function:
-    """The function under XLA, on few different numbers of rows."""
+def _compiled(function: _Function, fill_up: bool) -> _Function:
+    """The function under XLA; filled up, it sees few different numbers of rows."""
     import tensorflow as tf
 
     inner = tf.function(function, jit_compile=True, autograph=False)
+    if not fill_up:
+        return inner
 
-    def compiled(features: Mapping[str, Any]) -> dict[str, Any]:
+    def compiled(features: Mapping[str, Any]) -> Any:
         num_rows = tf.shape(next(iter(features.values())))[0]
-        # Filled up by copies of the last row: nobody knows whether a row of zeros is valid.
-        places = tf.minimum(tf.range(_filled_up(num_rows)), num_rows - 1)
-        filled = {name: tf.gather(values, places) for name, values in features.items()}
-        return {name: values[:num_rows] for name, values in inner(filled).items()}
+
+        def filled_up() -> dict[str, Any]:
+            # By copies of the last row: nobody knows whether a row of zeros is valid.
+            places = tf.minimum(tf.range(_filled_up(num_rows)), num_rows - 1)
+            filled = {name: tf.gather(values, places) for name, values in features.items()}
+            return {name: values[:num_rows] for name, values in inner(filled).items()}
+
+        is_power_of_2 = tf.equal(tf.bitwise.bitwise_and(num_rows, num_rows - 1), 0)
+        return tf.cond(is_power_of_2, lambda: inner(features), filled_up)
 
     return compiled
 

@@ -19,6 +19,7 @@ from keras_calibration.layers.field_ids import (
     deserialize_fields,
     ids_of_field,
     serialize_fields,
+    table_rows,
     vocabulary_size,
 )
 from keras_calibration.layers.fit_summary import FitSummary
@@ -223,11 +224,9 @@ class FieldBias(keras.layers.Layer):
                 f"{type(self).__name__} reads the features {list(self.fields)}. Received: "
                 f"{sorted(features)}, without {missing}. Pass every one of them."
             )
-        columns = []
-        for name, start in zip(self.fields, self._starts(), strict=True):
+        for name in self.fields:
             check_column(features[name], type(self).__name__, f"feature {name!r}")
-            columns.append(self.field_ids(features, name) + start)
-        return ops.stack(columns, axis=1)
+        return table_rows(features, self.fields, self._num_values)
 
     def _check_arguments(self) -> None:
         check_fields(self.fields)

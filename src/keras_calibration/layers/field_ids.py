@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_calibration.ops.field_sums import known_ids
@@ -73,6 +74,45 @@ def ids_of_field(values: Any, vocabulary: Any, num_values: int) -> Any:
     """
     ids = values if isinstance(vocabulary, int) else vocabulary(values)
     return known_ids(ops.reshape(ids, (-1,)), num_values)
+
+
+def table_rows(
+    features: Mapping[str, Any], fields: Mapping[str, Any], num_values: Mapping[str, int]
+) -> Any:
+    """Where the values of each row stand in one table of all fields, "other" at the end of each.
+
+    Fields of one dtype are looked at together: at a batch of one row it is operations that cost.
+
+    Args:
+        features: Field name → values (batch,) or (batch, 1).
+        fields: Field name → number of ids or lookup layer.
+        num_values: Field name → number of ids, as `vocabulary_size` tells.
+
+    Returns:
+        An int32 tensor (batch, fields), the fields in their own order.
+
+    Example:
+        >>> fields = {"site": 3, "device": 2}
+        >>> features = {"site": ops.array([2, 7]), "device": ops.array([0, 1])}
+        >>> print(table_rows(features, fields, fields).numpy())
+        [[2 4]
+         [3 5]]
+    """
+    starts = np.cumsum([0, *(num_values[name] + 1 for name in fields)])[:-1].astype("int32")
+    by_dtype: dict[str, list[tuple[int, str, Any]]] = {}
+    for place, (name, vocabulary) in enumerate(fields.items()):
+        ids = features[name] if isinstance(vocabulary, int) else vocabulary(features[name])
+        ids = ops.reshape(ids, (-1,))
+        by_dtype.setdefault(str(ids.dtype), []).append((place, name, ids))
+    columns, order = [], []
+    for group in by_dtype.values():
+        places, names, ids = map(list, zip(*group, strict=True))
+        sizes = np.array([num_values[name] for name in names], "int32")
+        columns.append(known_ids(ops.stack(ids, axis=1), sizes) + starts[places])
+        order += places
+    if len(columns) == 1:
+        return columns[0]
+    return ops.take(ops.concatenate(columns, axis=1), np.argsort(order), axis=1)
 
 
 def field_readers(head: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from keras_calibration.layers.field_ids import (
     deserialize_fields,
     ids_of_field,
     serialize_fields,
+    table_rows,
     vocabulary_size,
 )
 from keras_calibration.ops.knots import numeric_knots
@@ -117,6 +118,11 @@ class FieldNetwork(keras.layers.Layer):
         return (*self.fields, *self.numeric)
 
     @property
+    def dense_layers(self) -> list[Any]:
+        """The hidden layers and the one that gives g."""
+        return [*self._hidden, self._output]
+
+    @property
     def is_adapted(self) -> bool:
         """Whether `adapt` has seen development data."""
         return self.built and float(self._num_rows) > 0
@@ -137,7 +143,7 @@ class FieldNetwork(keras.layers.Layer):
         self._num_values = {field: self.num_values(field) for field in self.fields}
         if self.fields:
             num_rows = sum(num_values + 1 for num_values in self._num_values.values())
-            self._embeddings = self.add_weight(
+            self.embeddings = self.add_weight(
                 name="embeddings",
                 shape=(num_rows, self.embedding_dim),
                 initializer=self._embedding_initializer,
@@ -160,7 +166,7 @@ class FieldNetwork(keras.layers.Layer):
         )
         width = len(self.fields) * self.embedding_dim
         width += len(self.numeric) * (self.num_numeric_knots + self.num_coarse_knots + 1)
-        for layer in (*self._hidden, self._output):
+        for layer in self.dense_layers:
             layer.build((None, width))
             width = layer.units
         self.built = True
@@ -169,7 +175,7 @@ class FieldNetwork(keras.layers.Layer):
         """g(x), logits (batch, 1); `training` leaves out hidden units."""
         self._check_features(features, "reads the features")
         encoded = [self._embed(features)] if self.fields else []
-        encoded += [self._encode(features[name], row) for row, name in enumerate(self.numeric)]
+        encoded += [self.encode(features[name], row) for row, name in enumerate(self.numeric)]
         hidden = ops.concatenate(encoded, axis=1)
         for layer in self._hidden:
             hidden = layer(hidden)
@@ -177,6 +183,11 @@ class FieldNetwork(keras.layers.Layer):
                 hidden = keras.random.dropout(hidden, self.dropout, seed=self._dropout_seeds)
         self._add_regularization()
         return self._output(hidden)
+
+    def knots_of(self, row: int) -> np.ndarray:
+        """The knots of the numeric column of a number, the fine ones and then the coarse."""
+        knots = [self._knots, *([self._coarse_knots] if self.num_coarse_knots else [])]
+        return np.concatenate([ops.convert_to_numpy(each)[row] for each in knots])
 
     def adapt(self, features: Mapping[str, Any]) -> None:
         """Places the knots of the numeric columns and notes the number of rows.
@@ -234,17 +245,14 @@ class FieldNetwork(keras.layers.Layer):
 
     def _embed(self, features: Mapping[str, Any]) -> Any:
         """The embeddings of all fields, from one table, side by side (batch, fields · dim)."""
-        columns, offset = [], 0
-        for field in self.fields:
-            columns.append(self.field_ids(features, field) + offset)
-            offset += self.num_values(field) + 1
-        rows = ops.stack(columns, axis=1)
+        rows = table_rows(features, self.fields, self._num_values)
         # Reading the table through a reshape makes its gradient dense.
-        table = ops.reshape(self._embeddings, self._embeddings.shape)
+        table = ops.reshape(self.embeddings, self.embeddings.shape)
         embedded = ops.take(table, rows, axis=0)
         return ops.reshape(embedded, (-1, len(self.fields) * self.embedding_dim))
 
-    def _encode(self, values: Any, row: int) -> Any:
+    def encode(self, values: Any, row: int) -> Any:
+        """What the first layer sees of the numeric column of a number (n, encoded)."""
         values = ops.cast(ops.reshape(values, (-1,)), self.compute_dtype)
         missing = ops.cast(ops.isnan(values), self.compute_dtype)
         hats = hat_basis(values, ops.convert_to_tensor(self._knots)[row])
@@ -258,7 +266,7 @@ class FieldNetwork(keras.layers.Layer):
     def _add_regularization(self) -> None:
         if self.regularization:
             weights = [layer.kernel for layer in self._hidden]
-            weights += [self._embeddings] if self.fields else []
+            weights += [self.embeddings] if self.fields else []
             squares = sum((ops.sum(ops.square(weight)) for weight in weights), 0.0)
             prior = 0.5 * self.regularization * squares
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))

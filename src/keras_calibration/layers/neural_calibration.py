@@ -89,6 +89,11 @@ class NeuralCalibration(keras.layers.Layer):
         return () if self.field_network is None else _feature_names(self.field_network)
 
     @property
+    def members(self) -> list[Any]:
+        """The networks whose mean g is; none where g is left out."""
+        return [] if self.field_network is None else [self.field_network, *self._other_members]
+
+    @property
     def is_adapted(self) -> bool:
         """Whether nothing is left for `adapt` to do."""
         return all(part.is_adapted for part in self._parts_with("is_adapted"))
@@ -97,7 +102,7 @@ class NeuralCalibration(keras.layers.Layer):
         """Builds both parts."""
         if not self.calibrator.built:
             self.calibrator.build((None, 1))
-        for member in self._members:
+        for member in self.members:
             if not member.built:
                 member.build(features_shape)
         self.built = True
@@ -109,7 +114,7 @@ class NeuralCalibration(keras.layers.Layer):
         if self.field_network is None:
             return calibrated
         corrections = []
-        for member in self._members:
+        for member in self.members:
             correction = member(features)
             check_column(correction, type(self).__name__, "corrections")
             corrections.append(ops.cast(ops.reshape(correction, (-1, 1)), calibrated.dtype))
@@ -131,7 +136,7 @@ class NeuralCalibration(keras.layers.Layer):
         """
         if isinstance(self.calibrator, Calibrator):
             self.calibrator.adapt(logits, labels, sample_weight)
-        for member in self._members:
+        for member in self.members:
             if hasattr(member, "is_adapted"):
                 member.adapt(features)
 
@@ -193,7 +198,7 @@ class NeuralCalibration(keras.layers.Layer):
         if self.num_members > 1 and isinstance(folds, int):
             folds = self.num_members
         result = None
-        fold = fold_of_rows(folds, rows, seed) if self._members else None
+        fold = fold_of_rows(folds, rows, seed) if self.members else None
         if fold is not None and self.num_members not in (1, num_folds := int(fold.max()) + 1):
             raise ValueError(
                 "Each member learns from the rows outside of one fold. Received: "
@@ -215,7 +220,7 @@ class NeuralCalibration(keras.layers.Layer):
                 verbose=verbose,
             )
         curve = self.calibrator.fit(rows.logits, rows.labels, rows.weights)
-        for number, member in enumerate(self._members):
+        for number, member in enumerate(self.members):
             member(_first_rows(columns, 1))  # builds
             if result is not None and result.weights:
                 member.set_weights(result.weights[number])
@@ -259,12 +264,8 @@ class NeuralCalibration(keras.layers.Layer):
         }
         return cls(**{**config, **parts})
 
-    @property
-    def _members(self) -> list[Any]:
-        return [] if self.field_network is None else [self.field_network, *self._other_members]
-
     def _parts_with(self, attribute: str) -> list[Any]:
-        return [part for part in (self.calibrator, *self._members) if hasattr(part, attribute)]
+        return [part for part in (self.calibrator, *self.members) if hasattr(part, attribute)]
 
 
 def _feature_names(network: Any) -> tuple[str, ...] | None:

@@ -39,12 +39,12 @@ def field_sums(labels: Any, predictions: Any, weights: Any, ids: Any, num_values
     return ops.segment_sum(rows, known_ids(ids, num_values), num_segments=num_values + 1)
 
 
-def known_ids(ids: Any, num_values: int) -> Any:
+def known_ids(ids: Any, num_values: Any) -> Any:
     """Ids as int32, with `num_values` ("other") in place of every id outside [0, num_values).
 
     Args:
         ids: Whole numbers of any integer or float dtype and any shape.
-        num_values: Number of known values.
+        num_values: Number of known values; or an int32 array of these, one for each column.
 
     Returns:
         An int32 tensor of the same shape.

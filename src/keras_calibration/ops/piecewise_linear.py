@@ -57,17 +57,40 @@ def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = 
     if extrapolation == "constant":
         # The comparison keeps NaN, which a clip may turn into an end of the range.
         rows = ops.where(ops.isnan(rows), rows, ops.clip(rows, knots[0], knots[-1]))
+    table = lines(knots, values)
+    return ops.reshape(ops.custom_gradient(_on_lines)(rows, table), ops.shape(logits))
+
+
+def lines(knots: Any, values: Any) -> Any:
+    """The line to the right of each knot: knot, value, slope and room (4, K).
+
+    The room is how far a line may go above the value at the next knot: not at all where it rises,
+    for rounding may carry its end just past where the next one starts; else infinitely far.
+
+    Args:
+        knots: Increasing knots a (K,).
+        values: Values b (K,).
+
+    Returns:
+        A tensor (4, K); the last line goes on with the slope of the last segment.
+
+    Example:
+        >>> print(ops.convert_to_numpy(lines(ops.array([0.0, 1.0]), ops.array([0.0, 2.0]))))
+        [[ 0.  1.]
+         [ 0.  2.]
+         [ 2.  2.]
+         [ 0. inf]]
+    """
+    knots, values = ops.convert_to_tensor(knots), ops.convert_to_tensor(values)
     of_segments = slopes(knots, values)
     of_lines = ops.concatenate([of_segments, of_segments[-1:]])
-    # Rounding may carry the end of a rising segment just past where the next one starts.
     is_open = ops.logical_or(of_lines < 0, np.arange(knots.shape[0]) == knots.shape[0] - 1)
     room = ops.where(is_open, ops.cast(math.inf, of_lines.dtype), ops.zeros_like(of_lines))
     # TensorFlow stacks Keras variables along the last axis only.
-    table = ops.transpose(ops.stack([knots, values, of_lines, room], axis=1))
-    return ops.reshape(ops.custom_gradient(_lines)(rows, table), ops.shape(logits))
+    return ops.transpose(ops.stack([knots, values, of_lines, room], axis=1))
 
 
-def _lines(logits: Any, table: Any) -> tuple[Any, Any]:
+def _on_lines(logits: Any, table: Any) -> tuple[Any, Any]:
     """`min(b_k + (l - a_k) s_k, b_{k+1} + room_k)`, k the last knot left of l; its gradient."""
     line = _line(logits, table[0])
     knot, value, slope, room = ops.unstack(ops.take(table, line, axis=1), 4, axis=0)

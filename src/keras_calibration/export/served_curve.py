@@ -1,0 +1,58 @@
+"""ServedCurve: an ILPS curve as it is served, its lines worked out beforehand."""
+
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.ilps import ILPS
+from keras_calibration.ops.piecewise_linear import lines
+
+
+class ServedCurve(Calibrator):
+    """The curve of an `ILPS` layer, from a table: knot, value, slope and ceiling of each line.
+
+    `η(l) = min(b_k + (l - a_k) s_k, c_k)`, k the last knot left of l. It is the same arithmetic as
+    that of `ops.piecewise_linear` on the same numbers, hence the same curve to the last bit, and
+    as little falling; but neither slopes nor softplus are computed for every request.
+
+    Args:
+        curve: The layer, fitted or trained.
+
+    Example:
+        >>> curve = ServedCurve(ILPS(num_knots=3, knots="sigmoid"))
+        >>> print(curve(np.array([[-2.0], [0.5]], "float32")).numpy().tolist())
+        [[-2.0], [0.5]]
+    """
+
+    def __init__(self, curve: ILPS) -> None:
+        super().__init__(dtype=curve.dtype_policy)
+        self.is_constant_outside = curve.extrapolation == "constant"
+        knots, values = curve.get_knots(), curve.get_values()
+        knot, value, slope, room = map(ops.convert_to_numpy, lines(knots, values))
+        ceiling = np.append(value[1:], value[-1]) + room
+        table = np.stack([knot, value, slope, ceiling], axis=1)
+        self._table = self.add_weight(name="lines", shape=table.shape, trainable=False)
+        # All but the first, which no line begins at.
+        self._ends = self.add_weight(name="ends", shape=(1, len(knot) - 1), trainable=False)
+        self._table.assign(table)
+        self._ends.assign(knot[None, 1:])
+        self.built = True
+
+    def calibrate(self, logits: Any) -> Any:
+        """η(l)."""
+        import tensorflow as tf
+
+        rows = ops.reshape(logits, (1, -1))
+        if self.is_constant_outside:
+            lowest, highest = self._table[0, 0], self._ends[0, -1]
+            rows = ops.where(ops.isnan(rows), rows, ops.clip(rows, lowest, highest))
+        # `searchsorted` is this, behind ten operations for the shapes.
+        line = tf.raw_ops.UpperBound(
+            sorted_inputs=ops.convert_to_tensor(self._ends), values=rows, out_type=tf.int32
+        )
+        of_line = ops.take(ops.convert_to_tensor(self._table), line, axis=0)
+        knot, value, slope, ceiling = ops.unstack(of_line, 4, axis=-1)
+        curve = ops.minimum(value + (rows - knot) * slope, ceiling)
+        return ops.reshape(curve, ops.shape(logits))

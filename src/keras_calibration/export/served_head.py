@@ -1,0 +1,63 @@
+"""The head as it is served: the same function, with what no request changes worked out once."""
+
+from typing import Any
+
+from keras_calibration.export.served_curve import ServedCurve
+from keras_calibration.export.served_network import ServedNetwork
+from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.layers.field_bias import FieldBias
+from keras_calibration.layers.field_ilps import FieldILPS
+from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.ilps import ILPS
+from keras_calibration.layers.neural_calibration import NeuralCalibration
+
+
+def served_head(head: Any) -> Any:
+    """A head that gives what `head` gives, in fewer operations; it cannot be trained.
+
+    At a batch of one row, operations cost and not arithmetic. Curves become tables of lines and
+    the first layers of field networks tables of rows (`ServedCurve`, `ServedNetwork`); a layer for
+    which there is nothing to gain stays the layer that it is. The number and shapes of the weights
+    depend on the head's arguments alone, so that a head that was fitted again fits in.
+
+    Args:
+        head: A fitted head, called as `head(logits, features)`.
+
+    Returns:
+        A layer that is called likewise.
+
+    Example:
+        >>> import numpy as np
+        >>> head = served_head(NeuralCalibration(ILPS()))
+        >>> head(np.array([[0.5]], "float32"), {}).numpy().tolist()
+        [[0.5]]
+    """
+    if type(head) is BlendedHead:
+        return BlendedHead([served_head(part) for part in head.heads], dtype=head.dtype_policy)
+    if type(head) is NeuralCalibration:
+        return _served_neural(head)
+    if type(head) in (FieldBias, FieldILPS) and type(head.calibrator) is ILPS:
+        return _with_served_curve(head)
+    return head
+
+
+def _served_neural(head: NeuralCalibration) -> Any:
+    # A subclass may compute anything, here and elsewhere.
+    curve = head.calibrator
+    curve = ServedCurve(curve) if type(curve) is ILPS else curve
+    network: Any = head.field_network
+    if head.members and all(type(member) is FieldNetwork for member in head.members):
+        network = ServedNetwork(head.members)
+    elif len(head.members) > 1:
+        return head
+    return NeuralCalibration(curve, network, dtype=head.dtype_policy)
+
+
+def _with_served_curve(head: Any) -> Any:
+    served = type(head).from_config({**head.get_config(), "calibrator": None})
+    served.calibrator = ServedCurve(head.calibrator)
+    served.build()
+    weights: dict[str, Any] = {}
+    head.save_own_variables(weights)
+    served.load_own_variables(weights)
+    return served

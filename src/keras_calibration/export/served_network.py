@@ -1,0 +1,153 @@
+"""ServedNetwork: field networks as they are served, their first layer worked out beforehand."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.layers.field_ids import table_rows
+from keras_calibration.layers.field_network import FieldNetwork
+
+
+class ServedNetwork(keras.layers.Layer):
+    """The mean of field networks of one form, with tables in place of their first layers.
+
+    The first dense layer is linear in what goes into it, and each of its terms depends on a single
+    column. So there is a table for each: for a field, `T[id] = E[id] W` takes the place of the
+    embedding and of its part of the matrix; for a numeric column, the sum over the hats and ramps
+    is linear between the knots of both, and its value and rise are kept for each segment. All
+    fields are then one look-up, and all numeric columns of all members another.
+
+    Args:
+        members: Built networks that were made with the same arguments.
+
+    Example:
+        >>> network = FieldNetwork({"site": 3}, ("price",))
+        >>> features = {"site": np.array([0, 7]), "price": np.array([0.5, np.nan])}
+        >>> print(network(features).shape, ServedNetwork([network])(features).shape)
+        (2, 1) (2, 1)
+    """
+
+    def __init__(self, members: Sequence[FieldNetwork]) -> None:
+        first = members[0]
+        super().__init__(dtype=first.dtype_policy)
+        self.fields, self.numeric = dict(first.fields), first.numeric
+        self._num_values = {name: first.num_values(name) for name in self.fields}
+        self._num_members = len(members)
+        layers = [member.dense_layers for member in members]
+        self._first_activation = layers[0][0].activation
+        self._num_layers = len(layers[0]) - 1
+        # One list, not one for each member: Keras does not look for layers in lists of lists.
+        self._later = [layer for of_member in layers for layer in of_member[1:]]
+        self._bias = self._constant("bias", np.stack([of[0].bias for of in layers])[:, None])
+        if self.fields:
+            tables = [_field_tables(member) for member in members]
+            self._field_table = self._constant("field_table", np.concatenate(tables, axis=1))
+        if self.numeric:
+            columns = [_numeric_tables(m, n) for m in members for n in range(len(self.numeric))]
+            knots, rows = map(np.stack, zip(*columns, strict=True))
+            self._ends = self._constant("numeric_ends", knots[:, 1:])
+            # Outside the outermost knots nothing changes.
+            self._bounds = self._constant("bounds", knots.T[[0, -1]][..., None])
+            self._numeric_table = self._constant("numeric_table", np.concatenate(rows))
+        self.built = True
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The features that the network reads."""
+        return (*self.fields, *self.numeric)
+
+    def call(self, features: Mapping[str, Any]) -> Any:
+        """g(x), logits (batch, 1)."""
+        hidden = ops.convert_to_tensor(self._bias)
+        if self.fields:
+            hidden = hidden + self._of_fields(features)
+        if self.numeric:
+            hidden = hidden + self._of_numeric(features)
+        outputs = []
+        for number in range(self._num_members):
+            output = self._first_activation(hidden[number])
+            start = number * self._num_layers
+            for layer in self._later[start : start + self._num_layers]:
+                output = layer(output)
+            outputs.append(output)
+        return outputs[0] if len(outputs) == 1 else sum(outputs[1:], outputs[0]) / len(outputs)
+
+    def _of_fields(self, features: Mapping[str, Any]) -> Any:
+        """What the fields add to the first layer of each member (members, batch, units)."""
+        rows = table_rows(features, self.fields, self._num_values)
+        of_all = ops.sum(ops.take(ops.convert_to_tensor(self._field_table), rows, axis=0), axis=1)
+        if self._num_members == 1:
+            return of_all[None]
+        of_members = ops.reshape(of_all, (-1, self._num_members, self._bias.shape[-1]))
+        return ops.transpose(of_members, (1, 0, 2))
+
+    def _of_numeric(self, features: Mapping[str, Any]) -> Any:
+        """What the numeric columns add, of the same shape."""
+        import tensorflow as tf
+
+        columns = [
+            ops.cast(ops.reshape(features[name], (-1,)), self.compute_dtype)
+            for name in self.numeric
+        ]
+        lowest, highest = ops.unstack(ops.convert_to_tensor(self._bounds), 2, axis=0)
+        values = ops.stack(columns * self._num_members, axis=0)
+        num_tables, num_lines = self._ends.shape[0], self._ends.shape[1] + 1
+        line = tf.raw_ops.UpperBound(
+            sorted_inputs=ops.convert_to_tensor(self._ends), values=values, out_type=tf.int32
+        )
+        # The last row of each table is that of the missing value.
+        missing = ops.isnan(values)
+        line = ops.where(missing, num_lines, line)
+        start = np.arange(num_tables, dtype="int32")[:, None] * (num_lines + 1)
+        rows = ops.take(ops.convert_to_tensor(self._numeric_table), line + start, axis=0)
+        knot, gap, value, rise = ops.split(rows, (1, 2, 2 + self._bias.shape[-1]), axis=-1)
+        inside = ops.where(missing, 0.0, ops.clip(values, lowest, highest))
+        added = value + (inside[..., None] - knot) / gap * rise
+        of_members = (self._num_members, len(self.numeric), -1, self._bias.shape[-1])
+        return ops.sum(ops.reshape(added, of_members), axis=1)
+
+    def _constant(self, name: str, value: np.ndarray) -> Any:
+        weight = self.add_weight(name=name, shape=value.shape, trainable=False)
+        weight.assign(value.astype(self.variable_dtype))
+        return weight
+
+
+def _field_tables(network: FieldNetwork) -> np.ndarray:
+    """`E[id] W` of the ids of all fields, float64."""
+    embeddings = ops.convert_to_numpy(network.embeddings).astype("float64")
+    kernel = ops.convert_to_numpy(network.dense_layers[0].kernel).astype("float64")
+    dim = network.embedding_dim
+    lengths = [network.num_values(name) + 1 for name in network.fields]
+    ends = np.cumsum(lengths)
+    return np.concatenate(
+        [
+            embeddings[end - length : end] @ kernel[number * dim : (number + 1) * dim]
+            for number, (end, length) in enumerate(zip(ends, lengths, strict=True))
+        ]
+    )
+
+
+def _numeric_tables(network: FieldNetwork, column: int) -> tuple[np.ndarray, np.ndarray]:
+    """The knots of a numeric column, and the rows of its table.
+
+    A row is a line, the last one a missing value: knot, gap to the next one, value at the
+    knot (units,), rise to the next (units,).
+    """
+    knots = network.knots_of(column)
+    distinct = np.unique(knots)
+    # To one length whatever the knots are: a refresh keeps the shapes.
+    knots = np.append(distinct, np.full(len(knots) - len(distinct), distinct[-1]))
+    kernel = ops.convert_to_numpy(network.dense_layers[0].kernel).astype("float64")
+    start = len(network.fields) * network.embedding_dim
+    width = (len(kernel) - start) // len(network.numeric)
+    kernel = kernel[start + column * width : start + (column + 1) * width]
+    encoded = network.encode(np.append(knots, np.nan).astype(network.dtype), column)
+    values = ops.convert_to_numpy(encoded).astype("float64") @ kernel
+    rises = np.append(np.diff(values[:-1], axis=0), np.zeros((2, values.shape[1])), axis=0)
+    gaps = np.append(np.diff(knots), [0.0, 0.0])
+    gaps[gaps == 0] = 1.0
+    lines = np.column_stack([np.append(knots, 0.0), gaps, values, rises])
+    return knots, lines
