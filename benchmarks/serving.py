@@ -4,8 +4,9 @@ The quickstart's model and its base model alone, each exported as a SavedModel, 
 program of the tests through TensorFlow's C API, as a C++ server loads them, and run in turn: in
 every round one after the other, so that the machine's load falls on all alike. The table has
 medians over the rounds, for each batch size; a ratio is the median of the rounds' ratios to the
-base model as it is. "XLA" is the same under XLA: `export_savedmodel(…, jit_compile=True)`, and the
-base model in a `tf.function(jit_compile=True)`. On a busy machine take `--cores 1`.
+base model as Keras exports it. "XLA" is the same under XLA: `export_savedmodel(…,
+jit_compile=True)`, and the base model in a `tf.function(jit_compile=True)`, which takes batches as
+they come; so does "as they come", with `fill_up=False`. On a busy machine take `--cores 1`.
 """
 
 import argparse
@@ -28,6 +29,12 @@ import keras_calibration as kc  # noqa: E402
 
 # Runs between two looks at the clock: a few milliseconds.
 NUM_RUNS = {1: 200, 32: 100, 1024: 10}
+# Arguments of `export_savedmodel`.
+KINDS: dict[str, dict[str, bool]] = {
+    "": {},
+    ", XLA": {"jit_compile": True},
+    ", XLA, as they come": {"jit_compile": True, "fill_up": False},
+}
 OUTPUTS = ("probability", "uncalibrated_probability", "logit")
 
 
@@ -47,14 +54,14 @@ def main() -> None:
         if arguments.cores:
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
         features, _ = table.part("test")
-        print(f"\n{'batch':>5}  {'model':<16} {'µs a batch':>11} {'ratio':>6} {'rows/s':>11}")
+        print(f"\n{'batch':>5}  {'model':<28} {'µs a batch':>11} {'ratio':>6} {'rows/s':>11}")
         for size in arguments.batch_sizes:
             rows = {name: column[:size] for name, column in features.items()}
             seconds = time_models(models, rows, folder, arguments.rounds, size)
             ratios = np.median(seconds / seconds[:, :1], axis=0)
             for path, taken, ratio in zip(models, np.median(seconds, axis=0), ratios, strict=True):
                 print(
-                    f"{size:>5}  {path.name:<16} {1e6 * taken:>11.1f} {ratio:>6.3f} "
+                    f"{size:>5}  {path.name:<28} {1e6 * taken:>11.1f} {ratio:>6.3f} "
                     f"{size / taken:>11,.0f}"
                 )
 
@@ -68,15 +75,15 @@ def export_models(table: Any, folder: Path) -> dict[Path, tuple[str, ...]]:
     base = quickstart.train_base_model(table, "Base model")
     model = quickstart.calibrate(table, base, folder / "runs", 0, "Calibration")
     rows, _ = table.part("test")
-    for suffix, jit_compile in (("", False), (", XLA", True)):
-        export_base(base, folder / f"base{suffix}", jit_compile)
-        path = folder / f"calibrated{suffix}"
-        kc.export_savedmodel(model, path, rows, jit_compile=jit_compile)
-    return {
-        folder / f"{name}{suffix}": outputs
-        for suffix in ("", ", XLA")
-        for name, outputs in (("base", OUTPUTS[:1]), ("calibrated", OUTPUTS))
-    }
+    models = {}
+    for suffix, arguments in KINDS.items():
+        jit_compile = "jit_compile" in arguments
+        if arguments.get("fill_up", True):
+            models[folder / f"base{suffix}"] = OUTPUTS[:1]
+            export_base(base, folder / f"base{suffix}", jit_compile)
+        models[folder / f"calibrated{suffix}"] = OUTPUTS
+        kc.export_savedmodel(model, folder / f"calibrated{suffix}", rows, **arguments)
+    return models
 
 
 def export_base(base: keras.Model, path: Path, jit_compile: bool) -> None:

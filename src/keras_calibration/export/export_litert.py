@@ -35,7 +35,8 @@ def export_litert(model: CalibratedModel, path: str | os.PathLike[str], sample: 
         >>> export_litert("model", "ctr.tflite")
         Traceback (most recent call last):
         ...
-        ValueError: Expected a CalibratedModel. Received: str.
+        ValueError: Expected a CalibratedModel. Received: str. Other Keras models export with
+        model.export(path).
     """
     return export_file(model, path, sample, "LiteRT", _convert, _run)
 

@@ -40,7 +40,8 @@ def export_onnx(model: CalibratedModel, path: str | os.PathLike[str], sample: An
         >>> export_onnx("model", "ctr.onnx")
         Traceback (most recent call last):
         ...
-        ValueError: Expected a CalibratedModel. Received: str.
+        ValueError: Expected a CalibratedModel. Received: str. Other Keras models export with
+        model.export(path).
     """
     return export_file(model, path, sample, "onnxruntime", _convert, _run)
 

@@ -52,7 +52,7 @@ class ServedCurve(Calibrator):
         line = tf.raw_ops.UpperBound(
             sorted_inputs=ops.convert_to_tensor(self._ends), values=rows, out_type=tf.int32
         )
-        of_line = ops.take(ops.convert_to_tensor(self._table), line, axis=0)
+        of_line = tf.gather(ops.convert_to_tensor(self._table), line)
         knot, value, slope, ceiling = ops.unstack(of_line, 4, axis=-1)
         curve = ops.minimum(value + (rows - knot) * slope, ceiling)
-        return ops.reshape(curve, ops.shape(logits))
+        return ops.reshape(curve, (-1, 1)[: len(logits.shape)])

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration.layers.calibrator import mean_of
 from keras_calibration.layers.field_ids import table_rows
 from keras_calibration.layers.field_network import FieldNetwork
 
@@ -41,7 +42,7 @@ class ServedNetwork(keras.layers.Layer):
         self._num_layers = len(layers[0]) - 1
         # One list, not one for each member: Keras does not look for layers in lists of lists.
         self._later = [layer for of_member in layers for layer in of_member[1:]]
-        self._bias = self._constant("bias", np.stack([of[0].bias for of in layers])[:, None])
+        self._num_units = layers[0][0].units
         if self.fields:
             tables = [_field_tables(member) for member in members]
             self._field_table = self._constant("field_table", np.concatenate(tables, axis=1))
@@ -61,31 +62,27 @@ class ServedNetwork(keras.layers.Layer):
 
     def call(self, features: Mapping[str, Any]) -> Any:
         """g(x), logits (batch, 1)."""
-        hidden = ops.convert_to_tensor(self._bias)
-        if self.fields:
-            hidden = hidden + self._of_fields(features)
-        if self.numeric:
-            hidden = hidden + self._of_numeric(features)
+        parts = [self._of_fields(features)] if self.fields else []
+        parts += [self._of_numeric(features)] if self.numeric else []
         outputs = []
-        for number in range(self._num_members):
-            output = self._first_activation(hidden[number])
+        for number, of_member in enumerate(zip(*parts, strict=True)):
+            output = self._first_activation(sum(of_member[1:], of_member[0]))
             start = number * self._num_layers
             for layer in self._later[start : start + self._num_layers]:
                 output = layer(output)
             outputs.append(output)
-        return outputs[0] if len(outputs) == 1 else sum(outputs[1:], outputs[0]) / len(outputs)
+        return mean_of(outputs)
 
-    def _of_fields(self, features: Mapping[str, Any]) -> Any:
-        """What the fields add to the first layer of each member (members, batch, units)."""
+    def _of_fields(self, features: Mapping[str, Any]) -> list[Any]:
+        """What the fields add to the first layer of each member (batch, units)."""
+        import tensorflow as tf
+
         rows = table_rows(features, self.fields, self._num_values)
-        of_all = ops.sum(ops.take(ops.convert_to_tensor(self._field_table), rows, axis=0), axis=1)
-        if self._num_members == 1:
-            return of_all[None]
-        of_members = ops.reshape(of_all, (-1, self._num_members, self._bias.shape[-1]))
-        return ops.transpose(of_members, (1, 0, 2))
+        of_all = ops.sum(tf.gather(ops.convert_to_tensor(self._field_table), rows), axis=1)
+        return [of_all] if self._num_members == 1 else ops.split(of_all, self._num_members, axis=1)
 
-    def _of_numeric(self, features: Mapping[str, Any]) -> Any:
-        """What the numeric columns add, of the same shape."""
+    def _of_numeric(self, features: Mapping[str, Any]) -> list[Any]:
+        """What the numeric columns add."""
         import tensorflow as tf
 
         columns = [
@@ -102,12 +99,13 @@ class ServedNetwork(keras.layers.Layer):
         missing = ops.isnan(values)
         line = ops.where(missing, num_lines, line)
         start = np.arange(num_tables, dtype="int32")[:, None] * (num_lines + 1)
-        rows = ops.take(ops.convert_to_tensor(self._numeric_table), line + start, axis=0)
-        knot, gap, value, rise = ops.split(rows, (1, 2, 2 + self._bias.shape[-1]), axis=-1)
+        rows = tf.gather(ops.convert_to_tensor(self._numeric_table), line + start)
+        knot, gap, value, rise = ops.split(rows, (1, 2, 2 + self._num_units), axis=-1)
         inside = ops.where(missing, 0.0, ops.clip(values, lowest, highest))
         added = value + (inside[..., None] - knot) / gap * rise
-        of_members = (self._num_members, len(self.numeric), -1, self._bias.shape[-1])
-        return ops.sum(ops.reshape(added, of_members), axis=1)
+        of_members = (self._num_members, len(self.numeric), -1, self._num_units)
+        of_all = ops.sum(ops.reshape(added, of_members), axis=1)
+        return list(ops.unstack(of_all, self._num_members, axis=0))
 
     def _constant(self, name: str, value: np.ndarray) -> Any:
         weight = self.add_weight(name=name, shape=value.shape, trainable=False)
@@ -115,37 +113,44 @@ class ServedNetwork(keras.layers.Layer):
         return weight
 
 
+def _first_layer(network: FieldNetwork) -> tuple[np.ndarray, np.ndarray]:
+    """Kernel and bias of the first dense layer, float64."""
+    first = network.dense_layers[0]
+    kernel, bias = (ops.convert_to_numpy(weight) for weight in (first.kernel, first.bias))
+    return kernel.astype("float64"), bias.astype("float64")
+
+
 def _field_tables(network: FieldNetwork) -> np.ndarray:
-    """`E[id] W` of the ids of all fields, float64."""
+    """`E[id] W` of the ids of all fields, float64; the first has the bias too."""
     embeddings = ops.convert_to_numpy(network.embeddings).astype("float64")
-    kernel = ops.convert_to_numpy(network.dense_layers[0].kernel).astype("float64")
+    kernel, bias = _first_layer(network)
     dim = network.embedding_dim
-    lengths = [network.num_values(name) + 1 for name in network.fields]
-    ends = np.cumsum(lengths)
-    return np.concatenate(
-        [
-            embeddings[end - length : end] @ kernel[number * dim : (number + 1) * dim]
-            for number, (end, length) in enumerate(zip(ends, lengths, strict=True))
-        ]
-    )
+    tables, end = [], 0
+    for number, name in enumerate(network.fields):
+        start, end = end, end + network.num_values(name) + 1
+        tables.append(embeddings[start:end] @ kernel[number * dim : (number + 1) * dim])
+    tables[0] += bias
+    return np.concatenate(tables)
 
 
 def _numeric_tables(network: FieldNetwork, column: int) -> tuple[np.ndarray, np.ndarray]:
     """The knots of a numeric column, and the rows of its table.
 
-    A row is a line, the last one a missing value: knot, gap to the next one, value at the
-    knot (units,), rise to the next (units,).
+    A row is a line, the last one a missing value: knot, gap to the next one, value at the knot
+    (units,), rise to the next (units,).
     """
     knots = network.knots_of(column)
     distinct = np.unique(knots)
     # To one length whatever the knots are: a refresh keeps the shapes.
     knots = np.append(distinct, np.full(len(knots) - len(distinct), distinct[-1]))
-    kernel = ops.convert_to_numpy(network.dense_layers[0].kernel).astype("float64")
+    kernel, bias = _first_layer(network)
     start = len(network.fields) * network.embedding_dim
     width = (len(kernel) - start) // len(network.numeric)
     kernel = kernel[start + column * width : start + (column + 1) * width]
     encoded = network.encode(np.append(knots, np.nan).astype(network.dtype), column)
     values = ops.convert_to_numpy(encoded).astype("float64") @ kernel
+    if column == 0 and not network.fields:
+        values += bias
     rises = np.append(np.diff(values[:-1], axis=0), np.zeros((2, values.shape[1])), axis=0)
     gaps = np.append(np.diff(knots), [0.0, 0.0])
     gaps[gaps == 0] = 1.0

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration.layers.calibrator import calibration_dtype, check_labels_given
+from keras_calibration.layers.calibrator import calibration_dtype, check_labels_given, mean_of
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.network_training import weights_of
@@ -80,7 +80,7 @@ class BlendedHead(keras.layers.Layer):
 
     def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
         """Calibrated logits (batch, 1)."""
-        return sum(head(logits, features) for head in self.heads) / len(self.heads)
+        return mean_of([head(logits, features) for head in self.heads])
 
     def adapt(
         self, logits: Any, features: Mapping[str, Any], labels: Any, sample_weight: Any = None

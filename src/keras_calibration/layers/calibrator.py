@@ -1,5 +1,6 @@
 """What all calibrators share: logits in, calibrated logits out, in float32 at least."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -69,6 +70,41 @@ def check_labels_given(labels: Any, taker: str) -> None:
         raise ValueError(
             f"{taker} is fitted to labels. Received: labels=None. Pass one label in [0, 1] a row."
         )
+
+
+def as_column(values: Any) -> Any:
+    """A column (batch, 1) of what `check_column` lets pass.
+
+    Args:
+        values: A tensor or array (batch,) or (batch, 1).
+
+    Returns:
+        A tensor (batch, 1).
+
+    Example:
+        >>> as_column(ops.zeros(3)).shape
+        TensorShape([3, 1])
+    """
+    values = ops.convert_to_tensor(values)
+    # At a batch of one row, every operation that is not there counts.
+    return values if len(values.shape) == 2 else ops.expand_dims(values, 1)
+
+
+def mean_of(tensors: Sequence[Any]) -> Any:
+    """The mean of tensors of one shape.
+
+    Args:
+        tensors: One tensor or more.
+
+    Returns:
+        A tensor of that shape; of a single one, itself.
+
+    Example:
+        >>> print(mean_of([ops.array([1.0]), ops.array([2.0])]).numpy())
+        [1.5]
+    """
+    total = sum(tensors[1:], tensors[0])
+    return total / len(tensors) if len(tensors) > 1 else total
 
 
 def scaled_logits(logits: Any, scale: Any) -> Any:

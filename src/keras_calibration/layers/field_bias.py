@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import (
     Calibrator,
+    as_column,
     calibration_dtype,
     check_column,
     check_labels_given,
@@ -111,7 +112,7 @@ class FieldBias(keras.layers.Layer):
     def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
         """Calibrated logits (batch, 1)."""
         check_column(logits, type(self).__name__, "logits")
-        curve = self._curve(ops.cast(ops.reshape(logits, (-1, 1)), self.compute_dtype))
+        curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
         # `take` without an axis flattens first, which makes the gradient dense.
         offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(features))

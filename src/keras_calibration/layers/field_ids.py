@@ -81,7 +81,8 @@ def table_rows(
 ) -> Any:
     """Where the values of each row stand in one table of all fields, "other" at the end of each.
 
-    Fields of one dtype are looked at together: at a batch of one row it is operations that cost.
+    Fields of one dtype and rank are looked at together: at a batch of one row, operations are what
+    costs.
 
     Args:
         features: Field name → values (batch,) or (batch, 1).
@@ -99,16 +100,17 @@ def table_rows(
          [3 5]]
     """
     starts = np.cumsum([0, *(num_values[name] + 1 for name in fields)])[:-1].astype("int32")
-    by_dtype: dict[str, list[tuple[int, str, Any]]] = {}
+    by_dtype: dict[Any, list[tuple[int, str, Any]]] = {}
     for place, (name, vocabulary) in enumerate(fields.items()):
         ids = features[name] if isinstance(vocabulary, int) else vocabulary(features[name])
-        ids = ops.reshape(ids, (-1,))
-        by_dtype.setdefault(str(ids.dtype), []).append((place, name, ids))
+        ids = ops.convert_to_tensor(ids)
+        by_dtype.setdefault((ids.dtype, len(ids.shape)), []).append((place, name, ids))
     columns, order = [], []
-    for group in by_dtype.values():
+    for (_, rank), group in by_dtype.items():
         places, names, ids = map(list, zip(*group, strict=True))
         sizes = np.array([num_values[name] for name in names], "int32")
-        columns.append(known_ids(ops.stack(ids, axis=1), sizes) + starts[places])
+        together = ops.stack(ids, axis=1) if rank == 1 else ops.concatenate(ids, axis=1)
+        columns.append(known_ids(together, sizes) + starts[places])
         order += places
     if len(columns) == 1:
         return columns[0]

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration.layers.calibrator import Calibrator, check_column
+from keras_calibration.layers.calibrator import Calibrator, as_column, check_column
 from keras_calibration.layers.field_bias import FieldBias, half_cauchy
 from keras_calibration.ops.data_checks import Rows
 from keras_calibration.ops.field_offsets import FieldCurves, fit_field_curves, within_room
@@ -85,7 +85,7 @@ class FieldILPS(FieldBias):
     def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
         """Calibrated logits (batch, 1)."""
         check_column(logits, type(self).__name__, "logits")
-        curve = self._curve(ops.cast(ops.reshape(logits, (-1, 1)), self.compute_dtype))
+        curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         knots = ops.convert_to_tensor(self._knots)
         values = ops.convert_to_tensor(self._values)
         deviations = ops.convert_to_tensor(self._field_deviations)

@@ -9,9 +9,11 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import (
     Calibrator,
+    as_column,
     calibration_dtype,
     check_column,
     check_labels_given,
+    mean_of,
 )
 from keras_calibration.layers.cross_fitting import cross_fit, enough_for
 from keras_calibration.layers.head_logits import head_logits
@@ -110,15 +112,15 @@ class NeuralCalibration(keras.layers.Layer):
     def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
         """Calibrated logits (batch, 1)."""
         check_column(logits, type(self).__name__, "logits")
-        calibrated = self.calibrator(ops.reshape(logits, (-1, 1)))
+        calibrated = self.calibrator(as_column(logits))
         if self.field_network is None:
             return calibrated
         corrections = []
         for member in self.members:
             correction = member(features)
             check_column(correction, type(self).__name__, "corrections")
-            corrections.append(ops.cast(ops.reshape(correction, (-1, 1)), calibrated.dtype))
-        return calibrated + sum(corrections) / len(corrections)
+            corrections.append(ops.cast(as_column(correction), calibrated.dtype))
+        return calibrated + mean_of(corrections)
 
     def adapt(
         self, logits: Any, features: Mapping[str, Any], labels: Any, sample_weight: Any = None

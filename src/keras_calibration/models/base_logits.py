@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration.layers.calibrator import calibration_dtype
+from keras_calibration.layers.calibrator import as_column, calibration_dtype
 from keras_calibration.ops.losses import logits_from_probabilities
 
 _OUTPUTS = ("auto", "probability", "logit")
@@ -60,7 +60,7 @@ class BaseLogits(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         """Logits (batch, 1), in the dtype of the layer."""
-        return ops.reshape(ops.cast(self._logits(inputs), self.compute_dtype), (-1, 1))
+        return as_column(ops.cast(self._logits(inputs), self.compute_dtype))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
         """`(batch, 1)`."""
