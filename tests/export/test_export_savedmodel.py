@@ -1,5 +1,6 @@
 """The SavedModel gives the Keras model's probabilities, in a process that knows only TensorFlow."""
 
+import datetime
 import importlib
 import json
 
@@ -278,6 +279,7 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
     assert told["fit"]["num_rows"] == 500
     assert told["fit"]["summary"]["log_loss_before"] == summary.log_loss_before
     assert told["fit"]["summary"]["log_loss_after"] == summary.log_loss_after
+    assert told["fit"]["fitted_at"] == summary.fitted_at
     np.testing.assert_array_equal(told["head"]["curve"]["knots"], curve.get_knots())
     np.testing.assert_array_equal(told["head"]["curve"]["values"], curve.get_values())
     assert told["head"]["config"]["calibrator"]["class_name"] == "ILPS"
@@ -295,6 +297,19 @@ def test_the_provenance_has_the_report_of_calibrate(tmp_path):
     fit = provenance_of(export(model, tmp_path / "1"))["fit"]
     assert fit["num_rows"] == 400
     assert fit["report"] == json.loads(json.dumps(model.report.to_dict()))
+    assert fit["fitted_at"] == model.report.fitted_at
+
+
+def test_the_provenance_tells_when_the_model_was_trained(tmp_path):
+    model = small_model()
+    assert provenance_of(export(model, tmp_path / "1"))["fit"]["fitted_at"] is None
+    rng = np.random.default_rng(0)
+    rows = {name: rng.normal(size=(100, 1)).astype("float32") for name in ("x", "z")}
+    before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    model.compile("adam")
+    model.fit(rows, rng.random(100) < 0.4, verbose=0)
+    fitted_at = provenance_of(export(model, tmp_path / "2"))["fit"]["fitted_at"]
+    assert before <= datetime.datetime.fromisoformat(fitted_at)
 
 
 def test_long_vocabularies_are_told_by_their_length(tmp_path):

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from keras_calibration.layers.fit_summary import utc_now
+
 _COLUMNS = (
     ("method", 12),
     ("log loss", 9),
@@ -63,6 +65,7 @@ class CalibrationReport:
         noise_floor: Field name → mean and standard deviation of Field-ECE and of Field-RCE if the
             chosen calibration's probabilities were right (4 numbers).
         left_out: Name of each candidate that these rows did not allow → why.
+        fitted_at: When it was fitted, in UTC; by default now.
 
     Example:
         >>> score = CandidateScore(
@@ -86,6 +89,7 @@ class CalibrationReport:
     reason: str
     noise_floor: dict[str, tuple[float, float, float, float]]
     left_out: dict[str, str] = field(default_factory=dict)
+    fitted_at: str = field(default_factory=utc_now, compare=False)
 
     @property
     def before(self) -> CandidateScore:

@@ -1,7 +1,6 @@
 """What an exported model says of itself: `assets.extra/provenance.json`."""
 
 import dataclasses
-import datetime
 import hashlib
 import json
 import platform
@@ -12,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 _FILE_NAME = "provenance.json"
@@ -50,7 +50,7 @@ def origin() -> dict[str, Any]:
     import keras_calibration
 
     return {
-        "exported_at": now(),
+        "exported_at": utc_now(),
         "versions": {
             "keras_calibration": keras_calibration.__version__,
             "keras": keras.__version__,
@@ -117,6 +117,7 @@ def describe_fit(model: CalibratedModel, fit_summary: Any) -> dict[str, Any]:
     history = getattr(model, "history", None)
     return {
         "num_rows": getattr(figures, "num_rows", num_rows),
+        "fitted_at": getattr(figures, "fitted_at", model.fitted_at),
         "summary": None if fit_summary is None else summary_figures(fit_summary),
         "report": None if model.report is None else model.report.to_dict(),
         "last_epoch": {name: values[-1] for name, values in history.history.items() if values}
@@ -126,7 +127,7 @@ def describe_fit(model: CalibratedModel, fit_summary: Any) -> dict[str, Any]:
 
 
 def summary_figures(fit_summary: Any) -> dict[str, Any]:
-    """The figures of a `FitSummary`, without those of single rows.
+    """The figures of a `FitSummary`, without those of single rows and without its time.
 
     Args:
         fit_summary: What a `fit` returned.
@@ -135,12 +136,8 @@ def summary_figures(fit_summary: Any) -> dict[str, Any]:
         Plain values.
     """
     figures = dataclasses.asdict(fit_summary)
+    figures.pop("fitted_at", None)
     return {name: value for name, value in figures.items() if not isinstance(value, np.ndarray)}
-
-
-def now() -> str:
-    """The time in UTC, as ISO 8601 has it, in seconds."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _shortened(config: Any) -> Any:

@@ -14,7 +14,6 @@ from keras_calibration.export.head_file import head_features, head_of, read_head
 from keras_calibration.export.model_rows import NUM_SAMPLE_ROWS, signature_input
 from keras_calibration.export.provenance import (
     describe_head,
-    now,
     origin,
     read_provenance,
     summary_figures,
@@ -115,7 +114,7 @@ def refresh_savedmodel(
         differences = verify_signatures(savedmodel, {CALIBRATE: rows}, verify)
         before = read_provenance(extra)
         figures = summary_figures(summary)
-        how = {"fitted_at": now(), "update": update, **fit_arguments}
+        how = {"fitted_at": summary.fitted_at, "update": update, **fit_arguments}
         provenance = {
             **before,
             **origin(),

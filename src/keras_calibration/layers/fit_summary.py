@@ -1,6 +1,20 @@
 """FitSummary: what the direct fit of a calibrator says about itself."""
 
-from dataclasses import dataclass
+import datetime
+from dataclasses import dataclass, field
+
+
+def utc_now() -> str:
+    """The time in UTC, as ISO 8601 has it, in seconds.
+
+    Returns:
+        `"2026-01-31T12:00:00+00:00"`, for example.
+
+    Example:
+        >>> utc_now().endswith("+00:00")
+        True
+    """
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -16,6 +30,7 @@ class FitSummary:
         log_loss_after: Log loss of the calibrated ones.
         num_iterations: Steps that the fit took; 0 where it has a closed form.
         converged: Whether the optimum was reached.
+        fitted_at: When it was fitted, in UTC; by default now.
 
     Example:
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True))
@@ -27,6 +42,7 @@ class FitSummary:
     log_loss_after: float
     num_iterations: int
     converged: bool
+    fitted_at: str = field(default_factory=utc_now, repr=False, compare=False)
 
     def __str__(self) -> str:
         change = self.log_loss_after - self.log_loss_before

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.field_ids import field_readers
+from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.base_logits import BaseLogits, symbolic_input
 from keras_calibration.models.development_set import DevelopmentSet, read_development_set
@@ -47,6 +48,7 @@ class CalibratedModel(FieldMetricsModel):
 
     Attributes:
         report: What `calibrate` found when it made the model, else None. It is not saved.
+        fitted_at: When `fit` last ended, in UTC, else None. It is not saved.
 
     Raises:
         ValueError: If the base model cannot be calibrated as it is, or the head reads a feature
@@ -108,6 +110,7 @@ class CalibratedModel(FieldMetricsModel):
         self.head = head
         self.probability = probability
         self.report: Any = None
+        self.fitted_at: str | None = None
 
     @property
     def base_model(self) -> keras.Model:
@@ -197,6 +200,7 @@ class CalibratedModel(FieldMetricsModel):
         )
         if hasattr(self.head, "finalize"):
             self.head.finalize()
+        self.fitted_at = utc_now()
         return history
 
     def base_logits(self, x: Any, verbose: Any = 0) -> np.ndarray:
