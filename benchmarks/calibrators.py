@@ -154,8 +154,8 @@ def methods(
                 part.labels,
                 fields=fields,
                 numeric=numeric,
-                # Where rows are in order of time, their folds are too.
-                folds="blocks" if is_ordered else 3,
+                # Where rows are in order of time, what came next judges.
+                folds="forward" if is_ordered else 3,
                 verbose=0,
             )
             print(model.report)

@@ -1,16 +1,19 @@
 """calibrate: from a trained model and a development set to a calibrated model, in one call."""
 
-import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
-from keras import ops
 
 from keras_calibration.calibration.calibration_report import CalibrationReport
+from keras_calibration.calibration.candidate_fits import (
+    CandidateFit,
+    fit_candidates,
+    fitted_head,
+    some,
+    some_rows,
+)
 from keras_calibration.calibration.candidates import (
     IDENTITY,
     Candidate,
@@ -19,19 +22,19 @@ from keras_calibration.calibration.candidates import (
     vocabularies,
 )
 from keras_calibration.calibration.cross_fitted_scores import (
-    check_both_classes_outside,
     noise_floors,
     scores_of,
     simplest_within_error,
 )
+from keras_calibration.calibration.splits import Splits, splits_of
 from keras_calibration.layers.bias_correction import BiasCorrection
-from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
-from keras_calibration.models.development_set import read_development_set
+from keras_calibration.models.development_set import as_numpy, read_development_set
 from keras_calibration.ops.data_checks import Rows, check_rows
 from keras_calibration.ops.logistic_fit import row_log_losses
-from keras_calibration.ops.row_folds import fold_of_rows
+
+_NUM_FOLDS = 3
 
 
 def calibrate(
@@ -43,7 +46,7 @@ def calibrate(
     fields: Mapping[str, Any] | Sequence[str] = (),
     numeric: Sequence[str] = (),
     method: str = "auto",
-    folds: Any = 3,
+    folds: Any = _NUM_FOLDS,
     base_output: str = "auto",
     seed: int = 0,
     verbose: Any = "auto",
@@ -72,8 +75,10 @@ def calibrate(
             ids or lookup layer.
         numeric: Numeric inputs that `"neural"` may use too.
         method: `"auto"`, or the name of a candidate, which is then taken whatever the folds say.
-        folds: Number of folds; `"blocks"`, five stretches of rows in their own order, for rows in
-            order of time, so that a drift shows; or the number of the fold of each row (n,).
+        folds: Number of folds; `"forward"`, for rows in order of time: of five stretches of rows
+            each is scored by fits to those before it alone, so that a drift shows; `"blocks"`, the
+            five stretches, each scored by fits to all others; or the number of the fold of each row
+            (n,). The rows of a stretch are not taken as independent.
         base_output: As for `CalibratedModel`.
         seed: Seed of the folds and of what is trained.
         verbose: `"auto"` or 1 shows a progress bar over the candidates, 0 none.
@@ -112,16 +117,16 @@ def calibrate(
         columns = inputs_by_name(development.inputs, reader.input)
         fields = vocabularies(fields, columns)
         check_numeric(numeric, columns)
-        fold = fold_of_rows(folds, rows, seed)
-        check_both_classes_outside(fold, rows)
-        num_folds = int(fold.max()) + 1
-        tried = _chosen_candidates(candidates(fields, numeric, num_folds, seed), method)
+        splits = splits_of(folds, rows, seed)
+        # Forward, the network has folds of its own within the rows before.
+        num_members = _NUM_FOLDS if splits.is_forward else splits.num_folds
+        tried = _chosen_candidates(candidates(fields, numeric, num_members, seed), method)
         features = {name: columns[name] for name in (*fields, *numeric)}
     except ValueError:
         model.trainable = was_trainable
         raise
-    fits = _fit_all(tried, rows, features, fold, seed, method, verbose)
-    report = _report(fits, rows, {name: columns[name] for name in fields}, num_folds, method)
+    fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
+    report = _report(fits, rows, {name: columns[name] for name in fields}, splits, method)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
         warnings.warn(
@@ -132,75 +137,40 @@ def calibrate(
         )
     by_name = {candidate.name: candidate for candidate in tried}
 
-    def fitted_head(name: str) -> Any:
+    def head_of(name: str) -> Any:
         candidate = by_name[name]
         if candidate.parts:
-            return candidate.make_head([fitted_head(part) for part in candidate.parts])
+            return candidate.make_head([head_of(part) for part in candidate.parts])
         if fits[name].head is not None:
             return fits[name].head
-        head = candidate.make_head()
-        if name != IDENTITY:
-            head.fit(rows.logits, features, rows.labels, rows.weights)
-        return head
+        return fitted_head(candidate, rows, features, seed)
 
-    calibrated = CalibratedModel(model, fitted_head(chosen.name), base_output)
+    calibrated = CalibratedModel(model, head_of(chosen.name), base_output)
     calibrated.report = report
     return calibrated
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """Cross-fitted logits, or the reason why there are none; a head if one came with them."""
-
-    logits: np.ndarray | None = None
-    head: Any = None
-    seconds: float = 0.0
-    failure: str = ""
-
-
-def _fit_all(
-    tried: list[Candidate],
-    rows: Rows,
-    features: Mapping[str, Any],
-    fold: np.ndarray,
-    seed: int,
-    method: str,
-    verbose: Any,
-) -> dict[str, _Fit]:
-    """Candidate → its fit. What cannot be fitted to these rows is left out, unless asked for."""
-    fits: dict[str, _Fit] = {}
-    progress = keras.utils.Progbar(
-        len(tried), verbose=0 if verbose in (0, False) else 1, unit_name="candidate"
-    )
-    for number, candidate in enumerate(tried):
-        start = time.perf_counter()
-        try:
-            if candidate.parts:
-                head, logits = None, _mean_logits([fits[part] for part in candidate.parts])
-            else:
-                head, logits = _cross_fitted(candidate, rows, features, fold, seed)
-            fits[candidate.name] = _Fit(logits, head, time.perf_counter() - start)
-        except ValueError as error:
-            if candidate.name == method:
-                raise
-            fits[candidate.name] = _Fit(failure=str(error))
-        progress.update(number + 1)
-    return fits
-
-
 def _report(
-    fits: Mapping[str, _Fit], rows: Rows, fields: Mapping[str, Any], num_folds: int, method: str
+    fits: Mapping[str, CandidateFit],
+    rows: Rows,
+    fields: Mapping[str, Any],
+    splits: Splits,
+    method: str,
 ) -> CalibrationReport:
+    num_rows = len(rows.logits)
+    rows = some_rows(rows, splits.scored)
+    fields = {name: some(as_numpy(column), splits.scored) for name, column in fields.items()}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     losses = {name: row_log_losses(rows.labels, logits) for name, logits in fitted.items()}
     chosen, reason = method, "It was asked for."
     if method == "auto":
-        chosen, reason = simplest_within_error(losses, rows.weights)
+        chosen, reason = simplest_within_error(losses, rows.weights, splits.clusters)
     seconds = {name: fit.seconds for name, fit in fits.items()}
     return CalibrationReport(
-        num_rows=len(rows.logits),
-        num_folds=num_folds,
-        scores=scores_of(rows, fitted, losses, fields, seconds),
+        num_rows=num_rows,
+        num_folds=splits.num_folds,
+        is_forward=splits.is_forward,
+        scores=scores_of(rows, fitted, losses, fields, seconds, splits.clusters),
         chosen=chosen,
         reason=reason,
         noise_floor=noise_floors(rows, fitted[chosen], fields),
@@ -219,46 +189,3 @@ def _chosen_candidates(possible: list[Candidate], method: str) -> list[Candidate
         )
     wanted = {IDENTITY, method, *possible[names.index(method)].parts}
     return [candidate for candidate in possible if candidate.name in wanted]
-
-
-def _mean_logits(parts: list[_Fit]) -> np.ndarray:
-    logits = [part.logits for part in parts if part.logits is not None]
-    if len(logits) < len(parts):
-        raise ValueError(next(part.failure for part in parts if part.failure))
-    return np.mean(logits, axis=0)
-
-
-def _cross_fitted(
-    candidate: Candidate,
-    rows: Rows,
-    features: Mapping[str, Any],
-    fold: np.ndarray,
-    seed: int,
-) -> tuple[Any, np.ndarray]:
-    """A head fitted to all rows, if that came with it, and the logits of fits without each fold."""
-    if candidate.name == IDENTITY:
-        return None, rows.logits
-    if candidate.name == "neural":
-        # It cross-fits on these folds itself, to know for how long to train.
-        head = candidate.make_head()
-        summary = head.fit(rows.logits, features, rows.labels, rows.weights, folds=fold, seed=seed)
-        if not len(summary.cross_fitted_logits):
-            raise ValueError("There are not ten rows of each class for every fold.")
-        return head, summary.cross_fitted_logits
-    calibrated = np.empty(len(rows.logits))
-    for number in range(fold.max() + 1):
-        fitted_on, scored = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        head = candidate.make_head()
-        weights = None if rows.weights is None else rows.weights[fitted_on]
-        head.fit(
-            rows.logits[fitted_on], _some(features, fitted_on), rows.labels[fitted_on], weights
-        )
-        calibrated[scored] = head_logits(head, rows.logits[scored], _some(features, scored))
-    return None, calibrated
-
-
-def _some(features: Mapping[str, Any], rows: np.ndarray) -> dict[str, Any]:
-    return {
-        name: ops.take(column, rows, axis=0) if ops.is_tensor(column) else column[rows]
-        for name, column in features.items()
-    }

@@ -26,7 +26,8 @@ class CandidateScore:
         name: Name of the candidate.
         log_loss: Mean log loss, in nats a row.
         log_loss_change: That less the identity's.
-        log_loss_change_error: Standard error of the change, rows taken as independent.
+        log_loss_change_error: Standard error of the change; the rows are taken as independent,
+            those of folds in order of time only where that gives the larger error.
         brier: Mean squared error of the probabilities.
         brier_change_error: Standard error of the change of the Brier score.
         auc: Area under the ROC curve.
@@ -59,6 +60,7 @@ class CalibrationReport:
     Args:
         num_rows: Number of rows of the development set.
         num_folds: Number of folds.
+        is_forward: Whether each fold was scored by fits to those before it alone.
         scores: The figures of each candidate, the simplest first.
         chosen: Name of the chosen candidate.
         reason: Why it was chosen, a sentence.
@@ -89,6 +91,7 @@ class CalibrationReport:
     reason: str
     noise_floor: dict[str, tuple[float, float, float, float]]
     left_out: dict[str, str] = field(default_factory=dict)
+    is_forward: bool = False
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
     @property
@@ -126,10 +129,13 @@ class CalibrationReport:
                 " ".join(f"{c:>{width}}" for c, (_, width) in zip(cells, _COLUMNS, strict=True))
             )
         by_field = "" if shown is None else f"; F-ECE and F-RCE by {shown!r}"
-        lines.append(
-            f"Cross-fitted on {self.num_rows:,} rows in {self.num_folds} folds{by_field}. "
-            f"Chosen: {self.chosen}."
-        )
+        how = f"Cross-fitted on {self.num_rows:,} rows in {self.num_folds} folds"
+        if self.is_forward:
+            how = (
+                f"{self.num_rows:,} rows in {self.num_folds} stretches, all but the first scored "
+                "by fits to those before"
+            )
+        lines.append(f"{how}{by_field}. Chosen: {self.chosen}.")
         lines.append(self.reason)
         if shown in self.noise_floor:
             ece, ece_deviation, rce, rce_deviation = self.noise_floor[shown]

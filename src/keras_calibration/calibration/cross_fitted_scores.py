@@ -17,31 +17,10 @@ _NUM_DRAWS = 100
 _SHARE_OF_GAIN = 0.01
 
 
-def check_both_classes_outside(fold: np.ndarray, rows: Rows) -> None:
-    """Refuses folds without which the rows are of one class only.
-
-    Args:
-        fold: The fold of each row, 0, 1 … (n,).
-        rows: The rows.
-
-    Raises:
-        ValueError: Naming the fold.
-    """
-    weights = rows.row_weights
-    clicks, no_clicks = (
-        np.bincount(fold, weights * labels) for labels in (rows.labels, 1 - rows.labels)
-    )
-    one_class = (clicks == clicks.sum()) | (no_clicks == no_clicks.sum())
-    if one_class.any():
-        raise ValueError(
-            "The rows outside of every fold must hold both classes. Received: folds of which "
-            f"number {int(np.argmax(one_class))} holds all rows of one class. Use other folds, or "
-            "more rows."
-        )
-
-
 def simplest_within_error(
-    losses: Mapping[str, np.ndarray], weights: np.ndarray | None
+    losses: Mapping[str, np.ndarray],
+    weights: np.ndarray | None,
+    clusters: np.ndarray | None = None,
 ) -> tuple[str, str]:
     """The simplest candidate within one standard error of the best, and why.
 
@@ -51,6 +30,7 @@ def simplest_within_error(
     Args:
         losses: Candidate → loss of each row (n,), the simplest candidate first: no change.
         weights: Weights of the rows (n,), or None.
+        clusters: Which rows belong together (n,), or None.
 
     Returns:
         Its name, and the reason in a sentence.
@@ -61,7 +41,10 @@ def simplest_within_error(
         'c'
     """
     best = min(losses, key=lambda name: float(np.average(losses[name], weights=weights)))
-    changes = {name: mean_and_error(loss - losses[best], weights) for name, loss in losses.items()}
+    changes = {
+        name: mean_and_error(loss - losses[best], weights, clusters)
+        for name, loss in losses.items()
+    }
     first_change, _ = next(iter(changes.values()))
     name = next(
         name
@@ -77,12 +60,35 @@ def simplest_within_error(
     )
 
 
-def mean_and_error(values: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
-    """Weighted mean of values of rows, and its standard error, the rows taken as independent."""
+def mean_and_error(
+    values: np.ndarray, weights: np.ndarray | None, clusters: np.ndarray | None = None
+) -> tuple[float, float]:
+    """Weighted mean of values of rows, and its standard error.
+
+    Args:
+        values: Values of rows (n,).
+        weights: Weights of the rows (n,), or None.
+        clusters: Which rows belong together, whole numbers (n,): the error is then that of
+            independent clusters where this is larger. None takes the rows as independent.
+
+    Returns:
+        Mean and standard error.
+
+    Example:
+        >>> mean_and_error(np.array([1.0, 1.0, 3.0, 3.0]), None, np.array([0, 0, 1, 1]))
+        (2.0, 1.0)
+    """
     weights = np.ones(len(values)) if weights is None else weights
     total = weights.sum()
     mean = float(weights @ values / total)
-    return mean, float(np.sqrt(np.sum((weights * (values - mean)) ** 2)) / total)
+    away = weights * (values - mean)
+    error = float(np.sqrt(np.sum(away**2)) / total)
+    if clusters is None:
+        return mean, error
+    _, cluster = np.unique(clusters, return_inverse=True)
+    sums = np.bincount(cluster, away)
+    correction = len(sums) / max(len(sums) - 1, 1)
+    return mean, max(error, float(np.sqrt(correction * np.sum(sums**2)) / total))
 
 
 def scores_of(
@@ -91,6 +97,7 @@ def scores_of(
     losses: Mapping[str, np.ndarray],
     fields: Mapping[str, Any],
     seconds: Mapping[str, float],
+    clusters: np.ndarray | None = None,
 ) -> tuple[CandidateScore, ...]:
     """The figures of each candidate.
 
@@ -100,6 +107,7 @@ def scores_of(
         losses: Candidate → log loss of each row (n,).
         fields: Field name → its value in each row (n,).
         seconds: Candidate → time of its fits.
+        clusters: Which rows belong together (n,), or None.
 
     Returns:
         The figures, in the order of `fitted`.
@@ -114,9 +122,9 @@ def scores_of(
         probabilities = sigmoid(eta)
         by_field = {field: _field_errors(rows, probabilities, *ids[field]) for field in ids}
         log_loss_change, log_loss_error = mean_and_error(
-            losses[name] - losses[identity], rows.weights
+            losses[name] - losses[identity], rows.weights, clusters
         )
-        _, brier_error = mean_and_error(squares[name] - squares[identity], rows.weights)
+        _, brier_error = mean_and_error(squares[name] - squares[identity], rows.weights, clusters)
         scores.append(
             CandidateScore(
                 name=name,

@@ -1,0 +1,163 @@
+"""The fits of `calibrate`'s candidates: every row scored by a fit that did not see it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.calibration.candidates import IDENTITY, Candidate
+from keras_calibration.calibration.splits import Splits
+from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.neural_calibration import NeuralCalibration
+from keras_calibration.ops.data_checks import Rows
+
+
+@dataclass(frozen=True)
+class CandidateFit:
+    """What the fits of a candidate gave.
+
+    Args:
+        logits: The logit of each scored row (m,), or None where it cannot be fitted.
+        head: A head fitted to all rows, if one came with them.
+        seconds: Time of all fits.
+        failure: Why it cannot be fitted.
+    """
+
+    logits: np.ndarray | None = None
+    head: Any = None
+    seconds: float = 0.0
+    failure: str = ""
+
+
+def fit_candidates(
+    tried: list[Candidate],
+    rows: Rows,
+    features: Mapping[str, Any],
+    splits: Splits,
+    seed: int,
+    method: str,
+    verbose: Any,
+) -> dict[str, CandidateFit]:
+    """Fits and scores the candidates.
+
+    Args:
+        tried: The candidates.
+        rows: Logits, labels and weights of n rows.
+        features: Feature name → column (n,) or (n, 1).
+        splits: Which rows are fitted on and which are scored.
+        seed: Seed of what is trained.
+        method: A candidate that must not fail.
+        verbose: 0 shows no progress bar.
+
+    Returns:
+        Candidate → its fit; one that these rows do not allow has a `failure`.
+
+    Raises:
+        ValueError: If the candidate `method` cannot be fitted.
+    """
+    fits: dict[str, CandidateFit] = {}
+    progress = keras.utils.Progbar(
+        len(tried), verbose=0 if verbose in (0, False) else 1, unit_name="candidate"
+    )
+    for number, candidate in enumerate(tried):
+        start = time.perf_counter()
+        try:
+            if candidate.parts:
+                head, logits = None, _mean_logits([fits[part] for part in candidate.parts])
+            else:
+                head, logits = _scored_logits(candidate, rows, features, splits, seed)
+            seconds = time.perf_counter() - start
+            fits[candidate.name] = CandidateFit(logits, head, seconds)
+        except ValueError as error:
+            if candidate.name == method:
+                raise
+            fits[candidate.name] = CandidateFit(failure=str(error))
+        progress.update(number + 1)
+    return fits
+
+
+def fitted_head(
+    candidate: Candidate, rows: Rows, features: Mapping[str, Any], seed: int, **arguments: Any
+) -> Any:
+    """A new head of a candidate without parts, fitted to rows.
+
+    Args:
+        candidate: The candidate.
+        rows: Logits, labels and weights of n rows.
+        features: Feature name → column (n,) or (n, 1).
+        seed: Seed of what is trained.
+        **arguments: What else the `fit` of a head with a network takes.
+
+    Returns:
+        The head.
+    """
+    head = candidate.make_head()
+    if candidate.name == IDENTITY:
+        return head
+    if isinstance(head, NeuralCalibration) and head.members:
+        arguments["seed"] = seed
+    head.fit(rows.logits, features, rows.labels, rows.weights, **arguments)
+    return head
+
+
+def some(values: Any, rows: np.ndarray) -> Any:
+    """Some rows of an array or tensor.
+
+    Args:
+        values: An array or tensor of n rows, or None.
+        rows: Their numbers (m,).
+
+    Returns:
+        The m rows; None of None.
+    """
+    if values is None:
+        return None
+    return ops.take(values, rows, axis=0) if ops.is_tensor(values) else values[rows]
+
+
+def some_rows(rows: Rows, chosen: np.ndarray) -> Rows:
+    """The rows of some numbers.
+
+    Args:
+        rows: Logits, labels and weights of n rows.
+        chosen: Numbers of rows (m,).
+
+    Returns:
+        Logits, labels and weights of m rows.
+    """
+    return Rows(*(some(column, chosen) for column in (rows.logits, rows.labels, rows.weights)))
+
+
+def _mean_logits(parts: list[CandidateFit]) -> np.ndarray:
+    logits = [part.logits for part in parts if part.logits is not None]
+    if len(logits) < len(parts):
+        raise ValueError(next(part.failure for part in parts if part.failure))
+    return np.mean(logits, axis=0)
+
+
+def _scored_logits(
+    candidate: Candidate, rows: Rows, features: Mapping[str, Any], splits: Splits, seed: int
+) -> tuple[Any, np.ndarray]:
+    """A head fitted to all rows, if that came with it, and the logits of the scored rows."""
+    if candidate.name == IDENTITY:
+        return None, rows.logits[splits.scored]
+    if candidate.name == "neural" and not splits.is_forward:
+        # It cross-fits on these folds itself, to know for how long to train.
+        head = candidate.make_head()
+        summary = head.fit(
+            rows.logits, features, rows.labels, rows.weights, folds=splits.fold, seed=seed
+        )
+        if not len(summary.cross_fitted_logits):
+            raise ValueError("There are not ten rows of each class for every fold.")
+        return head, summary.cross_fitted_logits
+    calibrated = np.empty(len(rows.logits))
+    for fitted, scored in splits.parts():
+        of_fitted = {name: some(column, fitted) for name, column in features.items()}
+        head = fitted_head(candidate, some_rows(rows, fitted), of_fitted, seed)
+        of_scored = {name: some(column, scored) for name, column in features.items()}
+        calibrated[scored] = head_logits(head, rows.logits[scored], of_scored)
+    return None, calibrated[splits.scored]

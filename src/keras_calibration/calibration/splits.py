@@ -1,0 +1,92 @@
+"""Which rows of a development set are fitted on, and which are scored by that fit."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.row_folds import fold_of_rows
+
+FORWARD = "forward"
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The folds of the rows, and how they are used.
+
+    Args:
+        fold: The fold of each row, 0, 1 … (n,).
+        is_forward: Whether a fold is scored by fits to the folds before it, so that the first is
+            not scored; otherwise by fits to all others.
+        in_order: Whether the folds are stretches of rows in their own order. The rows of one are
+            then not taken as independent.
+    """
+
+    fold: np.ndarray
+    is_forward: bool
+    in_order: bool
+
+    @property
+    def num_folds(self) -> int:
+        """Number of folds."""
+        return int(self.fold.max()) + 1
+
+    @property
+    def scored(self) -> np.ndarray:
+        """Numbers of the rows that are scored (m,)."""
+        return np.flatnonzero(self.fold >= self.is_forward)
+
+    @property
+    def clusters(self) -> np.ndarray | None:
+        """Of the scored rows, which belong together (m,); None where each stands for itself."""
+        return self.fold[self.scored] if self.in_order else None
+
+    def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Numbers of the rows to fit on, and of those that this fit scores.
+
+        Yields:
+            Both, once for each fold that is scored.
+        """
+        for number in range(self.is_forward, self.num_folds):
+            fitted = self.fold < number if self.is_forward else self.fold != number
+            yield np.flatnonzero(fitted), np.flatnonzero(self.fold == number)
+
+
+def splits_of(folds: Any, rows: Rows, seed: int | None) -> Splits:
+    """The splits that an argument `folds` asks for.
+
+    Args:
+        folds: `"forward"`, or what `fold_of_rows` takes.
+        rows: Logits, labels and weights of n rows.
+        seed: Seed of folds at random.
+
+    Returns:
+        The splits.
+
+    Raises:
+        ValueError: If `folds` is none of these, or the rows of a fit are of one class only.
+
+    Example:
+        >>> rows = Rows(np.zeros(10), np.arange(10) % 2, None)
+        >>> for fitted, scored in splits_of("forward", rows, 0).parts():
+        ...     print(fitted, scored)
+        [0 1] [2 3]
+        [0 1 2 3] [4 5]
+        [0 1 2 3 4 5] [6 7]
+        [0 1 2 3 4 5 6 7] [8 9]
+    """
+    is_forward = isinstance(folds, str) and folds == FORWARD
+    fold = fold_of_rows("blocks" if is_forward else folds, rows, seed)
+    splits = Splits(fold, is_forward, in_order=isinstance(folds, str))
+    weighted = rows.row_weights > 0
+    for fitted, scored in splits.parts():
+        labels = rows.labels[fitted][weighted[fitted]]
+        if not (np.any(labels > 0) and np.any(labels < 1)):
+            raise ValueError(
+                "The rows that a fold is scored by must hold both classes. Received: folds of "
+                f"which number {int(fold[scored[0]])} is scored by {len(fitted)} rows of one "
+                "class. Use other folds, or more rows."
+            )
+    return splits

@@ -1,0 +1,105 @@
+"""Rows in order of time: what is fitted to the past is judged on what came next."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import keras_calibration as kc
+from calibration.test_calibrate import NUM_ROWS, base_model, make_rows
+from keras_calibration.calibration.cross_fitted_scores import mean_and_error
+from keras_calibration.calibration.splits import splits_of
+from keras_calibration.ops.data_checks import Rows
+
+STRETCH = np.arange(NUM_ROWS) * 5 // NUM_ROWS
+
+
+def drifting(shifts):
+    """Rows whose rate is off by another amount in each stretch of time."""
+    x, _ = make_rows(lambda logit, site, price: logit)
+    eta = x["score"][:, 0] + np.array(shifts)[STRETCH]
+    return x, (np.random.default_rng(1).random(NUM_ROWS) < expit(eta)).astype("float32")
+
+
+def test_a_bias_that_does_not_last_is_not_corrected():
+    x, y = drifting([1.0, -0.6, 1.0, -0.6, 1.0])
+    chosen = {
+        folds: kc.calibrate(base_model(), x, y, folds=folds, verbose=0).report.chosen
+        for folds in (3, "forward")
+    }
+    assert chosen["forward"] == "identity"
+    assert chosen[3] in ("bias", "platt")
+
+
+def test_a_bias_that_lasts_is():
+    x, y = drifting([0.6, 0.8, 0.7, 0.9, 0.7])
+    model = kc.calibrate(base_model(), x, y, folds="forward", verbose=0)
+    assert model.report.chosen == "bias"
+    assert "in 5 stretches, all but the first scored by fits to those before" in str(model.report)
+    assert model.report.num_rows == NUM_ROWS
+    # The model itself is fitted to all rows.
+    logits = x["score"].astype("float32")
+    layer = kc.layers.BiasCorrection()
+    layer.fit(logits[:, 0], y)
+    received = model.predict(x, verbose=0, batch_size=NUM_ROWS)
+    np.testing.assert_allclose(received, expit(logits + layer.bias), atol=1e-6)
+
+
+def test_the_figures_are_those_of_fits_to_the_past():
+    x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4])
+    weights = np.random.default_rng(2).exponential(size=NUM_ROWS)
+    report = kc.calibrate(
+        base_model(), x, y, weights, method="platt", folds="forward", verbose=0
+    ).report
+    logits = x["score"][:, 0].astype("float32")
+    change = np.zeros(NUM_ROWS)
+    for stretch in range(1, 5):
+        past, now = stretch > STRETCH, stretch == STRETCH
+        layer = kc.layers.PlattScaling()
+        layer.fit(logits[past], y[past], weights[past])
+        before, after = logits[now].astype(float), np.asarray(layer(logits[now]), float)
+        change[now] = np.logaddexp(0, after) - np.logaddexp(0, before) - y[now] * (after - before)
+    scored = STRETCH > 0
+    mean = np.average(change[scored], weights=weights[scored])
+    assert report.after.log_loss_change == pytest.approx(mean, rel=1e-6)
+    away = weights * (change - mean)
+    of_stretches = np.array([away[stretch == STRETCH].sum() for stretch in range(1, 5)])
+    error = np.sqrt(4 / 3 * np.sum(of_stretches**2)) / weights[scored].sum()
+    assert report.after.log_loss_change_error == pytest.approx(error, rel=1e-6)
+    by_row = np.sqrt(np.sum(away[scored] ** 2)) / weights[scored].sum()
+    assert error > by_row
+
+
+@pytest.mark.parametrize("method", ["field_bias", "blend"])
+def test_every_kind_of_candidate_looks_forward(method):
+    x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], 1500)
+    arguments = {"fields": ["site"], "numeric": ["price"], "folds": "forward", "verbose": 0}
+    model = kc.calibrate(base_model(), x, y, method=method, seed=1, **arguments)
+    assert model.report.after.log_loss_change < -2 * model.report.after.log_loss_change_error
+    assert model.report.is_forward
+    probability = model.predict(x, verbose=0)[:, 0]
+    for site in range(6):
+        rows = x["site"] == site
+        assert np.mean(probability[rows]) == pytest.approx(np.mean(y[rows]), abs=0.1)
+
+
+def test_the_past_must_hold_both_classes():
+    labels = np.repeat([0.0, 1.0], [300, 700])
+    rows = Rows(np.zeros(1000), labels, None)
+    with pytest.raises(ValueError, match="number 1 is scored by 200 rows of one class"):
+        splits_of("forward", rows, 0)
+    assert len(list(splits_of("blocks", rows, 0).parts())) == 5
+    # Rows of weight 0 do not count.
+    weights = np.where(labels == 1, 0.0, 1.0)
+    with pytest.raises(ValueError, match="of one class"):
+        splits_of(3, Rows(np.zeros(1000), labels, weights), 0)
+
+
+def test_the_error_of_clusters_is_no_smaller_than_that_of_rows():
+    generator = np.random.default_rng(0)
+    values, cluster = generator.normal(size=3000), np.arange(3000) // 500
+    shifted = values + np.repeat([1.0, -1.0], 1500)
+    assert mean_and_error(shifted, None, cluster)[1] > 10 * mean_and_error(shifted, None)[1]
+    alternating = np.tile([1.0, -1.0], 1500)  # no cluster differs from another
+    assert mean_and_error(alternating, None, cluster) == mean_and_error(alternating, None)
+    one = np.zeros(3000, int)
+    assert mean_and_error(values, None, one)[1] == mean_and_error(values, None)[1]
