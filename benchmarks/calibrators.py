@@ -155,7 +155,7 @@ def methods(
                 fields=fields,
                 numeric=numeric,
                 # Where rows are in order of time, what came next judges.
-                folds="forward" if is_ordered else 3,
+                folds="forward" if is_ordered else 5,
                 verbose=0,
             )
             print(model.report)
