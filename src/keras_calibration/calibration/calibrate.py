@@ -76,10 +76,10 @@ def calibrate(
         numeric: Numeric inputs that `"neural"` may use too.
         method: `"auto"`, or the name of a candidate, which is then taken whatever the folds say.
         folds: Number of folds; 5 take longer and leave each fit more rows, the network more members
-            (0.001 to 0.002 nats on tables of 10,000 rows); `"forward"`, for rows in order of time: of five stretches of rows
-            each is scored by fits to those before it alone, so that a drift shows; `"blocks"`, the
-            five stretches, each scored by fits to all others; or the number of the fold of each row
-            (n,). The rows of a stretch are not taken as independent.
+            (0.001 to 0.002 nats on tables of 10,000 rows); `"forward"`, for rows in order of time:
+            of five stretches of rows each is scored by fits to those before it alone, so that a
+            drift shows; `"blocks"`, the five stretches, each scored by fits to all others; or the
+            number of the fold of each row (n,). The rows of a stretch are not taken as independent.
         base_output: As for `CalibratedModel`.
         seed: Seed of the folds and of what is trained.
         verbose: `"auto"` or 1 shows a progress bar over the candidates, 0 none.
