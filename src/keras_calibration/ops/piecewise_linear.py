@@ -116,7 +116,7 @@ def _on_lines(logits: Any, table: Any) -> tuple[Any, Any]:
 
 def _chosen(logits: Any, table: Any) -> tuple[Any, Callable[[], tuple[Any, Any, Any]]]:
     """The curve, and line, knot and slope of each row, by comparing with each knot in turn."""
-    knots, values, of_lines, room = (
+    knots, values, line_slopes, room = (
         ops.unstack(row, table.shape[1]) for row in ops.unstack(table, 4)
     )
 
@@ -129,11 +129,11 @@ def _chosen(logits: Any, table: Any) -> tuple[Any, Callable[[], tuple[Any, Any, 
     curves = [
         ops.minimum(value + (logits - knot) * slope, next_value + above)
         for knot, value, slope, next_value, above in zip(
-            knots, values, of_lines, [*values[1:], values[-1]], room, strict=True
+            knots, values, line_slopes, [*values[1:], values[-1]], room, strict=True
         )
     ]
     # Each anew: XLA then fuses it into what it is used for.
-    return choose(curves), lambda: (choose(range(len(knots))), choose(knots), choose(of_lines))
+    return choose(curves), lambda: (choose(range(len(knots))), choose(knots), choose(line_slopes))
 
 
 def _looked_up(logits: Any, table: Any) -> tuple[Any, Callable[[], tuple[Any, Any, Any]]]:
