@@ -158,6 +158,55 @@ def test_values_that_do_not_fall_give_a_curve_that_does_not_fall(run, num_knots)
     assert (np.diff(curve) >= 0).all()
 
 
+@pytest.mark.parametrize("num_rows", [1_000_000, 999_999, 1003, 17])
+def test_no_row_of_many_falls(run, num_rows):
+    generator = np.random.default_rng(num_rows)
+    # Each gap is far wider than what is left to 0: the end of a line, rounded as its beginning is,
+    # would lie far above the next value on the next value's scale.
+    knots, values = (
+        -(8.0 ** -np.arange(20)) * generator.uniform(0.3, 1, 20).astype(np.float32)
+        for _ in range(2)
+    )
+    steps = generator.integers(-20, 20, num_rows) * (generator.random(num_rows) < 0.9)
+    logits = generator.choice(knots, num_rows) * (1 + steps * np.finfo(np.float32).eps)
+    logits[::4] *= generator.uniform(0.1, 10, len(logits[::4]))
+    logits, knots, values = (a.astype(np.float32) for a in (np.sort(logits), knots, values))
+
+    def curve(logits, knots, lowest, above):
+        # Not read from memory but worked out in the same program.
+        return kernels.piecewise_linear(logits, knots, lowest + above * 1.1)
+
+    received = run(curve, logits, knots, np.float32(0), values)
+    assert (np.diff(received) >= 0).all()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("num_knots", "jit_compile", "compares"),
+    [(32, True, True), (33, True, False), (32, False, False)],
+)
+def test_only_few_knots_and_only_under_xla_are_compared_one_by_one(
+    num_knots, jit_compile, compares
+):
+    import tensorflow as tf
+
+    knots = values = np.arange(num_knots, dtype=np.float32)
+
+    def both_gradients(logits):
+        return gradients(
+            lambda logits, values: kernels.piecewise_linear(logits, knots, values), logits, values
+        )
+
+    traced = tf.function(both_gradients, jit_compile=jit_compile)
+    kinds = [
+        operation.type
+        for operation in traced.get_concrete_function(tf.zeros(9)).graph.get_operations()
+    ]
+    assert kinds.count("GreaterEqual") == (0 if not compares else 4 * (num_knots - 1))
+    assert ("UpperBound" in kinds) != compares
+    assert ("GatherV2" in kinds) != compares
+
+
 finite_logits = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 
 

@@ -54,6 +54,32 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def is_compiled(tensor: Any) -> bool:
+    """Whether what is done with a tensor becomes part of a program of XLA's.
+
+    On TensorFlow, whether the function being traced is one with `jit_compile=True`, or inside one.
+
+    Args:
+        tensor: The tensor.
+
+    Example:
+        >>> is_compiled(ops.ones(()))
+        False
+    """
+    if keras.backend.backend() == "tensorflow":
+        try:  # TensorFlow keeps it to itself.
+            from tensorflow.python.framework.ops import get_default_graph
+            from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+        except ImportError:
+            return False
+        return bool(GraphOrParentsInXlaContext(get_default_graph()))
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return isinstance(tensor, jax.core.Tracer)
+    return False
+
+
 def filled_up(*rows: Any) -> tuple[Any, ...]:
     """Rows of zeros added to a batch, up to a multiple of 512: XLA compiles once for every shape.
 

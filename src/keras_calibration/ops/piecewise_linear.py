@@ -2,26 +2,33 @@
 
 Everything here is a plain function on tensors, in `keras.ops`, and compiles under XLA.
 
-What runs where: the segment of a logit is the number of knots at or left of it. Comparing with all
-of them, without a branch, costs a vector unit no more than reading the logit; one by one, a binary
-search is best. TensorFlow's `searchsorted` is the search where operations run one by one and the
-comparisons under XLA; JAX's is a search in a loop, hence the comparisons are written out for it.
-XLA takes sums of more than 32 terms apart, so no more knots are counted together; past 256 knots
-it is the search everywhere. Each row then reads one column of a table, knot, value, slope and room,
-and the next value. The gradient is written out: autodiff would add up every table read by itself.
-Two columns are summed by segment in 512 interleaved parts: float32 stays accurate over many rows,
-the order of the sum is fixed, and no addition waits for the one before.
+What runs where: the line of a logit is given by the number of knots at or left of it. XLA fuses
+what goes row by row into one loop over memory, but no search, no table read and no sum. So where it
+compiles (`jax.jit`; on TensorFlow a function with `jit_compile=True`) and knots are few, each row
+takes its line by comparing with one knot after the other: the same arithmetic as by table, in half
+the time. Operations that run one by one would write every comparison out: there, and with more
+knots, a row reads its line from a table. The count that this needs is a binary search, though up to
+256 knots XLA compares with all of them, 32 at a time (it takes longer sums apart), and so does JAX,
+whose search is a loop.
+
+The gradient is written out: autodiff would add up every table read by itself. Two columns are
+summed by line in 512 interleaved parts: float32 stays accurate over many rows, the order of the sum
+is fixed, and no addition waits for the one before.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration.ops.compiled import is_compiled
+
 _COUNTED_TOGETHER = 32
 _MOST_COUNTED_KNOTS = 256
+_MOST_CHOSEN_KNOTS = 32
 _FEW_ROWS = 1 << 18
 _NUM_LANES_OF_FEW_ROWS, _NUM_LANES = 64, 512
 
@@ -92,20 +99,52 @@ def lines(knots: Any, values: Any) -> Any:
 
 def _on_lines(logits: Any, table: Any) -> tuple[Any, Any]:
     """`min(b_k + (l - a_k) s_k, b_{k+1} + room_k)`, k the last knot left of l; its gradient."""
+    by_choice = table.shape[1] <= _MOST_CHOSEN_KNOTS and is_compiled(logits)
+    curve, line_of_rows = (_chosen if by_choice else _looked_up)(logits, table)
+
+    def gradient(*upstream: Any, **by_keyword: Any) -> tuple[Any, Any]:
+        (by_curve,) = upstream or by_keyword.values()
+        line, knot, slope = line_of_rows()
+        by_value, by_slope = _sums_by_line(
+            by_curve, by_curve * (logits - knot), line, table.shape[1]
+        )
+        by_table = [-table[2] * by_value, by_value, by_slope, ops.zeros_like(by_value)]
+        return by_curve * slope, ops.stack(by_table, axis=0)
+
+    return curve, gradient
+
+
+def _chosen(logits: Any, table: Any) -> tuple[Any, Callable[[], tuple[Any, Any, Any]]]:
+    """The curve, and line, knot and slope of each row, by comparing with each knot in turn."""
+    knots, values, line_slopes, room = (
+        ops.unstack(row, table.shape[1]) for row in ops.unstack(table, 4)
+    )
+
+    def choose(of_lines: Sequence[Any]) -> Any:
+        chosen = of_lines[0]
+        for knot, of_line in zip(knots[1:], of_lines[1:], strict=True):
+            chosen = ops.where(logits >= knot, of_line, chosen)
+        return chosen
+
+    curves = [
+        ops.minimum(value + (logits - knot) * slope, next_value + above)
+        for knot, value, slope, next_value, above in zip(
+            knots, values, line_slopes, [*values[1:], values[-1]], room, strict=True
+        )
+    ]
+    # Each anew: XLA then fuses it into what it is used for.
+    return choose(curves), lambda: (choose(range(len(knots))), choose(knots), choose(line_slopes))
+
+
+def _looked_up(logits: Any, table: Any) -> tuple[Any, Callable[[], tuple[Any, Any, Any]]]:
+    """The curve, and line, knot and slope of each row, by its row of the table."""
     line = _line(logits, table[0])
     knot, value, slope, room = ops.unstack(ops.take(table, line, axis=1), 4, axis=0)
     # From the table too: XLA may round what it computes twice in two ways.
     next_value = ops.take(table[1], ops.minimum(line + 1, table.shape[1] - 1))
-
-    def gradient(*upstream: Any, **by_keyword: Any) -> tuple[Any, Any]:
-        (by_curve,) = upstream or by_keyword.values()
-        # Read anew: XLA then fuses each of the two into what it is used for.
-        offset, slope = logits - ops.take(table[0], line), ops.take(table[2], line)
-        by_value, by_slope = _sums_by_line(by_curve, by_curve * offset, line, table.shape[1])
-        by_table = [-table[2] * by_value, by_value, by_slope, ops.zeros_like(by_value)]
-        return by_curve * slope, ops.stack(by_table, axis=0)
-
-    return ops.minimum(value + (logits - knot) * slope, next_value + room), gradient
+    curve = ops.minimum(value + (logits - knot) * slope, next_value + room)
+    # Read anew: XLA then fuses each of the two into what it is used for.
+    return curve, lambda: (line, ops.take(table[0], line), ops.take(table[2], line))
 
 
 def _line(logits: Any, knots: Any) -> Any:
