@@ -174,7 +174,7 @@ class FieldNetwork(keras.layers.Layer):
     def call(self, features: Mapping[str, Any], training: Any = None) -> Any:
         """g(x), logits (batch, 1); `training` leaves out hidden units."""
         self._check_features(features, "reads the features")
-        encoded = [self._embed(features)] if self.fields else []
+        encoded = [self.embed(features)] if self.fields else []
         encoded += [self.encode(features[name], row) for row, name in enumerate(self.numeric)]
         hidden = ops.concatenate(encoded, axis=1)
         for layer in self._hidden:
@@ -243,7 +243,7 @@ class FieldNetwork(keras.layers.Layer):
         later = {"num_coarse_knots": 0, "dropout": 0.0}
         return cls(**{**later, **config, "fields": deserialize_fields(config["fields"])})
 
-    def _embed(self, features: Mapping[str, Any]) -> Any:
+    def embed(self, features: Mapping[str, Any]) -> Any:
         """The embeddings of all fields, from one table, side by side (batch, fields · dim)."""
         rows = table_rows(features, self.fields, self._num_values)
         # Reading the table through a reshape makes its gradient dense.
