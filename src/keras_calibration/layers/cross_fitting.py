@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.network_training import (
     NetworkTrainer,
     TrainingRows,
@@ -16,9 +17,8 @@ from keras_calibration.layers.network_training import (
     weights_of,
 )
 from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.logistic_fit import row_log_losses
 
-_ROWS_OF_A_CLASS = 10  # in each fold
+_ROWS_OF_OTHER_CLASSES = 10  # in each fold
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class CrossFit:
     """What `cross_fit` found.
 
     Args:
-        log_loss_curve: Cross-fitted log loss of the curve alone.
-        log_loss_both: Cross-fitted log loss of curve and network.
+        log_loss_curve: Cross-fitted log loss of η alone.
+        log_loss_both: Cross-fitted log loss of η and the network.
         standard_error: Standard error of the difference.
         epochs: The best epoch of each fold.
         weights: The weights of one network for each fold, or of one for all rows; none where the
             network does not help.
-        logits: `η + g` of each row by a fit without its fold (n,).
+        logits: `η + g` of each row by a fit without its fold, (n,) or (n, K).
     """
 
     log_loss_curve: float
@@ -55,7 +55,7 @@ class CrossFit:
 
 
 def enough_for(num_folds: int, rows: Rows) -> bool:
-    """Whether each fold would hold ten rows of each class.
+    """Whether each fold would hold ten rows that are not of the most frequent class.
 
     Args:
         num_folds: Number of folds.
@@ -69,12 +69,13 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
         True
     """
     labels = rows.labels[rows.row_weights > 0]
-    clicks = float(labels.sum())
-    return min(clicks, len(labels) - clicks) >= _ROWS_OF_A_CLASS * num_folds
+    shares = labels if labels.ndim == 2 else np.stack([1 - labels, labels], axis=1)
+    others = len(shares) - float(shares.sum(axis=0).max())
+    return others >= _ROWS_OF_OTHER_CLASSES * num_folds
 
 
 def cross_fit(
-    calibrator: Calibrator,
+    calibrator: Calibrator | None,
     network: Any,
     rows: Rows,
     columns: Mapping[str, np.ndarray],
@@ -88,12 +89,12 @@ def cross_fit(
     seed: int | None,
     verbose: int,
 ) -> CrossFit:
-    """Fits curve and network on all folds but one, for each, and scores them on that one.
+    """Fits η and network on all folds but one, for each, and scores them on that one.
 
     Args:
-        calibrator: η; it is only copied from.
+        calibrator: η; it is only copied from. None leaves the logits as they are.
         network: g; it is only copied from.
-        rows: Logits, labels of both classes and weights (or None) of n rows.
+        rows: Logits, labels of more than one class and weights (or None) of n rows.
         columns: Feature name → array with n rows.
         folds: The fold of each row, 0, 1 … (n,).
         refit: Whether to train one network on all rows, for the median of the best epochs.
@@ -108,10 +109,12 @@ def cross_fit(
         The cross-fitted log losses and the weights. The network helps if it lowers the log loss by
         more than a standard error.
     """
-    labels, num_rows = rows.labels, len(rows.logits)
+    num_rows = len(rows.logits)
+    # Of one column where the logits are binary.
+    logits, labels = (each.reshape(num_rows, -1) for each in (rows.logits, rows.labels))
     weights = rows.row_weights
     training = TrainingRows(
-        curve=np.empty(num_rows, "float32"),
+        curve=np.empty(logits.shape, "float32"),
         features=columns,
         labels=labels.astype("float32"),
         # Of mean 1, which the prior of the network and the learning rate are made for.
@@ -119,17 +122,17 @@ def cross_fit(
     )
     trainer = NetworkTrainer(network, training, learning_rate, batch_size, seed)
     num_folds = int(folds.max()) + 1
-    cross_fitted = np.empty(num_rows)
+    cross_fitted = np.empty(logits.shape)
     curve_loss, both_loss = np.empty(num_rows), np.empty(num_rows)
     epochs, members = [], []
     progress = keras.utils.Progbar(num_folds + refit, verbose=verbose, unit_name="fold")
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         training.curve[:] = _fitted_curve(calibrator, rows, fitted)
-        epoch, logits, learnt = trainer.train(fitted, held_out, max_epochs, patience)
-        for losses, eta in ((curve_loss, training.curve[held_out]), (both_loss, logits)):
-            losses[held_out] = row_log_losses(labels[held_out], eta)
-        cross_fitted[held_out] = logits
+        epoch, both, learnt = trainer.train(fitted, held_out, max_epochs, patience)
+        for losses, calibrated in ((curve_loss, training.curve[held_out]), (both_loss, both)):
+            losses[held_out] = head_log_losses(labels[held_out], calibrated.astype("float64"))
+        cross_fitted[held_out] = both
         epochs.append(epoch)
         members.append(learnt)
         progress.update(fold + 1, [("log_loss", both_loss[held_out].mean())])
@@ -153,16 +156,19 @@ def cross_fit(
         standard_error=standard_error,
         epochs=tuple(epochs),
         weights=members if helps else [],
-        logits=cross_fitted,
+        logits=cross_fitted.reshape(rows.logits.shape),
     )
 
 
-def _fitted_curve(calibrator: Calibrator, rows: Rows, fitted: np.ndarray) -> np.ndarray:
-    """η of all rows (n,), fitted on some."""
+def _fitted_curve(calibrator: Calibrator | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
+    """η of all rows (n, 1) or (n, K), fitted on some."""
+    logits = rows.logits.reshape(len(rows.logits), -1)
+    if calibrator is None:
+        return logits
     curve = copy_of(calibrator)
     curve.fit(
         rows.logits[fitted],
         rows.labels[fitted],
         None if rows.weights is None else rows.weights[fitted],
     )
-    return ops.convert_to_numpy(curve(rows.logits))
+    return ops.convert_to_numpy(curve(logits))
