@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.head_logits import head_log_losses
+from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.network_training import (
     NetworkTrainer,
     TrainingRows,
@@ -17,6 +18,7 @@ from keras_calibration.layers.network_training import (
     weights_of,
 )
 from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.offset_histogram import offset_histogram
 
 _ROWS_OF_OTHER_CLASSES = 10  # in each fold
 
@@ -33,6 +35,8 @@ class CrossFit:
         weights: The weights of one network for each fold, or of one for all rows; none where the
             network does not help.
         logits: `η + g` of each row by a fit without its fold, (n,) or (n, K).
+        corrections: g of each row by a network without its fold (n,), where η fitted again under it
+            lowers the cross-fitted log loss; None elsewhere.
     """
 
     log_loss_curve: float
@@ -41,6 +45,7 @@ class CrossFit:
     epochs: tuple[int, ...]
     weights: list[list[np.ndarray]]
     logits: np.ndarray
+    corrections: np.ndarray | None
 
     def figures(self) -> dict[str, Any]:
         """The arguments of `NeuralFitSummary` that tell of the folds."""
@@ -107,7 +112,8 @@ def cross_fit(
 
     Returns:
         The cross-fitted log losses and the weights. The network helps if it lowers the log loss by
-        more than a standard error.
+        more than a standard error. A helpful one is part of the result: an `ILPS` is then fitted
+        again under it.
     """
     num_rows = len(rows.logits)
     # Of one column where the logits are binary.
@@ -122,7 +128,7 @@ def cross_fit(
     )
     trainer = NetworkTrainer(network, training, learning_rate, batch_size, seed)
     num_folds = int(folds.max()) + 1
-    cross_fitted = np.empty(logits.shape)
+    curves, cross_fitted = np.empty(logits.shape), np.empty(logits.shape)
     curve_loss, both_loss = np.empty(num_rows), np.empty(num_rows)
     epochs, members = [], []
     progress = keras.utils.Progbar(num_folds + refit, verbose=verbose, unit_name="fold")
@@ -130,9 +136,9 @@ def cross_fit(
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         training.curve[:] = _fitted_curve(calibrator, rows, fitted)
         epoch, both, learnt = trainer.train(fitted, held_out, max_epochs, patience)
-        for losses, calibrated in ((curve_loss, training.curve[held_out]), (both_loss, both)):
-            losses[held_out] = head_log_losses(labels[held_out], calibrated.astype("float64"))
-        cross_fitted[held_out] = both
+        curves[held_out], cross_fitted[held_out] = training.curve[held_out], both
+        curve_loss[held_out] = head_log_losses(labels[held_out], curves[held_out])
+        both_loss[held_out] = head_log_losses(labels[held_out], both)
         epochs.append(epoch)
         members.append(learnt)
         progress.update(fold + 1, [("log_loss", both_loss[held_out].mean())])
@@ -150,6 +156,13 @@ def cross_fit(
         members = [weights_of(trainer.network)]
     if refit:
         progress.update(num_folds + 1)
+    corrections = None
+    if helps and isinstance(calibrator, ILPS):
+        g = (cross_fitted - curves)[:, 0]
+        again = _cross_fitted_under(calibrator, rows, g, folds)
+        again_loss = head_log_losses(rows.labels, again)
+        if weights @ again_loss < weights @ both_loss:
+            corrections, cross_fitted, both_loss = g, again, again_loss
     return CrossFit(
         log_loss_curve=float(weights @ curve_loss / total),
         log_loss_both=float(weights @ both_loss / total),
@@ -157,7 +170,37 @@ def cross_fit(
         epochs=tuple(epochs),
         weights=members if helps else [],
         logits=cross_fitted.reshape(rows.logits.shape),
+        corrections=corrections,
     )
+
+
+def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
+    """Fits η of `η(l) + g(x)` where g is given.
+
+    g was trained on top of a curve that was right on the whole; where it corrects some logits more
+    than others, that curve no longer is. g must be of networks that did not see the rows: on its
+    own rows it is too sure of itself, and η would follow.
+
+    Args:
+        curve: η; it is replaced.
+        rows: Logits, labels of both classes and weights (or None) of n rows.
+        corrections: g (n,).
+    """
+    curve.ensure_built()
+    curve.fit_histogram(offset_histogram(rows.logits, rows.labels, rows.row_weights, corrections))
+
+
+def _cross_fitted_under(
+    calibrator: ILPS, rows: Rows, corrections: np.ndarray, folds: np.ndarray
+) -> np.ndarray:
+    """`η + g` of each row (n,), η fitted under g without the row's fold."""
+    logits = corrections.copy()
+    for fold in range(int(folds.max()) + 1):
+        curve, fitted = copy_of(calibrator), folds != fold
+        others = Rows(rows.logits[fitted], rows.labels[fitted], rows.row_weights[fitted])
+        fit_under(curve, others, corrections[fitted])
+        logits[~fitted] += ops.convert_to_numpy(curve(rows.logits[~fitted]))
+    return logits
 
 
 def _fitted_curve(calibrator: Calibrator | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
