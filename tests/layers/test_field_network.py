@@ -67,16 +67,19 @@ def reference_hats(value, knots):
     return encoded
 
 
-def test_starts_at_zero():
-    network = some_network()
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_starts_at_zero(num_outputs):
+    network = some_network(num_outputs=num_outputs)
     features = some_features()
-    np.testing.assert_array_equal(network(features), np.zeros((200, 1)))
+    np.testing.assert_array_equal(network(features), np.zeros((200, num_outputs)))
     network.adapt(features)
-    np.testing.assert_array_equal(network(features), np.zeros((200, 1)))
+    np.testing.assert_array_equal(network(features), np.zeros((200, num_outputs)))
 
 
-def test_equals_the_reference():
-    network, features = some_network(), some_features()
+@pytest.mark.parametrize("num_outputs", [1, 3])
+def test_equals_the_reference(num_outputs):
+    network, features = some_network(num_outputs=num_outputs), some_features()
+    assert network.compute_output_shape({"site": (None,)}) == (None, num_outputs)
     network.adapt(features)
     weights = scramble(network)
     vocabulary = {number: number for number in range(4)}
@@ -108,14 +111,15 @@ def test_dropout_is_of_training_alone():
     assert np.std(trained - predicted) > 0.01
 
 
-def test_reads_configs_of_before_dropout_and_ramps():
+def test_reads_configs_of_before_later_arguments():
     config = FieldNetwork({"site": 3}, ("age",)).get_config()
-    del config["dropout"], config["num_coarse_knots"]
+    del config["dropout"], config["num_coarse_knots"], config["num_outputs"]
     network = FieldNetwork.from_config(config)
     network.build()
     names = [weight.name for weight in network.variables]
     assert "coarse_knots" not in names
     assert "seed_generator_state" not in names
+    assert network.num_outputs == 1
 
 
 def test_ids_outside_the_vocabulary_share_one_row_that_learns():
@@ -399,6 +403,7 @@ def test_learns_the_bias_of_each_value(jit_compile):
         ({"hidden_units": (8, 0)}, r"hidden_units=\(8, 0\)"),
         ({"num_numeric_knots": 1}, "num_numeric_knots=1"),
         ({"num_coarse_knots": 1}, "num_coarse_knots=1"),
+        ({"num_outputs": 0}, "num_outputs=0"),
         ({"dropout": 1.0}, "dropout=1.0"),
         ({"regularization": -1.0}, "regularization=-1.0"),
         ({"regularization": float("nan")}, "regularization=nan"),

@@ -210,7 +210,7 @@ def test_fit_learns_segments(num_members, reload):
     np.testing.assert_allclose(summary.log_loss_after, log_loss(head, *rows, weights), rtol=1e-5)
     curve = ILPS()
     before = curve.fit(rows[0], rows[2], weights)
-    np.testing.assert_array_equal(head.calibrator.get_values(), curve.get_values())
+    np.testing.assert_array_equal(head.calibrator.get_knots(), curve.get_knots())
     assert summary.log_loss_before == before.log_loss_before
     assert log_loss(head, *held_out) < log_loss(NeuralCalibration(curve), *held_out) - 0.05
     model = head_model(head, rows[1])
@@ -219,6 +219,26 @@ def test_fit_learns_segments(num_members, reload):
     np.testing.assert_array_equal(
         restored.predict(inputs, verbose=0), model.predict(inputs, verbose=0)
     )
+
+
+@pytest.mark.parametrize("num_members", [1, 2])
+def test_the_curve_is_right_under_the_network(num_members):
+    def confounded(seed):
+        # The logit is off by the site: beside the sites it rises, over all of them hardly.
+        logits, features, labels = segment_clicks(seed=seed)
+        return logits + 1.5 - features["site"], features, labels
+
+    rows, held_out = confounded(seed=0), confounded(seed=1)
+    head = some_head(num_members=num_members)
+    summary = head.fit(*rows, folds=2, max_epochs=15, learning_rate=5e-3)
+    cross_fitted = summary.cross_fitted_logits
+    losses = np.logaddexp(0, cross_fitted) - rows[2] * cross_fitted
+    assert summary.cross_fitted_both == pytest.approx(losses.mean(), rel=1e-6)
+    received, slope = log_loss(head, *held_out), np.ptp(head.calibrator(np.array([-2.0, 1.0]))) / 3
+    head.calibrator.fit(rows[0], rows[2])
+    assert received < log_loss(head, *held_out) - 0.02
+    assert received < summary.cross_fitted_both + 0.02
+    assert slope > np.ptp(head.calibrator(np.array([-2.0, 1.0]))) / 3 + 0.2
 
 
 def test_fit_leaves_out_what_does_not_help():

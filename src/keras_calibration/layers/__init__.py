@@ -5,6 +5,7 @@ from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_calibrator import ClassCalibrator
+from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
 from keras_calibration.layers.class_temperature_scaling import ClassTemperatureScaling
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ilps import FieldILPS
@@ -27,6 +28,7 @@ __all__ = [
     "BlendedHead",
     "Calibrator",
     "ClassCalibrator",
+    "ClassNeuralCalibration",
     "ClassTemperatureScaling",
     "FieldBias",
     "FieldILPS",

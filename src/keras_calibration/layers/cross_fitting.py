@@ -9,6 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.head_logits import head_log_losses
+from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.network_training import (
     NetworkTrainer,
     TrainingRows,
@@ -16,9 +18,9 @@ from keras_calibration.layers.network_training import (
     weights_of,
 )
 from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.logistic_fit import row_log_losses
+from keras_calibration.ops.offset_histogram import offset_histogram
 
-_ROWS_OF_A_CLASS = 10  # in each fold
+_ROWS_OF_OTHER_CLASSES = 10  # in each fold
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,15 @@ class CrossFit:
     """What `cross_fit` found.
 
     Args:
-        log_loss_curve: Cross-fitted log loss of the curve alone.
-        log_loss_both: Cross-fitted log loss of curve and network.
+        log_loss_curve: Cross-fitted log loss of η alone.
+        log_loss_both: Cross-fitted log loss of η and the network.
         standard_error: Standard error of the difference.
         epochs: The best epoch of each fold.
         weights: The weights of one network for each fold, or of one for all rows; none where the
             network does not help.
-        logits: `η + g` of each row by a fit without its fold (n,).
+        logits: `η + g` of each row by a fit without its fold, (n,) or (n, K).
+        corrections: g of each row by a network without its fold (n,), where η fitted again under it
+            lowers the cross-fitted log loss; None elsewhere.
     """
 
     log_loss_curve: float
@@ -41,6 +45,7 @@ class CrossFit:
     epochs: tuple[int, ...]
     weights: list[list[np.ndarray]]
     logits: np.ndarray
+    corrections: np.ndarray | None
 
     def figures(self) -> dict[str, Any]:
         """The arguments of `NeuralFitSummary` that tell of the folds."""
@@ -55,7 +60,7 @@ class CrossFit:
 
 
 def enough_for(num_folds: int, rows: Rows) -> bool:
-    """Whether each fold would hold ten rows of each class.
+    """Whether each fold would hold ten rows that are not of the most frequent class.
 
     Args:
         num_folds: Number of folds.
@@ -69,12 +74,13 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
         True
     """
     labels = rows.labels[rows.row_weights > 0]
-    clicks = float(labels.sum())
-    return min(clicks, len(labels) - clicks) >= _ROWS_OF_A_CLASS * num_folds
+    shares = labels if labels.ndim == 2 else np.stack([1 - labels, labels], axis=1)
+    others = len(shares) - float(shares.sum(axis=0).max())
+    return others >= _ROWS_OF_OTHER_CLASSES * num_folds
 
 
 def cross_fit(
-    calibrator: Calibrator,
+    calibrator: Calibrator | None,
     network: Any,
     rows: Rows,
     columns: Mapping[str, np.ndarray],
@@ -88,12 +94,12 @@ def cross_fit(
     seed: int | None,
     verbose: int,
 ) -> CrossFit:
-    """Fits curve and network on all folds but one, for each, and scores them on that one.
+    """Fits η and network on all folds but one, for each, and scores them on that one.
 
     Args:
-        calibrator: η; it is only copied from.
+        calibrator: η; it is only copied from. None leaves the logits as they are.
         network: g; it is only copied from.
-        rows: Logits, labels of both classes and weights (or None) of n rows.
+        rows: Logits, labels of more than one class and weights (or None) of n rows.
         columns: Feature name → array with n rows.
         folds: The fold of each row, 0, 1 … (n,).
         refit: Whether to train one network on all rows, for the median of the best epochs.
@@ -106,12 +112,15 @@ def cross_fit(
 
     Returns:
         The cross-fitted log losses and the weights. The network helps if it lowers the log loss by
-        more than a standard error.
+        more than a standard error. A helpful one is part of the result: an `ILPS` is then fitted
+        again under it.
     """
-    labels, num_rows = rows.labels, len(rows.logits)
+    num_rows = len(rows.logits)
+    # Of one column where the logits are binary.
+    logits, labels = (each.reshape(num_rows, -1) for each in (rows.logits, rows.labels))
     weights = rows.row_weights
     training = TrainingRows(
-        curve=np.empty(num_rows, "float32"),
+        curve=np.empty(logits.shape, "float32"),
         features=columns,
         labels=labels.astype("float32"),
         # Of mean 1, which the prior of the network and the learning rate are made for.
@@ -119,17 +128,17 @@ def cross_fit(
     )
     trainer = NetworkTrainer(network, training, learning_rate, batch_size, seed)
     num_folds = int(folds.max()) + 1
-    cross_fitted = np.empty(num_rows)
+    curves, cross_fitted = np.empty(logits.shape), np.empty(logits.shape)
     curve_loss, both_loss = np.empty(num_rows), np.empty(num_rows)
     epochs, members = [], []
     progress = keras.utils.Progbar(num_folds + refit, verbose=verbose, unit_name="fold")
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         training.curve[:] = _fitted_curve(calibrator, rows, fitted)
-        epoch, logits, learnt = trainer.train(fitted, held_out, max_epochs, patience)
-        for losses, eta in ((curve_loss, training.curve[held_out]), (both_loss, logits)):
-            losses[held_out] = row_log_losses(labels[held_out], eta)
-        cross_fitted[held_out] = logits
+        epoch, both, learnt = trainer.train(fitted, held_out, max_epochs, patience)
+        curves[held_out], cross_fitted[held_out] = training.curve[held_out], both
+        curve_loss[held_out] = head_log_losses(labels[held_out], curves[held_out])
+        both_loss[held_out] = head_log_losses(labels[held_out], both)
         epochs.append(epoch)
         members.append(learnt)
         progress.update(fold + 1, [("log_loss", both_loss[held_out].mean())])
@@ -147,22 +156,62 @@ def cross_fit(
         members = [weights_of(trainer.network)]
     if refit:
         progress.update(num_folds + 1)
+    corrections = None
+    if helps and isinstance(calibrator, ILPS):
+        g = (cross_fitted - curves)[:, 0]
+        again = _cross_fitted_under(calibrator, rows, g, folds)
+        again_loss = head_log_losses(rows.labels, again)
+        if weights @ again_loss < weights @ both_loss:
+            corrections, cross_fitted, both_loss = g, again, again_loss
     return CrossFit(
         log_loss_curve=float(weights @ curve_loss / total),
         log_loss_both=float(weights @ both_loss / total),
         standard_error=standard_error,
         epochs=tuple(epochs),
         weights=members if helps else [],
-        logits=cross_fitted,
+        logits=cross_fitted.reshape(rows.logits.shape),
+        corrections=corrections,
     )
 
 
-def _fitted_curve(calibrator: Calibrator, rows: Rows, fitted: np.ndarray) -> np.ndarray:
-    """η of all rows (n,), fitted on some."""
+def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
+    """Fits η of `η(l) + g(x)` where g is given.
+
+    g was trained on top of a curve that was right on the whole; where it corrects some logits more
+    than others, that curve no longer is. g must be of networks that did not see the rows: on its
+    own rows it is too sure of itself, and η would follow.
+
+    Args:
+        curve: η; it is replaced.
+        rows: Logits, labels of both classes and weights (or None) of n rows.
+        corrections: g (n,).
+    """
+    curve.ensure_built()
+    curve.fit_histogram(offset_histogram(rows.logits, rows.labels, rows.row_weights, corrections))
+
+
+def _cross_fitted_under(
+    calibrator: ILPS, rows: Rows, corrections: np.ndarray, folds: np.ndarray
+) -> np.ndarray:
+    """`η + g` of each row (n,), η fitted under g without the row's fold."""
+    logits = corrections.copy()
+    for fold in range(int(folds.max()) + 1):
+        curve, fitted = copy_of(calibrator), folds != fold
+        others = Rows(rows.logits[fitted], rows.labels[fitted], rows.row_weights[fitted])
+        fit_under(curve, others, corrections[fitted])
+        logits[~fitted] += ops.convert_to_numpy(curve(rows.logits[~fitted]))
+    return logits
+
+
+def _fitted_curve(calibrator: Calibrator | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
+    """η of all rows (n, 1) or (n, K), fitted on some."""
+    logits = rows.logits.reshape(len(rows.logits), -1)
+    if calibrator is None:
+        return logits
     curve = copy_of(calibrator)
     curve.fit(
         rows.logits[fitted],
         rows.labels[fitted],
         None if rows.weights is None else rows.weights[fitted],
     )
-    return ops.convert_to_numpy(curve(rows.logits))
+    return ops.convert_to_numpy(curve(logits))

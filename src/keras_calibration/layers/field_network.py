@@ -22,7 +22,7 @@ from keras_calibration.ops.piecewise_linear import hat_basis
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldNetwork(keras.layers.Layer):
-    """The network g(x) over the fields: embeddings, a small MLP, one logit.
+    """The network g(x) over the fields: embeddings, a small MLP, one logit or one a class.
 
     Each field value has an embedding; each numeric column is encoded by the hat functions of knots
     that `adapt` places, and a flag for missing values; all are concatenated and go through ReLU
@@ -49,6 +49,7 @@ class FieldNetwork(keras.layers.Layer):
             likelihood: `regularization/2 Σ θ² / n`. It has an effect once `adapt` has told the
             number of rows n.
         seed: Seed of the initial weights; None draws one.
+        num_outputs: 1, or the number of classes for `ClassNeuralCalibration`.
         **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
 
     Call arguments:
@@ -81,6 +82,7 @@ class FieldNetwork(keras.layers.Layer):
         seed: int | None = None,
         num_coarse_knots: int = 16,
         dropout: float = 0.25,
+        num_outputs: int = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
@@ -93,6 +95,7 @@ class FieldNetwork(keras.layers.Layer):
         self.seed = seed
         self.num_coarse_knots = num_coarse_knots
         self.dropout = float(dropout)
+        self.num_outputs = num_outputs
         self._check_arguments()
         initializers = keras.random.SeedGenerator(seed)
         self._hidden = [
@@ -106,7 +109,7 @@ class FieldNetwork(keras.layers.Layer):
             for number, units in enumerate(self.hidden_units)
         ]
         self._output = keras.layers.Dense(
-            1, kernel_initializer="zeros", dtype=self.dtype_policy, name="output"
+            num_outputs, kernel_initializer="zeros", dtype=self.dtype_policy, name="output"
         )
         # A generator is state of the layer: none where nothing is left out.
         self._dropout_seeds = keras.random.SeedGenerator(seed) if self.dropout else None
@@ -172,7 +175,7 @@ class FieldNetwork(keras.layers.Layer):
         self.built = True
 
     def call(self, features: Mapping[str, Any], training: Any = None) -> Any:
-        """g(x), logits (batch, 1); `training` leaves out hidden units."""
+        """g(x), logits (batch, num_outputs); `training` leaves out hidden units."""
         self._check_features(features, "reads the features")
         encoded = [self.embed(features)] if self.fields else []
         encoded += [self.encode(features[name], row) for row, name in enumerate(self.numeric)]
@@ -218,8 +221,8 @@ class FieldNetwork(keras.layers.Layer):
         self._num_rows.assign(float(num_rows[self.feature_names[0]]))
 
     def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, int]:
-        """`(batch, 1)`."""
-        return (input_shape[self.feature_names[0]][0], 1)
+        """`(batch, num_outputs)`."""
+        return (input_shape[self.feature_names[0]][0], self.num_outputs)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
@@ -234,12 +237,13 @@ class FieldNetwork(keras.layers.Layer):
             "seed": self.seed,
             "num_coarse_knots": self.num_coarse_knots,
             "dropout": self.dropout,
+            "num_outputs": self.num_outputs,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "FieldNetwork":
         """The layer of a `get_config`."""
-        # Networks were saved without the last two before there were any.
+        # Networks were saved without these two before there were any.
         later = {"num_coarse_knots": 0, "dropout": 0.0}
         return cls(**{**later, **config, "fields": deserialize_fields(config["fields"])})
 
@@ -292,6 +296,7 @@ class FieldNetwork(keras.layers.Layer):
         sizes = {
             "embedding_dim": [self.embedding_dim],
             "hidden_units": self.hidden_units,
+            "num_outputs": [self.num_outputs],
             "num_numeric_knots": [self.num_numeric_knots - 1],
             "num_coarse_knots": [self.num_coarse_knots - 1 if self.num_coarse_knots else 1],
         }

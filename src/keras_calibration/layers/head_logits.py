@@ -1,10 +1,13 @@
-"""Calibrated logits of many rows, part by part, as float64."""
+"""Calibrated logits of many rows, part by part, as float64, and their log losses."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from keras import ops
+
+from keras_calibration.ops.logistic_fit import row_log_losses
+from keras_calibration.ops.softmax_fit import row_class_log_losses
 
 _ROWS_TOGETHER = 1 << 16
 
@@ -14,20 +17,39 @@ def head_logits(head: Any, logits: np.ndarray, features: Mapping[str, Any]) -> n
 
     Args:
         head: A layer, called as `head(logits, features)`.
-        logits: Uncalibrated logits (n,).
+        logits: Uncalibrated logits (n,); of classes (n, K).
         features: Feature name → array or tensor with n rows.
 
     Returns:
-        Calibrated logits (n,), float64.
+        Calibrated logits of the shape of `logits`, float64.
 
     Example:
         >>> from keras_calibration.layers import BiasCorrection, NeuralCalibration
         >>> head_logits(NeuralCalibration(BiasCorrection()), np.array([0.5, -1.0]), {})
         array([ 0.5, -1. ])
     """
-    calibrated = np.empty(len(logits))
+    calibrated = np.empty(logits.shape)
     for start in range(0, len(logits), _ROWS_TOGETHER):
         part = slice(start, start + _ROWS_TOGETHER)
         outputs = head(logits[part], {name: column[part] for name, column in features.items()})
-        calibrated[part] = ops.convert_to_numpy(outputs).reshape(-1)
+        calibrated[part] = ops.convert_to_numpy(outputs).reshape(logits[part].shape)
     return calibrated
+
+
+def head_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Log loss of each row, of binary or of class logits.
+
+    Args:
+        labels: Labels in [0, 1] (n,) or (n, 1); of classes their shares (n, K).
+        logits: Calibrated logits of the same shape.
+
+    Returns:
+        Nats (n,).
+
+    Example:
+        >>> head_log_losses(np.ones((1, 1)), np.zeros((1, 1))).round(4)  # log 2
+        array([0.6931])
+    """
+    if logits.ndim == 2 and logits.shape[1] > 1:
+        return row_class_log_losses(labels, logits)
+    return row_log_losses(labels, logits).reshape(-1)

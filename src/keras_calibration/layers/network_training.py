@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration.ops.logistic_fit import row_log_losses
+from keras_calibration.layers.head_logits import head_log_losses
 
 # The size of a batch: about how many there are in an epoch, and its bounds.
 _BATCHES_AN_EPOCH = 50
@@ -20,12 +20,12 @@ _AVERAGED_STEPS = 50
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """What a correction g is trained on: `log loss(y, σ(η + g(x)))`.
+    """What a correction g is trained on: the log loss of `η + g(x)`, binary or of classes.
 
     Args:
-        curve: η of each row (n,), float32.
+        curve: η of each row (n, 1), or (n, K) of K classes, float32.
         features: A mapping of feature names to arrays with n rows.
-        labels: Labels (n,), float32.
+        labels: Labels of the shape of `curve`, float32: in [0, 1], or shares of the classes.
         weights: Weights (n,), float32.
     """
 
@@ -42,7 +42,8 @@ class NetworkTrainer:
     in every epoch; it thus compiles once.
 
     Args:
-        network: The layer or model from features to logits (batch, 1). It is only copied from.
+        network: The layer or model from features to logits, as many as `curve` has. It is
+            only copied from.
         rows: The rows of the development set.
         learning_rate: Adam's learning rate.
         batch_size: Rows of a batch; None chooses.
@@ -58,7 +59,7 @@ class NetworkTrainer:
         seed: int | None,
     ) -> None:
         self.rows = rows
-        num_rows = len(rows.labels)
+        num_rows, num_columns = rows.curve.shape
         share = 2 ** int(np.log2(max(num_rows / _BATCHES_AN_EPOCH, 1)))
         chosen = int(np.clip(share, _SMALLEST_BATCH, _LARGEST_BATCH))
         self.batch_size = batch_size or chosen
@@ -71,17 +72,20 @@ class NetworkTrainer:
             )
             for name, column in rows.features.items()
         }
-        curve = keras.Input((1,), name="curve_of_the_logit")
-        correction = ops.reshape(self.network(inputs), (-1, 1))
+        curve = keras.Input((num_columns,), name="curve_of_the_logit")
+        correction = ops.reshape(self.network(inputs), (-1, num_columns))
         self.model = keras.Model([curve, inputs], curve + ops.cast(correction, "float32"))
         averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
         optimizer = keras.optimizers.Adam(
             learning_rate, use_ema=True, ema_momentum=float(1 - 1 / averaged_steps)
         )
-        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        losses = keras.losses
+        loss = losses.BinaryCrossentropy if num_columns == 1 else losses.CategoricalCrossentropy
         # TensorFlow's XLA draws the random numbers of dropout thirty times as slowly on a CPU, and
         # cannot look up strings; JAX without XLA goes operation by operation.
-        self.model.compile(optimizer, loss, jit_compile=keras.backend.backend() == "jax")
+        self.model.compile(
+            optimizer, loss(from_logits=True), jit_compile=keras.backend.backend() == "jax"
+        )
         optimizer.build(self.model.trainable_variables)
         self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
 
@@ -105,7 +109,7 @@ class NetworkTrainer:
         for start in range(0, len(chosen) - size + 1, size):
             batch = order[start : start + size]
             self.model.train_on_batch(
-                self._inputs(batch), self.rows.labels[batch][:, None], self.rows.weights[batch]
+                self._inputs(batch), self.rows.labels[batch], self.rows.weights[batch]
             )
         # The averages take the place of the weights, and training goes on from there.
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
@@ -114,14 +118,14 @@ class NetworkTrainer:
             variable.assign(ops.copy(ops.convert_to_tensor(variable)))
 
     def logits(self, chosen: np.ndarray) -> np.ndarray:
-        """`η + g(x)` of the rows of the given numbers (m,), float64."""
+        """`η + g(x)` of the rows of the given numbers (m, 1) or (m, K), float64."""
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
         parts = [
             self.model.predict_on_batch(self._inputs(filled[start : start + size]))
             for start in range(0, len(filled), size)
         ]
-        return np.concatenate(parts)[: len(chosen), 0].astype("float64")
+        return np.concatenate(parts)[: len(chosen)].astype("float64")
 
     def train(
         self, chosen: np.ndarray, held_out: np.ndarray, max_epochs: int, patience: int
@@ -144,7 +148,7 @@ class NetworkTrainer:
             if epoch:
                 self.train_epoch(chosen)
             logits = self.logits(held_out)
-            loss = float(weights @ row_log_losses(labels, logits))
+            loss = float(weights @ head_log_losses(labels, logits))
             if loss < lowest:
                 lowest, best = loss, (epoch, logits, weights_of(self.network))
             elif epoch - best[0] >= patience:
@@ -153,7 +157,7 @@ class NetworkTrainer:
 
     def _inputs(self, order: np.ndarray) -> list[Any]:
         features = {name: column[order] for name, column in self.rows.features.items()}
-        return [self.rows.curve[order][:, None], features]
+        return [self.rows.curve[order], features]
 
 
 def copy_of(network: Any) -> Any:

@@ -9,25 +9,25 @@ from keras_calibration.layers.fit_summary import FitSummary
 
 @dataclass(frozen=True)
 class NeuralFitSummary(FitSummary):
-    """The figures of `NeuralCalibration.fit`: those of `FitSummary`, and what the folds said.
+    """What the `fit` of a Neural Calibration head says: a `FitSummary`, and what the folds said.
 
     `num_iterations` counts the epochs of all folds. The cross-fitted log losses are of rows that
-    neither the curve nor the network was fitted on; each fold also chose its own best epoch, which
+    neither η nor the network was fitted on; each fold also chose its own best epoch, which
     flatters the second a little. They are NaN where no network was tried.
 
     Args:
-        cross_fitted_curve: Cross-fitted log loss of the curve η alone.
+        cross_fitted_curve: Cross-fitted log loss of η alone.
         cross_fitted_both: Cross-fitted log loss of η + g.
         standard_error: Standard error of the difference of the two.
         epochs: The best epoch of each fold.
         network_kept: Whether g was kept, else it is 0.
-        cross_fitted_logits: `η + g` of each row by a fit without its fold (n,); none where no
-            network was tried.
+        cross_fitted_logits: `η + g` of each row by a fit without its fold, (n,) or (n, K); none
+            where no network was tried.
 
     Example:
         >>> print(NeuralFitSummary(900, 0.31, 0.28, 9, True, 0.3, 0.29, 0.002, (2, 3, 4), True))
         900 rows: log loss 0.310000 before, 0.280000 after (-0.030000); converged in 9 steps;
-        cross-fitted 0.300000 for the curve, 0.290000 with the network (-0.010000 ± 0.002000): kept
+        cross-fitted 0.300000 without, 0.290000 with the network (-0.010000 ± 0.002000): kept
     """
 
     cross_fitted_curve: float = float("nan")
@@ -44,7 +44,7 @@ class NeuralFitSummary(FitSummary):
             return super().__str__()
         gain = self.cross_fitted_both - self.cross_fitted_curve
         return (
-            f"{super().__str__()}; cross-fitted {self.cross_fitted_curve:.6f} for the curve, "
+            f"{super().__str__()}; cross-fitted {self.cross_fitted_curve:.6f} without, "
             f"{self.cross_fitted_both:.6f} with the network ({gain:+.6f} ± "
             f"{self.standard_error:.6f}): {'kept' if self.network_kept else 'left out'}"
         )

@@ -15,12 +15,12 @@ _LARGEST_LOGIT = 1e15
 
 @dataclass(frozen=True)
 class ClassRows:
-    """Class logits, labels and weights of the rows that count, float64.
+    """Class logits, labels and weights of rows, of those that count as a rule, float64.
 
     Args:
         logits: Logits (n, K), within ±1e15.
         labels: One-hot or soft labels (n, K), each row of sum 1.
-        weights: Weights (n,), above 0.
+        weights: Weights (n,), above 0; or not below it, where all rows were asked for.
         num_rows: Number of rows given, those of weight 0 included.
     """
 
@@ -30,16 +30,19 @@ class ClassRows:
     num_rows: int
 
 
-def check_class_rows(logits: Any, labels: Any, sample_weight: Any = None) -> ClassRows:
+def check_class_rows(
+    logits: Any, labels: Any, sample_weight: Any = None, keep_all: bool = False
+) -> ClassRows:
     """Refuses what no calibration of class logits can be fitted on.
 
     Args:
         logits: Logits (n, K), K ≥ 2, finite.
         labels: Class numbers (n,) or (n, 1), 0 … K - 1, or one-hot or soft labels (n, K).
         sample_weight: Weights of the rows (n,) or (n, 1), not negative, or None.
+        keep_all: Whether to keep the rows of weight 0 too.
 
     Returns:
-        The rows of weight above 0.
+        The rows of weight above 0, or all.
 
     Raises:
         ValueError: Saying what was received, what was expected and how to mend it.
@@ -66,19 +69,20 @@ def check_class_rows(logits: Any, labels: Any, sample_weight: Any = None) -> Cla
     weights = check_rows(np.zeros(len(scores)), None, sample_weight).weights
     weights = np.ones(len(scores)) if weights is None else weights
     counts = weights > 0
-    rows = ClassRows(
-        np.clip(scores[counts], -_LARGEST_LOGIT, _LARGEST_LOGIT),
-        shares[counts],
-        weights[counts],
-        len(scores),
-    )
-    if np.count_nonzero(rows.labels.any(axis=0)) < 2:
+    present = np.flatnonzero(shares[counts].any(axis=0))
+    if len(present) < 2:
         raise ValueError(
             f"The rows hold one class only. Received: {len(scores)} rows, all labels "
-            f"{rows.labels[0].argmax()} where the weight is above 0. Expected at least two "
+            f"{present[0]} where the weight is above 0. Expected at least two "
             "classes: use more rows, or check the label rule."
         )
-    return rows
+    kept = np.ones_like(counts) if keep_all else counts
+    return ClassRows(
+        np.clip(scores[kept], -_LARGEST_LOGIT, _LARGEST_LOGIT),
+        shares[kept],
+        weights[kept],
+        len(scores),
+    )
 
 
 def _shares(labels: Any, num_rows: int, num_classes: int) -> np.ndarray:

@@ -46,6 +46,7 @@ class Atoms:
         weights: `Σ w` (m,).
         clicks: `Σ w y` (m,).
         click_means: Mean logit of the clicks of each bin (m,); the bin's mean where there is none.
+        offsets: What is added to the curve (m,), logits; nothing by default.
     """
 
     means: np.ndarray
@@ -53,6 +54,7 @@ class Atoms:
     weights: np.ndarray
     clicks: np.ndarray
     click_means: np.ndarray
+    offsets: Any = 0.0
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Rows:
-    """Logits, labels and weights of the same rows, flat, float64.
+    """Logits, labels and weights of the same rows, float64.
 
     Args:
-        logits: Logits (n,).
-        labels: Labels (n,), or None.
+        logits: Logits (n,); of classes (n, K).
+        labels: Labels (n,), or None; of classes their shares (n, K).
         weights: Weights (n,), or None.
     """
 

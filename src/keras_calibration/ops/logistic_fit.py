@@ -50,13 +50,13 @@ def fit_logistic(
     centre: Any = 0.0,
     offset: float = 0.0,
 ) -> LogisticFit:
-    """`argmin_θ Σ w log loss(y, σ(η)) + ½ (θ - μ)ᵀ P (θ - μ)`, θ ≥ lower, `η = X θ + s l`.
+    """`argmin_θ Σ w log loss(y, σ(η)) + ½ (θ - μ)ᵀ P (θ - μ)`, θ ≥ lower, `η = X θ + s l + o`.
 
     Projected Newton steps: parameters at their bound that would leave it are held there, a step is
     halved until the objective falls. The problem is convex and the result its only minimum.
 
     Args:
-        histogram: The rows, of both classes.
+        histogram: The rows, of both classes, and their offsets o where they have some.
         design: Gives the rows X (m, p) at logits (m,) that lie in the bins of the given means (m,);
             affine in the logits of one bin.
         start: θ to start at (p,), at least `lower`.
@@ -86,8 +86,9 @@ def fit_logistic(
     total = atoms.weights.sum()
     # The labels enter through this sum alone, exactly.
     by_label = atoms.clicks @ design(atoms.click_means, atoms.means)
-    fixed_by_label = offset * (atoms.clicks @ atoms.click_means)
-    fixed = offset * logits
+    offsets = np.broadcast_to(atoms.offsets, atoms.means.shape)
+    fixed_by_label = atoms.clicks @ (offset * atoms.click_means + offsets)
+    fixed = offset * logits + np.concatenate([offsets, offsets])
     theta = np.array(start, np.float64)
     lower = np.broadcast_to(np.asarray(lower, np.float64), theta.shape)
     precision = np.zeros((len(theta), len(theta))) if precision is None else precision

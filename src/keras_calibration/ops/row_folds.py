@@ -13,7 +13,7 @@ def fold_of_rows(folds: Any, rows: Rows, seed: int | None) -> np.ndarray:
     """The fold of each row.
 
     Args:
-        folds: Number of folds: rows at random, with as equal a share of clicks in each as can be;
+        folds: Number of folds: rows at random, the classes shared out as equally as can be;
             `"blocks"`: five stretches of rows in their own order; or the number of the fold of each
             row (n,).
         rows: Logits, labels and weights of n rows.
@@ -37,12 +37,11 @@ def fold_of_rows(folds: Any, rows: Rows, seed: int | None) -> np.ndarray:
     if isinstance(folds, str) and folds == "blocks":
         fold = np.arange(num_rows) * _NUM_BLOCKS // num_rows
     elif isinstance(folds, int | np.integer) and 2 <= folds <= num_rows:
+        labels = rows.labels if rows.labels.ndim == 1 else rows.labels.argmax(axis=1)
         by_chance = np.random.default_rng(seed).random(num_rows)
         fold = np.empty(num_rows, np.int64)
         # Rows of weight 0 are spread apart from the others.
-        fold[np.lexsort((by_chance, rows.labels, rows.row_weights > 0))] = (
-            np.arange(num_rows) % folds
-        )
+        fold[np.lexsort((by_chance, labels, rows.row_weights > 0))] = np.arange(num_rows) % folds
     else:
         fold = np.asarray(folds)
         if fold.dtype.kind not in "iu" or fold.shape != (num_rows,):

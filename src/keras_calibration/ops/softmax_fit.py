@@ -63,6 +63,23 @@ def mean_class_log_loss(rows: ClassRows, scales: np.ndarray, biases: np.ndarray)
     return _loss_and_probabilities(rows, scales * rows.logits + biases)[0]
 
 
+def row_class_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Log loss of each row, `log Σ_k exp(l_k) - Σ_k y_k l_k`, in NumPy.
+
+    Args:
+        labels: One-hot or soft labels (n, K), each row of sum 1.
+        logits: Logits (n, K), finite.
+
+    Returns:
+        Nats (n,).
+
+    Example:
+        >>> row_class_log_losses(np.eye(4)[:1], np.zeros((1, 4))).round(4)  # log 4
+        array([1.3863])
+    """
+    return _losses_and_probabilities(labels, logits)[0]
+
+
 def fit_temperature(rows: ClassRows) -> SoftmaxFit:
     """`argmin_β Σ w log loss(y, softmax(β l)) + κ/2 (β - 1)²`, β ≥ 1e-6.
 
@@ -187,8 +204,16 @@ def _precision(rows: ClassRows, mean_square: float) -> float:
 
 def _loss_and_probabilities(rows: ClassRows, logits: np.ndarray) -> tuple[float, np.ndarray]:
     """The mean log loss of calibrated logits (n, K), and their softmax."""
+    losses, probabilities = _losses_and_probabilities(rows.labels, logits)
+    return float(rows.weights @ losses / rows.weights.sum()), probabilities
+
+
+def _losses_and_probabilities(
+    labels: np.ndarray, logits: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The log losses (n,) of logits (n, K), and their softmax."""
     below_largest = logits - logits.max(axis=1, keepdims=True)
     powers = np.exp(below_largest)
     sums = powers.sum(axis=1)
-    losses = np.log(sums) - (rows.labels * below_largest).sum(axis=1)
-    return float(rows.weights @ losses / rows.weights.sum()), powers / sums[:, None]
+    losses = np.log(sums) - (labels * below_largest).sum(axis=1)
+    return losses, powers / sums[:, None]

@@ -1,0 +1,86 @@
+"""ClassNeuralCalibration: a calibrator of class logits plus a network over the fields."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calibration.layers.neural_head import NeuralHead
+from keras_calibration.ops.class_rows import check_class_rows
+from keras_calibration.ops.data_checks import Rows
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class ClassNeuralCalibration(NeuralHead):
+    """The Neural Calibration head of K classes: calibrated class logits `η(l) + g(x)`.
+
+    The calibrated probabilities are `q(l, x) = softmax(η(l) + g(x))`: η corrects all rows alike, by
+    a temperature or a scale and a bias a class, and g each class in the segments that the base
+    model gets wrong. It starts as "no change", and `fit` leaves g at 0 unless held-out rows gain.
+
+    Args:
+        calibrator: η, a layer from class logits to class logits, `VectorScaling(K)` or
+            `ClassTemperatureScaling()` for example; None leaves the logits as they are.
+        field_network: g, a layer or Keras model from a mapping of features to logits (batch, K),
+            `FieldNetwork(..., num_outputs=K)` for example; None leaves g out.
+        num_members: Number of networks of this form whose mean g is. Each learns from another part
+            of the development set in `fit`, so that 3 are better than one and no slower to train.
+        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+
+    Call arguments:
+        logits: Uncalibrated class logits (batch, K), K of at least 2.
+        features: A mapping of feature names to tensors with `batch` rows.
+
+    Raises:
+        ValueError: If a part is not a Keras layer, or `num_members` is no whole number above 0;
+            when called, if the logits have another shape, or the network another number of outputs.
+
+    Example:
+        >>> from keras_calibration.layers import FieldNetwork, VectorScaling
+        >>> import numpy as np
+        >>> logits = np.random.default_rng(0).normal(size=(600, 3))
+        >>> site = np.arange(600) % 2
+        >>> network = FieldNetwork({"site": 2}, num_outputs=3, seed=0)
+        >>> head = ClassNeuralCalibration(VectorScaling(3), network)
+        >>> summary = head.fit(logits, {"site": site}, 2 * site, learning_rate=0.01, max_epochs=5)
+        >>> summary.network_kept
+        True
+        >>> head(logits[:4], {"site": site[:4]}).numpy().argmax(axis=1)
+        array([0, 2, 0, 2])
+
+    Reference:
+        Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7, whose authors leave classes to
+        future work; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, for η.
+    """
+
+    _example_calibrator = "VectorScaling(num_classes), or None"
+
+    def __init__(
+        self,
+        calibrator: keras.layers.Layer | None = None,
+        field_network: keras.layers.Layer | None = None,
+        num_members: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(calibrator, field_network, num_members, **kwargs)
+
+    def as_columns(self, values: Any, name: str, num_columns: int | None = None) -> Any:
+        """Class logits (batch, K); any other shape is refused."""
+        shape = tuple(values.shape)
+        if len(shape) != 2 or (shape[1] or 0) < 2 or shape[1] != (num_columns or shape[1]):
+            classes = "K of at least 2" if num_columns is None else f"K = {num_columns}"
+            raise ValueError(
+                f"{type(self).__name__} takes {name} of shape (batch, K), {classes}. Received: "
+                f"shape {shape}. Give the network one output a class, by `num_outputs` of a "
+                "FieldNetwork; for one logit a row there is NeuralCalibration."
+            )
+        return ops.cast(values, self.compute_dtype)
+
+    def check_rows(self, logits: Any, labels: Any, sample_weight: Any) -> Rows:
+        """The rows of a fit, labels as shares of the classes."""
+        rows = check_class_rows(logits, labels, sample_weight, keep_all=True)
+        return Rows(rows.logits, rows.labels, rows.weights)
+
+    def compute_output_shape(self, logits_shape: Any, features_shape: Any = None) -> Any:
+        """`(batch, K)`."""
+        return tuple(logits_shape)

@@ -1,0 +1,85 @@
+"""A click histogram of rows to whose curve something is added: the fit of η in `η(l) + g(x)`."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_calibration.ops.click_histogram import (
+    EDGES,
+    NUM_BINS,
+    Atoms,
+    ClickHistogram,
+    click_histogram,
+)
+
+_CELLS_PER_UNIT = 16  # of the offset: at a cell's mean, a row is off by less than 1/16
+
+
+@dataclass(frozen=True)
+class OffsetHistogram(ClickHistogram):
+    """A click histogram whose atoms have offsets: a curve's fit to it is that of `η(l) + o`.
+
+    Knots are placed as by the histogram without offsets.
+
+    Args:
+        cells: Sums over the rows by bin of the logit and of the offset.
+    """
+
+    cells: Atoms
+
+    def atoms(self) -> Atoms:
+        """The cells that hold weight, in the order of their logits."""
+        return self.cells
+
+
+def offset_histogram(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, offsets: np.ndarray
+) -> OffsetHistogram:
+    """Sums rows by their logit and by what is added to their curve.
+
+    Args:
+        logits: Uncalibrated logits (n,), finite.
+        labels: Labels in [0, 1] (n,).
+        weights: Weights (n,), not negative.
+        offsets: What is added to the curve (n,), logits.
+
+    Returns:
+        What `StreamingCalibrator.fit_histogram` takes.
+
+    Example:
+        >>> from keras_calibration.layers import BiasCorrection
+        >>> layer, ones = BiasCorrection(), np.ones(4)
+        >>> layer.ensure_built()
+        >>> rows = offset_histogram(0 * ones, np.array([1, 0, 0, 0]), ones, 2 * ones)
+        >>> fit = layer.fit_histogram(rows)
+        >>> round(layer.bias, 3)  # log 1/3, less 2
+        -3.099
+    """
+    plain = click_histogram(logits, labels, weights)
+    counts = weights > 0
+    logits, labels, weights, offsets = (
+        values[counts].astype(np.float64) for values in (logits, labels, weights, offsets)
+    )
+    logits = np.clip(logits, EDGES[0], EDGES[-1])
+    bin_number = np.clip(np.searchsorted(EDGES, logits, side="right") - 1, 0, NUM_BINS - 1)
+    slot = np.floor(np.clip(offsets, -1e6, 1e6) * _CELLS_PER_UNIT).astype(np.int64)
+    _, cell = np.unique(np.stack([bin_number, slot]), axis=1, return_inverse=True)
+    cell = cell.reshape(-1)
+
+    def mean(values: np.ndarray, of: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+        sums, total = np.bincount(cell, of * values), np.bincount(cell, of)
+        return np.divide(sums, total, out=otherwise.copy(), where=total > 0)
+
+    empty = np.zeros(cell.max() + 1)
+    means = mean(logits, weights, empty)
+    spreads = np.sqrt(mean((logits - means[cell]) ** 2, weights, empty))
+    order = np.argsort(means, kind="stable")
+    cells = (
+        means,
+        spreads,
+        np.bincount(cell, weights),
+        np.bincount(cell, weights * labels),
+        mean(logits, weights * labels, means),
+        mean(offsets, weights, empty),
+    )
+    return OffsetHistogram(plain.moments, plain.num_rows, Atoms(*(each[order] for each in cells)))
