@@ -95,6 +95,7 @@ def calibrate(
             standard error.
 
     Example:
+        >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> inputs = {"score": keras.Input((1,), name="score")}
         >>> base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))

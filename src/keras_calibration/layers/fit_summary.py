@@ -42,7 +42,7 @@ class FitSummary:
     log_loss_after: float
     num_iterations: int
     converged: bool
-    fitted_at: str = field(default_factory=utc_now, repr=False, compare=False)
+    fitted_at: str = field(default_factory=utc_now, repr=False, compare=False, kw_only=True)
 
     def __str__(self) -> str:
         change = self.log_loss_after - self.log_loss_before
