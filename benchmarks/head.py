@@ -62,12 +62,12 @@ def main() -> None:
                 times[name].append(seconds(step, batch))
         print(f"\n{num_rows:,} rows a step, {len(FIELDS)} fields, {sum(FIELDS.values()):,} values")
         print(f"{'':<28}{'µs a step':>10}{'ratio':>7}{'operations':>12}{'MB':>7}")
-        slowest = statistics.median(times[KERAS])
+        of_keras = statistics.median(times[KERAS])
         for name, step in steps.items():
             median = statistics.median(times[name])
             counts, num_bytes = contents(step, batch)
             print(
-                f"{name:<28}{1e6 * median:>10.0f}{median / slowest:>7.2f}"
+                f"{name:<28}{1e6 * median:>10.0f}{median / of_keras:>7.2f}"
                 f"{sum(counts.values()):>12}{num_bytes / 1e6:>7.1f}  "
                 + ", ".join(f"{number} {kind}" for kind, number in counts.most_common())
             )

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import keras
 import numpy as np
 
 # Answers every request, whatever happened to the one before it.
@@ -38,6 +39,21 @@ for request in json.load(sys.stdin):
         answers.append({"error": f"{type(error).__name__}: {error}"})
 print(json.dumps(answers))
 """
+
+
+def symbolic_inputs(site_dtype):
+    """Inputs of a model: a site, whole numbers under a keyword's name, and a price.
+
+    Returns:
+        The inputs by name, and the price as a column with 0 where it is missing.
+    """
+    inputs = {
+        "site": keras.Input((), dtype=site_dtype, name="site"),
+        "class": keras.Input((1,), dtype="int64", name="class"),
+        "bid-price": keras.Input((), name="bid-price"),
+    }
+    price = keras.ops.expand_dims(inputs["bid-price"], 1)
+    return inputs, keras.ops.where(keras.ops.isnan(price), 0.0, price)
 
 
 def answers(path, requests):

@@ -13,6 +13,7 @@ from keras_calibration.export.export_litert import _run as run_litert
 from keras_calibration.export.export_litert import export_litert
 from keras_calibration.export.export_onnx import _run as run_onnx
 from keras_calibration.export.export_onnx import export_onnx
+from served import symbolic_inputs
 
 HAS_ONNX = all(map(importlib.util.find_spec, ("tf2onnx", "onnx", "onnxruntime")))
 NEEDS_ONNX = pytest.mark.skipif(
@@ -41,13 +42,7 @@ def make_inputs(num_rows):
 def make_model(curve=None, site_spec=("int32", 9)):
     keras.utils.set_random_seed(0)
     dtype, vocabulary = site_spec
-    inputs = {
-        "site": keras.Input((), dtype=dtype, name="site"),
-        "class": keras.Input((1,), dtype="int64", name="class"),
-        "bid-price": keras.Input((), name="bid-price"),
-    }
-    price = keras.ops.expand_dims(inputs["bid-price"], 1)
-    known = keras.ops.where(keras.ops.isnan(price), 0.0, price)
+    inputs, known = symbolic_inputs(dtype)
     columns = [known, keras.ops.cast(inputs["class"], "float32")]
     if dtype != "string":
         columns.append(keras.layers.Embedding(10, 4)(inputs["site"]))

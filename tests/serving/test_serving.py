@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
+from served import symbolic_inputs
 from serving import c_client
 
 pytestmark = [
@@ -33,13 +34,7 @@ def make_rows(dtype, num_rows):
 def make_model(dtype):
     """A fitted model on a string or a numeric field, one on int64, and a number."""
     keras.utils.set_random_seed(0)
-    inputs = {
-        "site": keras.Input((), dtype=dtype, name="site"),
-        "class": keras.Input((1,), dtype="int64", name="class"),
-        "bid-price": keras.Input((), name="bid-price"),
-    }
-    price = keras.ops.expand_dims(inputs["bid-price"], 1)
-    known = keras.ops.where(keras.ops.isnan(price), 0.0, price)
+    inputs, known = symbolic_inputs(dtype)
     ids = inputs["site"]
     if dtype == "string":
         ids = keras.layers.StringLookup(vocabulary=VALUES["string"])(ids)

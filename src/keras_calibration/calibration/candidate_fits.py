@@ -80,9 +80,7 @@ def fit_candidates(
     return fits
 
 
-def fitted_head(
-    candidate: Candidate, rows: Rows, features: Mapping[str, Any], seed: int, **arguments: Any
-) -> Any:
+def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], seed: int) -> Any:
     """A new head of a candidate without parts, fitted to rows.
 
     Args:
@@ -90,7 +88,6 @@ def fitted_head(
         rows: Logits, labels and weights of n rows.
         features: Feature name → column (n,) or (n, 1).
         seed: Seed of what is trained.
-        **arguments: What else the `fit` of a head with a network takes.
 
     Returns:
         The head.
@@ -98,9 +95,8 @@ def fitted_head(
     head = candidate.make_head()
     if candidate.name == IDENTITY:
         return head
-    if isinstance(head, NeuralCalibration) and head.members:
-        arguments["seed"] = seed
-    head.fit(rows.logits, features, rows.labels, rows.weights, **arguments)
+    own = {"seed": seed} if isinstance(head, NeuralCalibration) else {}
+    head.fit(rows.logits, features, rows.labels, rows.weights, **own)
     return head
 
 

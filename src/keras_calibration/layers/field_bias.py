@@ -21,6 +21,7 @@ from keras_calibration.layers.field_ids import (
     ids_of_field,
     serialize_fields,
     table_rows,
+    table_starts,
     vocabulary_size,
 )
 from keras_calibration.layers.fit_summary import FitSummary
@@ -214,8 +215,7 @@ class FieldBias(keras.layers.Layer):
 
     def _starts(self) -> np.ndarray:
         """Where each field's offsets start."""
-        lengths = [number + 1 for number in self._num_values.values()]
-        return np.cumsum([0, *lengths[:-1]]).astype("int32")
+        return table_starts(self._num_values.values())
 
     def _places(self, features: Mapping[str, Any]) -> Any:
         """Where the offsets of each row are (batch, fields), int32."""

@@ -1,6 +1,6 @@
 """How layers read fields: ids from whole numbers or lookup layers, and how they are saved."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
@@ -76,6 +76,22 @@ def ids_of_field(values: Any, vocabulary: Any, num_values: int) -> Any:
     return known_ids(ops.reshape(ids, (-1,)), num_values)
 
 
+def table_starts(num_values: Iterable[int]) -> np.ndarray:
+    """Where each field starts in one table of all fields, "other" at the end of each.
+
+    Args:
+        num_values: Number of ids of each field, without "other".
+
+    Returns:
+        Rows of the table (fields,), int32.
+
+    Example:
+        >>> table_starts([3, 2])
+        array([0, 4], dtype=int32)
+    """
+    return np.cumsum([0, *(number + 1 for number in num_values)])[:-1].astype("int32")
+
+
 def table_rows(
     features: Mapping[str, Any], fields: Mapping[str, Any], num_values: Mapping[str, int]
 ) -> Any:
@@ -99,7 +115,7 @@ def table_rows(
         [[2 4]
          [3 5]]
     """
-    starts = np.cumsum([0, *(num_values[name] + 1 for name in fields)])[:-1].astype("int32")
+    starts = table_starts([num_values[name] for name in fields])
     by_dtype: dict[Any, list[tuple[int, str, Any]]] = {}
     for place, (name, vocabulary) in enumerate(fields.items()):
         ids = features[name] if isinstance(vocabulary, int) else vocabulary(features[name])

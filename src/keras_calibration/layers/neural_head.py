@@ -230,9 +230,9 @@ class NeuralHead(keras.layers.Layer):
                 verbose=verbose,
             )
         curve = self._fit_calibrator(rows)
-        if isinstance(self.calibrator, ILPS) and result is not None:
-            if result.corrections is not None:
-                fit_under(self.calibrator, rows, result.corrections)
+        corrections = None if result is None else result.corrections
+        if corrections is not None and isinstance(self.calibrator, ILPS):
+            fit_under(self.calibrator, rows, corrections)
         for number, member in enumerate(self.members):
             if result is not None and result.weights:
                 member.set_weights(result.weights[number])
