@@ -34,10 +34,7 @@ class ServedCurve(Calibrator):
         ceiling = np.append(value[1:], value[-1]) + room
         table = np.stack([knot, value, slope, ceiling], axis=1)
         self._table = self.add_weight(name="lines", shape=table.shape, trainable=False)
-        # All but the first, which no line begins at.
-        self._ends = self.add_weight(name="ends", shape=(1, len(knot) - 1), trainable=False)
         self._table.assign(table)
-        self._ends.assign(knot[None, 1:])
         self.built = True
 
     def calibrate(self, logits: Any) -> Any:
@@ -45,14 +42,15 @@ class ServedCurve(Calibrator):
         import tensorflow as tf
 
         rows = ops.reshape(logits, (1, -1))
+        table = ops.convert_to_tensor(self._table)
+        # No line begins at the first knot.
+        ends = table[None, 1:, 0]
         if self.is_constant_outside:
-            lowest, highest = self._table[0, 0], self._ends[0, -1]
+            lowest, highest = table[0, 0], table[-1, 0]
             rows = ops.where(ops.isnan(rows), rows, ops.clip(rows, lowest, highest))
         # `searchsorted` is this, behind ten operations for the shapes.
-        line = tf.raw_ops.UpperBound(
-            sorted_inputs=ops.convert_to_tensor(self._ends), values=rows, out_type=tf.int32
-        )
-        of_line = tf.gather(ops.convert_to_tensor(self._table), line)
+        line = tf.raw_ops.UpperBound(sorted_inputs=ends, values=rows, out_type=tf.int32)
+        of_line = tf.gather(table, line)
         knot, value, slope, ceiling = ops.unstack(of_line, 4, axis=-1)
         curve = ops.minimum(value + (rows - knot) * slope, ceiling)
         return ops.reshape(curve, (-1, 1)[: len(logits.shape)])
