@@ -55,6 +55,8 @@ METRICS = {
     "ours, cross-fitted": "val_calibrated_log_loss",
     "log loss, logits averaged": "val_averaged_log_loss",
     "ours, logits averaged": "val_averaged_calibrated_log_loss",
+    "log loss, mean of evaluations": "val_mean_log_loss",
+    "ours, mean of evaluations": "val_mean_calibrated_log_loss",
 }
 
 
@@ -100,6 +102,7 @@ def main() -> None:
     rows = read_rows(arguments.data, arguments.held_out)
     pipelines = choose_pipelines(rows, arguments)
     num_seeds = arguments.seeds or (6 if arguments.quick else 30)
+    seeds = range(arguments.first_seed, arguments.first_seed + num_seeds)
     ledger = Ledger(arguments.output / arguments.data.name / f"runs_shared_{arguments.shared}")
     print(
         f"{arguments.data.name}: {len(rows.train):,} rows to train on, {len(rows.held_out):,} held "
@@ -107,9 +110,9 @@ def main() -> None:
         "seeds"
     )
     started = time.monotonic()
-    num_trained = train_all(arguments, ledger, pipelines, num_seeds)
+    num_trained = train_all(arguments, ledger, pipelines, seeds)
     print(f"Trained {num_trained} runs in {time.monotonic() - started:.0f} s; {ledger.path}")
-    report(gather(ledger, list(pipelines), num_seeds), arguments.shared)
+    report(gather(ledger, list(pipelines), seeds), arguments.shared)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -120,6 +123,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="4 pipelines, 6 seeds")
     parser.add_argument("--pipelines", nargs="+", help="some of them (default: all 8)")
     parser.add_argument("--seeds", type=int, help="of each pipeline (default: 30)")
+    parser.add_argument("--first-seed", type=int, default=0, help="the next are those after it")
     parser.add_argument("--held-out", type=int, default=60_000, help="rows (default: %(default)s)")
     parser.add_argument(
         "--shared",
@@ -195,15 +199,20 @@ def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
 
 
 def train_all(
-    arguments: argparse.Namespace, ledger: Ledger, pipelines: dict[str, Pipeline], num_seeds: int
+    arguments: argparse.Namespace,
+    ledger: Ledger,
+    pipelines: dict[str, Pipeline],
+    seeds: Sequence[int],
 ) -> int:
     """Trains the runs that the ledger lacks, several at a time, under one progress bar."""
     done = {(run["pipeline"], run["seed"]) for run in ledger.runs(status="finished")}
     tasks = []
     for name, pipeline in pipelines.items():
-        seeds = [seed for seed in range(num_seeds) if (name, seed) not in done]
+        lacking = [seed for seed in seeds if (name, seed) not in done]
         # The seeds of a task share one compiled model.
-        tasks += [(name, pipeline, seeds[first : first + 5]) for first in range(0, len(seeds), 5)]
+        tasks += [
+            (name, pipeline, lacking[first : first + 5]) for first in range(0, len(lacking), 5)
+        ]
     num_runs = sum(len(seeds) for *_, seeds in tasks)
     if not num_runs:
         return 0
@@ -286,13 +295,13 @@ def train_seeds(
 
 
 def gather(
-    ledger: Ledger, pipelines: Sequence[str], num_seeds: int
+    ledger: Ledger, pipelines: Sequence[str], seeds: Sequence[int]
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
     """The metrics of each pipeline over the seeds, in the order of the seeds."""
     runs = {(run["pipeline"], run["seed"]): run["metrics"] for run in ledger.runs()}
     return {
         pipeline: {
-            metric: np.array([runs[pipeline, seed][metric][-1] for seed in range(num_seeds)])
+            metric: np.array([runs[pipeline, seed][metric][-1] for seed in seeds])
             for metric in METRICS.values()
         }
         for pipeline in pipelines
@@ -301,8 +310,8 @@ def gather(
 
 def report(values: dict[str, dict[str, NDArray[np.float64]]], shared: str) -> None:
     """Prints the pipelines, the pairs whose better one is known, and the accuracies."""
-    print(f"\n{'':<20}{'log loss':>20}{'calibrated':>20}{'both averaged':>20}")
-    shown = ("val_log_loss", "val_calibrated_log_loss", "val_averaged_calibrated_log_loss")
+    print(f"\n{'':<20}{'log loss':>20}{'calibrated':>20}{'calibrated, mean':>20}")
+    shown = ("val_log_loss", "val_calibrated_log_loss", "val_mean_calibrated_log_loss")
     for name, metrics in values.items():
         cells = (f"{metrics[k].mean():.5f} ± {metrics[k].std(ddof=1):.5f}" for k in shown)
         print(f"{name:<20}" + "".join(f"{cell:>20}" for cell in cells))

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from keras_calibration.callbacks import LogitAverage, SeedVariance
+from keras_calibration.metrics import CalibratedLogLoss
 from keras_calibration.seeds import Ledger
 
 X = np.random.default_rng(0).normal(size=(96, 3)).astype("float32")
@@ -44,13 +45,28 @@ def log_loss(logits):
     return np.mean(np.logaddexp(0, logits) - Y * logits)
 
 
+def calibrated_log_loss(logits):
+    metric = CalibratedLogLoss(from_logits=True)
+    metric.update_state(Y, logits.astype("float32"))
+    return float(metric.result())
+
+
 @pytest.mark.parametrize("activation", ["sigmoid", None])
 def test_the_mean_of_the_last_epochs(activation):
     average = LogitAverage((X, Y), num_evaluations=3, from_logits=activation is None)
     history, kept = fit(average, activation)
     expected = [log_loss(np.mean(kept.epochs[max(0, e - 2) : e + 1], axis=0)) for e in range(4)]
     np.testing.assert_allclose(history["val_averaged_log_loss"], expected, rtol=1e-5)
-    assert all(np.isfinite(history["val_averaged_calibrated_log_loss"]))
+    losses = [log_loss(logits) for logits in kept.epochs]
+    expected = [np.mean(losses[max(0, e - 2) : e + 1]) for e in range(4)]
+    np.testing.assert_allclose(history["val_mean_log_loss"], expected, rtol=1e-5)
+    losses = [calibrated_log_loss(logits) for logits in kept.epochs]
+    expected = [np.mean(losses[max(0, e - 2) : e + 1]) for e in range(4)]
+    np.testing.assert_allclose(history["val_mean_calibrated_log_loss"], expected, rtol=1e-5)
+    mean = np.mean(kept.epochs[1:], axis=0)
+    expected = calibrated_log_loss(mean)
+    found = history["val_averaged_calibrated_log_loss"][-1]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 # Three batches an epoch; the end of an epoch is always evaluated, and never twice.
@@ -59,12 +75,21 @@ def test_evaluations_within_an_epoch(every, batches):
     history, kept = fit(LogitAverage((X, Y), num_evaluations=3, every=every))
     expected = log_loss(np.mean([kept.batches[batch] for batch in batches], axis=0))
     np.testing.assert_allclose(history["val_averaged_log_loss"][-1], expected, rtol=1e-5)
+    expected = np.mean([log_loss(kept.batches[batch]) for batch in batches])
+    np.testing.assert_allclose(history["val_mean_log_loss"][-1], expected, rtol=1e-5)
 
 
 def test_one_evaluation_is_the_model_itself():
     history, kept = fit(LogitAverage((X, Y), num_evaluations=1))
     expected = [log_loss(logits) for logits in kept.epochs]
-    np.testing.assert_allclose(history["val_averaged_log_loss"], expected, rtol=1e-5)
+    for way in ("averaged", "mean"):
+        np.testing.assert_allclose(history[f"val_{way}_log_loss"], expected, rtol=1e-5)
+
+
+def test_another_fit_starts_anew():
+    average = LogitAverage((X, Y), num_evaluations=9)
+    first, second = (fit(average)[0] for _ in range(2))
+    assert first == second
 
 
 def test_the_ledger_gets_it(tmp_path):
