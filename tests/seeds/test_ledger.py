@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,10 +30,13 @@ FINISHED = {
     "row_losses": None,
 }
 
-# Loads the file alone: a process that only writes need not wait for Keras.
+# Packages without their `__init__`: a process that only writes need not wait for Keras.
 WRITER = """
-import runpy, sys
-Ledger = runpy.run_path(sys.argv[1])["Ledger"]
+import sys, types
+for name, folder in zip(("keras_calibration", "keras_calibration.seeds"), sys.argv[1].split("|")):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [folder]
+from keras_calibration.seeds.ledger import Ledger
 assert "keras" not in sys.modules and "numpy" not in sys.modules
 ledger, seed, num_runs = Ledger(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 record = {"pipeline": "deepfm", "seed": seed, "status": "started", "epochs": list(range(300))}
@@ -44,8 +48,9 @@ for _ in range(num_runs):
 
 
 def start_writer(folder, seed, num_runs):
+    seeds = Path(ledger.__file__).parent
     return subprocess.Popen(
-        [sys.executable, "-c", WRITER, ledger.__file__, str(folder), str(seed), str(num_runs)],
+        [sys.executable, "-c", WRITER, f"{seeds.parent}|{seeds}", folder, str(seed), str(num_runs)],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -14,8 +14,9 @@ import keras
 
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
-from keras_calibration.seeds.ledger import Ledger, validate_record
+from keras_calibration.seeds.ledger import Ledger
 from keras_calibration.seeds.metric_names import BIAS_SUFFIX, loss_partners
+from keras_calibration.seeds.run_record import validate_record
 from keras_calibration.seeds.statistics import summarize
 
 _PREFIX = "seed/"

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_calibration.seeds.ledger import Ledger, validate_record
+from keras_calibration.seeds.ledger import Ledger
+from keras_calibration.seeds.run_record import validate_record
 
 _RUN_COLUMNS = ("pipeline", "seed")
 # How `keras.callbacks.TensorBoard` names what it logs at the end of an epoch.

@@ -1,36 +1,16 @@
 """The durable memory of runs: a folder with one JSON file for each."""
 
-import json
-import math
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-SCHEMA_VERSION = 1
-STATUSES = ("started", "finished", "diverged")
-# What a seed can be given to, each apart.
-SEED_ROLES = ("initialization", "order", "dropout", "augmentation")
+from keras_calibration.seeds.run_record import STATUSES, from_json, to_json, validate_record
+
 # From here on the folder has an index; below, reading the files is as fast.
 _MIN_INDEXED = 500
-
-_REQUIRED = ("pipeline", "seed", "status")
-# What a record holds that does not say otherwise.
-_OPTIONAL: dict[str, Any] = {
-    "epochs": [],
-    "metrics": {},
-    "initial_weights": None,
-    "backend": None,
-    "versions": {},
-    "configuration": None,
-    "family": None,
-    "seeds": {},
-    "num_rows": None,
-    "row_losses": None,
-}
 
 
 class Ledger:
@@ -183,7 +163,7 @@ class Ledger:
         if len(paths) < _MIN_INDEXED:
             records = [_read(path) for path in paths]
         else:
-            # Imported when used: a process that only writes needs this file alone.
+            # Imported when used: a process that only writes needs no index.
             from keras_calibration.seeds.ledger_index import read_indexed
 
             records = read_indexed(self.path, paths, _read)
@@ -237,12 +217,7 @@ class Ledger:
         return sorted(self.path.glob("*.json"))
 
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
-        metrics = {
-            name: [_encode_float(value) for value in values]
-            for name, values in record["metrics"].items()
-        }
-        header = {"schema_version": SCHEMA_VERSION, "run_id": run_id, "created": created}
-        text = json.dumps({**header, **record, "metrics": metrics}, allow_nan=False)
+        text = to_json({"run_id": run_id, "created": created}, record)
         path = self._file(run_id)
         temporary = path.with_suffix(".tmp")
         try:
@@ -257,201 +232,8 @@ class Ledger:
         _sync_folder(self.path)
 
 
-def validate_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks a run against the ledger's schema and fills in what it leaves out.
-
-    Args:
-        record: the run, as `Ledger` describes it, without what the ledger gives.
-
-    Returns:
-        A record with every field of the schema, of plain Python values throughout.
-
-    Raises:
-        ValueError: a field is missing, unknown or not of the form that the schema gives it.
-
-    Example:
-        >>> validate_record({"pipeline": "deepfm", "seed": 7, "status": "started"})["metrics"]
-        {}
-    """
-    record = _check_record(record)
-    # Copies, which at the same time show that JSON can hold them.
-    free = ("versions", "configuration", "row_losses")
-    return {**record, **{name: _plain_json(name, record[name]) for name in free}}
-
-
-def _check_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """As `validate_record`, of what comes from JSON and so need not be tried with it."""
-    missing = [name for name in _REQUIRED if name not in record]
-    unknown = [name for name in record if name not in (*_REQUIRED, *_OPTIONAL)]
-    if missing or unknown:
-        raise ValueError(
-            f"Received a record with the fields {list(record)}; expected {list(_REQUIRED)} and, if "
-            f"wanted, {list(_OPTIONAL)}; add {missing} and take away {unknown}."
-        )
-    record = {**dict.fromkeys(_REQUIRED), **_OPTIONAL, **record}
-    for name, (is_valid, expected, mend) in _FORMS.items():
-        if not is_valid(record[name]):
-            raise ValueError(f"Received {name}={record[name]!r}; expected {expected}; {mend}.")
-    return {
-        **record,
-        "seed": int(record["seed"]),
-        "epochs": [int(epoch) for epoch in record["epochs"]],
-        "metrics": _plain_metrics(record["metrics"], len(record["epochs"])),
-        "versions": dict(record["versions"]),
-        "seeds": {role: int(seed) for role, seed in record["seeds"].items()},
-        "num_rows": None if record["num_rows"] is None else int(record["num_rows"]),
-    }
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_optional_string(value: object) -> bool:
-    return isinstance(value, str | None)
-
-
-def _is_optional_count(value: Any) -> bool:
-    return value is None or (_is_integer(value) and value >= 0)
-
-
-def _is_seeds(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        role in SEED_ROLES and _is_integer(seed) for role, seed in value.items()
-    )
-
-
-def _is_epochs(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and all(_is_integer(epoch) and epoch >= 0 for epoch in value)
-        and value == sorted(set(value))
-    )
-
-
-# What each field must satisfy; that in words; what to do where it does not.
-_FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
-    "pipeline": (
-        lambda value: isinstance(value, str) and value != "",
-        "a non-empty string",
-        "name what is trained, as in pipeline='deepfm'",
-    ),
-    "seed": (
-        _is_integer,
-        "an int",
-        "pass the number that was given to keras.utils.set_random_seed",
-    ),
-    "status": (
-        lambda value: value in STATUSES,
-        f"one of {STATUSES}",
-        "a run that is still going has 'started', one that came to its end one of the others",
-    ),
-    "epochs": (
-        _is_epochs,
-        "a strictly increasing list of ints from 0",
-        "give each epoch once, in the order of training",
-    ),
-    "metrics": (
-        lambda value: isinstance(value, Mapping),
-        "a dict from the metric's name to a list with one float for each epoch",
-        "pass an empty dict where nothing was measured",
-    ),
-    "initial_weights": (
-        _is_optional_string,
-        "a string or None",
-        "pass a hash of the weights as text, for example its hexdigest()",
-    ),
-    "backend": (
-        _is_optional_string,
-        "a string or None",
-        "pass keras.backend.backend()",
-    ),
-    "versions": (
-        lambda value: isinstance(value, Mapping),
-        "a dict from the package's name to its version",
-        "pass an empty dict where they are not known",
-    ),
-    "family": (_is_optional_string, "a string or None", "name what the pipeline is a variant of"),
-    "seeds": (
-        _is_seeds,
-        f"a dict from one of {SEED_ROLES} to an int",
-        "leave out the roles that follow `seed`",
-    ),
-    "num_rows": (
-        _is_optional_count,
-        "a number of rows or None",
-        "pass the length of the held-out set",
-    ),
-    "row_losses": (
-        lambda value: value is None or (isinstance(value, Mapping) and "file" in value),
-        "what `Ledger.write_row_losses` returns, or None",
-        "store the losses first, then append the record",
-    ),
-}
-
-
-def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, list[float | None]]:
-    plain: dict[str, list[float | None]] = {}
-    for name, values in metrics.items():
-        if (
-            not isinstance(name, str)
-            or not isinstance(values, list)
-            or len(values) != num_epochs
-            # The exact types first: this runs for every number of a ledger.
-            or not all(type(v) is float or v is None or isinstance(v, Real) for v in values)
-        ):
-            raise ValueError(
-                f"Received metrics[{name!r}]={values!r} with {num_epochs} epochs; expected a list "
-                "with one float for each epoch under the metric's name; give None for an epoch in "
-                "which it was not measured."
-            )
-        plain[name] = [None if value is None else float(value) for value in values]
-    return plain
-
-
-def _plain_json(name: str, value: object) -> Any:
-    try:
-        return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"Received {name}={value!r}, which JSON cannot hold ({error}); expected dicts with "
-            "string keys, lists, strings, finite numbers, booleans and None; convert the rest, "
-            "for example arrays with .tolist()."
-        ) from error
-
-
-def _encode_float(value: float | None) -> float | str | None:
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-        version = content["schema_version"]
-        record = _decode(content) if version <= SCHEMA_VERSION else None
-    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
-        raise ValueError(
-            f"Received {str(path)!r}, which is no record of a run ({error}); expected every *.json "
-            "in the folder of a ledger to be one; move files that are not the ledger's, or were "
-            "damaged from outside, to another folder."
-        ) from error
-    if record is None:
-        raise ValueError(
-            f"Received {str(path)!r} with schema_version={version}; expected at most "
-            f"{SCHEMA_VERSION}; a newer keras-calibration wrote it: upgrade this one."
-        )
-    return record
-
-
-def _decode(content: dict[str, Any]) -> dict[str, Any]:
-    header = {name: content.pop(name) for name in ("schema_version", "run_id", "created")}
-    content["metrics"] = {
-        name: [float(value) if isinstance(value, str) else value for value in values]
-        for name, values in content["metrics"].items()
-    }
-    return {**header, **_check_record(content)}
+    return from_json(path.read_bytes(), str(path))
 
 
 def _sync_folder(path: Path) -> None:
