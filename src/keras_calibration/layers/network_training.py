@@ -72,7 +72,9 @@ class NetworkTrainer:
             for columns in self._together
         ]
         curve = keras.Input((num_columns,), name="curve_of_the_logit")
-        correction = self.network({n: inputs[at][:, column] for n, (at, column) in features.items()})
+        correction = self.network(
+            {n: inputs[at][:, column] for n, (at, column) in features.items()}
+        )
         correction = ops.reshape(correction, (-1, num_columns))
         self.model = keras.Model([curve, *inputs], curve + ops.cast(correction, "float32"))
         averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
