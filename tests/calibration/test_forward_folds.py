@@ -6,11 +6,12 @@ from scipy.special import expit
 
 import keras_calibration as kc
 from calibration.test_calibrate import NUM_ROWS, base_model, make_rows
+from keras_calibration.calibration import splits
 from keras_calibration.calibration.cross_fitted_scores import mean_and_error
 from keras_calibration.calibration.splits import splits_of
 from keras_calibration.ops.data_checks import Rows
 
-STRETCH = np.arange(NUM_ROWS) * 5 // NUM_ROWS
+STRETCH = np.arange(NUM_ROWS) * 8 // NUM_ROWS
 
 
 def drifting(shifts):
@@ -21,7 +22,7 @@ def drifting(shifts):
 
 
 def test_a_bias_that_does_not_last_is_not_corrected():
-    x, y = drifting([1.0, -0.6, 1.0, -0.6, 1.0])
+    x, y = drifting([1.0, -0.6, 1.0, -0.6, 1.0, -0.6, 1.0, -0.6])
     chosen = {
         folds: kc.calibrate(base_model(), x, y, folds=folds, verbose=0).report.chosen
         for folds in (3, "forward")
@@ -31,10 +32,10 @@ def test_a_bias_that_does_not_last_is_not_corrected():
 
 
 def test_a_bias_that_lasts_is():
-    x, y = drifting([0.6, 0.8, 0.7, 0.9, 0.7])
+    x, y = drifting([0.6, 0.8, 0.7, 0.9, 0.7, 0.6, 0.8, 0.7])
     model = kc.calibrate(base_model(), x, y, folds="forward", verbose=0)
     assert model.report.chosen == "bias"
-    assert "in 5 stretches, all but the first scored by fits to those before" in str(model.report)
+    assert "in 8 stretches, all but the first scored by fits to those before" in str(model.report)
     assert model.report.num_rows == NUM_ROWS
     # The model itself is fitted to all rows.
     logits = x["score"].astype("float32")
@@ -45,47 +46,63 @@ def test_a_bias_that_lasts_is():
 
 
 def test_the_figures_are_those_of_fits_to_the_past():
-    x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4])
+    x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
     weights = np.random.default_rng(2).exponential(size=NUM_ROWS)
     report = kc.calibrate(
         base_model(), x, y, weights, method="platt", folds="forward", verbose=0
     ).report
     logits = x["score"][:, 0].astype("float32")
     change = np.zeros(NUM_ROWS)
-    for stretch in range(1, 5):
+    for stretch in range(1, 8):
         past, now = stretch > STRETCH, stretch == STRETCH
         layer = kc.layers.PlattScaling()
         layer.fit(logits[past], y[past], weights[past])
         before, after = logits[now].astype(float), np.asarray(layer(logits[now]), float)
         change[now] = np.logaddexp(0, after) - np.logaddexp(0, before) - y[now] * (after - before)
     scored = STRETCH > 0
+    # A stretch counts for as many rows as it was scored by.
+    weights = weights * STRETCH
     mean = np.average(change[scored], weights=weights[scored])
     assert report.after.log_loss_change == pytest.approx(mean, rel=1e-6)
     away = weights * (change - mean)
-    of_stretches = np.array([away[stretch == STRETCH].sum() for stretch in range(1, 5)])
-    error = np.sqrt(4 / 3 * np.sum(of_stretches**2)) / weights[scored].sum()
+    of_stretches = np.array([away[stretch == STRETCH].sum() for stretch in range(1, 8)])
+    error = np.sqrt(7 / 6 * np.sum(of_stretches**2)) / weights[scored].sum()
     assert report.after.log_loss_change_error == pytest.approx(error, rel=1e-6)
     by_row = np.sqrt(np.sum(away[scored] ** 2)) / weights[scored].sum()
     assert error > by_row
 
 
+def test_what_the_later_fits_gain_counts_for_more():
+    # The first stretch is unlike all others: the first fits correct what is gone, the last do not.
+    x, y = drifting([0.5, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7])
+    report = kc.calibrate(base_model(), x, y, folds="forward", verbose=0).report
+    assert report.chosen != "identity"
+    losses = np.logaddexp(0, x["score"][:, 0]) - y * x["score"][:, 0]
+    scored = STRETCH > 0
+    mean = np.average(losses[scored], weights=STRETCH[scored])
+    assert report.before.log_loss == pytest.approx(mean, rel=1e-5)
+
+
 @pytest.mark.parametrize("method", ["field_bias", "blend"])
-def test_every_kind_of_candidate_looks_forward(method):
+def test_every_kind_of_candidate_looks_forward(method, monkeypatch):
+    monkeypatch.setattr(splits, "_NUM_STRETCHES", 3)  # a network compiles for each
     x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], 1500)
     arguments = {"fields": ["site"], "numeric": ["price"], "folds": "forward", "verbose": 0}
-    model = kc.calibrate(base_model(), x, y, method=method, seed=1, **arguments)
+    base = base_model()
+    before = base.predict(x, verbose=0)[:, 0]
+    model = kc.calibrate(base, x, y, method=method, seed=1, **arguments)
     assert model.report.after.log_loss_change < -2 * model.report.after.log_loss_change_error
     assert model.report.is_forward
-    probability = model.predict(x, verbose=0)[:, 0]
-    for site in range(6):
-        rows = x["site"] == site
-        assert np.mean(probability[rows]) == pytest.approx(np.mean(y[rows]), abs=0.1)
+    after = model.predict(x, verbose=0)[:, 0]
+    sites = [x["site"] == site for site in range(6)]
+    wrong = [max(abs(np.mean(p[site] - y[site])) for site in sites) for p in (before, after)]
+    assert wrong[1] < 0.6 * wrong[0]
 
 
 def test_the_past_must_hold_both_classes():
     labels = np.repeat([0.0, 1.0], [300, 700])
     rows = Rows(np.zeros(1000), labels, None)
-    with pytest.raises(ValueError, match="number 1 is scored by 200 rows of one class"):
+    with pytest.raises(ValueError, match="number 1 is scored by 125 rows of one class"):
         splits_of("forward", rows, 0)
     assert len(list(splits_of("blocks", rows, 0).parts())) == 5
     # Rows of weight 0 do not count.

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -77,9 +78,10 @@ def calibrate(
         method: `"auto"`, or the name of a candidate, which is then taken whatever the folds say.
         folds: Number of folds; 5 take longer and leave each fit more rows, the network more members
             (0.001 to 0.002 nats on tables of 10,000 rows); `"forward"`, for rows in order of time:
-            of five stretches of rows each is scored by fits to those before it alone, so that a
-            drift shows; `"blocks"`, the five stretches, each scored by fits to all others; or the
-            number of the fold of each row (n,). The rows of a stretch are not taken as independent.
+            of eight stretches of rows each is scored by fits to those before it alone, so that a
+            drift shows, and counts for as many rows as these; `"blocks"`, five stretches, each
+            scored by fits to all others; or the number of the fold of each row (n,). The rows of a
+            stretch are not taken as independent.
         base_output: As for `CalibratedModel`.
         seed: Seed of the folds and of what is trained.
         verbose: `"auto"` or 1 shows a progress bar over the candidates, 0 none.
@@ -161,6 +163,8 @@ def _report(
 ) -> CalibrationReport:
     num_rows = len(rows.logits)
     rows = some_rows(rows, splits.scored)
+    if splits.weights is not None:
+        rows = replace(rows, weights=rows.row_weights * splits.weights)
     fields = {name: some(as_numpy(column), splits.scored) for name, column in fields.items()}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     losses = {name: row_log_losses(rows.labels, logits) for name, logits in fitted.items()}

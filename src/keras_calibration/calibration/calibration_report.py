@@ -60,7 +60,8 @@ class CalibrationReport:
     Args:
         num_rows: Number of rows of the development set.
         num_folds: Number of folds.
-        is_forward: Whether each fold was scored by fits to those before it alone.
+        is_forward: Whether each fold was scored by fits to those before it alone. It then counts
+            for as many rows as these.
         scores: The figures of each candidate, the simplest first.
         chosen: Name of the chosen candidate.
         reason: Why it was chosen, a sentence.
@@ -133,7 +134,7 @@ class CalibrationReport:
         if self.is_forward:
             how = (
                 f"{self.num_rows:,} rows in {self.num_folds} stretches, all but the first scored "
-                "by fits to those before"
+                "by fits to those before, for as many rows as these"
             )
         lines.append(f"{how}{by_field}. Chosen: {self.chosen}.")
         lines.append(self.reason)

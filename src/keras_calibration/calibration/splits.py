@@ -10,6 +10,8 @@ from keras_calibration.ops.data_checks import Rows
 from keras_calibration.ops.row_folds import fold_of_rows
 
 FORWARD = "forward"
+# Enough for a standard error: of four scored stretches, its own error would be 40 %.
+_NUM_STRETCHES = 8
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class Splits:
         """Of the scored rows, which belong together (m,); None where each stands for itself."""
         return self.fold[self.scored] if self.in_order else None
 
+    @property
+    def weights(self) -> np.ndarray | None:
+        """What the scored rows count for (m,), forward the share of rows that they were scored by.
+
+        A calibration is last fitted to all rows; fits to the first few tell least of that. None
+        where all count the same.
+        """
+        return self.fold[self.scored] / self.num_folds if self.is_forward else None
+
     def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Numbers of the rows to fit on, and of those that this fit scores.
 
@@ -69,16 +80,17 @@ def splits_of(folds: Any, rows: Rows, seed: int | None) -> Splits:
         ValueError: If `folds` is none of these, or the rows of a fit are of one class only.
 
     Example:
-        >>> rows = Rows(np.zeros(10), np.arange(10) % 2, None)
-        >>> for fitted, scored in splits_of("forward", rows, 0).parts():
+        >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None)
+        >>> for fitted, scored in list(splits_of("forward", rows, 0).parts())[:3]:
         ...     print(fitted, scored)
         [0 1] [2 3]
         [0 1 2 3] [4 5]
         [0 1 2 3 4 5] [6 7]
-        [0 1 2 3 4 5 6 7] [8 9]
     """
     is_forward = isinstance(folds, str) and folds == FORWARD
-    fold = fold_of_rows("blocks" if is_forward else folds, rows, seed)
+    num_rows = len(rows.logits)
+    stretches = np.arange(num_rows) * _NUM_STRETCHES // num_rows
+    fold = fold_of_rows(stretches if is_forward else folds, rows, seed)
     splits = Splits(fold, is_forward, in_order=isinstance(folds, str))
     weighted = rows.row_weights > 0
     for fitted, scored in splits.parts():
