@@ -3,13 +3,15 @@
 For each number of rows and each dtype of the logits: the time of the forward pass and of forward +
 backward (gradients by the logits and by the values at the knots), all compiled by XLA; the bytes
 that must move (logits and upstream gradient in, curve and gradient out); the share of the bandwidth
-that a copy reaches in the same process; the ratio to a sigmoid in the same process; and the largest
-error of the gradient by the values against float64, relative to its largest entry. All take turns;
-medians.
+that a copy reaches in the same process; the ratio to a sigmoid in the same round, its median and
+range; and the largest error of the gradient by the values against float64, relative to its largest
+entry. All take turns; medians.
 
 `--cores 1` measures CPU time on one core, which is steady where others use the machine too.
 TensorFlow Lattice needs an environment of its own (`pip install tensorflow tf-keras
-tensorflow-lattice`); `--lattice` names its Python. Without, its lines are left out.
+tensorflow-lattice`), and so does PyTorch (`pip install torch numpy`); `--lattice` and `--torch`
+name their Pythons. Without, their lines are left out. PyTorch runs `searchsorted` and reads knots
+and values by index, operation by operation; its sigmoid and copy likewise.
 """
 
 import argparse
@@ -43,6 +45,7 @@ class Part:
         compiled: A function → the same under XLA.
         tensor: Array and dtype → tensor on the device.
         wait: Returns once a result has been computed.
+        array: Tensor → NumPy array.
     """
 
     device: str
@@ -51,6 +54,7 @@ class Part:
     compiled: Callable[[Function], Function]
     tensor: Callable[[np.ndarray, str], Any]
     wait: Callable[[Any], Any]
+    array: Callable[[Any], np.ndarray] = np.asarray
 
 
 def main() -> None:
@@ -60,23 +64,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--cores", type=int, default=os.cpu_count())
+    parser.add_argument("--libraries", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--lattice", metavar="PYTHON", help="Python with tensorflow_lattice")
+    parser.add_argument("--torch", metavar="PYTHON", help="Python with torch")
+    parser.add_argument("--knots", type=int, default=NUM_KNOTS)
     parser.add_argument("--part", choices=PARTS, help="internal: measure this, in this process")
     arguments = parser.parse_args()
     if arguments.part:
         measure(arguments)
         return
-    for name in PARTS:
-        if name == "lattice" and not arguments.lattice:
-            print("\nTensorFlow Lattice is left out: `--lattice` names no Python that has it.")
+    for name in arguments.libraries:
+        if name in APART and not getattr(arguments, name):
+            print(f"\n{name} is left out: `--{name}` names no Python that has it.")
         else:
             print_part(name, arguments)
 
 
 def print_part(name: str, arguments: argparse.Namespace) -> None:
-    python = arguments.lattice if name == "lattice" else sys.executable
+    python = getattr(arguments, name) if name in APART else sys.executable
     settings = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    settings |= {"TF_USE_LEGACY_KERAS": "1"} if name == "lattice" else {"KERAS_BACKEND": name}
+    settings |= {"TF_USE_LEGACY_KERAS": "1"} if name in APART else {"KERAS_BACKEND": name}
     if arguments.device == "cpu":
         settings |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
@@ -90,14 +97,14 @@ def print_part(name: str, arguments: argparse.Namespace) -> None:
         if "device" in line:
             print(f"\n{name} on {line['device']}, {arguments.cores} cores")
             print(f"{'':<58}{'MB':>8}{'ms':>10}{'ns/row':>8}{'of copy':>9}", end="")
-            print(f"{'/sigmoid':>9}{'error':>9}")
+            print(f"{'/sigmoid':>9} (range)".ljust(24), "error")
         elif "rows" in line:
             print(f"{line['rows']:,} rows, {line['dtype']}")
         else:
             error = f"{line['error']:.1e}" if line["error"] is not None else ""
             print(f"  {line['name']:<56}{line['megabytes']:>8.1f}{line['ms']:>10.3f}", end="")
             print(f"{line['ns_a_row']:>8.2f}{line['of_copy']:>9.0%}", end="")
-            print(f"{line['to_sigmoid']:>9.2f}{error:>9}")
+            print("{:>9.2f} ({:.2f}–{:.2f})".format(*line["to_sigmoid"]).ljust(24), error)
     if done.returncode:
         print(f"{name} ended early: exit status {done.returncode}.")
 
@@ -113,16 +120,21 @@ def measure(arguments: argparse.Namespace) -> None:
     for dtype in arguments.dtypes:
         for num_rows in map(int, arguments.rows):
             say(rows=num_rows, dtype=dtype)
-            measure_rows(part, num_rows, dtype, arguments.rounds, clock)
+            measure_rows(part, num_rows, dtype, arguments, clock)
 
 
 def measure_rows(
-    part: Part, num_rows: int, dtype: str, num_rounds: int, clock: Callable[[], float]
+    part: Part,
+    num_rows: int,
+    dtype: str,
+    arguments: argparse.Namespace,
+    clock: Callable[[], float],
 ) -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(-1.2, 1.7, num_rows).astype(np.float32)
     upstream = generator.normal(size=num_rows).astype(np.float32)
-    knots = np.quantile(logits[:100_000], (np.arange(NUM_KNOTS) + 0.5) / NUM_KNOTS)
+    levels = (np.arange(arguments.knots) + 0.5) / arguments.knots
+    knots = np.quantile(logits[:100_000], levels)
     arrays = [logits, knots.astype(np.float32), 0.8 * knots - 0.2, upstream]
     dtypes = (dtype, "float32", "float32", "float32")
     tensors = [part.tensor(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
@@ -136,17 +148,22 @@ def measure_rows(
         given = tensors[:3] if key[1] == "forward" else tensors
         result = part.wait(function(*given))
         if key[1] != "forward" and key[0] != SIGMOID:
-            errors[key] = gradient_error(np.asarray(result[2], np.float64), tensors, key[0])
+            errors[key] = gradient_error(*map(part.array, (result[2], *tensors)), key[0])
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in passes}
-    for _ in range(num_rounds):
+    for _ in range(arguments.rounds):
         for key, function in passes.items():
             start = clock()
             part.wait(function(*(tensors[:3] if key[1] == "forward" else tensors)))
             seconds[key].append(clock() - start)
     median = {key: statistics.median(values) for key, values in seconds.items()}
+    ratios = {
+        key: [a / b for a, b in zip(values, seconds[SIGMOID, key[1]], strict=True)]
+        for key, values in seconds.items()
+    }
     item = NUM_BYTES[dtype]
     bandwidth = 2 * item * num_rows / median[COPY, "forward"]
     for (name, direction), value in median.items():
+        of_rounds = ratios[name, direction]
         # The curve is float32 but for the sigmoid and the copy, which keep the logits' dtype.
         out = item if name in (COPY, SIGMOID) else 4
         num_bytes = num_rows * (item + out + (0 if direction == "forward" else out + item))
@@ -156,22 +173,30 @@ def measure_rows(
             ms=1e3 * value,
             ns_a_row=1e9 * value / num_rows,
             of_copy=num_bytes / value / bandwidth,
-            to_sigmoid=value / median[SIGMOID, direction],
+            to_sigmoid=[statistics.median(of_rounds), min(of_rounds), max(of_rounds)],
             error=errors.get((name, direction)),
         )
 
 
-def gradient_error(by_values: np.ndarray, tensors: list[Any], name: str) -> float | None:
+def gradient_error(
+    by_values: np.ndarray,
+    logits: np.ndarray,
+    knots: np.ndarray,
+    values: np.ndarray,
+    upstream: np.ndarray,
+    name: str,
+) -> float | None:
     """Largest error relative to the largest entry; None where the knots are others."""
     if name in OWN_KNOTS:
         return None
-    logits, knots, _, upstream = (np.asarray(tensor).astype(np.float64) for tensor in tensors)
-    segment = np.clip(np.searchsorted(knots, logits, side="right") - 1, 0, NUM_KNOTS - 2)
+    logits, knots, upstream = (array.astype(np.float64) for array in (logits, knots, upstream))
+    num_knots = len(knots)
+    segment = np.clip(np.searchsorted(knots, logits, side="right") - 1, 0, num_knots - 2)
     share = (logits - knots[segment]) / np.diff(knots)[segment]
     if name in CONSTANT_ENDS:
         share = np.clip(share, 0, 1)
-    expected = np.bincount(segment, upstream * (1 - share), NUM_KNOTS)
-    expected += np.bincount(segment + 1, upstream * share, NUM_KNOTS)
+    expected = np.bincount(segment, upstream * (1 - share), num_knots)
+    expected += np.bincount(segment + 1, upstream * share, num_knots)
     return float(np.abs(by_values - expected).max() / np.abs(expected).max())
 
 
@@ -201,7 +226,7 @@ def lattice_part() -> Part:
         if "layer" not in layers:
             with tf.init_scope():
                 layers["layer"] = tfl.layers.PWLCalibration(
-                    np.linspace(-6, 4, NUM_KNOTS), monotonicity="increasing"
+                    np.linspace(-6, 4, knots.shape[0]), monotonicity="increasing"
                 )
                 layers["layer"].build((None, 1))
         column = tf.cast(logits, tf.float32)[:, None]
@@ -216,6 +241,48 @@ def lattice_part() -> Part:
         LATTICE: lattice,
     }
     return with_tensorflow(tf, formulas, weights)
+
+
+def torch_part() -> Part:
+    import torch
+
+    def interpolation(logits: Any, knots: Any, values: Any) -> Any:
+        logits = logits.float()
+        left = (torch.searchsorted(knots, logits, right=True) - 1).clamp(0, len(knots) - 2)
+        knot, value = knots[left], values[left]
+        return value + (logits - knot) / (knots[left + 1] - knot) * (values[left + 1] - value)
+
+    def with_gradients(formula: Function) -> Function:
+        def both(logits: Any, knots: Any, values: Any, upstream: Any) -> Any:
+            sources = [tensor.detach().requires_grad_() for tensor in (logits, values)]
+            curve = formula(sources[0], knots, sources[1])
+            upstream = upstream.to(curve.dtype)
+            return curve, *torch.autograd.grad(curve, sources, upstream, allow_unused=True)
+
+        return both
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+
+    def wait(result: Any) -> Any:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return result
+
+    return Part(
+        device=f"{device.type} ({device_name()}), PyTorch {torch.__version__}",
+        formulas={
+            COPY: lambda logits, knots, values: -logits,
+            SIGMOID: lambda logits, knots, values: torch.sigmoid(logits),
+            "PyTorch, searchsorted": interpolation,
+        },
+        with_gradients=with_gradients,
+        compiled=lambda function: function,
+        tensor=lambda array, dtype: torch.tensor(array).to(device, getattr(torch, dtype)),
+        wait=wait,
+        array=lambda tensor: tensor.detach().float().cpu().numpy(),
+    )
 
 
 def with_tensorflow(
@@ -287,7 +354,7 @@ def common_formulas() -> dict[str, Function]:
     def plain(logits: Any, knots: Any, values: Any) -> Any:
         logits = ops.cast(logits, "float32")
         right_of = ops.searchsorted(knots, logits, side="right")
-        left = ops.clip(right_of - 1, 0, NUM_KNOTS - 2)
+        left = ops.clip(right_of - 1, 0, knots.shape[0] - 2)
         knot, value = ops.take(knots, left), ops.take(values, left)
         rise, run = ops.take(values, left + 1) - value, ops.take(knots, left + 1) - knot
         return value + (logits - knot) / run * rise
@@ -311,7 +378,14 @@ def device_name() -> str:
 LATTICE = "TensorFlow Lattice's PWLCalibration"
 OWN_KNOTS = (LATTICE, "tfp.math.interp_regular_1d_grid")
 CONSTANT_ENDS = ("jnp.interp",)
-PARTS = {"tensorflow": tensorflow_part, "jax": jax_part, "lattice": lattice_part}
+PARTS = {
+    "tensorflow": tensorflow_part,
+    "jax": jax_part,
+    "lattice": lattice_part,
+    "torch": torch_part,
+}
+# In environments of their own.
+APART = ("lattice", "torch")
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def main() -> None:
     # The last line goes on with the slope of the one before.
     by_segment[-1] += by_slope[-1] / (knots[-1] - knots[-2])
     by_values = by_value + np.append(0, by_segment) - np.append(by_segment, 0)
-    error = gradient_error(by_values, [logits, knots, values, upstream], "")
+    error = gradient_error(by_values, logits, knots, values, upstream, "")
     print(f"error of the gradient by the values: {error:.1e}")
 
 

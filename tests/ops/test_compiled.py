@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from backends import ON_TENSORFLOW, compiled
-from keras_calibration.ops.compiled import is_compiled
+from keras_calibration.ops.compiled import is_compiled, runs_on_gpu
 
 
 class Witness(keras.layers.Layer):
@@ -59,3 +59,17 @@ def test_the_steps_of_a_model(witness, step, jit_compile):
     getattr(model, step)(x, *([] if step == "predict" else [x]), verbose=0)
     # On JAX, Keras traces what it does not compile too, to learn shapes.
     assert witness.seen == jit_compile or not ON_TENSORFLOW
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_gpu_is_found_where_the_backend_has_one(has_gpu, monkeypatch):
+    if ON_TENSORFLOW:
+        import tensorflow as tf
+
+        devices = {"GPU": ["a GPU"] * has_gpu, "CPU": ["a CPU"]}
+        monkeypatch.setattr(tf.config, "list_physical_devices", devices.get)
+    else:
+        import jax
+
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu" if has_gpu else "cpu")
+    assert runs_on_gpu() == has_gpu

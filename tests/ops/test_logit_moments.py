@@ -1,5 +1,8 @@
 """The mergeable summary of labelled logits: log loss at any scale and bias, and the bias."""
 
+import sys
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +13,8 @@ from backends import HAS_FLOAT64, digits, examples
 from keras_calibration import ops as kernels
 from keras_calibration.ops.logit_moments import softplus_derivatives
 
+# `ops.logit_moments` is the function.
+MODULE = sys.modules["keras_calibration.ops.logit_moments"]
 NUM_BINS = 128
 CLICK_RATES = [1e-4, 0.01, 0.3, 0.5, 0.9, 0.999, 0.9999]
 
@@ -73,7 +78,9 @@ def some_logits(shape, num_rows=4000):
     }[shape]
 
 
-def test_summary_equals_the_reference(run, dtype, tolerance):
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_summary_equals_the_reference(run, dtype, tolerance, on_gpu, monkeypatch):
+    monkeypatch.setattr(MODULE, "runs_on_gpu", lambda: on_gpu)
     generator = np.random.default_rng(7)
     edges = np.r_[0.0, -0.0, 1 / 4, -1 / 4, 15.99, -16.0, 1e-30, -1e-30]
     logits = np.clip(np.r_[generator.normal(0, 4, 800), edges].astype(dtype), -16, 15.999)
@@ -96,7 +103,32 @@ def test_summary_equals_the_reference(run, dtype, tolerance):
     np.testing.assert_allclose(received / scale, expected / scale, rtol=tolerance, atol=tolerance)
 
 
-def test_summary_of_no_rows_is_zero(run):
+@pytest.mark.parametrize(
+    ("num_groups", "on_gpu", "num_parts"),
+    [(1, False, 1), (1, True, 256), (3, True, 85), (200, True, 1), (1000, True, 1)],
+)
+def test_rows_are_dealt_out_to_parts_on_a_gpu(num_groups, on_gpu, num_parts, monkeypatch):
+    used = []
+
+    def segment_sum(rows, cell, num_segments):
+        used.append((np.asarray(cell), num_segments))
+        return keras.ops.segment_sum(rows, cell, num_segments=num_segments)
+
+    spied = types.SimpleNamespace(**{**vars(keras.ops), "segment_sum": segment_sum})
+    monkeypatch.setattr(MODULE, "ops", spied)
+    monkeypatch.setattr(MODULE, "runs_on_gpu", lambda: on_gpu)
+    received = summary_of(np.full(512, 0.3, np.float32), 0.5, num_groups=num_groups)
+    [(cell, num_segments)] = used
+    assert num_segments == num_parts * num_groups * NUM_BINS
+    # As many rows in a row of the sum as there must be.
+    assert np.unique(cell, return_counts=True)[1].max() == -(-512 // num_parts)
+    assert received.shape == (num_groups, NUM_BINS, 8)
+    assert received[0, 65, :2].tolist() == [256, 256]
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_summary_of_no_rows_is_zero(run, on_gpu, monkeypatch):
+    monkeypatch.setattr(MODULE, "runs_on_gpu", lambda: on_gpu)
     empty = np.zeros(0, np.float32)
     received = run(
         lambda *rows: kernels.logit_moments(*rows, num_groups=2),

@@ -3,12 +3,13 @@
 import bisect
 import itertools
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import ON_TENSORFLOW, examples, gradients
+from backends import ON_TENSORFLOW, compiled, examples, gradients
 from keras_calibration import ops as kernels
 
 EXTRAPOLATIONS = ("linear", "constant")
@@ -180,14 +181,92 @@ def test_no_row_of_many_falls(run, num_rows):
     assert (np.diff(received) >= 0).all()
 
 
+NEAR = np.nextafter(np.float32(0.3), np.float32(1))
+SPREAD = np.linspace(-3, 4, 40)
+KNOTS_FOR_BINS = {
+    "spread": SPREAD,
+    "sigmoid": np.log(np.arange(1, 101) / np.arange(100, 0, -1)),
+    "two almost the same": np.sort([*SPREAD, 0.3, NEAR]),
+    "two the same": np.sort([*SPREAD, 0.3, 0.3]),
+    "one far off": [-1e6, *SPREAD, 1e6],
+    "all far off": 1e9 + 4096 * np.arange(40),
+    "all huge": 1e30 * np.arange(-50, 50),
+    "tiny": 1e-30 * np.arange(-20, 20),
+}
+
+
+@pytest.mark.parametrize("knots", KNOTS_FOR_BINS.values(), ids=KNOTS_FOR_BINS)
+def test_many_rows_and_knots_under_xla(knots):
+    generator = np.random.default_rng(0)
+    knots = np.float32(knots)
+    gaps, rises = np.diff(knots.astype(float)), generator.exponential(size=len(knots) - 1)
+    values = np.cumsum(np.r_[-0.5 * rises.sum(), rises * (gaps > 0)]).astype(np.float32)
+    left = right = knots
+    near = [knots]
+    for _ in range(3):
+        left, right = (np.nextafter(a, np.float32(b * np.inf)) for a, b in ((left, -1), (right, 1)))
+        near += [left, right]
+    spread = generator.uniform(*(2 * knots[[0, -1]].astype(float)), 1 << 16)
+    within = generator.choice(knots[:-1], 4096) + generator.choice(gaps, 4096) * 0.7
+    logits = np.sort(np.concatenate([*near, spread, within]).astype(np.float32))
+    logits[np.abs(logits) < np.finfo(np.float32).tiny] = 0  # XLA takes these for 0
+    upstream = generator.normal(size=len(logits)).astype(np.float32)
+
+    def curve_and_gradients(logits, knots, values):
+        by_both = gradients(
+            lambda *given: kernels.piecewise_linear(given[0], knots, given[1]) * upstream,
+            logits,
+            values,
+        )
+        return kernels.piecewise_linear(logits, knots, values), *by_both
+
+    tensors = map(keras.ops.convert_to_tensor, (logits, knots, values))
+    curve, by_logits, by_values = map(np.asarray, compiled(curve_and_gradients)(*tensors))
+    assert (np.diff(curve) >= 0).all()
+    # Of equal knots, whose values are equal too, the last counts.
+    places, first = np.unique(knots.astype(float), return_index=True)
+    heights = values[first].astype(float)
+    at_knots = np.isin(logits, knots)
+    np.testing.assert_array_equal(
+        curve[at_knots], heights[np.searchsorted(places, logits[at_knots])]
+    )
+    segment = np.clip(np.searchsorted(places, logits, side="right") - 1, 0, len(places) - 2)
+    slope, offset = (np.diff(heights) / np.diff(places))[segment], logits - places[segment]
+    scale = np.abs(heights[segment]) + np.abs(slope * offset) + 1e-30
+    expected = heights[segment] + slope * offset
+    np.testing.assert_allclose(curve / scale, expected / scale, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(by_logits, upstream * slope, rtol=1e-5)
+    if len(places) == len(knots):
+        share = offset / np.diff(places)[segment]
+        scale, expected = (
+            np.bincount(segment, rows * size(1 - share), len(knots))
+            + np.bincount(segment + 1, rows * size(share), len(knots))
+            for rows, size in ((np.abs(upstream), np.abs), (upstream, np.asarray))
+        )
+        np.testing.assert_allclose(by_values / scale, expected / scale, rtol=0, atol=2e-6)
+
+
+def test_many_logits_that_are_no_numbers(run, dtype):
+    knots = values = np.linspace(-4, 4, 60).astype(dtype)
+    logits = np.zeros(1 << 16, dtype)
+    logits[:3] = np.nan, np.inf, -np.inf
+    curve = run(kernels.piecewise_linear, logits, knots, 2 * values, num_of_any_size=1)
+    assert curve.dtype == dtype
+    np.testing.assert_allclose(curve[:4], [np.nan, np.inf, -np.inf, 0], atol=1e-6)
+
+
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    ("num_knots", "jit_compile", "compares"),
-    [(32, True, True), (33, True, False), (32, False, False)],
+    ("num_knots", "num_rows", "jit_compile", "way"),
+    [
+        (32, 1 << 16, True, "compared"),
+        (33, 1 << 16, True, "in bins"),
+        (33, (1 << 16) - 1, True, "counted"),
+        (32, 1 << 16, False, "counted"),
+        (33, 1 << 16, False, "counted"),
+    ],
 )
-def test_only_few_knots_and_only_under_xla_are_compared_one_by_one(
-    num_knots, jit_compile, compares
-):
+def test_how_a_row_finds_its_line(num_knots, num_rows, jit_compile, way):
     import tensorflow as tf
 
     knots = values = np.arange(num_knots, dtype=np.float32)
@@ -198,13 +277,11 @@ def test_only_few_knots_and_only_under_xla_are_compared_one_by_one(
         )
 
     traced = tf.function(both_gradients, jit_compile=jit_compile)
-    kinds = [
-        operation.type
-        for operation in traced.get_concrete_function(tf.zeros(9)).graph.get_operations()
-    ]
-    assert kinds.count("GreaterEqual") == (0 if not compares else 4 * (num_knots - 1))
-    assert ("UpperBound" in kinds) != compares
-    assert ("GatherV2" in kinds) != compares
+    graph = traced.get_concrete_function(tf.zeros(num_rows)).graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    assert ("UpperBound" in kinds) == (way == "counted")
+    assert ("GatherV2" in kinds) == (way != "compared")
+    assert ("All" in kinds) == (way == "in bins")
 
 
 finite_logits = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)

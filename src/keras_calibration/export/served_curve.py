@@ -30,8 +30,9 @@ class ServedCurve(Calibrator):
         super().__init__(dtype=curve.dtype_policy)
         self.is_constant_outside = curve.extrapolation == "constant"
         knots, values = curve.get_knots(), curve.get_values()
-        knot, value, slope, room = map(ops.convert_to_numpy, lines(knots, values))
-        ceiling = np.append(value[1:], value[-1]) + room
+        knot, value, slope = map(ops.convert_to_numpy, lines(knots, values))
+        # Rounding may carry a rising line past the next value; the last has none.
+        ceiling = np.append(np.where(slope[:-1] < 0, np.inf, value[1:]), np.inf)
         table = np.stack([knot, value, slope, ceiling], axis=1)
         self._table = self.add_weight(name="lines", shape=table.shape, trainable=False)
         self._table.assign(table)

@@ -80,6 +80,24 @@ def is_compiled(tensor: Any) -> bool:
     return False
 
 
+def runs_on_gpu() -> bool:
+    """Whether the backend has a GPU, on which it then computes unless told otherwise.
+
+    Example:
+        >>> isinstance(runs_on_gpu(), bool)
+        True
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.config.list_physical_devices("GPU"))
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return bool(jax.default_backend() == "gpu")
+    return False
+
+
 def filled_up(*rows: Any) -> tuple[Any, ...]:
     """Rows of zeros added to a batch, up to a multiple of 512: XLA compiles once for every shape.
 

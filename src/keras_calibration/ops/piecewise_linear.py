@@ -3,17 +3,23 @@
 Everything here is a plain function on tensors, in `keras.ops`, and compiles under XLA.
 
 What runs where: the line of a logit is given by the number of knots at or left of it. XLA fuses
-what goes row by row into one loop over memory, but no search, no table read and no sum. So where it
-compiles (`jax.jit`; on TensorFlow a function with `jit_compile=True`) and knots are few, each row
-takes its line by comparing with one knot after the other: the same arithmetic as by table, in half
-the time. Operations that run one by one would write every comparison out: there, and with more
-knots, a row reads its line from a table. The count that this needs is a binary search, though up to
-256 knots XLA compares with all of them, 32 at a time (it takes longer sums apart), and so does JAX,
-whose search is a loop.
+what goes row by row into one loop over memory, but no search and no sum. So where it compiles
+(`jax.jit`; on TensorFlow a function with `jit_compile=True`), on any device:
+
+- up to 32 knots, each row compares with the first knots of four groups of lines, then with the
+  knots of its own group, choosing knot, value and slope as it goes: no table is read;
+- with more knots and many rows, a table of narrow bins of logits gives the line but for a knot
+  within the bin, with which the row compares. Where knots are too close for that, or rows too few
+  to pay for the table, the knots are counted: XLA compares with up to 256 of them, 32 at a time
+  (it takes longer sums apart), and so does JAX, whose search is a loop.
+
+Operations that run one by one would write every comparison out: there a binary search counts, and
+one table is read. All ways give the same curve, that of the plain formula.
 
 The gradient is written out: autodiff would add up every table read by itself. Two columns are
 summed by line in 512 interleaved parts: float32 stays accurate over many rows, the order of the sum
-is fixed, and no addition waits for the one before.
+is fixed on a CPU, and no addition waits for the one before. On a GPU, where additions are atomic,
+the parts keep rows that run side by side from meeting in one sum.
 """
 
 import math
@@ -29,8 +35,16 @@ from keras_calibration.ops.compiled import is_compiled
 _COUNTED_TOGETHER = 32
 _MOST_COUNTED_KNOTS = 256
 _MOST_CHOSEN_KNOTS = 32
+_NUM_GROUPS = 4
+_NUM_BINS = 4096
+_BINS_PER_UNIT = np.exp2(np.arange(-30, 31)).astype("float32")
+_MANY_FOR_BINS = 1 << 16
 _FEW_ROWS = 1 << 18
 _NUM_LANES_OF_FEW_ROWS, _NUM_LANES = 64, 512
+
+
+# Line, knot and slope of each row.
+LineOfRows = Callable[[], tuple[Any, Any, Any]]
 
 
 def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = "linear") -> Any:
@@ -69,38 +83,31 @@ def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = 
 
 
 def lines(knots: Any, values: Any) -> Any:
-    """The line to the right of each knot: knot, value, slope and room (4, K).
-
-    The room is how far a line may go above the value at the next knot: not at all where it rises,
-    for rounding may carry its end just past where the next one starts; else infinitely far.
+    """The line to the right of each knot: knot, value and slope (3, K).
 
     Args:
         knots: Increasing knots a (K,).
         values: Values b (K,).
 
     Returns:
-        A tensor (4, K); the last line goes on with the slope of the last segment.
+        A tensor (3, K); the last line goes on with the slope of the last segment.
 
     Example:
         >>> print(ops.convert_to_numpy(lines(ops.array([0.0, 1.0]), ops.array([0.0, 2.0]))))
-        [[ 0.  1.]
-         [ 0.  2.]
-         [ 2.  2.]
-         [ 0. inf]]
+        [[0. 1.]
+         [0. 2.]
+         [2. 2.]]
     """
     knots, values = ops.convert_to_tensor(knots), ops.convert_to_tensor(values)
     of_segments = slopes(knots, values)
-    of_lines = ops.concatenate([of_segments, of_segments[-1:]])
-    is_open = ops.logical_or(of_lines < 0, np.arange(knots.shape[0]) == knots.shape[0] - 1)
-    room = ops.where(is_open, ops.cast(math.inf, of_lines.dtype), ops.zeros_like(of_lines))
     # TensorFlow stacks Keras variables along the last axis only.
-    return ops.transpose(ops.stack([knots, values, of_lines, room], axis=1))
+    columns = [knots, values, ops.concatenate([of_segments, of_segments[-1:]])]
+    return ops.transpose(ops.stack(columns, axis=1))
 
 
 def _on_lines(logits: Any, table: Any) -> tuple[Any, Any]:
-    """`min(b_k + (l - a_k) s_k, b_{k+1} + room_k)`, k the last knot left of l; its gradient."""
-    by_choice = table.shape[1] <= _MOST_CHOSEN_KNOTS and is_compiled(logits)
-    curve, line_of_rows = (_chosen if by_choice else _looked_up)(logits, table)
+    """The curve of the lines, and its gradient."""
+    curve, line_of_rows = _way(logits, table)(logits, table)
 
     def gradient(*upstream: Any, **by_keyword: Any) -> tuple[Any, Any]:
         (by_curve,) = upstream or by_keyword.values()
@@ -108,43 +115,141 @@ def _on_lines(logits: Any, table: Any) -> tuple[Any, Any]:
         by_value, by_slope = _sums_by_line(
             by_curve, by_curve * (logits - knot), line, table.shape[1]
         )
-        by_table = [-table[2] * by_value, by_value, by_slope, ops.zeros_like(by_value)]
+        by_table = [-table[2] * by_value, by_value, by_slope]
         return by_curve * slope, ops.stack(by_table, axis=0)
 
     return curve, gradient
 
 
-def _chosen(logits: Any, table: Any) -> tuple[Any, Callable[[], tuple[Any, Any, Any]]]:
-    """The curve, and line, knot and slope of each row, by comparing with each knot in turn."""
-    knots, values, line_slopes, room = (
-        ops.unstack(row, table.shape[1]) for row in ops.unstack(table, 4)
-    )
+def _way(logits: Any, table: Any) -> Callable[[Any, Any], tuple[Any, LineOfRows]]:
+    """How the rows find their lines, by what measures best."""
+    if not is_compiled(logits):
+        return _looked_up
+    if table.shape[1] <= _MOST_CHOSEN_KNOTS:
+        return _chosen
+    are_few = logits.shape[0] is not None and logits.shape[0] < _MANY_FOR_BINS
+    return _looked_up if are_few else _binned
+
+
+def _curve(logits: Any, line: Sequence[Any], next_value: Any, ends: tuple[Any, Any]) -> Any:
+    """`b_k + (l - a_k) s_k`, between the end knots at most `max(b_k, b_{k+1})`.
+
+    Rounding may carry the end of a rising line just past where the next one starts.
+    """
+    knot, value, slope = line
+    is_outside = ops.logical_or(logits < ends[0], logits >= ends[1])
+    highest = ops.where(is_outside, math.inf, ops.maximum(value, next_value))
+    return ops.minimum(value + (logits - knot) * slope, highest)
+
+
+def _chosen(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
+    """The curve, and line, knot and slope of each row, by comparing with knots.
+
+    First with the first knot of each group of lines, then with the knots of the row's own group.
+    """
+    num_lines = table.shape[1]
+    group_size = -(-num_lines // _NUM_GROUPS)
+    knots, values, line_slopes = (ops.unstack(row, num_lines) for row in ops.unstack(table, 3))
+
+    def chosen(conditions: Sequence[Any], of_cases: Sequence[Any]) -> Any:
+        """The last of the cases whose condition holds; the first has none."""
+        result = of_cases[0]
+        for condition, of_case in zip(conditions, of_cases[1:], strict=True):
+            result = ops.where(condition, of_case, result)
+        return result
+
+    def of_group(of_lines: Sequence[Any]) -> list[Any]:
+        """What the lines of each row's group have; the last line fills the last group up."""
+        filled = [*of_lines, *[of_lines[-1]] * (_NUM_GROUPS * group_size - num_lines)]
+        return [chosen(starts, filled[place::group_size]) for place in range(group_size)]
+
+    starts = [
+        logits >= knots[min(group * group_size, num_lines - 1)] for group in range(1, _NUM_GROUPS)
+    ]
+    passed = [logits >= knot for knot in of_group(knots)[1:]]
 
     def choose(of_lines: Sequence[Any]) -> Any:
-        chosen = of_lines[0]
-        for knot, of_line in zip(knots[1:], of_lines[1:], strict=True):
-            chosen = ops.where(logits >= knot, of_line, chosen)
-        return chosen
+        return chosen(passed, of_group(of_lines))
 
-    curves = [
-        ops.minimum(value + (logits - knot) * slope, next_value + above)
-        for knot, value, slope, next_value, above in zip(
-            knots, values, line_slopes, [*values[1:], values[-1]], room, strict=True
-        )
-    ]
+    def line() -> Any:
+        first = chosen(starts, range(0, _NUM_GROUPS * group_size, group_size))
+        return ops.minimum(first + chosen(passed, range(group_size)), num_lines - 1)
+
+    next_value = choose([*values[1:], values[-1]])
+    curve = _curve(
+        logits, [*map(choose, (knots, values, line_slopes))], next_value, (knots[0], knots[-1])
+    )
     # Each anew: XLA then fuses it into what it is used for.
-    return choose(curves), lambda: (choose(range(len(knots))), choose(knots), choose(line_slopes))
+    return curve, lambda: (line(), choose(knots), choose(line_slopes))
 
 
-def _looked_up(logits: Any, table: Any) -> tuple[Any, Callable[[], tuple[Any, Any, Any]]]:
+def _looked_up(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
     """The curve, and line, knot and slope of each row, by its row of the table."""
     line = _line(logits, table[0])
-    knot, value, slope, room = ops.unstack(ops.take(table, line, axis=1), 4, axis=0)
-    # From the table too: XLA may round what it computes twice in two ways.
-    next_value = ops.take(table[1], ops.minimum(line + 1, table.shape[1] - 1))
-    curve = ops.minimum(value + (logits - knot) * slope, next_value + room)
     # Read anew: XLA then fuses each of the two into what it is used for.
-    return curve, lambda: (line, ops.take(table[0], line), ops.take(table[2], line))
+    return _read(logits, table, line), lambda: (
+        line,
+        ops.take(table[0], line),
+        ops.take(table[2], line),
+    )
+
+
+def _read(logits: Any, table: Any, line: Any) -> Any:
+    """The curve by the line of each row."""
+    if is_compiled(logits):
+        # All from the table itself: XLA may round what it computes twice in two ways.
+        next_value = ops.take(table[1], ops.minimum(line + 1, table.shape[1] - 1))
+        of_line = [ops.take(row, line) for row in ops.unstack(table, 3)]
+        return _curve(logits, of_line, next_value, (table[0, 0], table[0, -1]))
+    # Operations one by one: the fewer pass over the rows, the better.
+    highest = ops.where(table[2, :-1] < 0, math.inf, table[1, 1:])
+    highest = ops.append(highest, ops.full_like(highest[:1], math.inf))
+    of_line = ops.take(ops.concatenate([table, highest[None]]), line, axis=1)
+    knot, value, slope, highest = ops.unstack(of_line, 4)
+    return ops.minimum(value + (logits - knot) * slope, highest)
+
+
+def _binned(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
+    """The curve, and line, knot and slope of each row, by narrow bins of logits.
+
+    A table tells how many lines begin left of each bin; a comparison with the knot within the bin
+    does the rest. The width is a power of two, which makes the number of a bin exact. Where two
+    knots share a bin, or rows are too few to be worth the table, the lines are counted.
+    """
+    starts = table[0, 1:]
+    powers = ops.cast(_BINS_PER_UNIT, starts.dtype)
+    per_unit = ops.max(ops.where(powers * (starts[-1] - starts[0]) <= _NUM_BINS - 2, powers, 0))
+    # Side by side: XLA takes only what it reads from an array out of its loop over the rows.
+    grid = ops.stack([per_unit, ops.floor(starts[0] * per_unit)])
+
+    def bin_number(logits: Any) -> Any:
+        position = ops.clip(ops.floor(logits * grid[0]) - grid[1], 0, _NUM_BINS - 1)
+        # NaN turns into an integer of any size.
+        return ops.clip(ops.cast(position, "int32"), 0, _NUM_BINS - 1)
+
+    bin_of_starts = bin_number(starts)
+    is_left = bin_of_starts[:, None] < np.arange(_NUM_BINS, dtype=np.int32)
+    num_left = ops.sum(ops.cast(is_left, "int32"), axis=0)
+    # Nothing is past NaN, not even infinity.
+    next_start = ops.take(ops.append(starts, ops.full_like(starts[:1], math.nan)), num_left)
+    is_exact = ops.logical_and(
+        ops.size(logits) >= _MANY_FOR_BINS, ops.all(bin_of_starts[1:] > bin_of_starts[:-1])
+    )
+
+    def line() -> Any:
+        number = bin_number(logits)
+        is_past = logits >= ops.take(next_start, number)
+        return ops.take(num_left, number) + ops.cast(is_past, "int32")
+
+    curve = ops.cond(
+        is_exact, lambda: _read(logits, table, line()), lambda: _looked_up(logits, table)[0]
+    )
+
+    def line_of_rows() -> tuple[Any, Any, Any]:
+        of_rows = ops.cond(is_exact, line, lambda: _line(logits, table[0]))
+        return of_rows, ops.take(table[0], of_rows), ops.take(table[2], of_rows)
+
+    return curve, line_of_rows
 
 
 def _line(logits: Any, knots: Any) -> Any:
