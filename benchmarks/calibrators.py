@@ -3,7 +3,8 @@
 For each binary table with a `base_logits.npz`, all methods are fitted on the development part and
 scored on the test part, beside the rivals of `peers.csv` (measured on exactly these logits).
 Scikit-learn's two are fitted anew, and so are betacal and MCGrad where they are installed: "(live)"
-stands beside the seconds. One table of figures for each data set; at the end, the losses of all and
+stands beside the seconds. In the wins the lower log loss counts, of the live one and that of
+`peers.csv`. One table of figures for each data set; at the end, the losses of all and
 the wins against the targets:
 
 (a) what `calibrate` picks is never worse than raw or Platt by two paired standard errors;
@@ -113,7 +114,9 @@ def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[s
                 raise ValueError(f"The rows of {folder} and of its base_logits.npz differ.")
             parts.append(Part(base[f"{short}_logit"].astype("float64"), labels, features))
     development, test = parts
-    results = {name: dict(row) for name, row in rivals.items() if name != "raw"}
+    results = {
+        name: {**row, "lower": row["log_loss"]} for name, row in rivals.items() if name != "raw"
+    }
     results["raw"] = score(test.logits, test, field, table.num_values[field])
     live = live_rivals(table)
     for name, fit in {**live, **methods(table, field, rivals["raw"]["split"] != "random")}.items():
@@ -121,8 +124,10 @@ def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[s
         calibrated = fit(development)
         seconds = time.perf_counter() - start
         logits = np.asarray(calibrated(test), "float64").reshape(-1)
-        results[name] = score(logits, test, field, table.num_values[field], seconds)
-        results[name]["live"] = name in live
+        figures = score(logits, test, field, table.num_values[field], seconds)
+        figures["live"] = name in live
+        figures["lower"] = min(row["log_loss"] for row in (figures, results.get(name, figures)))
+        results[name] = figures
     return results
 
 
@@ -262,7 +267,7 @@ def print_summary(results: Mapping[str, Mapping[str, Any]]) -> None:
     for name, rows in results.items():
         for sees, method in OURS.items():
             loss = rows[method]["log_loss"]
-            rival_loss, rival = min((rows[m]["log_loss"], m) for m in RIVALS[sees])
+            rival_loss, rival = min((rows[m]["lower"], m) for m in RIVALS[sees])
             wins[sees] += loss < rival_loss
             mark = "  (ahead)" if loss < rival_loss else ""
             print(f"{name:<24}{sees:>6}{loss:>9.4f}{rival_loss:>9.4f}  {rival}{mark}")
@@ -282,9 +287,12 @@ def print_summary(results: Mapping[str, Mapping[str, Any]]) -> None:
     print(f"\n(b) lowest log loss among methods that see the same columns, of {total} tables:")
     print("    " + ", ".join(f"{sees}: {number}" for sees, number in wins.items()))
     head = {name: rows[OURS["all"]]["log_loss"] for name, rows in results.items()}
-    ahead = sum(head[name] < rows["mcgrad"]["log_loss"] for name, rows in results.items())
-    every = [method for methods in RIVALS.values() for method in methods] + ["raw"]
-    best = {name: min(rows[m]["log_loss"] for m in every) for name, rows in results.items()}
+    ahead = sum(head[name] < rows["mcgrad"]["lower"] for name, rows in results.items())
+    every = [method for methods in RIVALS.values() for method in methods]
+    best = {
+        name: min(rows["raw"]["log_loss"], *(rows[method]["lower"] for method in every))
+        for name, rows in results.items()
+    }
     near = sum(head[name] <= 1.02 * best[name] for name in results)
     print(f"(c) the head with all columns: ahead of MCGrad on {ahead}, within 2 % of the best row")
     print(f"    on {near} of {total}.")

@@ -32,7 +32,7 @@ class LogitAverage(keras.callbacks.Callback):
     Which is better depends on the pipelines: in a study of synthetic clicks one run each found the
     better of two 82 % of the time by the log loss, 92 % by the mean calibrated loss of five
     evaluations and 94 % by that of the mean logit; on real flights in order of time
-    (`examples/calibrated_metric`) 64 %, 80 % and 73 %.
+    (`examples/calibrated_metric`) 63 %, 77 % and 72 %.
 
     The logs get `log_loss` and `calibrated_log_loss` behind each of these two. Stand it before
     `SeedVariance`, `EarlyStopping` and `CSVLogger` in the list, so that they see them. It predicts
