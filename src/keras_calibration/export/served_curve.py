@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.ilps import ILPS
-from keras_calibration.ops.piecewise_linear import lines
+from keras_calibration.ops.piecewise_linear import ceilings, lines
 
 
 class ServedCurve(Calibrator):
@@ -21,6 +20,7 @@ class ServedCurve(Calibrator):
         curve: The layer, fitted or trained.
 
     Example:
+        >>> import numpy as np
         >>> curve = ServedCurve(ILPS(num_knots=3, knots="sigmoid"))
         >>> print(curve(np.array([[-2.0], [0.5]], "float32")).numpy().tolist())
         [[-2.0], [0.5]]
@@ -29,11 +29,8 @@ class ServedCurve(Calibrator):
     def __init__(self, curve: ILPS) -> None:
         super().__init__(dtype=curve.dtype_policy)
         self.is_constant_outside = curve.extrapolation == "constant"
-        knots, values = curve.get_knots(), curve.get_values()
-        knot, value, slope = map(ops.convert_to_numpy, lines(knots, values))
-        # Rounding may carry a rising line past the next value; the last has none.
-        ceiling = np.append(np.where(slope[:-1] < 0, np.inf, value[1:]), np.inf)
-        table = np.stack([knot, value, slope, ceiling], axis=1)
+        of_lines = lines(curve.get_knots(), curve.get_values())
+        table = ops.transpose(ops.concatenate([of_lines, ceilings(of_lines)[None]]))
         self._table = self.add_weight(name="lines", shape=table.shape, trainable=False)
         self._table.assign(table)
         self.built = True
