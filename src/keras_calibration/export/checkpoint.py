@@ -89,23 +89,15 @@ def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
 
 
 def write_fingerprint(savedmodel: Path) -> None:
-    """Brings `fingerprint.pb` up to the checkpoint; the graph's own hashes stay.
+    """Brings `fingerprint.pb`, where there is one, up to the graph and the checkpoint.
 
     Args:
         savedmodel: Folder of the SavedModel.
     """
-    import tensorflow as tf
-    from tensorflow.core.protobuf import fingerprint_pb2
+    from tensorflow.python.saved_model import fingerprinting_utils
 
-    path = savedmodel / "fingerprint.pb"
-    if not path.is_file():
-        return
-    fingerprint = fingerprint_pb2.FingerprintDef()
-    fingerprint.ParseFromString(path.read_bytes())
-    index = (savedmodel / "variables" / "variables.index").read_bytes()
-    digest = tf.raw_ops.Fingerprint(data=[index], method="farmhash64").numpy()
-    fingerprint.checkpoint_hash = int.from_bytes(digest.tobytes(), "little")
-    path.write_bytes(fingerprint.SerializeToString())
+    if (savedmodel / "fingerprint.pb").is_file():
+        fingerprinting_utils.write_fingerprint(str(savedmodel))
 
 
 def _reader(savedmodel: Path) -> Any:

@@ -79,7 +79,8 @@ def export_savedmodel(
 
     Bad input at serving. An id or string that a field of the head does not know counts as its
     "other" value; what the base model does with it is its own affair (Keras' `Embedding` refuses an
-    id outside its table with an error on a CPU, takes zeros on a GPU, and the nearest under XLA).
+    id outside its table with an error on a CPU, takes zeros on a GPU, and the nearest under XLA;
+    the error may tell the id and the end of a table of n rows n higher than they are).
     A missing feature, a wrong dtype or shape is an error of the request that names the input. NaN
     in a numeric column of the head's `FieldNetwork` is a missing value; a NaN logit of the base
     model gives a NaN probability, never an error. No row changes what another row gets.

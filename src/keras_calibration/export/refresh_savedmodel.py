@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.export.checkpoint import collection_keys, read_tensors, replace_tensors
+from keras_calibration.export.constants import replace_constants
 from keras_calibration.export.head_file import head_features, head_of, read_head, save_head
 from keras_calibration.export.model_rows import NUM_SAMPLE_ROWS, signature_input
 from keras_calibration.export.provenance import (
@@ -47,8 +48,9 @@ def refresh_savedmodel(
     """Fits the calibration of an exported model to new rows, and writes the next version.
 
     The Keras model is not needed, nor its inputs: the served `logit` of logged rows, their labels,
-    and what the head reads of them. The head is fitted by its own `fit`, afresh. The graph and all
-    weights but the head's are those of the old version, bit for bit; the old version stays.
+    and what the head reads of them. The head is fitted by its own `fit`, afresh. All weights
+    but the head's, and the graph but for constants that are the head's, are those of the old
+    version, bit for bit; the old version stays.
 
     The new version is checked and put in place as by `export_savedmodel`; its provenance has the
     figures of this fit, and those of the version before under `"refreshed_from"`.
@@ -109,6 +111,7 @@ def refresh_savedmodel(
         shutil.copytree(source, savedmodel)
         extra = savedmodel / "assets.extra"
         weights = _weights(served_form(head))
+        replace_constants(savedmodel, weights)
         replace_tensors(savedmodel, dict(zip(keys, weights, strict=True)))
         save_head(wrapped, extra)
         differences = verify_signatures(savedmodel, {CALIBRATE: rows}, verify)

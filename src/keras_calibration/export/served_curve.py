@@ -30,7 +30,7 @@ class ServedCurve(Calibrator):
         super().__init__(dtype=curve.dtype_policy)
         self.is_constant_outside = curve.extrapolation == "constant"
         of_lines = lines(curve.get_knots(), curve.get_values())
-        table = ops.transpose(ops.concatenate([of_lines, ceilings(of_lines)[None]]))
+        table = ops.concatenate([of_lines, ceilings(of_lines)[None]])
         self._table = self.add_weight(name="lines", shape=table.shape, trainable=False)
         self._table.assign(table)
         self.built = True
@@ -40,15 +40,13 @@ class ServedCurve(Calibrator):
         import tensorflow as tf
 
         rows = ops.reshape(logits, (1, -1))
-        table = ops.convert_to_tensor(self._table)
-        # No line begins at the first knot.
-        ends = table[None, 1:, 0]
+        knots, values, slopes, ceiling = ops.unstack(ops.convert_to_tensor(self._table), 4)
         if self.is_constant_outside:
-            lowest, highest = table[0, 0], table[-1, 0]
-            rows = ops.where(ops.isnan(rows), rows, ops.clip(rows, lowest, highest))
-        # `searchsorted` is this, behind ten operations for the shapes.
-        line = tf.raw_ops.UpperBound(sorted_inputs=ends, values=rows, out_type=tf.int32)
-        of_line = tf.gather(table, line)
-        knot, value, slope, ceiling = ops.unstack(of_line, 4, axis=-1)
-        curve = ops.minimum(value + (rows - knot) * slope, ceiling)
+            inside = ops.clip(rows, knots[0], knots[-1])
+            rows = ops.where(ops.isnan(rows), rows, inside)
+        # `searchsorted` is this, behind ten operations for the shapes; no line begins at the first
+        # knot.
+        line = tf.raw_ops.UpperBound(sorted_inputs=knots[None, 1:], values=rows, out_type=tf.int32)
+        curve = tf.gather(values, line) + (rows - tf.gather(knots, line)) * tf.gather(slopes, line)
+        curve = ops.minimum(curve, tf.gather(ceiling, line))
         return ops.reshape(curve, (-1, 1)[: len(logits.shape)])

@@ -19,8 +19,7 @@ class ServedNetwork(keras.layers.Layer):
     column. So there is a table for each: for a field, `T[id] = E[id] W` takes the place of the
     embedding and of its part of the matrix; for a numeric column, the sum over the hats and ramps
     is linear between the knots of both, and its value and rise are kept for each segment. All
-    fields are then one look-up, and all numeric columns of all members another. The layers after
-    the first are one weight: under XLA, each that a program is given costs a microsecond.
+    fields are then one look-up, and all numeric columns of all members another.
 
     Args:
         members: Built networks that were made with the same arguments.
@@ -40,9 +39,6 @@ class ServedNetwork(keras.layers.Layer):
         self._num_members = len(members)
         layers = [member.dense_layers for member in members]
         self._activations = [layer.activation for layer in layers[0]]
-        self._later_shapes = [
-            tuple(weight.shape) for layer in layers[0][1:] for weight in (layer.kernel, layer.bias)
-        ]
         self._num_units = layers[0][0].units
         if self.fields:
             tables = [_field_tables(member) for member in members]
@@ -54,14 +50,12 @@ class ServedNetwork(keras.layers.Layer):
             # Outside the outermost knots nothing changes.
             self._bounds = self._constant("bounds", knots.T[[0, -1]][..., None])
             self._numeric_table = self._constant("numeric_table", np.concatenate(rows))
-        if self._later_shapes:
-            later = [
-                ops.convert_to_numpy(weight).ravel()
-                for of_member in layers
-                for layer in of_member[1:]
-                for weight in (layer.kernel, layer.bias)
-            ]
-            self._later = self._constant("later_layers", np.concatenate(later))
+        self._later = [
+            self._constant("later_layer", ops.convert_to_numpy(weight))
+            for of_member in layers
+            for layer in of_member[1:]
+            for weight in (layer.kernel, layer.bias)
+        ]
         self.built = True
 
     @property
@@ -71,35 +65,23 @@ class ServedNetwork(keras.layers.Layer):
 
     def call(self, features: Mapping[str, Any]) -> Any:
         """g(x), logits (batch, 1)."""
-        import tensorflow as tf
-
         parts = [self._of_fields(features)] if self.fields else []
         parts += [self._of_numeric(features)] if self.numeric else []
-        later = iter(self._later_weights())
+        later = iter(map(ops.convert_to_tensor, self._later))
         outputs = []
         for of_member in zip(*parts, strict=True):
             output = self._activations[0](sum(of_member[1:], of_member[0]))
             for activation in self._activations[1:]:
-                # As written here TensorFlow makes one operation of a layer.
-                output = activation(tf.nn.bias_add(tf.matmul(output, next(later)), next(later)))
+                output = activation(_dense(output, next(later), next(later)))
             outputs.append(output)
         return mean_of(outputs)
-
-    def _later_weights(self) -> list[Any]:
-        """Kernel and bias of each layer after the first, member by member."""
-        if not self._later_shapes:
-            return []
-        shapes = self._later_shapes * self._num_members
-        ends = np.cumsum([np.prod(shape) for shape in shapes])[:-1].tolist()
-        parts = ops.split(ops.convert_to_tensor(self._later), ends)
-        return [ops.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _of_fields(self, features: Mapping[str, Any]) -> list[Any]:
         """What the fields add to the first layer of each member (batch, units)."""
         import tensorflow as tf
 
         rows = table_rows(features, self.fields, self._num_values)
-        of_all = ops.sum(tf.gather(ops.convert_to_tensor(self._field_table), rows), axis=1)
+        of_all = ops.sum(tf.gather(ops.convert_to_tensor(self._field_table), rows), axis=0)
         return [of_all] if self._num_members == 1 else ops.split(of_all, self._num_members, axis=1)
 
     def _of_numeric(self, features: Mapping[str, Any]) -> list[Any]:
@@ -132,6 +114,16 @@ class ServedNetwork(keras.layers.Layer):
         weight = self.add_weight(name=name, shape=value.shape, trainable=False)
         weight.assign(value.astype(self.variable_dtype))
         return weight
+
+
+def _dense(values: Any, kernel: Any, bias: Any) -> Any:
+    """A dense layer before its activation."""
+    import tensorflow as tf
+
+    if kernel.shape[1] == 1:
+        return ops.sum(values * kernel[:, 0], axis=1, keepdims=True) + bias
+    # As written here TensorFlow makes one operation of it.
+    return tf.nn.bias_add(tf.matmul(values, kernel), bias)
 
 
 def _first_layer(network: FieldNetwork) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
 """The SavedModel itself: its signatures, compiled by XLA where that is wished and possible."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration.export.constants import small_weights, with_constants
 from keras_calibration.export.model_rows import head_inputs, input_specs, restructured
+from keras_calibration.export.served_embeddings import plain_embeddings, with_quick_embeddings
 from keras_calibration.export.served_head import served_head
 from keras_calibration.models.calibrated_model import CalibratedModel
 
@@ -18,6 +21,8 @@ SERVING, RAW, CALIBRATE = "serving_default", "raw", "calibrate"
 # one of these, or to a multiple of the largest.
 COMPILED_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGEST = COMPILED_SIZES[-1]
+# XLA multiplies large batches by a large constant slower than by a variable.
+_LARGEST_COMPILED = 2**13
 # TensorFlow Serving compiles on a CPU only if it is told to, and refuses such a model otherwise.
 _NOT_ASKED_FOR = "off: jit_compile=False, as TensorFlow Serving needs it on a CPU by default"
 
@@ -49,29 +54,33 @@ def write_signatures(
     head, names = served_head(model.head), head_inputs(model)
     base_model = keras.Model(model.input, model.base.output)
 
-    def raw(features: Mapping[str, Any]) -> dict[str, Any]:
+    def of_base(features: Mapping[str, Any]) -> dict[str, Any]:
         logit = base_model(restructured(model, features), training=False)
         return {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
 
-    def calibrate(features: Mapping[str, Any]) -> dict[str, Any]:
+    def of_head(features: Mapping[str, Any]) -> dict[str, Any]:
         calibrated = head(features["logit"], {name: features[name] for name in names})
         return {"probability": model.probability(calibrated)}
+
+    def composed(first: _Function, second: _Function, features: Mapping[str, Any]) -> Any:
+        outputs = first(features)
+        head_rows = {name: features[name] for name in names}
+        return {**second({"logit": outputs["logit"], **head_rows}), **outputs}
+
+    logits = model.base(restructured(model, rows))
+    head_rows = {"logit": logits, **{name: rows[name] for name in names}}
+    of_head(head_rows)  # builds the head
+    raw = _with_base_constants(of_base, model, jit_compile)
+    calibrate = with_constants(of_head, small_weights(head.weights), head.weights)
 
     def both(features: Mapping[str, Any]) -> dict[str, Any]:
         return composed(raw, calibrate, features)
 
-    def composed(first: _Function, second: _Function, features: Mapping[str, Any]) -> Any:
-        outputs = first(features)
-        of_head = {name: features[name] for name in names}
-        return {**second({"logit": outputs["logit"], **of_head}), **outputs}
-
     endpoints: dict[str, _Function] = {SERVING: both, RAW: raw, CALIBRATE: calibrate}
     xla = {"base": _NOT_ASKED_FOR, "head": _NOT_ASKED_FOR}
     if jit_compile:
-        logits = model.base(restructured(model, rows))
-        of_head = {"logit": logits, **{name: rows[name] for name in names}}
         endpoints[RAW], xla["base"] = _compiled_if_possible(raw, rows, fill_up)
-        endpoints[CALIBRATE], xla["head"] = _compiled_if_possible(calibrate, of_head, fill_up)
+        endpoints[CALIBRATE], xla["head"] = _compiled_if_possible(calibrate, head_rows, fill_up)
         if set(xla.values()) == {"on"}:
             endpoints[SERVING] = _compiled(both, fill_up)
         else:
@@ -80,7 +89,6 @@ def write_signatures(
 
     logit = tf.TensorSpec((None, 1), model.base.compute_dtype, name="logit")
     calibrate_inputs = {"logit": logit, **{name: inputs[name] for name in names}}
-    head(model.base(restructured(model, rows)), {name: rows[name] for name in names})  # builds
     archive = keras.export.ExportArchive()
     # They hold the lookup tables.
     archive.track(base_model)
@@ -93,6 +101,22 @@ def write_signatures(
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     archive.write_out(str(path), options=options, verbose=False)
     return xla
+
+
+def _with_base_constants(
+    of_base: _Function, model: CalibratedModel, jit_compile: bool
+) -> _Function:
+    """The function with constants in place of small weights of the base model."""
+    constants = {id(weight): weight for weight in small_weights(model.base.weights)}
+    if jit_compile:
+        small = [w for w in constants.values() if math.prod(w.shape) <= _LARGEST_COMPILED]
+        return with_constants(of_base, small)
+    layers = [
+        layer
+        for layer in plain_embeddings(model.base_model)
+        if constants.pop(id(layer.embeddings), None) is not None
+    ]
+    return with_quick_embeddings(with_constants(of_base, constants.values()), layers)
 
 
 def _compiled_if_possible(

@@ -117,7 +117,7 @@ class FieldBias(keras.layers.Layer):
         calibrated = scaled_logits(curve, self._slope) + self._bias
         # `take` without an axis flattens first, which makes the gradient dense.
         offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
-        return calibrated + ops.sum(offsets, axis=1, keepdims=True)
+        return calibrated + ops.sum(offsets, axis=0)[:, None]
 
     def fit(
         self, logits: Any, features: Mapping[str, Any], labels: Any, sample_weight: Any = None
@@ -142,16 +142,16 @@ class FieldBias(keras.layers.Layer):
         if not self.built:
             self.build()
         places = ops.convert_to_numpy(self._places(features))
-        if len(places) != len(rows.logits):
+        if places.shape[1] != len(rows.logits):
             raise ValueError(
                 "Logits and features must have the same number of rows. Received: "
-                f"{len(rows.logits)} logits and {len(places)} rows of features."
+                f"{len(rows.logits)} logits and {places.shape[1]} rows of features."
             )
         curve = rows.logits
         if self.calibrator is not None:
             self.calibrator.fit(rows.logits, rows.labels, rows.weights)
             curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
-        ids = list((places - self._starts()[None, :]).T)
+        ids = list(places - self._starts()[:, None])
         fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
         losses = row_log_losses(rows.labels, rows.logits)
         before = float(np.average(losses, weights=rows.weights))
@@ -218,7 +218,7 @@ class FieldBias(keras.layers.Layer):
         return table_starts(self._num_values.values())
 
     def _places(self, features: Mapping[str, Any]) -> Any:
-        """Where the offsets of each row are (batch, fields), int32."""
+        """Where the offsets of each row are (fields, batch), int32."""
         missing = [name for name in self.fields if name not in features]
         if missing:
             raise ValueError(

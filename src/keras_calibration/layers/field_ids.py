@@ -106,14 +106,14 @@ def table_rows(
         num_values: Field name → number of ids, as `vocabulary_size` tells.
 
     Returns:
-        An int32 tensor (batch, fields), the fields in their own order.
+        An int32 tensor (fields, batch), the fields in their own order.
 
     Example:
         >>> fields = {"site": 3, "device": 2}
         >>> features = {"site": ops.array([2, 7]), "device": ops.array([0, 1])}
         >>> print(table_rows(features, fields, fields).numpy())
-        [[2 4]
-         [3 5]]
+        [[2 3]
+         [4 5]]
     """
     starts = table_starts([num_values[name] for name in fields])
     by_dtype: dict[Any, list[tuple[int, str, Any]]] = {}
@@ -124,13 +124,14 @@ def table_rows(
     columns, order = [], []
     for (_, rank), group in by_dtype.items():
         places, names, ids = map(list, zip(*group, strict=True))
-        sizes = np.array([num_values[name] for name in names], "int32")
-        together = ops.stack(ids, axis=1) if rank == 1 else ops.concatenate(ids, axis=1)
-        columns.append(known_ids(together, sizes) + starts[places])
+        sizes = np.array([num_values[name] for name in names], "int32")[:, None]
+        together = ops.stack(ids)
+        together = together if rank == 1 else ops.squeeze(together, axis=2)
+        columns.append(known_ids(together, sizes) + starts[places][:, None])
         order += places
     if len(columns) == 1:
         return columns[0]
-    return ops.take(ops.concatenate(columns, axis=1), np.argsort(order), axis=1)
+    return ops.take(ops.concatenate(columns), np.argsort(order), axis=0)
 
 
 def field_readers(head: Any) -> list[Any]:

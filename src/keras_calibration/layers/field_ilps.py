@@ -90,13 +90,14 @@ class FieldILPS(FieldBias):
         values = ops.convert_to_tensor(self._values)
         deviations = ops.convert_to_tensor(self._field_deviations)
         right_of = ops.searchsorted(knots, ops.reshape(curve, (-1,)), side="right")
-        segment = ops.cast(ops.clip(right_of - 1, 0, self.num_knots - 2), "int32")[:, None]
-        places = self._places(features) * self.num_knots + segment
+        segments = ops.cast(ops.clip(right_of - 1, 0, self.num_knots - 2), "int32")
+        places = self._places(features) * self.num_knots + segments
+        segment = segments[:, None]
 
         def value_at(step: int) -> Any:
             # `take` without an axis flattens first, which makes the gradient dense.
-            deviation = ops.sum(ops.take(deviations, places + step), axis=1, keepdims=True)
-            return ops.take(values, segment + step) + deviation
+            deviation = ops.sum(ops.take(deviations, places + step), axis=0)
+            return ops.take(values, segment + step) + deviation[:, None]
 
         left, right = ops.take(knots, segment), ops.take(knots, segment + 1)
         left_value, right_value = value_at(0), value_at(1)

@@ -249,7 +249,7 @@ class FieldNetwork(keras.layers.Layer):
 
     def embed(self, features: Mapping[str, Any]) -> Any:
         """The embeddings of all fields, from one table, side by side (batch, fields · dim)."""
-        rows = table_rows(features, self.fields, self._num_values)
+        rows = ops.transpose(table_rows(features, self.fields, self._num_values))
         # Reading the table through a reshape makes its gradient dense.
         table = ops.reshape(self.embeddings, self.embeddings.shape)
         embedded = ops.take(table, rows, axis=0)
