@@ -1,7 +1,6 @@
 import itertools
 import json
 import math
-import time
 
 import numpy as np
 import pytest
@@ -346,11 +345,11 @@ def test_refuses_wrong_arguments(ledger, arguments, message):
         compare(**{"ledger": ledger, "a": "deepfm", "b": "dcn", **arguments})
 
 
-def test_ten_thousand_runs_in_two_seconds(tmp_path):
+def test_a_large_ledger_is_read_file_by_file_once(tmp_path, monkeypatch):
     folder = tmp_path / "runs"
     folder.mkdir()
     series = [0.5, 0.4, 0.3]
-    for number in range(10_000):
+    for number in range(2000):
         pipeline = f"pipeline {number % 50}"
         record = {
             "schema_version": 1,
@@ -365,7 +364,6 @@ def test_ten_thousand_runs_in_two_seconds(tmp_path):
         (folder / f"{number:06}.json").write_text(json.dumps(record))
     ledger = Ledger(folder)
     first = compare(ledger, "pipeline 0", "pipeline 1", metric="loss")
-    start = time.perf_counter()
+    monkeypatch.setattr("keras_calibration.seeds.ledger._read", None)
     again = compare(ledger, "pipeline 0", "pipeline 1", metric="loss")
-    assert time.perf_counter() - start < 2.0
     assert again.difference == first.difference
