@@ -2,7 +2,8 @@
 
 The quickstart's model and its base model alone, each exported as a SavedModel, loaded by the C
 program of the tests through TensorFlow's C API, as a C++ server loads them, and run in turn: in
-every round one after the other, so that the machine's load falls on all alike. The table has
+every round one after the other, so that the machine's load falls on all alike. Those under XLA run
+in a process of their own, beside the base model as it is: they would slow the others down. The table has
 medians over the rounds, for each batch size; a ratio is the median of the rounds' ratios to the
 base model as Keras exports it. "XLA" is the same under XLA: `export_savedmodel(…,
 jit_compile=True)`, and the base model in a `tf.function(jit_compile=True)`, which takes batches as
@@ -54,16 +55,29 @@ def main() -> None:
         if arguments.cores:
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
         features, _ = table.part("test")
+        paths = list(models)
         print(f"\n{'batch':>5}  {'model':<28} {'µs a batch':>11} {'ratio':>6} {'rows/s':>11}")
         for size in arguments.batch_sizes:
             rows = {name: column[:size] for name, column in features.items()}
-            seconds = time_models(models, rows, folder, arguments.rounds, size)
-            ratios = np.median(seconds / seconds[:, :1], axis=0)
-            for path, taken, ratio in zip(models, np.median(seconds, axis=0), ratios, strict=True):
-                print(
-                    f"{size:>5}  {path.name:<28} {1e6 * taken:>11.1f} {ratio:>6.3f} "
-                    f"{size / taken:>11,.0f}"
-                )
+            for group in (paths[:2], [paths[0], *paths[2:]]):
+                taking_turns = {path: models[path] for path in group}
+                print_times(taking_turns, rows, folder, arguments.rounds, size)
+
+
+def print_times(
+    models: dict[Path, tuple[str, ...]],
+    rows: dict[str, np.ndarray],
+    folder: Path,
+    num_rounds: int,
+    size: int,
+) -> None:
+    """The lines of models that are run in turn, the first of which is what the others are held to."""
+    seconds = time_models(models, rows, folder, num_rounds, size)
+    ratios = np.median(seconds / seconds[:, :1], axis=0)
+    for path, taken, ratio in zip(models, np.median(seconds, axis=0), ratios, strict=True):
+        print(
+            f"{size:>5}  {path.name:<28} {1e6 * taken:>11.1f} {ratio:>6.3f} {size / taken:>11,.0f}"
+        )
 
 
 def export_models(table: Any, folder: Path) -> dict[Path, tuple[str, ...]]:

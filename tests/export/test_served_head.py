@@ -3,6 +3,10 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from keras import ops
 
 from keras_calibration.export.served_curve import ServedCurve
 from keras_calibration.export.served_head import served_head
@@ -99,7 +103,7 @@ def learnt(make_head, seed=0):
 
 
 def outputs(head, logits, features):
-    return keras.ops.convert_to_numpy(head(logits, features)).astype("float64")
+    return ops.convert_to_numpy(head(logits, features)).astype("float64")
 
 
 @pytest.mark.parametrize("kind", HEADS)
@@ -125,17 +129,46 @@ def test_another_fit_has_weights_of_the_same_shapes(kind):
 
 @pytest.mark.parametrize("monotonic", ["penalty", "strict"])
 @pytest.mark.parametrize("extrapolation", ["linear", "constant"])
-def test_a_curve_is_the_same_to_the_last_bit(monotonic, extrapolation):
+def test_a_curve_is_the_same_but_for_the_last_digits_and_never_falls(monotonic, extrapolation):
     curve = ILPS(13, monotonic=monotonic, extrapolation=extrapolation)
     logits, _, labels = rows(900)
     curve.fit(logits, labels)
-    many = np.sort(np.append(np.random.default_rng(0).normal(size=200_000) * 6, curve.get_knots()))
-    many = np.append(many, [np.inf, np.nan, -np.inf]).astype("float32")
-    expected = keras.ops.convert_to_numpy(curve(many))
+    assert_served(curve, lambda served: served)
+    # A compiler may round otherwise.
+    assert_served(curve, lambda served: tf.function(served, jit_compile=True))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    gaps=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=12),
+    rises=st.lists(st.floats(0, 1e4) | st.floats(0, 1e-6), min_size=13, max_size=13),
+    first=st.floats(-1e3, 1e3),
+)
+def test_a_curve_of_any_lines_never_falls(gaps, rises, first):
+    knots = first + np.cumsum([0.0, *gaps], dtype="float32")
+    assume(np.all(np.diff(knots) > 0))
+    curve = ILPS(len(knots), knots=knots.tolist(), monotonic="penalty")
+    values = first + np.cumsum(rises[: len(knots)])
+    curve.build((None, 1))
+    (weight,) = curve.trainable_weights
+    weight.assign(values.astype("float32"))
+    assert_served(curve, lambda served: served)
+
+
+def assert_served(curve, run):
+    knots = ops.convert_to_numpy(curve.get_knots())
+    spread = np.ptp(knots)
+    around = np.random.default_rng(0).normal(size=20_000) * spread + np.mean(knots)
+    beside = [np.nextafter(knots, end, dtype="float32") for end in (-np.inf, np.inf)]
+    many = np.sort(np.concatenate([around.astype("float32"), knots, *beside]))
+    many = np.append(many, np.float32([np.inf, np.nan, -np.inf]))
+    expected = ops.convert_to_numpy(curve(many))
     served = ServedCurve(curve)
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(served(many)), expected)
+    received = ops.convert_to_numpy(run(served)(many))
+    size = np.abs(expected[np.isfinite(expected)]).max()
+    np.testing.assert_allclose(received, expected, rtol=1e-6, atol=1e-6 * size)
+    assert not np.any(np.diff(received[:-3]) < 0)
     assert served(many[:5, None]).shape == (5, 1)
-    assert not np.any(np.diff(expected[:-3]) < 0)
 
 
 def test_columns_of_one_value_or_none_are_served():
@@ -146,8 +179,8 @@ def test_columns_of_one_value_or_none_are_served():
         weight.assign(np.random.default_rng(0).normal(size=weight.shape))
     values = np.array([-np.inf, -1, 0, 2.5, 3, np.inf, np.nan], "float32")
     features = {"price": values, "few": values}
-    received = keras.ops.convert_to_numpy(ServedNetwork([member])(features))
-    expected = keras.ops.convert_to_numpy(member(features))
+    received = ops.convert_to_numpy(ServedNetwork([member])(features))
+    expected = ops.convert_to_numpy(member(features))
     np.testing.assert_allclose(received, expected, rtol=2e-6, atol=2e-6)
 
 

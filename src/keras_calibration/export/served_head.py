@@ -43,13 +43,16 @@ def served_head(head: Any) -> Any:
 
 def _served_neural(head: NeuralCalibration) -> Any:
     # A subclass may compute anything, here and elsewhere.
-    curve = head.calibrator
-    curve = ServedCurve(curve) if type(curve) is ILPS else curve
+    curve: Any = head.calibrator
     network: Any = head.field_network
+    is_curve = type(curve) is ILPS
+    shift = 0.0
     if head.members and all(type(member) is FieldNetwork for member in head.members):
-        network = ServedNetwork(head.members)
+        network = ServedNetwork(head.members, with_bias=not is_curve)
+        shift = network.left_out
     elif len(head.members) > 1:
         return head
+    curve = ServedCurve(curve, shift) if is_curve else curve
     return NeuralCalibration(curve, network, dtype=head.dtype_policy)
 
 

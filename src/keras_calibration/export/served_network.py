@@ -10,6 +10,7 @@ from keras import ops
 from keras_calibration.layers.calibrator import mean_of
 from keras_calibration.layers.field_ids import table_rows
 from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.ops.field_sums import known_ids
 
 
 class ServedNetwork(keras.layers.Layer):
@@ -23,6 +24,10 @@ class ServedNetwork(keras.layers.Layer):
 
     Args:
         members: Built networks that were made with the same arguments.
+        with_bias: Whether the bias of the last layer is added; if not, `left_out` has its mean.
+
+    Attributes:
+        left_out: What has still to be added for the mean of the networks.
 
     Example:
         >>> network = FieldNetwork({"site": 3}, ("price",))
@@ -31,7 +36,7 @@ class ServedNetwork(keras.layers.Layer):
         (2, 1) (2, 1)
     """
 
-    def __init__(self, members: Sequence[FieldNetwork]) -> None:
+    def __init__(self, members: Sequence[FieldNetwork], with_bias: bool = True) -> None:
         first = members[0]
         super().__init__(dtype=first.dtype_policy)
         self.fields, self.numeric = dict(first.fields), first.numeric
@@ -50,11 +55,14 @@ class ServedNetwork(keras.layers.Layer):
             # Outside the outermost knots nothing changes.
             self._bounds = self._constant("bounds", knots.T[[0, -1]][..., None])
             self._numeric_table = self._constant("numeric_table", np.concatenate(rows))
+        weights = [[[layer.kernel, layer.bias] for layer in own[1:]] for own in layers]
+        self.left_out = 0.0
+        if weights[0] and not with_bias:
+            biases = [ops.convert_to_numpy(own[-1].pop()) for own in weights]
+            self.left_out = float(np.mean(biases))
         self._later = [
-            self._constant("later_layer", ops.convert_to_numpy(weight))
-            for of_member in layers
-            for layer in of_member[1:]
-            for weight in (layer.kernel, layer.bias)
+            [[self._constant("later_layer", ops.convert_to_numpy(w)) for w in pair] for pair in own]
+            for own in weights
         ]
         self.built = True
 
@@ -67,12 +75,11 @@ class ServedNetwork(keras.layers.Layer):
         """g(x), logits (batch, 1)."""
         parts = [self._of_fields(features)] if self.fields else []
         parts += [self._of_numeric(features)] if self.numeric else []
-        later = iter(map(ops.convert_to_tensor, self._later))
         outputs = []
-        for of_member in zip(*parts, strict=True):
+        for of_member, later in zip(zip(*parts, strict=True), self._later, strict=True):
             output = self._activations[0](sum(of_member[1:], of_member[0]))
-            for activation in self._activations[1:]:
-                output = activation(_dense(output, next(later), next(later)))
+            for activation, weights in zip(self._activations[1:], later, strict=True):
+                output = activation(_dense(output, *map(ops.convert_to_tensor, weights)))
             outputs.append(output)
         return mean_of(outputs)
 
@@ -80,9 +87,9 @@ class ServedNetwork(keras.layers.Layer):
         """What the fields add to the first layer of each member (batch, units)."""
         import tensorflow as tf
 
-        rows = table_rows(features, self.fields, self._num_values)
+        rows = table_rows(features, self.fields, self._num_values, _known_ids)
         of_fields = tf.gather(ops.convert_to_tensor(self._field_table), rows)
-        # Quicker than their sum over an axis.
+        # Of a large batch quicker than their sum over an axis.
         of_all = tf.add_n(tf.unstack(of_fields))
         return [of_all] if self._num_members == 1 else ops.split(of_all, self._num_members, axis=1)
 
@@ -118,12 +125,25 @@ class ServedNetwork(keras.layers.Layer):
         return weight
 
 
-def _dense(values: Any, kernel: Any, bias: Any) -> Any:
+def _known_ids(ids: Any, num_values: np.ndarray) -> Any:
+    """`known_ids` in fewer operations, which ONNX and LiteRT do not have."""
+    import tensorflow as tf
+
+    if ids.dtype not in (tf.int32, tf.int64):
+        return known_ids(ids, num_values)
+    unsigned = tf.uint32 if ids.dtype == tf.int32 else tf.uint64
+    # Without its sign, a negative id is larger than any number of values.
+    known = tf.minimum(tf.bitcast(ids, unsigned), tf.constant(num_values, unsigned))
+    return tf.cast(tf.bitcast(known, ids.dtype), tf.int32)
+
+
+def _dense(values: Any, kernel: Any, bias: Any = None) -> Any:
     """A dense layer before its activation."""
     import tensorflow as tf
 
     if kernel.shape[1] == 1:
-        return ops.sum(values * kernel[:, 0], axis=1, keepdims=True) + bias
+        column = ops.sum(values * kernel[:, 0], axis=1, keepdims=True)
+        return column if bias is None else column + bias
     # As written here TensorFlow makes one operation of it.
     return tf.nn.bias_add(tf.matmul(values, kernel), bias)
 

@@ -1,6 +1,6 @@
 """How layers read fields: ids from whole numbers or lookup layers, and how they are saved."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -93,7 +93,10 @@ def table_starts(num_values: Iterable[int]) -> np.ndarray:
 
 
 def table_rows(
-    features: Mapping[str, Any], fields: Mapping[str, Any], num_values: Mapping[str, int]
+    features: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    num_values: Mapping[str, int],
+    known: Callable[[Any, np.ndarray], Any] = known_ids,
 ) -> Any:
     """Where the values of each row stand in one table of all fields, "other" at the end of each.
 
@@ -104,6 +107,7 @@ def table_rows(
         features: Field name → values (batch,) or (batch, 1).
         fields: Field name → number of ids or lookup layer.
         num_values: Field name → number of ids, as `vocabulary_size` tells.
+        known: What puts "other" in place of the ids outside, called as `known_ids`.
 
     Returns:
         An int32 tensor (fields, batch), the fields in their own order.
@@ -127,7 +131,7 @@ def table_rows(
         sizes = np.array([num_values[name] for name in names], "int32")[:, None]
         together = ops.stack(ids)
         together = together if rank == 1 else ops.squeeze(together, axis=2)
-        columns.append(known_ids(together, sizes) + starts[places][:, None])
+        columns.append(known(together, sizes) + starts[places][:, None])
         order += places
     if len(columns) == 1:
         return columns[0]

@@ -105,26 +105,6 @@ def lines(knots: Any, values: Any) -> Any:
     return ops.transpose(ops.stack(columns, axis=1))
 
 
-def ceilings(table: Any) -> Any:
-    """How high each line may go (K,): no higher than where the next one starts, if it rises.
-
-    Rounding may carry its end just past that. A falling line and the last have no ceiling.
-
-    Args:
-        table: What `lines` returns (3, K).
-
-    Returns:
-        A tensor (K,), with infinities.
-
-    Example:
-        >>> table = lines(ops.array([0.0, 1.0]), ops.array([0.0, 2.0]))
-        >>> print(ops.convert_to_numpy(ceilings(table)))
-        [ 2. inf]
-    """
-    highest = ops.where(table[2, :-1] < 0, math.inf, table[1, 1:])
-    return ops.append(highest, ops.full_like(highest[:1], math.inf))
-
-
 def _on_lines(logits: Any, table: Any) -> tuple[Any, Any]:
     """The curve of the lines, and its gradient."""
     curve, line_of_rows = _way(logits, table)(logits, table)
@@ -222,7 +202,9 @@ def _read(logits: Any, table: Any, line: Any) -> Any:
         of_line = [ops.take(row, line) for row in ops.unstack(table, 3)]
         return _curve(logits, of_line, next_value, (table[0, 0], table[0, -1]))
     # Operations one by one: the fewer pass over the rows, the better.
-    of_line = ops.take(ops.concatenate([table, ceilings(table)[None]]), line, axis=1)
+    highest = ops.where(table[2, :-1] < 0, math.inf, table[1, 1:])
+    highest = ops.append(highest, ops.full_like(highest[:1], math.inf))
+    of_line = ops.take(ops.concatenate([table, highest[None]]), line, axis=1)
     knot, value, slope, highest = ops.unstack(of_line, 4)
     return ops.minimum(value + (logits - knot) * slope, highest)
 
