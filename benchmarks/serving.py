@@ -3,11 +3,11 @@
 The quickstart's model and its base model alone, each exported as a SavedModel, loaded by the C
 program of the tests through TensorFlow's C API, as a C++ server loads them, and run in turn: in
 every round one after the other, so that the machine's load falls on all alike. Those under XLA run
-in a process of their own, beside the base model as it is: they would slow the others down. The table has
-medians over the rounds, for each batch size; a ratio is the median of the rounds' ratios to the
-base model as Keras exports it. "XLA" is the same under XLA: `export_savedmodel(…,
+in a process of their own, beside the base model as it is: they would slow the others down. The
+table has medians over the rounds, for each batch size; a ratio is the median of the rounds' ratios
+to the base model as Keras exports it. "XLA" is the same under XLA: `export_savedmodel(…,
 jit_compile=True)`, and the base model in a `tf.function(jit_compile=True)`, which takes batches as
-they come; so does "as they come", with `fill_up=False`. On a busy machine take `--cores 1`.
+they come; so does "as they come", with `fill_up=False`. `--cores 1` keeps to one core.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def print_times(
     num_rounds: int,
     size: int,
 ) -> None:
-    """The lines of models that are run in turn, the first of which is what the others are held to."""
+    """Runs models in turn and prints their lines; the ratios are to the first."""
     seconds = time_models(models, rows, folder, num_rounds, size)
     ratios = np.median(seconds / seconds[:, :1], axis=0)
     for path, taken, ratio in zip(models, np.median(seconds, axis=0), ratios, strict=True):
