@@ -77,6 +77,9 @@ def export_savedmodel(
     place in one step: there is a whole, checked model or none, whenever the process is killed. What
     a killed process leaves is no version, and the next export clears it away.
 
+    Small weights, the base model's too, are in the graph as constants besides (up to four megabytes
+    of each): TensorFlow works out when it loads the graph what else every request would.
+
     Bad input at serving. An id or string that a field of the head does not know counts as its
     "other" value; what the base model does with it is its own affair (Keras' `Embedding` refuses an
     id outside its table with an error on a CPU, takes zeros on a GPU, and the nearest under XLA;
