@@ -111,6 +111,17 @@ def test_a_function_with_constants_reads_no_variable(dtype):
     assert len(half.get_concrete_function(spec).variables) == 1
 
 
+@pytest.mark.parametrize(("layer", "is_table"), [("ILPS", True), ("IsotonicRegression", False)])
+def test_xla_gets_constants_of_tables_only(layer, is_table, tmp_path):
+    inputs = {"x": keras.Input((1,), name="x")}
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["x"]))
+    model = kc.models.CalibratedModel(base, getattr(kc.layers, layer)())
+    for jit_compile in (False, True):
+        path = tmp_path / str(jit_compile)
+        write_signatures(model, path, {"x": np.zeros((2, 1), "float32")}, jit_compile)
+        assert bool(sizes_of_constants(path)[0]) == (is_table or not jit_compile)
+
+
 def test_xla_gets_small_constants_of_the_base_model_only(tmp_path):
     inputs = {"x": keras.Input((200,), name="x")}
     hidden = keras.layers.Dense(100, "relu")(inputs["x"])

@@ -41,6 +41,27 @@ def served_head(head: Any) -> Any:
     return head
 
 
+def weights_of_tables(head: Any) -> list[Any]:
+    """The weights of the curves and networks that `served_head` has made.
+
+    Args:
+        head: What `served_head` has returned.
+
+    Returns:
+        Keras variables.
+
+    Example:
+        >>> [weight.name for weight in weights_of_tables(served_head(NeuralCalibration(ILPS())))]
+        ['lines']
+    """
+    parts = getattr(head, "heads", [head])
+    layers = [
+        getattr(part, name, None) for part in parts for name in ("calibrator", "field_network")
+    ]
+    tables = [layer for layer in layers if isinstance(layer, ServedCurve | ServedNetwork)]
+    return [weight for layer in tables for weight in layer.weights]
+
+
 def _served_neural(head: NeuralCalibration) -> Any:
     # A subclass may compute anything, here and elsewhere.
     curve: Any = head.calibrator

@@ -11,7 +11,7 @@ from keras import ops
 from keras_calibration.export.constants import small_weights, with_constants
 from keras_calibration.export.model_rows import head_inputs, input_specs, restructured
 from keras_calibration.export.served_embeddings import plain_embeddings, with_quick_embeddings
-from keras_calibration.export.served_head import served_head
+from keras_calibration.export.served_head import served_head, weights_of_tables
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 # The collection under which the SavedModel lists the head's weights, for a refresh to find them.
@@ -71,7 +71,9 @@ def write_signatures(
     head_rows = {"logit": logits, **{name: rows[name] for name in names}}
     of_head(head_rows)  # builds the head
     raw = _with_base_constants(of_base, model, jit_compile)
-    calibrate = with_constants(of_head, small_weights(head.weights), head.weights)
+    # What a layer computes from constants XLA works out at compilation, for seconds at its worst.
+    of_tables = small_weights(weights_of_tables(head) if jit_compile else head.weights)
+    calibrate = with_constants(of_head, of_tables, head.weights)
 
     def both(features: Mapping[str, Any]) -> dict[str, Any]:
         return composed(raw, calibrate, features)
