@@ -61,20 +61,14 @@ def main() -> None:
             rows = {name: column[:size] for name, column in features.items()}
             for group in (paths[:2], [paths[0], *paths[2:]]):
                 taking_turns = {path: models[path] for path in group}
-                print_times(taking_turns, rows, folder, arguments.rounds, size)
+                seconds = time_models(taking_turns, rows, folder, arguments.rounds, size)
+                print_times(group, seconds, size)
 
 
-def print_times(
-    models: dict[Path, tuple[str, ...]],
-    rows: dict[str, np.ndarray],
-    folder: Path,
-    num_rounds: int,
-    size: int,
-) -> None:
-    """Runs models in turn and prints their lines; the ratios are to the first."""
-    seconds = time_models(models, rows, folder, num_rounds, size)
+def print_times(paths: list[Path], seconds: np.ndarray, size: int) -> None:
+    """The lines of models that took turns, from seconds (rounds, models); the first is 1."""
     ratios = np.median(seconds / seconds[:, :1], axis=0)
-    for path, taken, ratio in zip(models, np.median(seconds, axis=0), ratios, strict=True):
+    for path, taken, ratio in zip(paths, np.median(seconds, axis=0), ratios, strict=True):
         print(
             f"{size:>5}  {path.name:<28} {1e6 * taken:>11.1f} {ratio:>6.3f} {size / taken:>11,.0f}"
         )
