@@ -107,7 +107,7 @@ def test_too_few_rows_are_refused(num_rows):
 
 
 def test_an_unknown_part_is_refused(table):
-    with pytest.raises(ValueError, match="must be one of .*Received: name='validation'"):
+    with pytest.raises(ValueError, match=r"must be one of .*Received: name='validation'"):
         table.part("validation")
 
 
@@ -115,5 +115,5 @@ def test_some_features_of_a_part(table):
     features, labels = table.part("test", ["device"])
     assert list(features) == ["device"]
     assert features["device"].shape == labels.shape
-    with pytest.raises(ValueError, match="without a feature for .'devise'"):
+    with pytest.raises(ValueError, match=r"without a feature for .'devise'"):
         table.part("test", ["devise"])
