@@ -239,6 +239,15 @@ def test_names_the_file_whose_metrics_are_damaged(tmp_path):
         Ledger(tmp_path).runs()
 
 
+@pytest.mark.parametrize("field", ["run_id", "created"])
+def test_names_the_file_whose_header_is_damaged(tmp_path, field):
+    run_id = Ledger(tmp_path).append(FINISHED)
+    path = tmp_path / f"{run_id}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: 5}))
+    with pytest.raises(ValueError, match=r"which is no record of a run \(its run_id and created"):
+        Ledger(tmp_path).runs()
+
+
 def test_asks_to_upgrade_for_a_newer_schema(tmp_path):
     (tmp_path / "new.json").write_text('{"schema_version": 2, "runs": "otherwise"}')
     with pytest.raises(ValueError, match=r"new\.json' with schema_version=2.*upgrade this one"):
@@ -249,6 +258,9 @@ def test_looks_at_no_other_files(tmp_path):
     Ledger(tmp_path).append(FINISHED)
     (tmp_path / "20260101T000000000000Z-00.tmp").write_text('{"schema')
     (tmp_path / "README.md").write_text("Our runs.")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe.json")
     assert len(Ledger(tmp_path).runs()) == len(Ledger(tmp_path)) == 1
 
 

@@ -239,7 +239,13 @@ class Ledger:
         return self.path / f"{run_id}.json"
 
     def _files(self) -> list[Path]:
-        return sorted(self.path.glob("*.json"))
+        try:
+            # Files alone: a folder or a pipe of that name holds no record.
+            with os.scandir(self.path) as entries:
+                names = [e.name for e in entries if e.name.endswith(".json") and e.is_file()]
+        except FileNotFoundError:
+            return []
+        return [self.path / name for name in sorted(names)]
 
     def _read_all(self, damaged: list[Exception] | None) -> list[dict[str, Any] | None]:
         """The records; where `damaged` is a list, errors go there and `None` stands for them."""

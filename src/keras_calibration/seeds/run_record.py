@@ -119,6 +119,8 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
 
 def _decode(content: dict[str, Any]) -> dict[str, Any]:
     header = {name: content.pop(name) for name in ("schema_version", "run_id", "created")}
+    if not (isinstance(header["run_id"], str) and isinstance(header["created"], str)):
+        raise ValueError("its run_id and created are no strings")
     content["metrics"] = {
         name: [float(value) if isinstance(value, str) else value for value in values]
         for name, values in content["metrics"].items()

@@ -92,8 +92,8 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
         margin = comparison.delta or 0.0
         values["posterior"] = {
             "margin": margin,
-            "a_better": comparison.probability_a_better(margin),
-            "b_better": comparison.probability_b_better(margin),
+            "a_better": _plain(comparison.probability_a_better(margin)),
+            "b_better": _plain(comparison.probability_b_better(margin)),
         }
     return values
 
