@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -129,6 +130,31 @@ def test_the_direction_is_told_where_the_name_does_not(tmp_path, capsys):
     for option, words in (("--maximize", "B better"), ("--minimize", "A better")):
         assert main([*command, option, "uplift"]) == 0
         assert f"Verdict: {words}" in capsys.readouterr().out
+
+
+def test_the_program_shows_no_log_of_tensorflow(tmp_path):
+    rows = "".join(f"2026-03-01,0.5,{number % 2}\n" for number in range(100))
+    (tmp_path / "log.csv").write_text(f"timestamp,probability,label\n{rows}")
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    program = (
+        "import sys; sys.argv[0] = 'keras-calibration'; "
+        "from keras_calibration.cli import main; sys.exit(main())"
+    )
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", program, "monitor", "log.csv", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+        )
+        for arguments in ([], ["--label", "click"])
+    ]
+    assert [run.returncode for run in done] == [0, 2]
+    assert done[0].stdout.endswith("No alert.\n")
+    assert done[0].stderr == ""
+    # What the command itself has to say is shown.
+    assert re.fullmatch(r"keras-calibration: .*'click'.*\n", done[1].stderr)
 
 
 PROGRAM = """

@@ -71,7 +71,7 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
-def _show_warning(message: Warning | str, *_: Any) -> None:
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     _say(f"warning: {message}")
 
 

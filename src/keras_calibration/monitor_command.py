@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 FINE, ALERT = 0, 1
@@ -66,10 +67,8 @@ def add_parser(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> tuple[str, int]:
     """The report as text, and the exit code."""
-    # Read by TensorFlow when it is imported. What it logs then is nothing to who asks for a report.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # The bar is for who waits at a terminal; what is printed stays the report alone.
-    with contextlib.redirect_stdout(sys.stderr):
+    with _without_native_logs(), contextlib.redirect_stdout(sys.stderr):
         from keras_calibration.monitoring.monitor import monitor
         from keras_calibration.monitoring.monitor_page import write_page
 
@@ -93,3 +92,28 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
     else:
         text = str(report)
     return text, ALERT if report.is_alert else FINE
+
+
+@contextlib.contextmanager
+def _without_native_logs() -> Iterator[None]:
+    """Drops what C++ code writes to stderr; what Python writes there is shown.
+
+    TensorFlow 2.21 logs a dozen lines as it is imported, whatever `TF_CPP_MIN_LOG_LEVEL` says.
+    """
+    try:
+        descriptor = sys.stderr.fileno()
+    except (AttributeError, OSError):
+        # No file, as under a test or in a notebook.
+        yield
+        return
+    shown = os.dup(descriptor)
+    with (
+        open(shown, "w", 1, encoding=sys.stderr.encoding, errors="backslashreplace") as stderr,
+        open(os.devnull, "w") as nothing,
+        contextlib.redirect_stderr(stderr),
+    ):
+        os.dup2(nothing.fileno(), descriptor)
+        try:
+            yield
+        finally:
+            os.dup2(shown, descriptor)
