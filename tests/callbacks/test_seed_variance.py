@@ -336,7 +336,7 @@ def test_a_full_disk_does_not_lose_the_model(tmp_path, monkeypatch, since):
     with pytest.warns(UserWarning, match="the ledger") as warned:
         history = train(folder, 1, after=[call_at(1, fill_disk)])
     assert len(history["loss"]) == 3
-    messages = [str(warning.message) for warning in warned]
+    messages = [text for warning in warned if "the ledger" in (text := str(warning.message))]
     assert [text.startswith("Cannot write to the ledger") for text in messages[:-1]] == [True] * (
         1 - since
     )
@@ -360,7 +360,7 @@ def test_a_run_that_can_be_kept_nowhere_trains_to_its_end(tmp_path, monkeypatch)
     monkeypatch.setattr(Ledger, "runs", refuse)
     with pytest.warns(UserWarning, match="the ledger") as warned:
         assert len(train(tmp_path, 1)["loss"]) == 3
-    messages = [str(warning.message) for warning in warned]
+    messages = [text for warning in warned if "the ledger" in (text := str(warning.message))]
     assert [text.split(" the")[0] for text in messages[:2]] == ["Cannot read", "Cannot write to"]
     assert messages[2].endswith("Its metrics are in what `fit` returns.")
 
@@ -392,6 +392,20 @@ def test_records_the_epoch_that_early_stopping_restores(tmp_path, capsys, is_fir
         np.testing.assert_allclose(values, [kept], rtol=1e-5)
     last = gather_runs([run], "small", ["val_loss"], epoch="last").values["val_loss"][0]
     assert last == history["val_loss"][-1] > kept
+
+
+def test_a_run_that_diverged_after_the_epoch_it_restores_counts(tmp_path):
+    stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
+    callback = SeedVariance(tmp_path, "small", 1, verbose=0)
+    model = make_model(1)
+    spoil = call_at(1, lambda: model.set_weights([w * np.nan for w in model.get_weights()]))
+    model.fit(X, Y, epochs=4, verbose=0, callbacks=[callback, spoil, stopping], **WORSE)
+    (run,) = Ledger(tmp_path).runs()
+    assert (run["status"], run["kept_epoch"]) == ("finished", 0)
+    assert math.isnan(run["metrics"]["val_loss"][-1])
+    for epoch, num_diverged in (("kept", 0), ("last", 1)):
+        found = gather_runs([run], "small", ["val_loss"], epoch=epoch)
+        assert found.num_diverged == num_diverged
 
 
 def test_records_the_epoch_that_a_checkpoint_saves(tmp_path):

@@ -46,11 +46,11 @@ def end_run(ledger: Ledger, run_id: str | None, record: Mapping[str, Any]) -> No
     try:
         # Its folder may have been deleted, and is made anew.
         refuge, run_id = ledger, ledger.append(record)
-    except OSError:
+    except (OSError, ValueError):
         try:
             refuge = Ledger(tempfile.mkdtemp(prefix="keras-calibration-runs-"))
             run_id = refuge.append(record)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             _warn(
                 f"Cannot record the run in the ledger {str(ledger.path)!r} ({reason}), nor in a "
                 f"temporary folder ({error}). Its metrics are in what `fit` returns."

@@ -23,7 +23,7 @@ def fit_callbacks() -> list[Any]:
 
 
 def kept_epoch(callbacks: Sequence[Any], logs: Mapping[int, Mapping[str, Any]]) -> int | None:
-    """The epoch whose weights `callbacks` restored, or saved as the best; `None` for the last.
+    """The epoch of `logs` whose weights were restored, or saved as the best; `None` for the last.
 
     Restored weights are those of the model that `fit` leaves behind, so they come first.
 
@@ -34,13 +34,13 @@ def kept_epoch(callbacks: Sequence[Any], logs: Mapping[int, Mapping[str, Any]]) 
     Example:
         >>> stopping = keras.callbacks.EarlyStopping(restore_best_weights=True)
         >>> stopping.best_epoch, stopping.best_weights = 3, [0.5]
-        >>> kept_epoch([stopping], {})
+        >>> kept_epoch([stopping], {3: {"val_loss": 0.5}})
         3
     """
     for callback in callbacks:
         # Keras restores them at the end of every training, also of one that was not stopped.
         if isinstance(callback, keras.callbacks.EarlyStopping) and callback.best_weights:
-            return int(callback.best_epoch)
+            return callback.best_epoch if callback.best_epoch in logs else None
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_best_only:
             # It remembers the best value only, which may be that of an earlier fit.

@@ -53,12 +53,12 @@ class SeedVariance(keras.callbacks.Callback):
 
     **What is recorded.** When training begins the run is in the ledger with the status
     `"started"`; when it ends, the record is replaced by the whole one, `"finished"`, or
-    `"diverged"` where a monitored value was not finite. Keras calls no callback when training dies
-    by an exception, Ctrl-C or kill -9: such a run stays `"started"` and is counted, as unfinished,
-    in what is printed. A record has the metrics of each epoch, whether smaller or larger values of
-    each are better where Keras or the name says so, the configuration, the versions of the packages
-    and a SHA-256 of the initial weights. The bias that `CalibratedLogLoss` fitted is recorded, and
-    shown over the seeds, as a metric `{name}_bias`.
+    `"diverged"` where a monitored value was not finite up to the epoch that is kept. Keras calls
+    no callback when training dies by an exception, Ctrl-C or kill -9: such a run stays `"started"`
+    and is counted, as unfinished, in what is printed. A record has the metrics of each epoch,
+    whether smaller or larger values of each are better where Keras or the name says so, the
+    configuration, the versions of the packages and a SHA-256 of the initial weights. The bias that
+    `CalibratedLogLoss` fitted is recorded, and shown over the seeds, as a metric `{name}_bias`.
 
     **The epoch that is kept.** `EarlyStopping(restore_best_weights=True)` leaves behind the weights
     of its best epoch, and `ModelCheckpoint(save_best_only=True)` saves them. That epoch is recorded
@@ -220,14 +220,16 @@ class SeedVariance(keras.callbacks.Callback):
         if not self._is_chief:
             return
         kept = kept_epoch(fit_callbacks(), self._logs)
-        recorded = (value for values in self._metrics.values() for value in values)
+        # What happened after the epoch whose weights are kept is of no account.
+        end = len(self._epochs) if kept is None else self._epochs.index(kept) + 1
+        recorded = (value for values in self._metrics.values() for value in values[:end])
         diverged = any(value is not None and not math.isfinite(value) for value in recorded)
         record = {
             **self._record,
             "status": "diverged" if diverged else "finished",
             "epochs": self._epochs,
             "metrics": self._metrics,
-            "kept_epoch": kept if kept in self._epochs else None,
+            "kept_epoch": kept,
             "directions": self._directions(),
         }
         end_run(self.ledger, self._run_id, record)

@@ -209,7 +209,10 @@ class Ledger:
         """
         from keras_calibration.seeds.row_losses import write_row_losses
 
-        return write_row_losses(self.path, losses, row_ids)
+        reference = write_row_losses(self.path, losses, row_ids)
+        for folder in (self.path / "rows", self.path):
+            _sync_folder(folder)
+        return reference
 
     def read_row_losses(self, run: Mapping[str, Any]) -> Any:
         """The losses of the held-out rows of a run, float32 `(num_rows,)`.
