@@ -1,6 +1,10 @@
+import io
 import json
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,18 +56,141 @@ def test_errors_are_said_on_stderr(folder, capsys):
     for arguments in (
         ["compare", folder, "deepfm", "dnn"],
         ["compare", folder, "deepfm", "dcn", "--metric", "f1"],
+        ["compare", folder, "deepfm", "dcn", "--metric", "f1\n\x1b[31m"],
+        ["compare", folder, "deepfm", "dcn", "--epoch", "-1"],
+        ["compare", folder, "deepfm", "dcn", "--delta", "nan"],
+        ["compare", folder, "deepfm", "dcn", "--delta", "inf"],
+        ["compare", folder, "deepfm", "dcn", "--confidence", "95"],
+        ["compare", folder, "deepfm", "dcn", "--confidence", "nan"],
+        ["compare", folder, "deepfm", "dcn", "--confidence", "0.9999999999999999"],
+        ["compare", folder, "deepfm", "dcn", "--looks", "99"],
+        ["compare", folder, "deepfm", "dcn", "--maximize", "f1"],
         ["runs", f"{folder}/nowhere"],
+        ["runs", "\x00"],
+        ["runs", __file__],
+        ["runs", str(Path(__file__).parent)],
+        ["compare", str(Path(__file__).parent), "a", "b"],
         ["show", folder, "nothing"],
         ["report", folder, "deepfm", "--html", "page.html"],
         ["report", folder, "--html", f"{folder}/no/such/page.html"],
+        ["report", folder, "--html", folder],
     ):
         assert main(arguments) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.startswith("keras-calibration: ")
-    with pytest.raises(SystemExit) as stopped:
-        main(["compare", folder])
-    assert stopped.value.code == 2
+        assert captured.err.count("\n") == 1
+        assert "\x1b" not in captured.err
+    for arguments in (
+        ["compare", folder],
+        ["compare", folder, "deepfm", "dcn", "--epoch", "first"],
+        ["compare", folder, "deepfm", "dcn", "--looks", "many"],
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(arguments)
+        assert stopped.value.code == 2
+    assert "expected a number or any, received 'many'" in capsys.readouterr().err
+
+
+def test_an_unexpected_exception_is_one_line_too(folder, capsys, monkeypatch):
+    monkeypatch.setattr(Ledger, "runs", lambda self: [][0])
+    assert main(["runs", folder]) == 2
+    assert re.fullmatch(
+        r"keras-calibration: IndexError: list index out of range \(test_cli.py, line \d+\)\n",
+        capsys.readouterr().err,
+    )
+
+
+def test_a_margin_beyond_all_differences(folder, capsys):
+    assert main(["compare", folder, "deepfm", "dcn", "--delta", "1e308"]) == 0
+    assert "Verdict: no difference larger than 1e+308" in capsys.readouterr().out
+
+
+def test_a_terminal_in_ascii_is_no_obstacle(folder, monkeypatch):
+    content = io.BytesIO()
+    with io.TextIOWrapper(content, "ascii") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        assert main(["compare", folder, "deepfm", "dcn"]) == 0
+        terminal.flush()
+        text = content.getvalue().decode("ascii")
+    assert "B - A [interval]" in text
+    assert "+-" in text
+    assert "\\u" not in text
+
+
+def test_the_direction_is_told_where_the_name_does_not(tmp_path, capsys):
+    runs = Ledger(tmp_path)
+    for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
+        for seed in range(5):
+            record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
+            runs.append({**record, "metrics": {"val_uplift": [value + seed / 1e3]}})
+    command = ["compare", str(tmp_path), "deepfm", "dcn", "--metric", "uplift"]
+    assert main(command) == 2
+    assert "--maximize or --minimize val_uplift" in capsys.readouterr().err
+    for option, words in (("--maximize", "B better"), ("--minimize", "A better")):
+        assert main([*command, option, "uplift"]) == 0
+        assert f"Verdict: {words}" in capsys.readouterr().out
+
+
+def test_the_program_shows_no_log_of_tensorflow(tmp_path):
+    rows = "".join(f"2026-03-01,0.5,{number % 2}\n" for number in range(100))
+    (tmp_path / "log.csv").write_text(f"timestamp,probability,label\n{rows}")
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    program = (
+        "import sys; sys.argv[0] = 'keras-calibration'; "
+        "from keras_calibration.cli import main; sys.exit(main())"
+    )
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", program, "monitor", "log.csv", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+        )
+        for arguments in ([], ["--label", "click"])
+    ]
+    assert [run.returncode for run in done] == [0, 2]
+    assert done[0].stdout.endswith("No alert.\n")
+    assert done[0].stderr == ""
+    # What the command itself has to say is shown.
+    assert re.fullmatch(r"keras-calibration: .*'click'.*\n", done[1].stderr)
+
+
+PROGRAM = """
+import sys
+sys.argv = ["/usr/bin/keras-calibration", *sys.argv[1:]]
+from keras_calibration.cli import main
+try:
+    code = main()
+finally:
+    heavy = {"keras", "tensorflow", "jax", "torch"} & set(sys.modules)
+    numeric = {"numpy", "scipy"} & set(sys.modules)
+    print("loaded:", *sorted(heavy | numeric), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "loaded"),
+    [
+        (["--help"], ""),
+        (["monitor", "--help"], ""),
+        (["runs"], " numpy scipy"),
+        (["show", "dcn"], " numpy scipy"),
+        (["compare", "deepfm", "dcn"], " numpy scipy"),
+        (["report", "--html", "page.html"], " numpy scipy"),
+    ],
+)
+def test_the_program_loads_what_its_command_needs(folder, tmp_path, arguments, loaded):
+    """Without Keras and TensorFlow: neither their seconds nor their messages."""
+    if loaded:
+        arguments.insert(1, folder)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0
+    assert done.stderr == f"loaded:{loaded}\n"
 
 
 def test_terminal_output_is_narrow_and_sends_no_control_characters(folder, capsys):

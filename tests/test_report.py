@@ -1,6 +1,7 @@
 import csv
 import html.parser
 import io
+import os
 import re
 import urllib.parse
 
@@ -124,7 +125,7 @@ def test_the_table_to_download_is_the_runs(ledger):
     assert found == list(comparison.a.values["val_loss"])
 
 
-@pytest.mark.parametrize("first", "=+-@\t\r")
+@pytest.mark.parametrize("first", [*"=+-@\t\r＝＋－＠", "\n=", " =", "\u200b=", "\u00a0@", "\x00-"])
 def test_no_name_is_a_formula_in_a_spreadsheet(tmp_path, first):
     name = f"{first}cmd|' /C calc'!A1"
     found = Ledger(tmp_path / "runs")
@@ -133,7 +134,9 @@ def test_no_name_is_a_formula_in_a_spreadsheet(tmp_path, first):
         # Numbers below 0 stay numbers.
         record = {"pipeline": pipeline, "seed": 9, "status": "finished", "epochs": [0]}
         found.append({**record, "metrics": {f"{first}loss": [0.4], "score": [-0.5]}})
-    head, *rows = downloaded(compare(found, "deepfm", name, metric="score"))
+    head, *rows = downloaded(
+        compare(found, "deepfm", name, metric="score", directions={"score": "max"})
+    )
     assert not any(cell.startswith(first) for cell in head)
     assert {row[0] for row in rows} == {"deepfm", f"'{name}"}
     assert [row[head.index("score")] for row in rows if row[1] == "9"] == ["-0.5"] * 2
@@ -161,6 +164,36 @@ def test_equal_runs_and_a_metric_alone(ledger):
             ledger.append({**record, "metrics": {"val_auc": [0.75]}})
     page = Page(report_html([compare(ledger, "one", "two", metric="auc")]))
     assert page.verdicts == ["no difference larger than 0"]
+
+
+def test_reads_the_ledger_once(ledger, tmp_path, monkeypatch):
+    fill(ledger, "third", 8)
+    num_reads = []
+    runs = Ledger.runs
+    monkeypatch.setattr(Ledger, "runs", lambda *args: num_reads.append(1) or runs(*args))
+    comparisons = write_report(ledger, tmp_path / "page.html")
+    assert (len(comparisons), len(num_reads)) == (2, 1)
+
+
+def test_a_full_disk_leaves_the_page_of_before(ledger, tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    page.write_text("before")
+
+    def refuse(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            write_report(ledger, page)
+    assert page.read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "runs"]
+
+
+def test_a_name_that_utf_8_cannot_hold_is_written_escaped(ledger, tmp_path):
+    fill(ledger, "half \ud800", 8)
+    write_report(ledger, tmp_path / "page.html", ["deepfm", "half \ud800"])
+    assert "half \\ud800" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_needs_two_pipelines(ledger, tmp_path):

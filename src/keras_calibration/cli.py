@@ -1,22 +1,39 @@
-"""The command `keras-calibration`: is a difference real, and is a log still calibrated?"""
+"""The command `keras-calibration`: is a difference real, and is a log still calibrated?
+
+What a command needs is imported when it runs: `--help` loads nothing, and only `monitor` loads
+Keras and TensorFlow.
+"""
 
 import argparse
 import json
 import sys
+import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_calibration.monitoring.command import add_parser as add_monitor
-from keras_calibration.report import write_report
-from keras_calibration.seeds.compare import compare
-from keras_calibration.seeds.ledger import Ledger
-from keras_calibration.seeds.pipeline_runs import gather_runs
-from keras_calibration.seeds.statistics import summarize
-from keras_calibration.seeds.tables import FORMATS, grid, shorten, terminal_safe
+from keras_calibration.monitor_command import add_parser as add_monitor
+
+if TYPE_CHECKING:
+    from keras_calibration.seeds.ledger import Ledger
 
 DECIDED, UNDECIDED, ERROR = 0, 1, 2
-_MAX_NAME = 40
+_MAX_NAME, _MAX_MESSAGE = 40, 1000
+# For terminals that cannot show them.
+_ASCII = str.maketrans(
+    {
+        "−": "-",
+        "–": "-",
+        "±": "+-",
+        "×": "x",
+        "…": "...",
+        "≥": ">=",
+        "≤": "<=",
+        "’": "'",
+        "√": "sqrt",
+    }
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 where the question is decided (and for every other command that succeeds),
         1 where it is undecided or cannot be told, or where `monitor` raises an alert, 2 for an
-        error, which is said on stderr.
+        error, which is one line on stderr.
 
     Example:
         >>> main(["runs", "no-such-folder"])
@@ -36,10 +53,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        return int(options.command(options))
-    except (ValueError, OSError) as error:
-        print(f"keras-calibration: {error}", file=sys.stderr)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            text, code = options.command(options)
+        _print(text, sys.stdout)
+        return int(code)
+    except Exception as error:
+        # Every exception: Python's own exit code for one, 1, means "undecided" or "alert".
+        _say(_message(error))
         return ERROR
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, ValueError | OSError | ImportError):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _say(f"warning: {message}")
+
+
+def _say(text: str) -> None:
+    """One line on stderr; names and file contents in it send nothing to the terminal."""
+    from keras_calibration.seeds.tables import shorten
+
+    _print(f"keras-calibration: {shorten(' '.join(text.split()), _MAX_MESSAGE)}", sys.stderr)
+
+
+def _print(text: str, file: Any) -> None:
+    """Prints, in ASCII as far as the terminal knows no more."""
+    encoding = getattr(file, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    print(text, file=file)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -84,8 +134,20 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     """What `seeds.compare` may be told."""
     command.add_argument("--metric", default="calibrated_log_loss", help="default: %(default)s")
     command.add_argument(
-        "--epoch", type=_epoch, metavar="N|best|last", help="whose values to take; default: last"
+        "--epoch",
+        type=_epoch,
+        default="kept",
+        metavar="kept|last|best|N",
+        help="whose values to take; default: %(default)s, the epoch whose weights the run kept",
     )
+    for way in ("maximize", "minimize"):
+        command.add_argument(
+            f"--{way}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"a metric to {way}, where its name does not tell; may be given several times",
+        )
     command.add_argument("--delta", type=float, help="largest difference that does not matter")
     command.add_argument("--confidence", type=float, default=0.95, help="default: %(default)s")
     command.add_argument(
@@ -97,12 +159,22 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _epoch(text: str) -> int | str | None:
-    return None if text == "last" else text if text == "best" else int(text)
+def _epoch(text: str) -> int | str:
+    if text in ("kept", "last", "best"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected kept, last, best or a number, received {text!r}"
+        ) from None
 
 
 def _looks(text: str) -> int | None:
-    return None if text == "any" else int(text)
+    try:
+        return None if text == "any" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number or any, received {text!r}") from None
 
 
 def _plan(options: argparse.Namespace) -> dict[str, Any]:
@@ -112,19 +184,34 @@ def _plan(options: argparse.Namespace) -> dict[str, Any]:
         "delta": options.delta,
         "confidence": options.confidence,
         "num_looks": options.looks,
+        "directions": {
+            **dict.fromkeys(options.maximize, "max"),
+            **dict.fromkeys(options.minimize, "min"),
+        },
     }
 
 
-def _open(options: argparse.Namespace) -> Ledger:
-    if not Path(options.ledger).is_dir():
+def _open(options: argparse.Namespace) -> "Ledger":
+    from keras_calibration.seeds.ledger import Ledger
+
+    path = Path(options.ledger)
+    if not path.is_dir():
         raise ValueError(
             f"Received the ledger {options.ledger!r}, which is no folder; expected one that "
             "`SeedVariance` writes; check the path."
         )
-    return Ledger(options.ledger)
+    ledger = Ledger(path)
+    if not len(ledger) and any(path.iterdir()):
+        raise ValueError(
+            f"Received the ledger {options.ledger!r}, a folder without records of runs; expected "
+            "one that `SeedVariance` writes; check the path."
+        )
+    return ledger
 
 
-def _runs(options: argparse.Namespace) -> int:
+def _runs(options: argparse.Namespace) -> tuple[str, int]:
+    from keras_calibration.seeds.tables import grid, shorten
+
     by_pipeline: dict[str, list[Mapping[str, Any]]] = {}
     for run in _open(options).runs():
         by_pipeline.setdefault(run["pipeline"], []).append(run)
@@ -142,20 +229,18 @@ def _runs(options: argparse.Namespace) -> int:
         for pipeline, runs in by_pipeline.items()
     ]
     if options.json:
-        print(json.dumps(rows, indent=1))
-    elif not rows:
-        print("The ledger is empty.")
-    else:
-        header = [
-            "unfinished" if name == "started" else "last (UTC)" if name == "last" else name
-            for name in rows[0]
-        ]
-        cells = [[shorten(str(row["pipeline"]), _MAX_NAME), *_texts(row)[1:]] for row in rows]
-        print("\n".join(grid([header, *cells])))
-    return DECIDED
+        return json.dumps(rows, indent=1), DECIDED
+    if not rows:
+        return "The ledger is empty.", DECIDED
+    header = [
+        "unfinished" if name == "started" else "last (UTC)" if name == "last" else name
+        for name in rows[0]
+    ]
+    cells = [[shorten(str(row["pipeline"]), _MAX_NAME), *_texts(row)[1:]] for row in rows]
+    return "\n".join(grid([header, *cells])), DECIDED
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show(options: argparse.Namespace) -> tuple[str, int]:
     runs = _open(options).runs()
     mine = [run for run in runs if run["pipeline"] == options.name]
     found = [run for run in runs if run["run_id"].startswith(options.name)]
@@ -167,45 +252,54 @@ def _show(options: argparse.Namespace) -> int:
             "expected one of either; `keras-calibration runs` lists the pipelines."
         )
     # JSON knows no NaN: it is shown as text, as it is stored.
-    text = json.dumps(_strict(found[0]), indent=None if options.json else 1)
-    print(text)
-    return DECIDED
+    return json.dumps(_strict(found[0]), indent=None if options.json else 1), DECIDED
 
 
-def _show_pipeline(options: argparse.Namespace, runs: Sequence[Mapping[str, Any]]) -> int:
+def _show_pipeline(
+    options: argparse.Namespace, runs: Sequence[Mapping[str, Any]]
+) -> tuple[str, int]:
+    from keras_calibration.seeds.pipeline_runs import gather_runs
+    from keras_calibration.seeds.statistics import summarize
+    from keras_calibration.seeds.tables import grid, shorten, terminal_safe
+
     names = list(dict.fromkeys(name for run in runs for name in run["metrics"]))
     summaries = {}
     for name in names:
         gathered = gather_runs(runs, options.name, [name])
         summaries[name] = summarize([v for v in gathered.values[name] if v is not None])
     if options.json:
-        print(json.dumps(_strict(summaries), indent=1))
-        return DECIDED
+        return json.dumps(_strict(summaries), indent=1), DECIDED
     ended = sum(run["status"] == "finished" for run in runs)
-    print(f"{terminal_safe(options.name)}: {ended} of {len(runs)} runs finished; last values\n")
+    title = (
+        f"{terminal_safe(options.name)}: {ended} of {len(runs)} runs finished; "
+        "values at the epoch that each kept"
+    )
     statistics = ("count", "mean", "std", "min", "max")
     cells = [
         [shorten(name, _MAX_NAME), *(f"{summaries[name][part]:.6g}" for part in statistics)]
         for name in names
     ]
-    print("\n".join(grid([["metric", *statistics], *cells])))
-    return DECIDED
+    return "\n".join([title, "", *grid([["metric", *statistics], *cells])]), DECIDED
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace) -> tuple[str, int]:
+    from keras_calibration.seeds.compare import compare
+    from keras_calibration.seeds.tables import FORMATS
+
     comparison = compare(_open(options), options.a, options.b, **_plan(options))
     if options.form == "json":
-        print(json.dumps(comparison.to_dict(), indent=1, allow_nan=False))
+        text = json.dumps(comparison.to_dict(), indent=1, allow_nan=False)
     else:
-        print(FORMATS[options.form or "text"](comparison))
-    return DECIDED if comparison.verdict.decided else UNDECIDED
+        text = FORMATS[options.form or "text"](comparison)
+    return text, DECIDED if comparison.verdict.decided else UNDECIDED
 
 
-def _report(options: argparse.Namespace) -> int:
-    ledger = _open(options)
-    write_report(ledger, options.html, options.pipelines or None, **_plan(options))
-    print(f"Wrote {options.html}")
-    return DECIDED
+def _report(options: argparse.Namespace) -> tuple[str, int]:
+    from keras_calibration.report import write_report
+    from keras_calibration.seeds.tables import terminal_safe
+
+    write_report(_open(options), options.html, options.pipelines or None, **_plan(options))
+    return f"Wrote {terminal_safe(options.html)}", DECIDED
 
 
 def _texts(row: Mapping[str, Any]) -> list[str]:

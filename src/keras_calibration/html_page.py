@@ -2,7 +2,10 @@
 
 import html
 import math
+import os
+import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 WIDTH, LEFT, RIGHT = 720, 190, 20
 STYLE = """
@@ -60,6 +63,22 @@ def page(title: str, heading: str, body: str) -> str:
 {body}
 </body></html>
 """
+
+
+def write(text: str, path: str | os.PathLike[str]) -> None:
+    """Writes a page in UTF-8, in full or not at all: an older page stays until it is replaced."""
+    target = Path(path)
+    # In the same folder, for a rename is whole on one file system only.
+    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            # Names may hold what UTF-8 cannot, as half a surrogate pair.
+            file.write(text.encode("utf-8", "backslashreplace"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

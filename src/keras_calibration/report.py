@@ -6,19 +6,20 @@ import io
 import json
 import math
 import os
+import unicodedata
 import urllib.parse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_calibration import html_page
-from keras_calibration.seeds.compare import compare
+from keras_calibration.seeds.compare import compare_runs
 from keras_calibration.seeds.comparison import Comparison
 from keras_calibration.seeds.estimate import t_estimate
 from keras_calibration.seeds.ledger import Ledger
 from keras_calibration.seeds.pipeline_runs import PipelineRuns
+from keras_calibration.seeds.question import Question
 from keras_calibration.seeds.tables import figures, interval
 from keras_calibration.seeds.variance_components import VarianceComponents
 
@@ -45,7 +46,8 @@ def write_report(
         ledger: a `seeds.Ledger`, or the path of its folder.
         path: HTML file to write, in UTF-8.
         pipelines: the first is A to each of the others; `None` for all of the ledger, by age.
-        **plan: what `seeds.compare` takes: `metric`, `epoch`, `delta`, `confidence`, `num_looks`.
+        **plan: what `seeds.compare` takes: `metric`, `epoch`, `delta`, `confidence`, `num_looks`,
+            `directions`.
 
     Returns:
         The comparisons, in the order of the page.
@@ -55,6 +57,7 @@ def write_report(
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as name:
         ...     runs = Ledger(Path(name, "runs"))
         ...     for seed in range(4):
@@ -67,15 +70,20 @@ def write_report(
         True
     """
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    # Read once, for all comparisons.
+    records = ledger.runs()
     if pipelines is None:
-        pipelines = list(dict.fromkeys(run["pipeline"] for run in ledger.runs()))
+        pipelines = list(dict.fromkeys(run["pipeline"] for run in records))
     if len(pipelines) < 2:
         raise ValueError(
             f"Received the pipelines {list(pipelines)}; expected at least two to compare; train "
             "the variant under a name of its own."
         )
-    comparisons = [compare(ledger, pipelines[0], other, **plan) for other in pipelines[1:]]
-    Path(path).write_text(report_html(comparisons), encoding="utf-8")
+    question = Question(**plan)
+    comparisons = [
+        compare_runs(ledger, records, pipelines[0], other, question) for other in pipelines[1:]
+    ]
+    html_page.write(report_html(comparisons), path)
     return comparisons
 
 
@@ -256,7 +264,7 @@ def _raw_table(comparison: Comparison) -> str:
     rows = [row for runs in (comparison.a, comparison.b) for row in _raw_rows(runs, comparison)]
     text = io.StringIO()
     csv.writer(text).writerows([map(_no_formula, row) for row in (head, *rows)])
-    link = urllib.parse.quote(text.getvalue())
+    link = urllib.parse.quote(text.getvalue(), errors="backslashreplace")
     configurations = [
         f"<p>{side}: <code>{html.escape(json.dumps(runs.records[0]['configuration']))}</code></p>"
         for side, runs in (("A", comparison.a), ("B", comparison.b))
@@ -275,7 +283,12 @@ def _no_formula(cell: str) -> str:
     try:
         float(cell)
     except ValueError:
-        return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+        # Spreadsheets drop white space and invisible characters in front, and some take full-width
+        # signs for the ASCII ones.
+        text = unicodedata.normalize("NFKC", cell)
+        first = next((c for c in text if unicodedata.category(c)[0] not in "ZC"), None)
+        is_formula = first in ("=", "+", "-", "@") or cell.startswith(("\t", "\r", "\n"))
+        return f"'{cell}" if is_formula else cell
     return cell
 
 

@@ -4,9 +4,11 @@ import importlib.metadata
 import json
 import math
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 
 import keras
 import numpy as np
@@ -14,8 +16,9 @@ import pytest
 
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.callbacks.chief import is_chief
-from keras_calibration.metrics import CalibratedLogLoss
+from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio
 from keras_calibration.seeds import Ledger
+from keras_calibration.seeds.pipeline_runs import gather_runs
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 Y = (X.sum(axis=1, keepdims=True) > 0).astype("float32")
@@ -247,7 +250,10 @@ def test_a_fit_of_no_epochs_is_a_run_without_values(tmp_path):
 def test_prints_a_table_over_the_last_values(tmp_path, capsys):
     histories = [train(tmp_path, seed, epochs=seed, verbose=1) for seed in (1, 2, 3)]
     lines = capsys.readouterr().out.splitlines()[-4:]
-    title = "Pipeline 'small', last value of each run; seeds: 3, diverged: 0, unfinished runs: 0"
+    title = (
+        "Pipeline 'small', value of each run at the epoch that it kept; "
+        "seeds: 3, diverged: 0, unfinished runs: 0"
+    )
     assert lines[0] == title
     assert lines[1].split() == ["metric", "count", "mean", "std", "min", "max"]
     assert len({len(line) for line in lines[1:]}) == 1
@@ -283,10 +289,155 @@ def test_refuses_wrong_arguments_before_training(tmp_path, arguments, message):
         SeedVariance(**{"ledger": tmp_path, "pipeline": "small", "seed": 1, **arguments})
 
 
-def test_a_damaged_ledger_is_refused_before_training(tmp_path):
+def test_a_damaged_file_does_not_stop_training(tmp_path):
+    train(tmp_path, 1, epochs=1)
     (tmp_path / "foreign.json").write_text("{")
-    with pytest.raises(ValueError, match=r"foreign\.json', which is no record"):
-        train(tmp_path, 1)
+    with pytest.warns(UserWarning, match=r"Left out 1 files .*foreign\.json', which is no record"):
+        history = train(tmp_path, 2, epochs=1)
+    assert history["seed/count"] == [2.0]
+    (tmp_path / "foreign.json").unlink()
+    assert [run["seed"] for run in Ledger(tmp_path).runs(status="finished")] == [1, 2]
+
+
+def call_at(epoch, action):
+    def on_epoch_end(number, logs):
+        if number == epoch:
+            action()
+
+    return keras.callbacks.LambdaCallback(on_epoch_end=on_epoch_end)
+
+
+def test_a_folder_deleted_during_training_is_made_anew(tmp_path):
+    folder = tmp_path / "runs"
+    with pytest.warns(UserWarning, match="Cannot finish the record"):
+        history = train(folder, 1, after=[call_at(1, lambda: shutil.rmtree(folder))])
+    (run,) = Ledger(folder).runs(status="finished")
+    assert run["metrics"]["val_loss"] == history["val_loss"]
+
+
+@pytest.mark.parametrize("since", [0, 1])
+def test_a_full_disk_does_not_lose_the_model(tmp_path, monkeypatch, since):
+    """Full from the start, or from the second epoch on; the run is kept elsewhere."""
+    folder, refuge = tmp_path / "runs", tmp_path / "elsewhere"
+    refuge.mkdir()
+    write = Ledger._write
+
+    def refuse(self, *arguments):
+        if self.path == folder:
+            raise OSError(28, "No space left on device")
+        write(self, *arguments)
+
+    def fill_disk():
+        monkeypatch.setattr(Ledger, "_write", refuse)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(refuge))
+    if since == 0:
+        fill_disk()
+    with pytest.warns(UserWarning, match="the ledger") as warned:
+        history = train(folder, 1, after=[call_at(1, fill_disk)])
+    assert len(history["loss"]) == 3
+    messages = [text for warning in warned if "the ledger" in (text := str(warning.message))]
+    assert [text.startswith("Cannot write to the ledger") for text in messages[:-1]] == [True] * (
+        1 - since
+    )
+    assert "No space left on device" in messages[-1]
+    (path,) = refuge.glob("*/*.json")
+    assert str(path) in messages[-1]
+    (run,) = Ledger(path.parent).runs()
+    assert (run["status"], run["metrics"]["val_loss"]) == ("finished", history["val_loss"])
+    # As the warning says: the file may be copied into the ledger.
+    monkeypatch.setattr(Ledger, "_write", write)
+    folder.mkdir(exist_ok=True)
+    shutil.copy(path, folder)
+    assert run in Ledger(folder).runs()
+
+
+def test_a_run_that_can_be_kept_nowhere_trains_to_its_end(tmp_path, monkeypatch):
+    def refuse(self, *arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Ledger, "_write", refuse)
+    monkeypatch.setattr(Ledger, "runs", refuse)
+    with pytest.warns(UserWarning, match="the ledger") as warned:
+        assert len(train(tmp_path, 1)["loss"]) == 3
+    messages = [text for warning in warned if "the ledger" in (text := str(warning.message))]
+    assert [text.split(" the")[0] for text in messages[:2]] == ["Cannot read", "Cannot write to"]
+    assert messages[2].endswith("Its metrics are in what `fit` returns.")
+
+
+# The held-out labels are those of training, flipped: each epoch is worse than the one before.
+WORSE = {"validation_data": (X, 1 - Y)}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("epochs", [9, 2])
+def test_records_the_epoch_that_early_stopping_restores(tmp_path, capsys, is_first, epochs):
+    # With two epochs training ends before it is stopped; the weights are restored all the same.
+    stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
+    callbacks = [SeedVariance(tmp_path, "small", 1), stopping]
+    model = make_model(1)
+    history = model.fit(
+        X, Y, epochs=epochs, verbose=0, callbacks=callbacks[:: 1 if is_first else -1], **WORSE
+    ).history
+    assert len(history["loss"]) == min(epochs, 3)
+    (run,) = Ledger(tmp_path).runs()
+    assert run["kept_epoch"] == 0
+    assert run["metrics"]["val_loss"] == history["val_loss"]
+    # What counts is the model that `fit` leaves behind.
+    kept = model.evaluate(X, 1 - Y, verbose=0)
+    for values in (
+        gather_runs([run], "small", ["val_loss"]).values["val_loss"],
+        [float(capsys.readouterr().out.splitlines()[-1].split()[2])],
+    ):
+        np.testing.assert_allclose(values, [kept], rtol=1e-5)
+    last = gather_runs([run], "small", ["val_loss"], epoch="last").values["val_loss"][0]
+    assert last == history["val_loss"][-1] > kept
+
+
+def test_a_run_that_diverged_after_the_epoch_it_restores_counts(tmp_path):
+    stopping = keras.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
+    callback = SeedVariance(tmp_path, "small", 1, verbose=0)
+    model = make_model(1)
+    spoil = call_at(1, lambda: model.set_weights([w * np.nan for w in model.get_weights()]))
+    model.fit(X, Y, epochs=4, verbose=0, callbacks=[callback, spoil, stopping], **WORSE)
+    (run,) = Ledger(tmp_path).runs()
+    assert (run["status"], run["kept_epoch"]) == ("finished", 0)
+    assert math.isnan(run["metrics"]["val_loss"][-1])
+    for epoch, num_diverged in (("kept", 0), ("last", 1)):
+        found = gather_runs([run], "small", ["val_loss"], epoch=epoch)
+        assert found.num_diverged == num_diverged
+
+
+def test_records_the_epoch_that_a_checkpoint_saves(tmp_path):
+    checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", save_best_only=True)
+    train(tmp_path / "runs", 1, after=[checkpoint], fit=WORSE)
+    # Where the best is that of an earlier fit, this run saves nothing.
+    checkpoint.best = 0.0
+    train(tmp_path / "runs", 2, after=[checkpoint], fit=WORSE)
+    train(tmp_path / "runs", 3, after=[keras.callbacks.EarlyStopping(patience=9)], fit=WORSE)
+    assert [run["kept_epoch"] for run in Ledger(tmp_path / "runs").runs()] == [0, None, None]
+
+
+def test_records_which_direction_is_better(tmp_path):
+    class HitRate(keras.metrics.Mean):
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            super().update_state(y_pred)
+
+    uplift, lower = HitRate(name="uplift"), HitRate(name="lower")
+    uplift._direction = "up"
+    metrics = [uplift, lower, keras.metrics.R2Score(name="fit"), CalibrationRatio()]
+    model = make_model(1)
+    model.compile(loss="binary_crossentropy", metrics=metrics)
+    callback = SeedVariance(tmp_path, "small", 1, verbose=0)
+    model.fit(X, Y, verbose=0, validation_data=(X, Y), callbacks=[callback])
+    (run,) = Ledger(tmp_path).runs()
+    held_out = {f"val_{name}" for name in ("loss", "uplift", "lower", "fit", "calibration_ratio")}
+    assert held_out <= set(run["metrics"])
+    assert {name: way for name, way in run["directions"].items() if name in held_out} == {
+        "val_loss": "min",
+        "val_uplift": "max",
+        "val_fit": "max",
+    }
 
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"]}

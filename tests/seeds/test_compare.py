@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_calibration.seeds import Ledger, Outcome, compare, mean_difference, metric_accuracy
+from keras_calibration.seeds.metric_names import direction_of
 from keras_calibration.seeds.tables import to_latex, to_markdown, to_text
 
 numbers = itertools.count()
@@ -65,7 +66,8 @@ def test_the_better_in_both_directions(ledger):
     assert str(by_auc.verdict) == "B better"
     assert by_auc.probability_b_better() > 0.99
     assert by_auc.deciding.b_beats_a.value > 0.9
-    assert str(compare(ledger, "deepfm", "dcn", metric="auc", maximize=False).verdict) == "A better"
+    told = compare(ledger, "deepfm", "dcn", metric="auc", directions={"auc": "min"})
+    assert str(told.verdict) == "A better"
 
 
 def test_agrees_with_the_functions_for_independent_seeds(ledger):
@@ -246,12 +248,85 @@ def test_which_epoch(ledger):
             values = 0.5 + 0.01 * rng.normal(size=3)
             append(ledger, pipeline, next(numbers), {"val_loss": values})
     runs = [run["metrics"]["val_loss"] for run in ledger.runs("deepfm")]
-    for epoch, pick in ((None, lambda v: v[-1]), (1, lambda v: v[1]), ("best", min)):
+    for epoch, pick in (
+        ("kept", lambda v: v[-1]),
+        ("last", lambda v: v[-1]),
+        (1, lambda v: v[1]),
+        ("best", min),
+    ):
         comparison = compare(ledger, "deepfm", "dcn", metric="loss", epoch=epoch)
         assert comparison.deciding.mean_a == pytest.approx(np.mean([pick(v) for v in runs]))
         assert any("too good" in note for note in comparison.notes) == (epoch == "best")
     beyond = compare(ledger, "deepfm", "dcn", metric="loss", epoch=7)
     assert (beyond.a.num_without_metric, beyond.verdict.decided) == (5, False)
+
+
+def test_the_epoch_that_was_kept_counts(ledger):
+    for pipeline, best in (("deepfm", 0.5), ("dcn", 0.4)):
+        for seed in range(5):
+            series = {"val_loss": [0.9, best + seed / 1e3, 0.7], "val_auc": [0.6, None, 0.8]}
+            append(ledger, pipeline, seed, series, kept_epoch=1)
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    assert comparison.deciding.mean_b == pytest.approx(0.402)
+    assert comparison.b.epochs == (1,) * 5
+    (note,) = (note for note in comparison.notes if "kept" in note)
+    assert note.startswith("10 of 10 runs kept the weights of their best epoch")
+    last = compare(ledger, "deepfm", "dcn", metric="loss", epoch="last")
+    assert (last.deciding.mean_b, last.b.epochs) == (pytest.approx(0.7), (2,) * 5)
+    # A metric that was not measured there has no value of the model that was kept.
+    assert compare(ledger, "deepfm", "dcn", metric="auc").b.num_without_metric == 5
+
+
+def test_a_direction_that_is_not_known_is_not_guessed(ledger):
+    for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
+        for seed in range(5):
+            values = {"val_uplift": value + seed / 1e3, "val_calibration_ratio": value}
+            append(ledger, pipeline, seed, {**values, "val_loss": 0.5 + seed / 1e3})
+    for metric in ("uplift", "calibration_ratio"):
+        with pytest.raises(ValueError, match=rf"directions=.'val_{metric}': 'max'.*--maximize"):
+            compare(ledger, "deepfm", "dcn", metric=metric)
+    for way, words in (("max", "B better"), ("min", "A better")):
+        told = compare(ledger, "deepfm", "dcn", metric="uplift", directions={"uplift": way})
+        assert str(told.verdict) == words
+        assert (told.deciding.maximize, told.deciding.b_beats_a.value) == (
+            way == "max",
+            way == "max",
+        )
+    # Shown beside one that decides, and not judged.
+    beside = compare(ledger, "deepfm", "dcn", metric="loss").metrics["val_uplift"]
+    assert beside.difference.value == pytest.approx(0.1)
+    assert (beside.maximize, beside.better, beside.b_beats_a) == (None, None, None)
+    assert "val_uplift" in compare(ledger, "deepfm", "dcn", metric="loss").to_dict()["metrics"]
+
+
+def test_the_runs_say_which_direction_is_better(ledger):
+    for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
+        for seed in range(5):
+            values = {"val_uplift": value + seed / 1e3}
+            append(ledger, pipeline, seed, values, directions={"val_uplift": "max"})
+    assert str(compare(ledger, "deepfm", "dcn", metric="uplift").verdict) == "B better"
+    append(ledger, "dcn", 9, {"val_uplift": 0.3}, directions={"val_uplift": "min"})
+    with pytest.raises(ValueError, match="whether larger is better"):
+        compare(ledger, "deepfm", "dcn", metric="uplift")
+
+
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        ("val_mrr", "max"),
+        ("val_hit_rate", "max"),
+        ("r2_score", "max"),
+        ("site_id_field_ece", "min"),
+        ("val_normalized_entropy", "min"),
+        ("mean_squared_error", "min"),
+        ("calibration_ratio", None),
+        ("calibration_gain", None),
+        ("learning_rate", None),
+        ("auc_loss", None),
+    ],
+)
+def test_what_a_name_tells(name, direction):
+    assert direction_of(name) == direction
 
 
 def test_looks_widen_the_interval(ledger):
@@ -332,8 +407,12 @@ def test_json_is_strict(ledger):
         ({"b": "dnn"}, r"the pipeline 'dnn'; expected one of the ledger's, \['dcn', 'deepfm'\]"),
         ({"b": "deepfm"}, "expected two pipelines"),
         ({"metric": "calibrated_los"}, r"metric='calibrated_los'.*val_calibrated_log_loss"),
-        ({"epoch": "first"}, "epoch='first'; expected None"),
+        ({"epoch": "first"}, "epoch='first'; expected 'kept'"),
+        ({"epoch": True}, "epoch=True; expected 'kept'"),
         ({"delta": 0.0}, "delta=0.0; expected a positive"),
+        ({"delta": math.inf}, "delta=inf; expected a positive"),
+        ({"directions": {"auc": "up"}}, "expected 'min' or 'max' for each metric, not 'up'"),
+        ({"directions": {"acu": "max"}}, "metric='acu'; expected one that the runs"),
         ({"confidence": 95}, "confidence=95; expected a share"),
         ({"num_looks": 0}, "num_looks=0; expected 1 to"),
     ],

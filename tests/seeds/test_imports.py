@@ -36,7 +36,36 @@ def test_a_log_of_one_run(tmp_path, runs):
     ("text", "message"),
     [
         ("seed,loss\n1,0.5\n", r"expected \['pipeline'\] among them"),
-        ("pipeline,seed,loss\ndcn,1,0.5\ndcn,2,low\n", "'low' in line 3 .* expected a number"),
+        (
+            "pipeline,seed,loss\ndcn,1,0.5\ndcn,2,low\n",
+            "'low' in line 3 of the column 'loss' .* expected a number",
+        ),
+        # Each of these was a seed 1 before, or a crash.
+        (
+            "pipeline,seed,loss\ndcn,1.9,0.5\n",
+            "'1.9' in line 2 of the column 'seed'.* whole number",
+        ),
+        (
+            "pipeline,seed,loss\ndcn,inf,0.5\n",
+            "'inf' in line 2 of the column 'seed'.* whole number",
+        ),
+        (
+            "pipeline,seed,loss\ndcn,nan,0.5\n",
+            "'nan' in line 2 of the column 'seed'.* whole number",
+        ),
+        ("pipeline,seed,loss\ndcn,,0.5\n", "'' in line 2 of the column 'seed'.* whole number"),
+        (
+            "pipeline,seed,loss\ndcn,1e999999999,0.5\n",
+            "'1e999999999' in line 2 of the column 'seed'",
+        ),
+        ("pipeline,seed,epoch,loss\ndcn,1,0.5,0.5\n", "'0.5' in line 2 of the column 'epoch'"),
+        (
+            f"pipeline,seed,loss\ndcn,1,{'x' * 131_073}\n",
+            r"\(131,073 characters\) in line 2 of the column 'loss'",
+        ),
+        ("pipeline,seed,loss\ndcn,1\n", "2 cells in line 2 .*; expected one for each of its 3"),
+        ("pipeline,seed,loss\ndcn,1,0.5,0.5\n", "4 cells in line 2 "),
+        ("pipeline,seed,loss,loss\ndcn,1,0.5,0.4\n", "the column 'loss' more than once"),
         ("pipeline,seed,epoch,loss\ndcn,1,0,0.5\ndcn,1,0,0.4\n", "strictly increasing"),
         ("pipeline,seed,loss\ndcn,1,0.5\n,2,0.5\n", "a non-empty string"),
     ],
@@ -45,6 +74,36 @@ def test_a_wrong_table_is_not_taken_at_all(tmp_path, runs, text, message):
     with pytest.raises(ValueError, match=message):
         import_csv(runs, write(tmp_path, text))
     assert len(runs) == 0
+
+
+def test_seeds_are_taken_exactly(tmp_path, runs):
+    seeds = [2**53, 2**53 + 1, 2**64 - 1, 7]
+    text = "".join(f"dcn,{seed},0.5\n" for seed in (*seeds[:3], "7.0"))
+    import_csv(runs, write(tmp_path, f"pipeline,seed,loss\n\n{text}"))
+    assert [run["seed"] for run in runs.runs()] == seeds
+
+
+def test_what_is_no_text_is_refused(tmp_path, runs):
+    path = tmp_path / "table.csv"
+    path.write_bytes(b"pipeline,seed,loss\nd\xffn,1,0.5\n")
+    with pytest.raises(ValueError, match=r"table\.csv', which is no CSV file in UTF-8"):
+        import_csv(runs, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("metrics/loss", "1 0.5 0\n1 0.5\n", "'1 0.5' in line 2 .*; expected time, value and step"),
+        ("metrics/loss", "1 low 0\n", "'low' in line 1 .* expected a number"),
+        ("params/seed", "1.9", "'1.9' in .*seed; expected a whole number"),
+    ],
+)
+def test_a_wrong_run_of_mlflow(tmp_path, runs, name, text, message):
+    for path, content in {"metrics/loss": "1 0.5 0\n", "params/seed": "7", name: text}.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        import_mlflow(runs, tmp_path, "dcn")
 
 
 def test_a_run_of_mlflow(tmp_path, runs):

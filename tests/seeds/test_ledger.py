@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,8 @@ FINISHED = {
     "seeds": {"initialization": 7, "order": 1},
     "num_rows": 60_000,
     "row_losses": None,
+    "kept_epoch": 0,
+    "directions": {"val_loss": "min"},
 }
 
 # Packages without their `__init__`: a process that only writes need not wait for Keras.
@@ -181,6 +184,9 @@ def test_finish_replaces_nothing_else(tmp_path):
         ({"seeds": {"weights": 3}}, "seeds=.*; expected a dict from one of .*'initialization'"),
         ({"seeds": {"order": 0.5}}, "seeds=.*; expected a dict from one of"),
         ({"num_rows": -1}, "num_rows=-1; expected a number of rows or None"),
+        ({"kept_epoch": "best"}, "kept_epoch='best'; expected one of the epochs"),
+        ({"kept_epoch": 7}, r"kept_epoch=7 with the epochs \[0, 1\]"),
+        ({"directions": {"loss": "up"}}, "directions=.*; expected a dict from the metric's name"),
         ({"row_losses": [0.1]}, "row_losses=.*; expected what `Ledger.write_row_losses` returns"),
         ({"metric": {}}, r"take away \['metric'\]"),
     ],
@@ -205,7 +211,17 @@ def test_refuses_a_file_for_a_folder(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", '{"schema_version": 1', "[]", "3", "{}", '{"schema_version": 1}', "\x00", "\u00e9"],
+    [
+        "",
+        '{"schema_version": 1',
+        "[" * 10**5,
+        "[]",
+        "3",
+        "{}",
+        '{"schema_version": 1}',
+        "\x00",
+        "\u00e9",
+    ],
 )
 def test_names_the_file_that_is_no_record(tmp_path, text):
     runs = Ledger(tmp_path)
@@ -223,6 +239,15 @@ def test_names_the_file_whose_metrics_are_damaged(tmp_path):
         Ledger(tmp_path).runs()
 
 
+@pytest.mark.parametrize("field", ["run_id", "created"])
+def test_names_the_file_whose_header_is_damaged(tmp_path, field):
+    run_id = Ledger(tmp_path).append(FINISHED)
+    path = tmp_path / f"{run_id}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: 5}))
+    with pytest.raises(ValueError, match=r"which is no record of a run \(its run_id and created"):
+        Ledger(tmp_path).runs()
+
+
 def test_asks_to_upgrade_for_a_newer_schema(tmp_path):
     (tmp_path / "new.json").write_text('{"schema_version": 2, "runs": "otherwise"}')
     with pytest.raises(ValueError, match=r"new\.json' with schema_version=2.*upgrade this one"):
@@ -233,7 +258,32 @@ def test_looks_at_no_other_files(tmp_path):
     Ledger(tmp_path).append(FINISHED)
     (tmp_path / "20260101T000000000000Z-00.tmp").write_text('{"schema')
     (tmp_path / "README.md").write_text("Our runs.")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe.json")
     assert len(Ledger(tmp_path).runs()) == len(Ledger(tmp_path)) == 1
+
+
+def test_what_killed_processes_left_is_deleted_a_day_after(tmp_path):
+    runs = Ledger(tmp_path)
+    (tmp_path / "rows").mkdir()
+    left = [tmp_path / name for name in ("a.tmp", "index.cache.b.tmp", "rows/c.tmp", "README.md")]
+    recent = tmp_path / "d.tmp"
+    for path in (*left, recent):
+        path.write_text("{")
+    for path in left:
+        os.utime(path, (time.time() - 25 * 3600,) * 2)
+    runs.append(STARTED)
+    assert [path.exists() for path in (*left, recent)] == [False, False, False, True, True]
+
+
+def test_a_run_id_is_no_path(tmp_path):
+    other = Ledger(tmp_path / "other")
+    run_id = other.append(STARTED)
+    Ledger(tmp_path / "runs").append(STARTED)
+    with pytest.raises(ValueError, match="a name without folders"):
+        Ledger(tmp_path / "runs").finish(f"../other/{run_id}", FINISHED)
+    assert other.runs()[0]["status"] == "started"
 
 
 def test_a_record_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

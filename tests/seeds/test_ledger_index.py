@@ -4,7 +4,7 @@ import os
 import numpy as np
 import pytest
 
-from keras_calibration.seeds import Ledger, ledger
+from keras_calibration.seeds import Ledger, ledger, ledger_index
 from keras_calibration.seeds.ledger_index import INDEX_NAME
 
 RUN = {
@@ -61,7 +61,9 @@ def test_a_damaged_index_is_made_anew(runs, content):
     first = runs.runs()
     (runs.path / INDEX_NAME).write_bytes(content)
     np.testing.assert_equal(runs.runs(), first)
-    assert json.loads((runs.path / INDEX_NAME).read_bytes())["version"] == 1
+    assert (
+        json.loads((runs.path / INDEX_NAME).read_bytes())["version"] == ledger_index.INDEX_VERSION
+    )
 
 
 def test_a_damaged_record_is_named_as_ever(runs):
@@ -70,6 +72,41 @@ def test_a_damaged_record_is_named_as_ever(runs):
     path.write_text("{")
     with pytest.raises(ValueError, match=r"foreign\.json', which is no record"):
         runs.runs()
+
+
+def test_files_of_other_writers_may_vanish_while_they_are_looked_at(runs, monkeypatch):
+    """As they do where a writer renames its temporary file between listing and looking."""
+    first = runs.runs()
+    (runs.path / "other.tmp").write_text("{")
+    (runs.path / "foreign.json").write_text("{}")
+    scan = os.scandir
+
+    class Vanishing:
+        """What `os.scandir` gave, whose entries are gone when their stat is asked for."""
+
+        def __init__(self, folder):
+            with scan(folder) as entries:
+                self.entries = list(entries)
+            for name in ("other.tmp", "foreign.json"):
+                (runs.path / name).unlink(missing_ok=True)
+
+        def __enter__(self):
+            return iter(self.entries)
+
+        def __exit__(self, *_):
+            pass
+
+    paths = runs._files()
+    monkeypatch.setattr(os, "scandir", Vanishing)
+    found = ledger_index.read_indexed(runs.path, paths[:-1], ledger._read)
+    np.testing.assert_equal(found, first)
+
+
+def test_damaged_files_are_left_out_where_asked(runs):
+    (runs.path / "foreign.json").write_text("{")
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=r"Left out 1 files .*foreign\.json"):
+            assert len(runs.runs(skip_damaged=True)) == 5
 
 
 def test_records_are_the_callers_own(runs):

@@ -34,6 +34,10 @@ class LogitAverage(keras.callbacks.Callback):
     evaluations and 94 % by that of the mean logit; on real flights in order of time
     (`examples/calibrated_metric`) 63 %, 77 % and 72 %.
 
+    Where `EarlyStopping` restores the weights of its best epoch, `SeedVariance` takes both as they
+    stood at that epoch, over the k evaluations up to it: `val_mean_…` then describes the restored
+    model, `val_averaged_…` the average around it.
+
     The logs get `log_loss` and `calibrated_log_loss` behind each of these two. Stand it before
     `SeedVariance`, `EarlyStopping` and `CSVLogger` in the list, so that they see them. It predicts
     the held-out rows once an evaluation and keeps `num_evaluations` float32 logits of each.

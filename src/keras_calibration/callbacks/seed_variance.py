@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.metadata
-import json
 import math
 import os
 import warnings
@@ -13,9 +12,12 @@ from typing import Any
 import keras
 
 from keras_calibration.callbacks.chief import is_chief
+from keras_calibration.callbacks.guarded_ledger import begin_run, end_run, read_runs
+from keras_calibration.callbacks.kept_epoch import fit_callbacks, kept_epoch
+from keras_calibration.callbacks.tensorboard_trial import import_hparams, tensorboard_trial
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.seeds.ledger import Ledger
-from keras_calibration.seeds.metric_names import BIAS_SUFFIX, loss_partners
+from keras_calibration.seeds.metric_names import BIAS_SUFFIX, direction_of, loss_partners
 from keras_calibration.seeds.run_record import validate_record
 from keras_calibration.seeds.statistics import summarize
 
@@ -51,11 +53,21 @@ class SeedVariance(keras.callbacks.Callback):
 
     **What is recorded.** When training begins the run is in the ledger with the status
     `"started"`; when it ends, the record is replaced by the whole one, `"finished"`, or
-    `"diverged"` where a monitored value was not finite. Keras calls no callback when training dies
-    by an exception, Ctrl-C or kill -9: such a run stays `"started"` and is counted, as unfinished,
-    in what is printed. A record has the metrics of each epoch, the configuration, the versions of
-    the packages and a SHA-256 of the initial weights. The bias that `CalibratedLogLoss` fitted is
-    recorded, and shown over the seeds, as a metric `{name}_bias`.
+    `"diverged"` where a monitored value was not finite up to the epoch that is kept. Keras calls
+    no callback when training dies by an exception, Ctrl-C or kill -9: such a run stays `"started"`
+    and is counted, as unfinished, in what is printed. A record has the metrics of each epoch,
+    whether smaller or larger values of each are better where Keras or the name says so, the
+    configuration, the versions of the packages and a SHA-256 of the initial weights. The bias that
+    `CalibratedLogLoss` fitted is recorded, and shown over the seeds, as a metric `{name}_bias`.
+
+    **The epoch that is kept.** `EarlyStopping(restore_best_weights=True)` leaves behind the weights
+    of its best epoch, and `ModelCheckpoint(save_best_only=True)` saves them. That epoch is recorded
+    as `kept_epoch`, wherever the two stand in the list (restored weights come first), and its
+    values are those that `seeds.compare`, the report and the printed table use.
+
+    **When the ledger fails.** A full disk, a deleted folder or a foreign file never stops training:
+    a warning says what happened. A run that the ledger cannot take is recorded in a temporary
+    folder, whose path is in the warning.
 
     **What counts as a seed.** The statistics are over the finished and the diverged runs that the
     ledger had when training began, and this one. A repeat of a seed is no new sample: of the runs
@@ -88,12 +100,13 @@ class SeedVariance(keras.callbacks.Callback):
 
     Raises:
         ValueError: an argument is not of the form above; at the end of the first epoch, a name in
-            `monitor` is not in the logs; when training begins, the ledger has a damaged file.
+            `monitor` is not in the logs.
         ImportError: `tensorboard_folder` is given, and TensorBoard is not installed.
 
     Warns:
         UserWarning: when training begins, a run with another seed had the same initial weights;
-            at the end of the first epoch, this run's metrics have other names than earlier ones.
+            at the end of the first epoch, this run's metrics have other names than earlier ones;
+            the ledger has a damaged file, or cannot be read or written.
 
     Example:
         >>> import tempfile
@@ -154,23 +167,25 @@ class SeedVariance(keras.callbacks.Callback):
         self.verbose = verbose
         self.tensorboard_folder = tensorboard_folder
         if tensorboard_folder is not None:
-            _import_hparams()
+            import_hparams()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Records that the run has started, and reads the earlier runs of its pipeline."""
         self._epochs: list[int] = []
         self._metrics: dict[str, list[float | None]] = {}
+        self._logs: dict[int, dict[str, Any]] = {}
         self._record["initial_weights"] = _hash_weights(self.model)
-        runs = self.ledger.runs(self._record["pipeline"])
+        runs = read_runs(self.ledger, self._record["pipeline"])
         self._num_unfinished = sum(run["status"] == "started" for run in runs)
         others = [run for run in runs if run["seed"] != self._record["seed"]]
         self._warn_of_equal_weights(others)
         latest = {run["seed"]: run for run in others if run["status"] != "started"}
         self._others = list(latest.values())
-        self._run_id = self.ledger.append(self._record) if is_chief() else None
+        self._is_chief = is_chief()
+        self._run_id = begin_run(self.ledger, self._record) if self._is_chief else None
         self._trial = None
-        if self.tensorboard_folder is not None and self._run_id is not None:
-            self._trial = _tensorboard_trial(self.tensorboard_folder, self._record)
+        if self.tensorboard_folder is not None and self._is_chief:
+            self._trial = tensorboard_trial(self.tensorboard_folder, self._record)
             self._trial.on_train_begin()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -198,26 +213,30 @@ class SeedVariance(keras.callbacks.Callback):
             plain, calibrated = loss_partners(name, self._metrics)
             if name == calibrated and plain is not None:
                 logs[f"{_PREFIX}{name}_std_reduction"] = _std_reduction(plain, name, rows)
+        self._logs[epoch] = dict(logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Records the whole run and prints the table over the seeds."""
-        if self._run_id is None:
+        if not self._is_chief:
             return
-        recorded = (value for values in self._metrics.values() for value in values)
+        kept = kept_epoch(fit_callbacks(), self._logs)
+        # What happened after the epoch whose weights are kept is of no account.
+        end = len(self._epochs) if kept is None else self._epochs.index(kept) + 1
+        recorded = (value for values in self._metrics.values() for value in values[:end])
         diverged = any(value is not None and not math.isfinite(value) for value in recorded)
-        self.ledger.finish(
-            self._run_id,
-            {
-                **self._record,
-                "status": "diverged" if diverged else "finished",
-                "epochs": self._epochs,
-                "metrics": self._metrics,
-            },
-        )
+        record = {
+            **self._record,
+            "status": "diverged" if diverged else "finished",
+            "epochs": self._epochs,
+            "metrics": self._metrics,
+            "kept_epoch": kept,
+            "directions": self._directions(),
+        }
+        end_run(self.ledger, self._run_id, record)
         if self._trial is not None:
             self._trial.on_train_end()
         if self.verbose:
-            print(self._table())
+            print(self._table(record))
 
     def _monitored(self, logs: dict[str, Any]) -> dict[str, float]:
         available = {
@@ -247,6 +266,20 @@ class SeedVariance(keras.callbacks.Callback):
                 if name in measured:
                     biases[f"{name}{BIAS_SUFFIX}"] = float(metric.bias.mean())
         return biases
+
+    def _directions(self) -> dict[str, str]:
+        """Whether "min" or "max" is better, by Keras' metrics, else by the names."""
+        ways = {"up": "max", "down": "min"}
+        by_metric = {
+            metric.name: ways[metric._direction]
+            for metric in _flatten(self.model.metrics)
+            if getattr(metric, "_direction", None) in ways
+        }
+        directions = {
+            name: by_metric.get(name.removeprefix("val_")) or direction_of(name)
+            for name in self._metrics
+        }
+        return {name: way for name, way in directions.items() if way is not None}
 
     def _num_diverged(self, rows: list[dict[str, float]]) -> int:
         return sum(
@@ -280,12 +313,12 @@ class SeedVariance(keras.callbacks.Callback):
                 stacklevel=2,
             )
 
-    def _table(self) -> str:
-        rows = [_last_values(run["metrics"]) for run in self._others]
-        rows = [*filter(None, rows), _last_values(self._metrics)]
+    def _table(self, record: Mapping[str, Any]) -> str:
+        rows = [row for run in (*self._others, record) if (row := _kept_values(run))]
         title = (
-            f"Pipeline {self._record['pipeline']!r}, last value of each run; seeds: {len(rows)}, "
-            f"diverged: {self._num_diverged(rows)}, unfinished runs: {self._num_unfinished}"
+            f"Pipeline {self._record['pipeline']!r}, value of each run at the epoch that it kept; "
+            f"seeds: {len(rows)}, diverged: {self._num_diverged(rows)}, "
+            f"unfinished runs: {self._num_unfinished}"
         )
         cells = [["metric", *_STATISTICS]]
         for name in self._metrics:
@@ -300,31 +333,6 @@ class SeedVariance(keras.callbacks.Callback):
         return "\n".join([title, *lines])
 
 
-def _import_hparams() -> Any:
-    try:
-        from tensorboard.plugins.hparams import api
-    except ImportError as error:
-        raise ImportError(
-            "Received tensorboard_folder, and TensorBoard is not installed, whose own code writes "
-            "for its HParams page; install it by `pip install tensorboard`, or leave "
-            "tensorboard_folder out."
-        ) from error
-    return api
-
-
-def _tensorboard_trial(folder: str | os.PathLike[str], record: Mapping[str, Any]) -> Any:
-    """TensorBoard's callback for one run on its HParams page."""
-    configuration = record["configuration"]
-    named = configuration if isinstance(configuration, Mapping) else {}
-    # The page takes no other values. The seed is left out: the runs of a trial share them.
-    values = {
-        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
-        for name, value in named.items()
-    }
-    values["pipeline"] = record["pipeline"]
-    return _import_hparams().KerasCallback(os.fspath(folder), values, trial_id=values["pipeline"])
-
-
 def _at_epoch(
     metrics: dict[str, list[float | None]], epochs: list[int], epoch: int
 ) -> dict[str, float]:
@@ -335,9 +343,13 @@ def _at_epoch(
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _last_values(metrics: dict[str, list[float | None]]) -> dict[str, float]:
+def _kept_values(run: Mapping[str, Any]) -> dict[str, float]:
+    """The values at the epoch that a run kept, each metric's last where it kept the last."""
+    if run["kept_epoch"] is not None:
+        return _at_epoch(run["metrics"], run["epochs"], run["kept_epoch"])
     measured = {
-        name: [value for value in values if value is not None] for name, values in metrics.items()
+        name: [value for value in values if value is not None]
+        for name, values in run["metrics"].items()
     }
     return {name: values[-1] for name, values in measured.items() if values}
 

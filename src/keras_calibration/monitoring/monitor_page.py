@@ -4,7 +4,6 @@ import html
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from keras_calibration import html_page
 from keras_calibration.monitoring.monitor_report import Field, MonitorReport, Period, Rates
@@ -51,7 +50,7 @@ def write_page(report: MonitorReport, path: str | os.PathLike[str]) -> None:
         report: What `monitor` found.
         path: HTML file to write, in UTF-8.
     """
-    Path(path).write_text(page_html(report), encoding="utf-8")
+    html_page.write(page_html(report), path)
 
 
 def page_html(report: MonitorReport) -> str:

@@ -1,6 +1,5 @@
 """Compares two pipelines by the runs of a ledger."""
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from keras_calibration.seeds.estimate import (
     MAX_RUNS_WITHOUT_P_VALUE,
     Estimate,
     RunValues,
-    check_confidence,
     t_quantile,
 )
 from keras_calibration.seeds.family_noise import (
@@ -32,8 +30,16 @@ from keras_calibration.seeds.family_noise import (
 from keras_calibration.seeds.hybrid import hybrid_loss
 from keras_calibration.seeds.ledger import Ledger
 from keras_calibration.seeds.metric_comparison import MetricComparison
-from keras_calibration.seeds.metric_names import BIAS_SUFFIX, is_maximized, loss_partners
+from keras_calibration.seeds.metric_names import BIAS_SUFFIX, loss_partners
 from keras_calibration.seeds.pipeline_runs import PipelineRuns, gather_runs
+from keras_calibration.seeds.question import (
+    Question,
+    check_question,
+    deciding_direction,
+    metric_directions,
+    metric_names,
+    resolve_metric,
+)
 from keras_calibration.seeds.sequential import always_valid_difference, pocock_confidence
 from keras_calibration.seeds.spread import std_ratio
 from keras_calibration.seeds.variance_components import (
@@ -62,11 +68,11 @@ def compare(
     a: str,
     b: str,
     metric: str = "calibrated_log_loss",
-    epoch: int | str | None = None,
+    epoch: int | str = "kept",
     delta: float | None = None,
     confidence: float = 0.95,
     num_looks: int | None = 1,
-    maximize: bool | None = None,
+    directions: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Says whether pipeline B is better than A, or whether what is seen is noise of the seeds.
 
@@ -80,17 +86,21 @@ def compare(
         b: name of another.
         metric: name of the metric that decides. Its held-out values, `val_…`, are taken where they
             are recorded.
-        epoch: whose values to take: `None` for the last of each run, an int, or `"best"` for each
-            run's best by the deciding metric, which makes every run look better than it is.
+        epoch: whose values to take: `"kept"` for the epoch whose weights the run kept (restored by
+            `EarlyStopping` or saved by `ModelCheckpoint` as the best; else the last), `"last"`, an
+            int, or `"best"` for each run's best by the deciding metric, which makes every run look
+            better than it is.
         delta: the largest difference that does not matter, in the unit of the metric. Without it
             no comparison ends in "no difference".
         confidence: of the intervals, in (0, 1).
         num_looks: looks at the growing ledger that the plan allows (Pocock's level for each);
             `None` for any number, by intervals that hold at all times.
-        maximize: whether larger is better; `None`: by the name, so for AUC and accuracy.
+        directions: metric name → `"min"` or `"max"`, which is better, where the runs do not say it
+            and the name does not tell. Metrics of unknown direction are shown and not judged.
 
     Raises:
-        ValueError: a pipeline or the metric is not in the ledger, or an argument out of its range.
+        ValueError: a pipeline or the metric is not in the ledger, it is not known whether the
+            metric is to be minimised or maximised, or an argument is out of its range.
 
     Example:
         >>> import tempfile
@@ -109,46 +119,51 @@ def compare(
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, for the question;
         Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
     """
-    _check_arguments(a, b, epoch, delta, confidence)
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    records = ledger.runs()
-    names = _metric_names(records, a, b)
-    deciding = _resolve(metric, names)
-    maximize = is_maximized(deciding) if maximize is None else maximize
-    plain_name, calibrated_name = loss_partners(deciding, names)
+    question = Question(metric, epoch, delta, confidence, num_looks, directions)
+    return compare_runs(ledger, ledger.runs(), a, b, question)
+
+
+def compare_runs(
+    ledger: Ledger,
+    records: Sequence[Mapping[str, Any]],
+    a: str,
+    b: str,
+    question: Question,
+) -> Comparison:
+    """As `compare`, of records that were read from the ledger."""
+    check_question(a, b, question)
+    names = metric_names(records, a, b)
+    deciding = resolve_metric(question.metric, names)
+    directions = metric_directions(records, a, b, names, question.directions)
+    maximize = deciding_direction(deciding, directions) == "max"
     held_out = deciding.startswith("val_")
     wanted = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
-    runs_a, runs_b = (gather_runs(records, name, wanted, epoch, maximize) for name in (a, b))
-    plan = _make_plan(records, runs_a, runs_b, wanted, epoch, maximize, confidence, num_looks)
+    runs_a, runs_b = (
+        gather_runs(records, name, wanted, question.epoch, maximize) for name in (a, b)
+    )
+    plan = _make_plan(records, runs_a, runs_b, wanted, maximize, question)
     common = [name for name in wanted if runs_a.complete(name) and runs_b.complete(name)]
     # A pipeline without runs has no complete metric: the deciding one is shown all the same. A
     # fitted bias is no loss, and neither sign of it is the better.
     metrics = {
-        name: _compare_metric(
-            name, runs_a, runs_b, plan, maximize if name == deciding else is_maximized(name)
-        )
+        name: _compare_metric(name, runs_a, runs_b, plan, directions[name])
         for name in dict.fromkeys([deciding, *common])
-        if not name.endswith(BIAS_SUFFIX)
+        if name == deciding or not name.endswith(BIAS_SUFFIX)
     }
     noise = _noise(deciding, runs_a, runs_b, plan) if deciding in common else None
     main = metrics[deciding]
-    detectable = more_seeds = None
-    if noise is not None and main.difference is not None:
-        half = (main.difference.high - main.difference.low) / 2
-        detectable = half + t_quantile(0.8, noise.degrees) * noise.standard_error
-        target = delta if delta is not None else abs(main.difference.value)
-        needed = seeds_needed(target, noise.variance, bool(plan.seeds), plan.level)
-        more_seeds = max(1, needed - min(len(runs_a), len(runs_b)))
+    detectable, more_seeds = _power(main, noise, plan, question.delta)
+    plain_name, calibrated_name = loss_partners(deciding, names)
     details: dict[str, Any] = {}
     if plain_name in common and calibrated_name in common:
         details = _calibration_details(plain_name, calibrated_name, runs_a, runs_b, plan, metrics)
-    rows = _row_details(ledger, runs_a, runs_b, confidence)
     verdict = judge(
         main,
         plain=metrics.get(details.get("plain_metric", "")),
         calibrated=metrics.get(details.get("calibrated_metric", "")),
         gain=details.get("gain_difference"),
-        delta=delta,
+        delta=question.delta,
         more_seeds=more_seeds or 1,
         obstacle=_obstacle(runs_a, runs_b, plan, deciding),
     )
@@ -158,63 +173,32 @@ def compare(
         metric=deciding,
         metrics=metrics,
         verdict=verdict,
-        method=_method(plan, num_looks, deciding),
+        method=_method(plan, question.num_looks, deciding),
         shared_seeds=plan.seeds,
-        confidence=confidence,
-        delta=delta,
-        epoch=epoch,
-        num_looks=num_looks,
+        confidence=question.confidence,
+        delta=question.delta,
+        epoch=question.epoch,
+        num_looks=question.num_looks,
         noise=noise,
         minimum_detectable_effect=detectable,
         more_seeds=more_seeds,
         **details,
-        **rows,
+        **_row_details(ledger, runs_a, runs_b, question.confidence),
     )
     return notes_of(comparison)
 
 
-def _check_arguments(
-    a: str, b: str, epoch: int | str | None, delta: float | None, confidence: float
-) -> None:
-    check_confidence(confidence)
-    if a == b:
-        raise ValueError(
-            f"Received a={a!r} and b={b!r}; expected two pipelines; record the variant under a "
-            "name of its own."
-        )
-    if not (epoch is None or isinstance(epoch, int) or epoch == "best"):
-        raise ValueError(
-            f"Received epoch={epoch!r}; expected None for the last, an int, or 'best'; epochs are "
-            "numbered from 0."
-        )
-    if delta is not None and not delta > 0:
-        raise ValueError(
-            f"Received delta={delta!r}; expected a positive difference, in the unit of the metric; "
-            "leave it out where no difference is too small to matter."
-        )
-
-
-def _metric_names(records: Sequence[Mapping[str, Any]], a: str, b: str) -> list[str]:
-    pipelines = {record["pipeline"] for record in records}
-    for name in (a, b):
-        if name not in pipelines:
-            raise ValueError(
-                f"Received the pipeline {name!r}; expected one of the ledger's, "
-                f"{sorted(pipelines)[:20]}; `keras-calibration runs` lists them."
-            )
-    mine = (record["metrics"] for record in records if record["pipeline"] in (a, b))
-    return list(dict.fromkeys(name for metrics in mine for name in metrics))
-
-
-def _resolve(metric: str, names: Sequence[str]) -> str:
-    for candidate in (f"val_{metric}", metric):
-        if candidate in names:
-            return candidate
-    close = difflib.get_close_matches(metric, names) or list(names)
-    raise ValueError(
-        f"Received metric={metric!r}; expected one that the runs of both pipelines have; perhaps "
-        f"{close[:10]}."
-    )
+def _power(
+    main: MetricComparison, noise: Noise | None, plan: _Plan, delta: float | None
+) -> tuple[float | None, int | None]:
+    """The minimum detectable effect, and the seeds that each pipeline still needs."""
+    if noise is None or main.difference is None:
+        return None, None
+    half = (main.difference.high - main.difference.low) / 2
+    detectable = half + t_quantile(0.8, noise.degrees) * noise.standard_error
+    target = delta if delta is not None else abs(main.difference.value)
+    needed = seeds_needed(target, noise.variance, bool(plan.seeds), plan.level)
+    return detectable, max(1, needed - min(main.num_a, main.num_b))
 
 
 def _make_plan(
@@ -222,11 +206,10 @@ def _make_plan(
     runs_a: PipelineRuns,
     runs_b: PipelineRuns,
     metrics: Sequence[str],
-    epoch: int | str | None,
     maximize: bool,
-    confidence: float,
-    num_looks: int | None,
+    question: Question,
 ) -> _Plan:
+    confidence, num_looks = question.confidence, question.num_looks
     shared = tuple(seed for seed in runs_a.seeds if seed in set(runs_b.seeds))
     smaller = min(len(runs_a), len(runs_b))
     few = smaller <= MAX_RUNS_WITHOUT_P_VALUE
@@ -245,7 +228,8 @@ def _make_plan(
         for record in alike:
             by_pipeline.setdefault(record["pipeline"], []).append(record)
         gathered = (
-            gather_runs(mine, name, metrics, epoch, maximize) for name, mine in by_pipeline.items()
+            gather_runs(mine, name, metrics, question.epoch, maximize)
+            for name, mine in by_pipeline.items()
         )
         others = [runs for runs in gathered if len(runs) > 1]
     seeds = shared if is_paired and not few else ()
@@ -290,16 +274,18 @@ def _noise(metric: str, runs_a: PipelineRuns, runs_b: PipelineRuns, plan: _Plan)
 
 
 def _compare_metric(
-    metric: str, runs_a: PipelineRuns, runs_b: PipelineRuns, plan: _Plan, maximize: bool
+    metric: str, runs_a: PipelineRuns, runs_b: PipelineRuns, plan: _Plan, direction: str | None
 ) -> MetricComparison:
     a, b = (np.asarray(runs.of_seeds(metric)) for runs in (runs_a, runs_b))
     paired_a, paired_b = (
         np.asarray(runs.of_seeds(metric, plan.seeds)) for runs in (runs_a, runs_b)
     )
-    sign = -1 if maximize else 1
+    sign = -1 if direction == "max" else 1
     beats: Estimate | None = None
     same: Estimate | None = None
-    if plan.seeds:
+    if direction is None:
+        pass
+    elif plan.seeds:
         beats = independent_seed_accuracy(sign * paired_b, sign * paired_a, plan.level)
         same = same_seed_accuracy(sign * paired_b, sign * paired_a, plan.level)
     elif min(a.size, b.size) > 0:
@@ -309,6 +295,7 @@ def _compare_metric(
     difference = None
     if min(a.size, b.size) > 0:
         difference = _difference(paired_a, paired_b, plan, metric)
+    maximize = None if direction is None else direction == "max"
     return MetricComparison(
         metric, maximize, a.size, b.size, mean_a, mean_b, std_a, std_b, difference, beats, same
     )

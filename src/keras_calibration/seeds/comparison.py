@@ -82,7 +82,7 @@ class Comparison:
     shared_seeds: tuple[int, ...] = ()
     confidence: float = 0.95
     delta: float | None = None
-    epoch: int | str | None = None
+    epoch: int | str = "kept"
     num_looks: int | None = 1
     noise: Noise | None = None
     minimum_detectable_effect: float | None = None

@@ -71,6 +71,13 @@ def _epoch_notes(comparison: Comparison) -> list[str]:
             "values are those of the best epoch of each run, chosen on the same rows: too good for "
             "both"
         ]
+    records = [run for runs in (comparison.a, comparison.b) for run in runs.records]
+    kept = sum(run["kept_epoch"] is not None for run in records)
+    if comparison.epoch == "kept" and kept:
+        return [
+            f"{kept} of {len(records)} runs kept the weights of their best epoch, whose values "
+            "count; if it was chosen on the same rows, they are slightly too good"
+        ]
     epochs = {*comparison.a.epochs, *comparison.b.epochs}
     if len(epochs) > 1:
         return [f"the runs end at different epochs, {min(epochs)} to {max(epochs)}"]

@@ -69,9 +69,7 @@ def t_estimate(
     p_value = None
     if num_runs > MAX_RUNS_WITHOUT_P_VALUE and standard_error > 0:
         tail = -abs(value) / standard_error
-        p_value = float(
-            2 * (special.stdtr(degrees, tail) if np.isfinite(degrees) else special.ndtr(tail))
-        )
+        p_value = 2 * t_probability(tail, degrees)
     return Estimate(value, value - half, value + half, confidence, p_value)
 
 
@@ -87,9 +85,22 @@ def t_quantile(probability: float, degrees: float) -> float:
     return float(special.ndtri(probability))
 
 
+def t_probability(value: float, degrees: float) -> float:
+    """P(T ≤ value) of Student's t; of the normal distribution for infinite degrees of freedom.
+
+    Example:
+        >>> round(t_probability(2.262, 9), 3)
+        0.975
+    """
+    if np.isfinite(degrees):
+        return float(special.stdtr(degrees, value))
+    return float(special.ndtr(value))
+
+
 def check_confidence(confidence: float) -> None:
     """Refuses a confidence that is no share between 0 and 1."""
-    if not 0 < confidence < 1:
+    # So near to 1 that rounding leaves no tail, the intervals would be infinite.
+    if not 0 < confidence < 1 or (1 + confidence) / 2 == 1:
         raise ValueError(
             f"Received confidence={confidence!r}; expected a share between 0 and 1, as in 0.95; "
             "divide percentages by 100."

@@ -3,9 +3,11 @@
 import csv
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_calibration.seeds.ledger import Ledger
 from keras_calibration.seeds.run_record import validate_record
@@ -13,6 +15,8 @@ from keras_calibration.seeds.run_record import validate_record
 _RUN_COLUMNS = ("pipeline", "seed")
 # How `keras.callbacks.TensorBoard` names what it logs at the end of an epoch.
 _EPOCH_TAG = "epoch_"
+# Of a seed or an epoch: no seed of 64 bits has more.
+_MAX_DIGITS = 20
 
 
 def import_csv(
@@ -26,7 +30,8 @@ def import_csv(
 
     A line is an epoch of a run, and lines with the same pipeline and seed are one run; without a
     column `epoch` each line is a run of its own. All other columns are metrics; an empty cell was
-    not measured. Keras' `CSVLogger` writes one run a file: give its pipeline and seed here.
+    not measured. Seeds and epochs are whole numbers; `7.0`, as pandas writes them, is one too.
+    Keras' `CSVLogger` writes one run a file: give its pipeline and seed here.
 
     Args:
         ledger: where the runs go.
@@ -40,7 +45,9 @@ def import_csv(
         The run ids, in the order of the file.
 
     Raises:
-        ValueError: a column is missing, or a cell is no number. No run is taken then.
+        ValueError: a column is missing or there twice, a line has more or fewer cells than the
+            header, or a cell is no number, for a seed or an epoch no whole one. No run is taken
+            then.
 
     Example:
         >>> import tempfile
@@ -53,9 +60,7 @@ def import_csv(
         [{'val_loss': [0.5]}, {'val_loss': [0.25]}]
     """
     columns = {name: name for name in (*_RUN_COLUMNS, "epoch")} | dict(columns or {})
-    with Path(path).open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        header, lines = reader.fieldnames or [], list(reader)
+    header, lines = _read_table(Path(path))
     given = {"pipeline": pipeline, "seed": seed}
     missing = [
         columns[name]
@@ -68,14 +73,18 @@ def import_csv(
             "name the columns in `columns`, or pass pipeline= and seed= for the whole file."
         )
     runs: dict[Any, list[dict[str, Any]]] = {}
-    for number, line in enumerate(lines, start=2):
+    for number, line in lines.items():
+        cells = {
+            column: _Cell(text, f"line {number} of the column {column!r} in {str(path)!r}")
+            for column, text in line.items()
+        }
         name = pipeline if pipeline is not None else line[columns["pipeline"]]
-        run_seed = seed if seed is not None else int(_number(line[columns["seed"]], path, number))
+        run_seed = seed if seed is not None else _integer(cells[columns["seed"]])
         single = columns["epoch"] not in header
-        epoch = 0 if single else int(_number(line[columns["epoch"]], path, number))
+        epoch = 0 if single else _integer(cells[columns["epoch"]])
         values = {
-            column: _number(cell, path, number) if cell else None
-            for column, cell in line.items()
+            column: _number(cell) if cell.text else None
+            for column, cell in cells.items()
             if column not in columns.values()
         }
         key = (name, run_seed, number if single else None)
@@ -120,18 +129,35 @@ def import_mlflow(
     values: dict[str, dict[int, float]] = {}
     for file in sorted(metrics_folder.rglob("*")):
         if file.is_file():
-            lines = [line.split() for line in file.read_text().splitlines() if line.strip()]
             name = file.relative_to(metrics_folder).as_posix()
-            values[name] = {int(step): float(value) for _, value, step in lines}
+            values[name] = _read_mlflow_metric(file)
     if not values or (seed is None and "seed" not in parameters):
         raise ValueError(
             f"Received {str(root)!r} with the metrics {list(values)} and the parameters "
             f"{list(parameters)}; expected a run with metrics and a parameter 'seed'; pass the "
             "folder of one run, and seed= where it was not logged."
         )
-    run_seed = seed if seed is not None else int(parameters["seed"])
+    run_seed = seed
+    if run_seed is None:
+        run_seed = _integer(_Cell(parameters["seed"], str(parameters_folder / "seed")))
     record = _record_of_steps(pipeline, run_seed, values)
     return ledger.append({**record, "configuration": parameters})
+
+
+def _read_mlflow_metric(file: Path) -> dict[int, float]:
+    """Step → value of a metric's file; of a step logged twice, the later counts."""
+    values = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        place = f"line {number} of {str(file)!r}"
+        parts = line.split()
+        if len(parts) not in (0, 3):
+            raise ValueError(
+                f"Received {_shown(line)} in {place}; expected time, value and step, as MLflow "
+                "writes them."
+            )
+        if parts:
+            values[_integer(_Cell(parts[2], place))] = _number(_Cell(parts[1], place))
+    return values
 
 
 def import_tensorboard(
@@ -238,11 +264,71 @@ def _record(
     }
 
 
-def _number(cell: str, path: str | os.PathLike[str], line: int) -> float:
+class _Cell(NamedTuple):
+    """A text that should be a number, and where it stands."""
+
+    text: str
+    place: str
+
+
+def _read_table(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
+    """The header of a CSV file; line number → column → cell."""
+    # A cell longer than Python's limit is to be named by its column: the limit is the reader's.
+    limit = csv.field_size_limit(sys.maxsize)
     try:
-        return float(cell)
-    except (TypeError, ValueError) as error:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            rows = {}
+            for row in reader:
+                if row:
+                    rows[reader.line_num] = row
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(
-            f"Received {cell!r} in line {line} of {str(path)!r}; expected a number; leave cells "
-            "empty that were not measured, and take columns of text out of the file."
+            f"Received {str(path)!r}, which is no CSV file in UTF-8 ({error}); save it as one."
         ) from error
+    finally:
+        csv.field_size_limit(limit)
+    header = rows.pop(next(iter(rows))) if rows else []
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise ValueError(
+            f"Received {str(path)!r} with the column {twice[0]!r} more than once; expected a name "
+            "of its own for each column."
+        )
+    for number, row in rows.items():
+        if len(row) != len(header):
+            raise ValueError(
+                f"Received {len(row)} cells in line {number} of {str(path)!r}; expected one for "
+                f"each of its {len(header)} columns; leave cells empty that were not measured."
+            )
+    return header, {number: dict(zip(header, row, strict=True)) for number, row in rows.items()}
+
+
+def _number(cell: _Cell) -> float:
+    try:
+        return float(cell.text)
+    except ValueError as error:
+        raise ValueError(
+            f"Received {_shown(cell.text)} in {cell.place}; expected a number; leave cells empty "
+            "that were not measured, and take columns of text out of the file."
+        ) from error
+
+
+def _integer(cell: _Cell) -> int:
+    """A whole number, exactly: beyond 2⁵³ a float would merge neighbours."""
+    try:
+        value = Decimal(cell.text)
+        # The size first: of 1e999999999 Python would write out all digits.
+        if value.is_finite() and value.adjusted() < _MAX_DIGITS and value == int(value):
+            return int(value)
+    except ArithmeticError:
+        pass
+    raise ValueError(
+        f"Received {_shown(cell.text)} in {cell.place}; expected a whole number of at most "
+        f"{_MAX_DIGITS} digits."
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}…") + (
+        f" ({len(text):,} characters)" if len(text) > 40 else ""
+    )

@@ -1,7 +1,10 @@
 """The durable memory of runs: a folder with one JSON file for each."""
 
+import contextlib
 import os
+import time
 import uuid
+import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +14,8 @@ from keras_calibration.seeds.run_record import STATUSES, from_json, to_json, val
 
 # From here on the folder has an index; below, reading the files is as fast.
 _MIN_INDEXED = 500
+# What a killed process left behind; no write takes as long, not even on a machine set wrong.
+_STALE_SECONDS = 24 * 3600
 
 
 class Ledger:
@@ -34,6 +39,8 @@ class Ledger:
     | `status`* | `"started"`, `"finished"`, or `"diverged"` (to its end, with values not finite) |
     | `epochs` | strictly increasing list of the epochs run, ints from 0 |
     | `metrics` | metric name → list of floats, one for each of `epochs`; `None`: not measured |
+    | `kept_epoch` | the one of `epochs` whose weights the run kept, as the best; `None`: the last |
+    | `directions` | metric name → `"min"` or `"max"`, where it is known which is better |
     | `initial_weights` | hash of the weights before training, a string, or `None` |
     | `backend` | name of the Keras backend, or `None` |
     | `versions` | package name → version string, or `None` where it is not installed |
@@ -56,8 +63,8 @@ class Ledger:
 
     Args:
         path: the ledger's folder. It is made when the first run is appended; until then the ledger
-            is empty. Files in it that are not `*.json`, such as what a killed process left behind,
-            are not looked at.
+            is empty. Files in it that are not `*.json` are not looked at. Temporary files that a
+            killed process left behind are deleted by a later `append`, a day after.
 
     Raises:
         ValueError: `path` is not a folder.
@@ -88,6 +95,7 @@ class Ledger:
                 f"Received path={str(self.path)!r}, which is a file; expected a folder, or a path "
                 "at which one can be made; give the ledger a folder of its own."
             )
+        self._is_swept = False
 
     def append(self, record: Mapping[str, Any]) -> str:
         """Adds a run, durably; when this returns, the record is on the disk.
@@ -107,6 +115,7 @@ class Ledger:
         if not self.path.is_dir():
             self.path.mkdir(parents=True, exist_ok=True)
             _sync_folder(self.path.parent)
+        self._sweep()
         self._write(run_id, now.isoformat(), record)
         return run_id
 
@@ -141,12 +150,18 @@ class Ledger:
             )
         self._write(run_id, started["created"], record)
 
-    def runs(self, pipeline: str | None = None, status: str | None = None) -> list[dict[str, Any]]:
+    def runs(
+        self,
+        pipeline: str | None = None,
+        status: str | None = None,
+        skip_damaged: bool = False,
+    ) -> list[dict[str, Any]]:
         """Reads the runs, sorted by the time at which they were appended.
 
         Args:
             pipeline: only the runs of this pipeline; `None` for all.
             status: only the runs with this status; `None` for all.
+            skip_damaged: whether to warn of files that are no records, rather than to raise.
 
         Returns:
             The records, as the class describes them, each a dict of its own.
@@ -154,23 +169,28 @@ class Ledger:
         Raises:
             ValueError: `status` is none of the statuses; a `*.json` file in the folder is damaged,
                 is no record, or was written by a newer version of this package.
+
+        Warns:
+            UserWarning: files were left out, with `skip_damaged=True`.
         """
         if status not in (None, *STATUSES):
             raise ValueError(
                 f"Received status={status!r}; expected one of {STATUSES}; or None for all."
             )
-        paths = self._files()
-        if len(paths) < _MIN_INDEXED:
-            records = [_read(path) for path in paths]
-        else:
-            # Imported when used: a process that only writes needs no index.
-            from keras_calibration.seeds.ledger_index import read_indexed
-
-            records = read_indexed(self.path, paths, _read)
+        damaged: list[Exception] = []
+        records = self._read_all(damaged if skip_damaged else None)
+        if damaged:
+            warnings.warn(
+                f"Left out {len(damaged)} files of the ledger {str(self.path)!r}, the first because"
+                f": {damaged[0]}",
+                stacklevel=2,
+            )
         return [
             record
             for record in records
-            if pipeline in (None, record["pipeline"]) and status in (None, record["status"])
+            if record is not None
+            and pipeline in (None, record["pipeline"])
+            and status in (None, record["status"])
         ]
 
     def write_row_losses(self, losses: Any, row_ids: Any) -> dict[str, Any]:
@@ -189,7 +209,10 @@ class Ledger:
         """
         from keras_calibration.seeds.row_losses import write_row_losses
 
-        return write_row_losses(self.path, losses, row_ids)
+        reference = write_row_losses(self.path, losses, row_ids)
+        for folder in (self.path / "rows", self.path):
+            _sync_folder(folder)
+        return reference
 
     def read_row_losses(self, run: Mapping[str, Any]) -> Any:
         """The losses of the held-out rows of a run, float32 `(num_rows,)`.
@@ -211,10 +234,53 @@ class Ledger:
         return f"Ledger({str(self.path)!r}, num_runs={len(self)})"
 
     def _file(self, run_id: str) -> Path:
+        if run_id != Path(run_id).name:
+            raise ValueError(
+                f"Received run_id={run_id!r}; expected what `append` returned for the run, a name "
+                "without folders."
+            )
         return self.path / f"{run_id}.json"
 
     def _files(self) -> list[Path]:
-        return sorted(self.path.glob("*.json"))
+        try:
+            # Files alone: a folder or a pipe of that name holds no record.
+            with os.scandir(self.path) as entries:
+                names = [e.name for e in entries if e.name.endswith(".json") and e.is_file()]
+        except FileNotFoundError:
+            return []
+        return [self.path / name for name in sorted(names)]
+
+    def _read_all(self, damaged: list[Exception] | None) -> list[dict[str, Any] | None]:
+        """The records; where `damaged` is a list, errors go there and `None` stands for them."""
+
+        def read(path: Path) -> dict[str, Any] | None:
+            try:
+                return _read(path)
+            except (ValueError, OSError) as error:
+                if damaged is None:
+                    raise
+                damaged.append(error)
+                return None
+
+        paths = self._files()
+        if len(paths) < _MIN_INDEXED:
+            return [read(path) for path in paths]
+        # Imported when used: a process that only writes needs no index.
+        from keras_calibration.seeds.ledger_index import read_indexed
+
+        return read_indexed(self.path, paths, read)
+
+    def _sweep(self) -> None:
+        """Deletes temporary files of processes that were killed, once in the life of the object."""
+        if self._is_swept:
+            return
+        self._is_swept = True
+        for folder in (self.path, self.path / "rows"):
+            for path in folder.glob("*.tmp"):
+                # Another process may sweep too.
+                with contextlib.suppress(OSError):
+                    if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                        path.unlink()
 
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
         text = to_json({"run_id": run_id, "created": created}, record)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 INDEX_NAME = "index.cache"
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 # The index is written anew when this share of the ledger has changed since.
 _STALE_SHARE = 0.05
 
@@ -17,8 +17,8 @@ Record = dict[str, Any]
 
 
 def read_indexed(
-    folder: Path, paths: Sequence[Path], read: Callable[[Path], Record]
-) -> list[Record]:
+    folder: Path, paths: Sequence[Path], read: Callable[[Path], Record | None]
+) -> list[Record | None]:
     """Reads the records at `paths`, those that have not changed from the ledger's index.
 
     The index is a cache and nothing more: a record is taken from it only if its file still has the
@@ -28,10 +28,10 @@ def read_indexed(
     Args:
         folder: the ledger's.
         paths: files of the records, in the order wanted.
-        read: reads one of them.
+        read: reads one of them; what it gives as `None` is not indexed.
 
     Returns:
-        The records, each a dict of its own.
+        The records, each a dict of its own, or `None`.
 
     Raises:
         ValueError: what `read` raises.
@@ -46,9 +46,8 @@ def read_indexed(
         [[{'seed': 7}], [{'seed': 7}]]
     """
     index = _load(folder)
-    with os.scandir(folder) as entries:
-        stamps = {entry.name: _stamp(entry.stat()) for entry in entries if entry.is_file()}
-    records = []
+    stamps = _stamps(folder)
+    records: list[Record | None] = []
     num_read = 0
     for path in paths:
         stamp, known = stamps.get(path.name), index.get(path.name)
@@ -64,10 +63,22 @@ def read_indexed(
             {
                 path.name: (stamps[path.name], record)
                 for path, record in zip(paths, records, strict=True)
-                if path.name in stamps
+                if path.name in stamps and record is not None
             },
         )
     return records
+
+
+def _stamps(folder: Path) -> dict[str, str]:
+    """The stamp of each record's file."""
+    stamps = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            # Other processes write beside: their temporary files are gone when they are looked at.
+            if entry.name.endswith(".json"):
+                with contextlib.suppress(FileNotFoundError):
+                    stamps[entry.name] = _stamp(entry.stat())
+    return stamps
 
 
 def _stamp(stat: os.stat_result) -> str:

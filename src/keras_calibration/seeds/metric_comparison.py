@@ -11,7 +11,7 @@ class MetricComparison:
 
     Args:
         metric: its name in the ledger.
-        maximize: whether larger is better.
+        maximize: whether larger is better; `None` where that is not known.
         num_a: runs of A.
         num_b: runs of B.
         mean_a: mean over the runs of A.
@@ -19,7 +19,8 @@ class MetricComparison:
         std_a: sample standard deviation over the runs of A; NaN of a single one.
         std_b: the same of B.
         difference: mean of B minus mean of A, with its interval; `None` where it has none.
-        b_beats_a: how often one run of B beats one run of A with another seed.
+        b_beats_a: how often one run of B beats one run of A with another seed; `None` where it is
+            not known what is better.
         b_beats_a_same_seed: how often it does under the same seed; `None` without common seeds.
 
     Example:
@@ -28,7 +29,7 @@ class MetricComparison:
     """
 
     metric: str
-    maximize: bool
+    maximize: bool | None
     num_a: int
     num_b: int
     mean_a: float
@@ -42,6 +43,6 @@ class MetricComparison:
     @property
     def better(self) -> str | None:
         """`"A"` or `"B"` where the interval of the difference excludes 0, else `None`."""
-        if self.difference is None or not self.difference.excludes(0.0):
+        if self.maximize is None or self.difference is None or not self.difference.excludes(0.0):
             return None
         return "B" if (self.difference.value > 0) == self.maximize else "A"

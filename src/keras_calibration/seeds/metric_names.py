@@ -1,24 +1,41 @@
-"""What the name of a metric says of it."""
+"""What the name of a metric says: whether larger is better, and which losses belong together."""
 
+import re
 from collections.abc import Collection
 
 BIAS_SUFFIX = "_bias"
-_MAXIMIZED = ("auc", "accuracy", "acc", "precision", "recall", "f1", "ndcg")
+DIRECTIONS = ("min", "max")
+_MAXIMIZED = frozenset(
+    "auc accuracy acc precision recall f1 fbeta ndcg mrr map hit hits r2 iou dice similarity "
+    "correlation specificity sensitivity".split()
+)
+_MINIMIZED = frozenset(
+    "loss logloss error entropy crossentropy nll brier ece rce mce mse mae rmse mape msle hinge "
+    "divergence perplexity".split()
+)
+# Right is 1 or 0: neither more nor less is better.
+_NEITHER = frozenset(("ratio", "bias", "gain"))
 # Names that a plain loss goes by, beside "calibrated_log_loss".
 _PLAIN_NAMES = ("log_loss", "binary_crossentropy", "loss")
 
 
-def is_maximized(metric: str) -> bool:
-    """Whether larger values of a metric are better.
+def direction_of(metric: str) -> str | None:
+    """`"min"` or `"max"` where the name tells which is better, else `None`.
 
     Args:
         metric: its name in the logs.
 
     Example:
-        >>> is_maximized("val_auc"), is_maximized("val_loss")
-        (True, False)
+        >>> direction_of("val_auc"), direction_of("val_loss"), direction_of("uplift")
+        ('max', 'min', None)
     """
-    return any(word in _MAXIMIZED for word in metric.lower().split("_"))
+    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    found = [
+        direction
+        for direction, known in (("max", _MAXIMIZED), ("min", _MINIMIZED))
+        if words & known and not words & _NEITHER
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def loss_partners(metric: str, names: Collection[str]) -> tuple[str | None, str | None]:
@@ -37,11 +54,12 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str | None, str 
     """
     prefix = "val_" if metric.startswith("val_") else ""
     base = metric.removeprefix(prefix)
+    is_loss = direction_of(base) == "min"
     plain, calibrated = [base.replace("calibrated_", "")], [base]
     if "calibrated_" not in base:
         calibrated = [f"calibrated_{base}"]
-    if plain[0] in _PLAIN_NAMES or is_maximized(base):
-        known = [plain[0]] if plain == [base] and not is_maximized(base) else []
+    if plain[0] in _PLAIN_NAMES or not is_loss:
+        known = [plain[0]] if plain == [base] and is_loss else []
         plain, calibrated = [*known, *_PLAIN_NAMES], [*calibrated, "calibrated_log_loss"]
     found = [
         next((prefix + name for name in group if prefix + name in names), None)

@@ -57,7 +57,7 @@ def gather_runs(
     runs: Sequence[Mapping[str, Any]],
     pipeline: str,
     metrics: Sequence[str],
-    epoch: int | str | None = None,
+    epoch: int | str = "kept",
     maximize: bool = False,
 ) -> PipelineRuns:
     """Takes one value a seed from the records of a pipeline.
@@ -66,8 +66,8 @@ def gather_runs(
         runs: records of a ledger, in the order of time.
         pipeline: whose runs to take.
         metrics: the metric that decides, then others to take at the same epochs.
-        epoch: which epoch's values: `None` for the last with the first metric, an int, or "best"
-            for each run's best epoch by the first metric.
+        epoch: which epoch's values: `"kept"` for the epoch whose weights the run kept, an int,
+            `"last"` for the last with the first metric, or `"best"` for the best by it.
         maximize: whether the best value of that metric is the largest.
 
     Example:
@@ -83,7 +83,7 @@ def gather_runs(
     num_diverged = num_without_metric = 0
     for seed, run in sorted(latest.items()):
         series = run["metrics"].get(metrics[0], [])
-        index = _choose(run["epochs"], series, epoch, maximize)
+        index = _choose(run, series, epoch, maximize)
         if run["status"] == "diverged" or (index is not None and not math.isfinite(series[index])):
             num_diverged += 1
         elif index is None:
@@ -111,12 +111,13 @@ def gather_runs(
 
 
 def _choose(
-    epochs: Sequence[int], series: Sequence[float | None], epoch: int | str | None, maximize: bool
+    run: Mapping[str, Any], series: Sequence[float | None], epoch: int | str, maximize: bool
 ) -> int | None:
     """The index of the epoch to take, None where the metric was not measured there."""
     measured = [index for index, value in enumerate(series) if value is not None]
-    if isinstance(epoch, int):
-        measured = [index for index in measured if epochs[index] == epoch]
+    number = run.get("kept_epoch") if epoch == "kept" else epoch
+    if isinstance(number, int):
+        measured = [index for index in measured if run["epochs"][index] == number]
     if not measured:
         return None
     if epoch == "best":

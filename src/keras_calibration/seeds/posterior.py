@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_calibration.ops.distributions import distributions
+from keras_calibration.seeds.estimate import t_probability
 
 
 def probability_better(
@@ -46,14 +46,18 @@ def probability_better(
         )
     if standard_error == 0:
         return float(difference < 0 and difference <= -margin)
+    if prior_scale is None:
+        # By scipy: the command line shows it, and must not wait for TensorFlow.
+        return t_probability((-margin - difference) / standard_error, degrees)
+    # Imported when used: it loads TensorFlow.
+    from keras_calibration.ops.distributions import distributions
+
     tfd = distributions()
     value, error = np.float64(difference), np.float64(standard_error)
     if np.isfinite(degrees):
         likelihood = tfd.StudentT(df=np.float64(degrees), loc=value, scale=error)
     else:
         likelihood = tfd.Normal(loc=value, scale=error)
-    if prior_scale is None:
-        return float(likelihood.cdf(np.float64(-margin)))
     prior = tfd.Normal(loc=np.float64(0), scale=np.float64(prior_scale))
     # Beyond nine scales of the prior it has no mass; the grid's step resolves both.
     width = 9 * prior_scale

@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
+if TYPE_CHECKING:
+    import keras
 
 
 def set_seeds(initialization: int, order: int) -> dict[str, int]:
@@ -30,6 +31,7 @@ def set_seeds(initialization: int, order: int) -> dict[str, int]:
     Example:
         >>> set_seeds(initialization=7, order=0)
         {'initialization': 7, 'order': 0}
+        >>> import keras
         >>> first = keras.layers.Dense(1)(keras.ops.ones((1, 3)))
         >>> _ = set_seeds(initialization=7, order=1)
         >>> bool(keras.ops.all(keras.layers.Dense(1)(keras.ops.ones((1, 3))) == first))
@@ -38,6 +40,9 @@ def set_seeds(initialization: int, order: int) -> dict[str, int]:
     Reference:
         Bouthillier et al. (2021), arXiv 2103.03098, for the sources of variance taken apart.
     """
+    # Imported when used: the rest of this room is read without Keras.
+    import keras
+
     for name, seed in (("initialization", initialization), ("order", order)):
         _check_seed(name, seed)
     keras.utils.set_random_seed(order)
@@ -45,7 +50,7 @@ def set_seeds(initialization: int, order: int) -> dict[str, int]:
     return {"initialization": initialization, "order": order}
 
 
-def set_dropout_seed(model: keras.Model, seed: int) -> dict[str, int]:
+def set_dropout_seed(model: "keras.Model", seed: int) -> dict[str, int]:
     """Sets the generators of dropout, and of all other layers that draw in training.
 
     Call it after the model is built. The generators get `seed`, `seed` + 1, … in the order of the
@@ -62,6 +67,7 @@ def set_dropout_seed(model: keras.Model, seed: int) -> dict[str, int]:
         ValueError: the seed is no int or out of its range; no layer of the model draws anything.
 
     Example:
+        >>> import keras
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5)])
         >>> set_dropout_seed(model, 3)
         {'dropout': 3}
@@ -78,7 +84,9 @@ def set_dropout_seed(model: keras.Model, seed: int) -> dict[str, int]:
     return {"dropout": seed}
 
 
-def _generators(model: keras.Model) -> Iterator[Any]:
+def _generators(model: "keras.Model") -> Iterator[Any]:
+    import keras
+
     seen: set[int] = set()
     for layer in model._flatten_layers():
         for value in vars(layer).values():

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
+from keras_calibration.seeds.metric_names import DIRECTIONS
+
 SCHEMA_VERSION = 1
 STATUSES = ("started", "finished", "diverged")
 # What a seed can be given to, each apart.
@@ -16,6 +18,8 @@ _REQUIRED = ("pipeline", "seed", "status")
 _OPTIONAL: dict[str, Any] = {
     "epochs": [],
     "metrics": {},
+    "kept_epoch": None,
+    "directions": {},
     "initial_weights": None,
     "backend": None,
     "versions": {},
@@ -92,7 +96,14 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
         content = json.loads(text)
         version = content["schema_version"]
         record = _decode(content) if version <= SCHEMA_VERSION else None
-    except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ValueError(
             f"Received {origin!r}, which is no record of a run ({error}); expected every *.json "
             "in the folder of a ledger to be one; move files that are not the ledger's, or were "
@@ -108,6 +119,8 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
 
 def _decode(content: dict[str, Any]) -> dict[str, Any]:
     header = {name: content.pop(name) for name in ("schema_version", "run_id", "created")}
+    if not (isinstance(header["run_id"], str) and isinstance(header["created"], str)):
+        raise ValueError("its run_id and created are no strings")
     content["metrics"] = {
         name: [float(value) if isinstance(value, str) else value for value in values]
         for name, values in content["metrics"].items()
@@ -128,10 +141,18 @@ def _check_record(record: Mapping[str, Any]) -> dict[str, Any]:
     for name, (is_valid, expected, mend) in _FORMS.items():
         if not is_valid(record[name]):
             raise ValueError(f"Received {name}={record[name]!r}; expected {expected}; {mend}.")
+    epochs, kept = [int(epoch) for epoch in record["epochs"]], record["kept_epoch"]
+    if kept is not None and kept not in epochs:
+        raise ValueError(
+            f"Received kept_epoch={kept!r} with the epochs {epochs}; expected one of them, or None "
+            "where the run kept its last epoch."
+        )
     return {
         **record,
         "seed": int(record["seed"]),
-        "epochs": [int(epoch) for epoch in record["epochs"]],
+        "epochs": epochs,
+        "kept_epoch": None if kept is None else int(kept),
+        "directions": dict(record["directions"]),
         "metrics": _plain_metrics(record["metrics"], len(record["epochs"])),
         "versions": dict(record["versions"]),
         "seeds": {role: int(seed) for role, seed in record["seeds"].items()},
@@ -191,6 +212,19 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
         lambda value: isinstance(value, Mapping),
         "a dict from the metric's name to a list with one float for each epoch",
         "pass an empty dict where nothing was measured",
+    ),
+    "kept_epoch": (
+        _is_optional_count,
+        "one of the epochs, or None",
+        "pass the epoch whose weights were restored or saved as the best",
+    ),
+    "directions": (
+        lambda value: (
+            isinstance(value, Mapping)
+            and all(isinstance(name, str) and way in DIRECTIONS for name, way in value.items())
+        ),
+        f"a dict from the metric's name to one of {DIRECTIONS}",
+        "leave out the metrics of which neither is better",
     ),
     "initial_weights": (
         _is_optional_string,

@@ -58,8 +58,9 @@ def to_markdown(comparison: Comparison) -> str:
 def to_latex(comparison: Comparison) -> str:
     r"""The comparison as a LaTeX `tabular`, with `\hline` for rules; no package is needed."""
     header, *rows = [[_escape_latex(cell) for cell in row] for row in _rows(comparison)]
-    lines = [" & ".join(row) + r" \\" for row in rows]
-    comment = f"% {heading(comparison)}: {comparison.verdict}".replace("\n", " ")
+    # Where a row begins with [ or *, LaTeX takes it for an argument of the line end before.
+    lines = [("{}" if row[0][:1] in ("[", "*") else "") + " & ".join(row) + r" \\" for row in rows]
+    comment = f"% {_escape_latex(terminal_safe(f'{heading(comparison)}: {comparison.verdict}'))}"
     return "\n".join(
         [
             comment,
@@ -91,8 +92,8 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
         margin = comparison.delta or 0.0
         values["posterior"] = {
             "margin": margin,
-            "a_better": comparison.probability_a_better(margin),
-            "b_better": comparison.probability_b_better(margin),
+            "a_better": _plain(comparison.probability_a_better(margin)),
+            "b_better": _plain(comparison.probability_b_better(margin)),
         }
     return values
 

@@ -3,12 +3,10 @@
 import argparse
 import contextlib
 import json
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
-
-from keras_calibration.monitoring.monitor import monitor
-from keras_calibration.monitoring.monitor_page import write_page
-from keras_calibration.monitoring.scored_log import PERIODS
 
 FINE, ALERT = 0, 1
 
@@ -45,7 +43,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--field", action="append", default=[], metavar="COLUMN", help="may be given several times"
     )
-    parser.add_argument("--period", choices=PERIODS, default="day", help="default: %(default)s")
+    parser.add_argument(
+        "--period", default="day", metavar="hour|day|week|month", help="default: %(default)s"
+    )
     parser.add_argument("--since", metavar="TIME", help="rows from this period on, ISO 8601")
     parser.add_argument("--until", metavar="TIME", help="rows before this period")
     parser.add_argument(
@@ -65,29 +65,55 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(command=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
-    try:
-        # The bar is for who waits at a terminal; what is printed stays the report alone.
-        with contextlib.redirect_stdout(sys.stderr):
-            report = monitor(
-                options.log[0] if len(options.log) == 1 else options.log,
-                probability=options.probability,
-                label=options.label,
-                timestamp=options.timestamp,
-                fields=options.field,
-                period=options.period,
-                since=options.since,
-                until=options.until,
-                tolerance=options.tolerance,
-                confidence=options.confidence,
-                progress=sys.stderr.isatty(),
-            )
-    except ImportError as error:
-        raise ValueError(str(error)) from error
+def _run(options: argparse.Namespace) -> tuple[str, int]:
+    """The report as text, and the exit code."""
+    # The bar is for who waits at a terminal; what is printed stays the report alone.
+    with _without_native_logs(), contextlib.redirect_stdout(sys.stderr):
+        from keras_calibration.monitoring.monitor import monitor
+        from keras_calibration.monitoring.monitor_page import write_page
+
+        report = monitor(
+            options.log[0] if len(options.log) == 1 else options.log,
+            probability=options.probability,
+            label=options.label,
+            timestamp=options.timestamp,
+            fields=options.field,
+            period=options.period,
+            since=options.since,
+            until=options.until,
+            tolerance=options.tolerance,
+            confidence=options.confidence,
+            progress=sys.stderr.isatty(),
+        )
     if options.html:
         write_page(report, options.html)
     if options.json:
-        print(json.dumps(report.to_dict(), indent=1, allow_nan=False))
+        text = json.dumps(report.to_dict(), indent=1, allow_nan=False)
     else:
-        print(report)
-    return ALERT if report.is_alert else FINE
+        text = str(report)
+    return text, ALERT if report.is_alert else FINE
+
+
+@contextlib.contextmanager
+def _without_native_logs() -> Iterator[None]:
+    """Drops what C++ code writes to stderr; what Python writes there is shown.
+
+    TensorFlow 2.21 logs a dozen lines as it is imported, whatever `TF_CPP_MIN_LOG_LEVEL` says.
+    """
+    try:
+        descriptor = sys.stderr.fileno()
+    except (AttributeError, OSError):
+        # No file, as under a test or in a notebook.
+        yield
+        return
+    shown = os.dup(descriptor)
+    with (
+        open(shown, "w", 1, encoding=sys.stderr.encoding, errors="backslashreplace") as stderr,
+        open(os.devnull, "w") as nothing,
+        contextlib.redirect_stderr(stderr),
+    ):
+        os.dup2(nothing.fileno(), descriptor)
+        try:
+            yield
+        finally:
+            os.dup2(shown, descriptor)
