@@ -202,8 +202,9 @@ def _logit_function(base_model: Any, base_output: str) -> Callable[[Any], Any]:
 
 
 def _found_output(model: Any) -> tuple[str, Any, Callable[[Any], Any] | None]:
-    """What a model returns ("probability", "logit" or "other"), the operation that tells, and for
-    a probability the function from the model's inputs to what goes into the sigmoid.
+    """What a model returns, the operation that tells it, and its inputs to the sigmoid's input.
+
+    The first is "probability", "logit" or "other"; the last is None where there is no sigmoid.
     """
     tensor = symbolic_output(model)
     operation, node = _source(tensor)
