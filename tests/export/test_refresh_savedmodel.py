@@ -340,3 +340,23 @@ def test_an_update_without_earlier_rows_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"no such summary.*update=False"):
         refresh(tmp_path, LOGITS, labels_of(LOGITS), update=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
+
+
+def test_a_graph_that_is_not_the_exported_one_is_refused(exported, tmp_path):
+    """One bit of a constant of the base model, as by a damaged disk."""
+    path = shutil.copytree(exported, tmp_path / "1")
+    saved = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    constants = [
+        node.attr["value"].tensor
+        for function in saved.meta_graphs[0].graph_def.library.function
+        for node in function.node_def
+        if node.op == "Const" and "weight" in node.name and "head" not in node.name
+    ]
+    content = bytearray(constants[0].tensor_content)
+    content[3] ^= 2
+    constants[0].tensor_content = bytes(content)
+    (path / "saved_model.pb").write_bytes(saved.SerializeToString(deterministic=True))
+    features, labels = rows()
+    with pytest.raises(ValueError, match="their hash differs"):
+        refresh(path, LOGITS, labels, features)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["1"]

@@ -19,6 +19,7 @@ from keras_calibration.export.provenance import (
     describe_base,
     describe_fit,
     describe_head,
+    files_sha256,
     known_logits,
     origin,
     write_provenance,
@@ -188,6 +189,7 @@ def export_savedmodel(
         )
         provenance = {
             **origin(),
+            "files_sha256": files_sha256(savedmodel),
             "base_model": describe_base(model),
             "head": describe_head(model.head),
             "fit": describe_fit(model, fit_summary),

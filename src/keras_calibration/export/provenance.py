@@ -60,6 +60,15 @@ def origin() -> dict[str, Any]:
     }
 
 
+def files_sha256(savedmodel: Path) -> str:
+    """A hash of the graph and the weights of a SavedModel as they are on disk."""
+    digest = hashlib.sha256()
+    for file in (savedmodel / "saved_model.pb", *sorted((savedmodel / "variables").iterdir())):
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
 def describe_base(model: CalibratedModel) -> dict[str, Any]:
     """Which base model it is: name, size, and a hash of its weights.
 

@@ -18,6 +18,7 @@ from keras_calibration.export.model_rows import NUM_SAMPLE_ROWS, signature_input
 from keras_calibration.export.provenance import (
     describe_head,
     describe_logits,
+    files_sha256,
     origin,
     read_provenance,
     summary_figures,
@@ -123,6 +124,11 @@ def refresh_savedmodel(
     tensors = read_tensors(source)
     served_form = _served_form(head, [tensors[key] for key in keys], source)
     before = read_provenance(source / "assets.extra")
+    if before.get("files_sha256", files_sha256(source)) != files_sha256(source):
+        raise ValueError(
+            f"The graph or the weights in {str(source)!r} are not those that were exported: "
+            "their hash differs from that in provenance.json. Export the model again."
+        )
     logits = _logits(logits, from_logits, before.get("logits"))
     columns = _columns(wrapped, features)
     summary = _fit(head, logits, columns, labels, sample_weight, update, fit_arguments)
@@ -143,6 +149,7 @@ def refresh_savedmodel(
         provenance = {
             **before,
             **origin(),
+            "files_sha256": files_sha256(savedmodel),
             "head": describe_head(head),
             "fit": {"num_rows": summary.num_rows, "summary": figures, **how},
             "logits": describe_logits(logits, "fitted on"),
