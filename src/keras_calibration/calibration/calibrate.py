@@ -30,6 +30,7 @@ from keras_calibration.calibration.cross_fitted_scores import (
 from keras_calibration.calibration.splits import Splits, splits_of
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.neural_calibration import NeuralCalibration
+from keras_calibration.models.base_logits import trainable_flags_kept
 from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
 from keras_calibration.models.development_set import as_numpy, read_development_set
 from keras_calibration.ops.data_checks import Rows, check_rows
@@ -67,7 +68,9 @@ def calibrate(
     logits of the last two.
 
     Args:
-        model: A trained Keras model with one sigmoid or logit output. It is frozen.
+        model: A trained Keras model with one sigmoid or logit output. It stays frozen as long as
+            the calibrated model is used; to train it again afterwards, set
+            `model.trainable = True` and compile it.
         x: Inputs of the development set, rows that the model was not trained on: arrays by name
             with `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1] (n,) or (n, 1), of both classes, where `x` is arrays.
@@ -113,8 +116,7 @@ def calibrate(
         The one-standard-error rule: Breiman et al., *Classification and Regression Trees* (1984).
     """
     development = read_development_set(x, y, sample_weight)
-    was_trainable = model.trainable
-    try:
+    with trainable_flags_kept(model):
         reader = CalibratedModel(model, NeuralCalibration(BiasCorrection()), base_output)
         logits = reader.base_logits(development.inputs)
         rows = check_rows(logits, development.labels, development.weights, both_classes=True)
@@ -126,9 +128,6 @@ def calibrate(
         num_members = _NUM_FOLDS if splits.is_forward else splits.num_folds
         tried = _chosen_candidates(candidates(fields, numeric, num_members, seed), method)
         features = {name: columns[name] for name in (*fields, *numeric)}
-    except ValueError:
-        model.trainable = was_trainable
-        raise
     fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
     report = _report(fits, rows, {name: columns[name] for name in fields}, splits, method)
     chosen = report.after

@@ -1,5 +1,6 @@
 """CalibratedModel: a trained base model and a calibration head, as one Keras model."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,13 @@ from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.field_ids import field_readers
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.models.base_logits import BaseLogits, symbolic_input
+from keras_calibration.models.base_logits import (
+    BaseLogits,
+    check_base_model,
+    serialized_base,
+    symbolic_input,
+    trainable_flags_kept,
+)
 from keras_calibration.models.development_set import DevelopmentSet, read_development_set
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
 from keras_calibration.ops.data_checks import check_rows
@@ -27,6 +34,10 @@ class CalibratedModel(FieldMetricsModel):
     A Functional model on the base model's own inputs, whose output is the calibrated probability
     (batch, 1). The base model is frozen and in inference mode; only the head is trained. Inputs of
     the base model are the head's features, by name.
+
+    The base model stays frozen as long as the calibrated model is used. To train it again
+    afterwards, set `base_model.trainable = True` (or the flags of single layers) and compile it. If
+    the constructor refuses its arguments, the base model is given back as it was.
 
     `fit` differs from `keras.Model.fit` in this. The development set is read into memory, and the
     base model's logits of all its rows are computed once, before the first epoch (of the validation
@@ -82,17 +93,12 @@ class CalibratedModel(FieldMetricsModel):
         base_output: str = "auto",
         **kwargs: Any,
     ) -> None:
-        base = BaseLogits(base_model, base_output, name="base")
         if isinstance(head, Calibrator):
             head = NeuralCalibration(head)
-        names = getattr(head, "feature_names", None)
-        inputs = keras.tree.map_structure(
-            lambda tensor: keras.Input(
-                batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name
-            ),
-            symbolic_input(base_model),
-        )
+        check_base_model(base_model)
+        inputs = named_inputs(symbolic_input(base_model))
         features = inputs_by_name(inputs, inputs)
+        names = getattr(head, "feature_names", None)
         missing = [name for name in names or () if name not in features]
         if missing:
             raise ValueError(
@@ -100,12 +106,14 @@ class CalibratedModel(FieldMetricsModel):
                 f"the inputs {sorted(features)}, without {missing}. The calibrated model takes the "
                 "base model's own inputs: give it these as further inputs, used or not."
             )
-        logit = base(inputs)
         if names is not None:
             features = {name: features[name] for name in names}
-        calibrated = head(logit, features)
-        probability = keras.layers.Activation("sigmoid", dtype=head.dtype, name="probability")
-        super().__init__(inputs=inputs, outputs=probability(calibrated), **kwargs)
+        with trainable_flags_kept(base_model):
+            base = BaseLogits(base_model, base_output, name="base")
+            calibrated = head(base(inputs), features)
+            probability = keras.layers.Activation("sigmoid", dtype=head.dtype, name="probability")
+            super().__init__(inputs=inputs, outputs=probability(calibrated), **kwargs)
+        base.freeze()
         self.base = base
         self.head = head
         self.probability = probability
@@ -236,10 +244,19 @@ class CalibratedModel(FieldMetricsModel):
                 return reader.field_ids(features, field)
         return super().field_ids(features, field)
 
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """As `keras.Model.save`, to a `.keras` file."""
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                "Argument `filepath` must end in `.keras`. Received: "
+                f"filepath={str(filepath)!r}. Keras cannot load a CalibratedModel from HDF5."
+            )
+        super().save(filepath, *args, **kwargs)
+
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
         return {
-            "base_model": keras.saving.serialize_keras_object(self.base_model),
+            "base_model": serialized_base(self.base_model),
             "head": keras.saving.serialize_keras_object(self.head),
             "base_output": self.base.base_output,
             "name": self.name,
@@ -286,6 +303,21 @@ class CalibratedModel(FieldMetricsModel):
                 f"Received: {received}, without {sorted(missing)}. Pass every one of them."
             )
         return {name: inputs[name] for name in expected}
+
+
+def named_inputs(tensors: Any) -> Any:
+    """New symbolic inputs like those of a base model, `"inputs"` where Keras made up the name."""
+    flat = keras.tree.flatten(tensors)
+    names = [tensor.name for tensor in flat]
+    if isinstance(tensors, Mapping):
+        names = [str(path[-1]) for path, _ in keras.tree.flatten_with_path(tensors)]
+    made_up = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
+    inputs = []
+    for number, (tensor, name) in enumerate(zip(flat, names, strict=True)):
+        if made_up.fullmatch(name):
+            name = "inputs" if len(flat) == 1 else f"inputs_{number}"
+        inputs.append(keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name))
+    return keras.tree.pack_sequence_as(tensors, inputs)
 
 
 def inputs_by_name(inputs: Any, named: Any) -> dict[str, Any]:
