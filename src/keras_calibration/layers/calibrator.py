@@ -200,9 +200,6 @@ class Calibrator(keras.layers.Layer):
         """Whether nothing is left for `adapt` to do."""
         return True
 
-    def finalize(self) -> None:
-        """Brings the weights into their final form once training has ended; nothing by default."""
-
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The shape of the input."""
         return input_shape
