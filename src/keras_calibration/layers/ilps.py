@@ -12,7 +12,7 @@ from keras import ops
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.ops.click_histogram import ClickHistogram, quantile_edges
-from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.ops.data_checks import check_rows, warn_of_probabilities
 from keras_calibration.ops.ilps_fit import fit_ilps, strictly_increasing
 from keras_calibration.ops.knots import (
     balanced_knots,
@@ -171,6 +171,7 @@ class ILPS(StreamingCalibrator):
             ValueError: If there is no row, a logit is not finite, numbers of rows differ, or labels
                 are missing or of one class where the knots need them.
         """
+        warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
         if self.knots == "balanced":
             if rows.labels is None:
