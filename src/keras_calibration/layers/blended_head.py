@@ -7,11 +7,11 @@ import keras
 import numpy as np
 
 from keras_calibration.layers.calibrator import calibration_dtype, check_labels_given, mean_of
+from keras_calibration.layers.fit_state import unchanged_if_refused
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.layers.network_training import weights_of
 from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.ops.data_checks import check_rows, warn_of_probabilities
 from keras_calibration.ops.logistic_fit import row_log_losses
 
 
@@ -131,20 +131,16 @@ class BlendedHead(keras.layers.Layer):
                 "Train the blend in a CalibratedModel."
             )
         check_labels_given(labels, type(self).__name__)
+        warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=True)
         names = features if self.feature_names is None else self.feature_names
         columns = {name: np.asarray(features[name]) for name in names if name in features}
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})  # builds
-        before = [weights_of(head) for head in self.heads]
         fits = []
-        try:
+        with unchanged_if_refused(self):
             for head in self.heads:
                 own = network_arguments if isinstance(head, NeuralCalibration) else {}
                 fits.append(head.fit(rows.logits, columns, rows.labels, rows.weights, **own))
-        except ValueError:
-            for head, weights in zip(self.heads, before, strict=True):
-                head.set_weights(weights)
-            raise
         losses = row_log_losses(rows.labels, head_logits(self, rows.logits, columns))
         return FitSummary(
             num_rows=fits[0].num_rows,

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.data_checks import Rows, check_rows
+from keras_calibration.ops.data_checks import Rows, check_rows, checked_logits
 
 
 def calibration_dtype(dtype: Any) -> str:
@@ -154,7 +154,9 @@ class Calibrator(keras.layers.Layer):
         """The curve itself, on logits of any shape and of the layer's dtype."""
         raise NotImplementedError(f"{type(self).__name__} does not write `calibrate`.")
 
-    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> FitSummary:
+    def fit(
+        self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
+    ) -> FitSummary:
         """Fits the curve to labelled rows, directly and exactly: no optimizer, no epochs.
 
         Deterministic. A fit starts afresh: it replaces whatever curve there was.
@@ -163,6 +165,8 @@ class Calibrator(keras.layers.Layer):
             logits: Uncalibrated logits (n,) or (n, 1), finite.
             labels: Labels in [0, 1] (n,) or (n, 1), of both classes.
             sample_weight: Weights of the rows (n,) or (n, 1), not negative; ones by default.
+            from_logits: Whether `logits` holds logits; False for probabilities, of which the logits
+                are then taken. The layer itself is called on logits in any case.
 
         Returns:
             The log loss before and after, the number of steps, and whether they converged.
@@ -171,8 +175,12 @@ class Calibrator(keras.layers.Layer):
             ValueError: If there is no row, a logit is not finite, a label is outside [0, 1], all
                 labels are of one class, a weight is negative or all are 0, or numbers of rows
                 differ. The layer is then as it was.
+
+        Warns:
+            UserWarning: If the logits look like probabilities, or like the labels.
         """
         check_labels_given(labels, type(self).__name__)
+        logits = checked_logits(logits, labels, from_logits)
         rows = check_rows(logits, labels, sample_weight, both_classes=True)
         self.ensure_built()
         return self.fit_rows(rows)
@@ -199,9 +207,6 @@ class Calibrator(keras.layers.Layer):
     def is_adapted(self) -> bool:
         """Whether nothing is left for `adapt` to do."""
         return True
-
-    def finalize(self) -> None:
-        """Brings the weights into their final form once training has ended; nothing by default."""
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The shape of the input."""

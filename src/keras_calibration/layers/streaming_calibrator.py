@@ -5,6 +5,7 @@ from typing import Any
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.ops.click_histogram import ClickHistogram, click_histogram
+from keras_calibration.ops.data_checks import checked_logits
 from keras_calibration.ops.logistic_fit import LogisticFit, mean_log_loss
 
 _STORED = "click_histogram_"
@@ -37,13 +38,22 @@ class StreamingCalibrator(Calibrator):
         super().__init__(**kwargs)
         self._histogram: ClickHistogram | None = None
 
-    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> FitSummary:
+    def fit(
+        self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
+    ) -> FitSummary:
         """Fits the curve to labelled rows, exactly, in one pass over them. See `Calibrator.fit`."""
         check_labels_given(labels, type(self).__name__)
+        logits = checked_logits(logits, labels, from_logits)
         return self._fit_and_keep(click_histogram(logits, labels, sample_weight))
 
     def update(
-        self, logits: Any, labels: Any, sample_weight: Any = None, forget: float = 0.0
+        self,
+        logits: Any,
+        labels: Any,
+        sample_weight: Any = None,
+        forget: float = 0.0,
+        *,
+        from_logits: bool = True,
     ) -> FitSummary:
         """Adds rows to those of earlier fits and updates, and fits the curve to all of them.
 
@@ -56,6 +66,7 @@ class StreamingCalibrator(Calibrator):
             sample_weight: Their weights (n,) or (n, 1), not negative; ones by default.
             forget: What share of the weight of all earlier rows to drop first, in [0, 1]. Updated
                 every hour, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
+            from_logits: As for `fit`.
 
         Returns:
             The figures of the fit to all rows.
@@ -70,6 +81,7 @@ class StreamingCalibrator(Calibrator):
                 "Argument `forget` must be in [0, 1], the share of the old weight to drop. "
                 f"Received: forget={forget!r}."
             )
+        logits = checked_logits(logits, labels, from_logits)
         histogram = click_histogram(logits, labels, sample_weight)
         if self._histogram is not None and forget < 1:
             histogram = self._histogram.scaled(1 - forget) + histogram

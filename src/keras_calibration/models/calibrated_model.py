@@ -18,7 +18,7 @@ from keras_calibration.models.base_logits import (
     symbolic_input,
     trainable_flags_kept,
 )
-from keras_calibration.models.development_set import DevelopmentSet, read_development_set
+from keras_calibration.models.development_set import DevelopmentSet, as_inputs, read_development_set
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
 from keras_calibration.ops.data_checks import check_rows
 
@@ -182,7 +182,7 @@ class CalibratedModel(FieldMetricsModel):
         """
         self._assert_compile_called("fit")
         logit_model = keras.Model(self.input, self.base.output)
-        rows = read_development_set(x, y, sample_weight, steps_per_epoch)
+        rows = read_development_set(x, y, sample_weight, steps_per_epoch, self.input)
         arguments = self._with_logits(logit_model, rows, verbose, both_classes=True)
         if rows.batch_size is None:
             arguments["steps_per_epoch"] = steps_per_epoch
@@ -190,7 +190,9 @@ class CalibratedModel(FieldMetricsModel):
             is_arrays = isinstance(validation_data, tuple | list)
             parts = validation_data if is_arrays else (validation_data,)
             val_x, val_y, val_weight = (*parts, None, None)[:3]
-            held_out = read_development_set(val_x, val_y, val_weight, validation_steps)
+            held_out = read_development_set(
+                val_x, val_y, val_weight, validation_steps, self.input
+            )
             held_out_arguments = self._with_logits(logit_model, held_out, verbose)
             arguments["validation_data"] = tuple(held_out_arguments.values())
             if held_out.batch_size is None:
@@ -211,6 +213,16 @@ class CalibratedModel(FieldMetricsModel):
         self.fitted_at = utc_now()
         return history
 
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> np.ndarray:
+        """As `keras.Model.predict`; `x` may be a data frame, or hold columns of one."""
+        return super().predict(as_inputs(x, self.input), *args, **kwargs)
+
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.evaluate`; `x` may be a data frame, or hold columns of one."""
+        is_cached = isinstance(x, Mapping) and set(x) == {_LOGIT, _FEATURES}
+        x = x if x is None or is_cached else as_inputs(x, self.input)
+        return super().evaluate(x, y, *args, **kwargs)
+
     def base_logits(self, x: Any, verbose: Any = 0) -> np.ndarray:
         """The base model's logits of many rows.
 
@@ -222,6 +234,7 @@ class CalibratedModel(FieldMetricsModel):
             Logits (n, 1), float32.
         """
         logit_model = keras.Model(self.input, self.base.output)
+        x = as_inputs(x, self.input)
         return logit_model.predict(x, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
