@@ -128,7 +128,8 @@ class FieldNetwork(keras.layers.Layer):
     @property
     def is_adapted(self) -> bool:
         """Whether `adapt` has seen development data."""
-        return self.built and float(self._num_rows) > 0
+        # `float` of it fails where a distribution strategy mirrors the variable.
+        return self.built and float(ops.convert_to_numpy(self._num_rows)) > 0
 
     def num_values(self, field: str) -> int:
         """Number of ids of a field, without "other"."""

@@ -192,7 +192,8 @@ class ILPS(StreamingCalibrator):
     @property
     def is_adapted(self) -> bool:
         """Whether `adapt` has placed the knots and told the number of rows."""
-        return self.built and float(self._num_rows) > 0
+        # `float` of it fails where a distribution strategy mirrors the variable.
+        return self.built and float(ops.convert_to_numpy(self._num_rows)) > 0
 
     def finalize(self) -> None:
         """Projects the values so that the curve never falls (the maximum norm's closest)."""
