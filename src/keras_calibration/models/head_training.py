@@ -131,10 +131,11 @@ def summarize(
     if alone and isinstance(calibrator, StreamingCalibrator):
         calibrator.remember(flat.logits, flat.labels, flat.weights)
     _warn_of_bias(logits, flat.labels, flat.row_weights)
-    before, after = (
-        float(np.average(head_log_losses(flat.labels, each), weights=flat.weights))
-        for each in (flat.logits, logits)
-    )
+    with np.errstate(invalid="ignore"):
+        before, after = (
+            float(np.average(head_log_losses(flat.labels, each), weights=flat.weights))
+            for each in (flat.logits, logits)
+        )
     return ModelFitSummary(
         num_rows=len(rows),
         log_loss_before=before,
@@ -153,7 +154,8 @@ def log_loss_of(head: Any, rows: HeadRows) -> float:
 
 def _log_losses(head: Any, rows: HeadRows) -> np.ndarray:
     flat = rows.flat
-    return head_log_losses(flat.labels, head_logits(head, flat.logits, rows.features))
+    with np.errstate(invalid="ignore"):  # training may have diverged
+        return head_log_losses(flat.labels, head_logits(head, flat.logits, rows.features))
 
 
 def _mean_and_error(differences: np.ndarray, rows: HeadRows) -> tuple[float, float]:
@@ -175,14 +177,14 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     predicted, observed = weights @ predictions / total, weights @ labels / total
     error = np.sqrt(weights**2 @ (predictions * (1 - predictions))) / total
     difference = abs(predicted - observed)
-    matters = difference > _SMALLEST_SHARE * min(observed, 1 - observed)
-    if not matters or difference <= _STANDARD_ERRORS * error:
+    is_small = difference <= _SMALLEST_SHARE * min(observed, 1 - observed)
+    if is_small or difference <= _STANDARD_ERRORS * error:
         return
     warnings.warn(
         f"The mean prediction is {predicted:.4g} and the mean label {observed:.4g} on the rows of "
         f"the fit, {difference / max(error, 1e-300):.3g} standard errors apart: the model is not "
-        "calibrated, not even on the whole. Training ended too early, or what it minimizes is not "
-        'the log loss. Use initialize="exact", which starts from the head\'s direct fit, or more '
-        'epochs, a larger learning rate and loss="binary_crossentropy".',
+        "calibrated, not even on the whole. Training ended too early or diverged, or what it "
+        'minimizes is not the log loss. Use initialize="exact", which starts from the head\'s direct fit, or more '
+        'epochs, another learning rate and loss="binary_crossentropy".',
         stacklevel=4,
     )
