@@ -184,7 +184,7 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
         f"The mean prediction is {predicted:.4g} and the mean label {observed:.4g} on the rows of "
         f"the fit, {difference / max(error, 1e-300):.3g} standard errors apart: the model is not "
         "calibrated, not even on the whole. Training ended too early or diverged, or what it "
-        'minimizes is not the log loss. Use initialize="exact", which starts from the head\'s direct fit, or more '
-        'epochs, another learning rate and loss="binary_crossentropy".',
+        'minimizes is not the log loss. Use initialize="exact", which starts from the direct fit, '
+        'or more epochs, another learning rate and loss="binary_crossentropy".',
         stacklevel=4,
     )

@@ -77,8 +77,8 @@ def _of_rank(expected: Any, values: Any) -> Any:
     is_column = tuple(expected.shape[1:]) in ((), (1,))
     if shape is None or not is_column:
         return values
-    # Keras traces inputs that came in both ranks with none.
-    rank = getattr(shape, "rank", len(shape))
+    # Keras traces inputs that came in both ranks as tensors without one.
+    rank = shape.rank if hasattr(shape, "rank") else len(shape)
     if rank == len(expected.shape):
         return values
     if rank is not None and not (rank == 1 or (rank == 2 and shape[1] == 1)):
