@@ -357,7 +357,7 @@ class CalibratedModel(FieldMetricsModel):
                 rows.take(numbers[part])
                 for part in (slice(first_held_out), slice(first_held_out, None))
             )
-            check_rows(*vars(rows.flat).values(), both_classes=True)
+            check_rows(rows.logits, rows.labels, rows.weights, both_classes=True)
         if held_out is None:
             return rows, None, {}
         return (
@@ -370,7 +370,7 @@ class CalibratedModel(FieldMetricsModel):
         self, rows: HeadRows, held_out: HeadRows | None, batch_size: int | None
     ) -> dict[str, float]:
         """The logs of an epoch without training: those of `evaluate`, or else the log losses."""
-        logs = {}
+        logs: dict[str, float] = {}
         for prefix, part in (("", rows), ("val_", held_out)):
             if part is None or not len(part):
                 continue
@@ -419,7 +419,7 @@ def _check_arguments(initialize: Any, class_weight: Any) -> None:
 def _check_deciding(held_out: HeadRows) -> None:
     """Refuses validation data that cannot tell whether training has helped."""
     try:
-        check_rows(*vars(held_out.flat).values(), both_classes=True)
+        check_rows(held_out.logits, held_out.labels, held_out.weights, both_classes=True)
     except ValueError as error:
         raise ValueError(
             "The validation data decide whether training is kept, for which they must hold both "
