@@ -31,8 +31,9 @@ from keras_calibration.calibration.splits import Splits, splits_of
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.base_logits import symbolic_input, trainable_flags_kept
-from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
+from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy, read_development_set
+from keras_calibration.models.model_inputs import inputs_by_name
 from keras_calibration.ops.data_checks import Rows, check_rows, warn_of_probabilities
 from keras_calibration.ops.logistic_fit import row_log_losses
 

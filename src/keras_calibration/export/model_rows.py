@@ -9,7 +9,8 @@ import keras
 import numpy as np
 
 from keras_calibration.layers.field_ids import field_readers
-from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
+from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.models.model_inputs import inputs_by_name
 
 NUM_SAMPLE_ROWS = 64
 MAX_RANDOM_IDS = 10

@@ -6,7 +6,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration.layers.calibrator import calibration_dtype, check_labels_given, mean_of
+from keras_calibration.layers.calibrator import (
+    calibration_dtype,
+    check_labels_given,
+    has_direct_fit,
+    mean_of,
+)
 from keras_calibration.layers.fit_state import unchanged_if_refused
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_logits
@@ -67,6 +72,11 @@ class BlendedHead(keras.layers.Layer):
         return tuple(names)
 
     @property
+    def has_direct_fit(self) -> bool:
+        """Whether every head has a direct fit."""
+        return all(map(has_direct_fit, self.heads))
+
+    @property
     def is_adapted(self) -> bool:
         """Whether nothing is left for `adapt` to do."""
         return all(getattr(head, "is_adapted", True) for head in self.heads)
@@ -124,10 +134,10 @@ class BlendedHead(keras.layers.Layer):
         Raises:
             ValueError: If a head has no `fit`, or as the heads' own. The layer is then as it was.
         """
-        without = [type(head).__name__ for head in self.heads if not hasattr(head, "fit")]
+        without = [type(head).__name__ for head in self.heads if not has_direct_fit(head)]
         if without:
             raise ValueError(
-                f"BlendedHead.fit needs heads that have a `fit`. Received: {without}, without one. "
+                f"BlendedHead.fit needs heads with a direct fit. Received: {without}, without one. "
                 "Train the blend in a CalibratedModel."
             )
         check_labels_given(labels, type(self).__name__)

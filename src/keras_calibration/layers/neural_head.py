@@ -78,6 +78,12 @@ class NeuralHead(keras.layers.Layer):
         return [] if self.field_network is None else [self.field_network, *self._other_members]
 
     @property
+    def has_direct_fit(self) -> bool:
+        """Whether `fit` can fit the calibrator."""
+        is_calibrator = isinstance(self.calibrator, Calibrator)
+        return self.calibrator is None or (is_calibrator and self.calibrator.has_direct_fit)
+
+    @property
     def is_adapted(self) -> bool:
         """Whether nothing is left for `adapt` to do."""
         return all(part.is_adapted for part in self._parts_with("is_adapted"))
@@ -199,7 +205,7 @@ class NeuralHead(keras.layers.Layer):
         check_labels_given(labels, type(self).__name__)
         warn_of_probabilities(logits, labels)
         rows = self.check_rows(logits, labels, sample_weight)
-        if self.calibrator is not None and not isinstance(self.calibrator, Calibrator):
+        if not self.has_direct_fit:
             raise ValueError(
                 f"{type(self).__name__}.fit needs a calibrator with a direct fit. Received: "
                 f"calibrator={self.calibrator!r}. Use {self._example_calibrator}, or train the "

@@ -1,6 +1,7 @@
 """A development set at hand as a whole: arrays of inputs, labels and weights."""
 
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -40,8 +41,8 @@ def read_development_set(
     """Reads what `fit` is given into arrays.
 
     Args:
-        x: Arrays or a data frame (with `y`), or batches `(x, y)` or `(x, y, sample_weight)`: a `tf.data.Dataset`, a
-            `keras.utils.PyDataset`, or any finite iterable.
+        x: Arrays or a data frame (with `y`), or batches `(x, y)` or `(x, y, sample_weight)`: a
+            `tf.data.Dataset`, a `keras.utils.PyDataset`, or any finite iterable.
         y: Labels, where `x` is arrays.
         sample_weight: Weights, where `x` is arrays, or None.
         num_batches: Number of batches to read; None for all. An endless data set needs it.
@@ -105,9 +106,20 @@ def _read_batches(batches: Iterable, num_batches: int | None) -> DevelopmentSet:
             f"{type(batches).__name__}, a generator or an endless data set. Pass steps_per_epoch "
             "(validation_steps), or dataset.take(...)."
         )
-    parts = [_batch(batch) for batch in itertools.islice(_iterate(batches), num_batches)]
+    iterator = _iterate(batches)
+    parts = [_batch(batch) for batch in itertools.islice(iterator, num_batches)]
     if not parts:
         raise ValueError("The development set is empty. Received: a data set without batches.")
+    if num_batches is not None and next(iterator, None) is not None:
+        num_rows = sum(len(part[1]) for part in parts)
+        warnings.warn(
+            f"The rows are read into memory once, and every epoch uses the same ones. Received: a "
+            f"data set of more than the {num_batches} batches of steps_per_epoch "
+            f"(validation_steps), so that the first {num_rows:,} rows are all that is used. Pass a "
+            "finite data set without steps_per_epoch, dataset.take(...) for example, to say how "
+            "many rows are meant.",
+            stacklevel=4,
+        )
     inputs, labels, *weights = keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays), *parts
     )
