@@ -1,4 +1,4 @@
-"""Numbers at the edges: far logits, tiny and huge weights, half precision, merging, empty batches."""
+"""Numbers at the edges: far logits, extreme weights, half precision, merging, empty batches."""
 
 import pickle
 import warnings
