@@ -365,6 +365,8 @@ def test_a_scale_too_large_for_the_bins_makes_the_loss_nan():
         arguments = (keras.ops.cast([value], summary.dtype) for value in (0.1, scale))
         received = float(kernels.log_loss_sum(summary, *arguments)[0])
         expected = exact_loss(logits, 0.5, 1, scale, 0.1)
-        assert np.isnan(received) if scale > 5 else received == pytest.approx(
-            expected, rel=digits(1e-6)
+        assert (
+            np.isnan(received)
+            if scale > 5
+            else received == pytest.approx(expected, rel=digits(1e-6))
         )

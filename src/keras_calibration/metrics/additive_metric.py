@@ -111,10 +111,12 @@ def warns_of_nan(result: Callable[[Any], Any]) -> Callable[[Any], Any]:
             is_nan = False
         if is_nan:
             warnings.warn(
-                f"The {metric.name} is NaN: the rows since `reset_state` do not tell it. Either "
-                "there are none of a weight above 0, or of one class only where both are needed, "
-                "or a label, weight or prediction is one that the documentation of "
-                f"{type(metric).__name__} rules out (most often logits without from_logits=True).",
+                f"The {metric.name} is NaN: it is undefined for the rows seen so far. Either there "
+                "are none of a weight above 0, or of one class only where both are needed, or a "
+                "label, weight or prediction is one that the documentation of "
+                f"{type(metric).__name__} rules out (most often logits without from_logits=True), "
+                "or a correction is too large: one that moves logits from beyond ±88 near 0, or a "
+                "scale above 4.",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -137,7 +137,9 @@ class FieldError(AdditiveMetric):
         predicted = positives - residual
         observed_rate = np.clip(positives / rows, 0, 1)
         mean_prediction = np.clip(predicted / rows, 0, 1)
-        effective_rows = rows**2 / squares
+        # In float32 the squares of weights below 1e-19 are 0, and of those above 1e19 infinite.
+        known = np.logical_and(squares > 0, np.isfinite(squares))
+        effective_rows = rows**2 / np.where(known, squares, np.nan)
         lower, upper = jeffreys_interval(effective_rows * observed_rate, effective_rows, confidence)
         ratio = np.full_like(rows, np.nan)
         np.divide(predicted, positives, out=ratio, where=positives > 0)
@@ -178,9 +180,10 @@ class FieldError(AdditiveMetric):
                 f"deviation. Received: num_draws={num_draws!r}."
             )
         sums = ops.convert_to_numpy(self._sums.value())
-        if np.isnan(sums).any() or not sums[:, 2].any():
+        sums = sums[sums[:, 2] != 0]  # NaN too
+        # Squares of weights that float32 cannot hold tell no noise.
+        if not len(sums) or not np.isfinite(sums).all() or not sums[:, 3].all():
             return math.nan, math.nan
-        sums = sums[sums[:, 2] > 0]
         errors = [
             float(self.error(ops.cast(drawn, self.dtype)))
             for drawn in drawn_field_sums(sums, num_draws, seed)

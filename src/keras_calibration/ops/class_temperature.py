@@ -53,7 +53,9 @@ def temperature_summary(
         >>> print(label_sums.numpy())
         [[ 1. -3.]]
     """
-    logits = logits - ops.max(logits, axis=-1, keepdims=True)
+    # Without `initial`, Keras refuses a batch of no rows.
+    largest = ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
+    logits = logits - largest
     # Labels that sum to 1 only nearly count as often as they say, as in Keras' own loss.
     label_weights = weights * ops.sum(labels, axis=-1)
     sums = temperature_sums(logits, label_weights, group, num_groups)
