@@ -182,9 +182,7 @@ class CalibratedModel(FieldMetricsModel):
             is_arrays = isinstance(validation_data, tuple | list)
             parts = validation_data if is_arrays else (validation_data,)
             val_x, val_y, val_weight = (*parts, None, None)[:3]
-            held_out = read_development_set(
-                val_x, val_y, val_weight, validation_steps, self.input
-            )
+            held_out = read_development_set(val_x, val_y, val_weight, validation_steps, self.input)
             held_out_arguments = self._with_logits(logit_model, held_out, verbose)
             arguments["validation_data"] = tuple(held_out_arguments.values())
             if held_out.batch_size is None:

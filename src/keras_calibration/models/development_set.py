@@ -40,8 +40,8 @@ def read_development_set(
     """Reads what `fit` is given into arrays.
 
     Args:
-        x: Arrays or a data frame (with `y`), or batches `(x, y)` or `(x, y, sample_weight)`: a `tf.data.Dataset`, a
-            `keras.utils.PyDataset`, or any finite iterable.
+        x: Arrays or a data frame (with `y`), or batches `(x, y)` or `(x, y, sample_weight)`: a
+            `tf.data.Dataset`, a `keras.utils.PyDataset`, or any finite iterable.
         y: Labels, where `x` is arrays.
         sample_weight: Weights, where `x` is arrays, or None.
         num_batches: Number of batches to read; None for all. An endless data set needs it.
