@@ -222,11 +222,11 @@ def test_what_is_no_keras_model_is_refused_with_the_way(given, remedy):
 
 def test_a_base_of_probabilities_taken_for_logits_is_told():
     x, y = make_rows(lambda logit, site, price: logit, num_rows=500)
-    inputs = {"score": keras.Input((1,), name="score")}
+    score = keras.Input((1,), name="score")
     probability = keras.layers.Dense(1, activation=keras.ops.sigmoid, kernel_initializer="ones")
-    base = keras.Model(inputs, probability(inputs["score"]))
+    base = keras.Model(score, probability(score))
     with pytest.warns(UserWarning, match="look like probabilities"):
-        kc.calibrate(base, x, y, base_output="logit", method="bias", verbose=0)
+        kc.calibrate(base, x["score"], y, base_output="logit", method="bias", verbose=0)
 
 
 def test_ids_with_gaps_are_looked_up():
