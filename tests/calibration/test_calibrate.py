@@ -3,8 +3,10 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import keras_calibration as kc
+from keras_calibration.calibration.candidates import vocabularies
 from keras_calibration.calibration.cross_fitted_scores import simplest_within_error
 from keras_calibration.ops.data_checks import Rows
 from keras_calibration.ops.row_folds import fold_of_rows
@@ -188,7 +190,7 @@ def test_a_data_set_of_batches():
         ({"method": "guess"}, "Argument `method` must be"),
         ({"method": "field_bias"}, "Argument `method` must be"),
         ({"folds": 1}, "Argument `folds` must be"),
-        ({"folds": "weeks"}, "Argument `folds` must be"),
+        ({"folds": "weeks"}, 'Argument `folds` must be.*"blocks".*"forward"'),
         ({"folds": np.zeros(NUM_ROWS, int)}, "at least two folds"),
         ({"fields": ["sites"]}, "Fields must be inputs of the model"),
         ({"fields": ["price"]}, "must hold ids"),
@@ -203,6 +205,73 @@ def test_bad_arguments_are_refused_before_anything_is_done(arguments, message):
     with pytest.raises(ValueError, match=message):
         kc.calibrate(base, x, y, verbose=0, **arguments)
     assert base.trainable
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        (np.zeros(3), r"Received: ndarray.*ILPS\(\)\.fit\(logits, labels\)"),
+        (LogisticRegression(), r"Received: LogisticRegression.*from_logits=False"),
+        ("model.keras", "Pass a trained Keras model"),
+    ],
+)
+def test_what_is_no_keras_model_is_refused_with_the_way(given, remedy):
+    with pytest.raises(ValueError, match=remedy):
+        kc.calibrate(given, np.zeros((3, 1)), np.arange(3) % 2)
+
+
+def test_a_base_of_probabilities_taken_for_logits_is_told():
+    x, y = make_rows(lambda logit, site, price: logit, num_rows=500)
+    score = keras.Input((1,), name="score")
+    probability = keras.layers.Dense(1, activation=keras.ops.sigmoid, kernel_initializer="ones")
+    base = keras.Model(score, probability(score))
+    with pytest.warns(UserWarning, match="look like probabilities"):
+        kc.calibrate(base, x["score"], y, base_output="logit", method="bias", verbose=0)
+
+
+def test_ids_with_gaps_are_looked_up():
+    generator = np.random.default_rng(0)
+    columns = {
+        "user": generator.choice(2 * 10**9, 300),
+        "signed": generator.choice([-1, 5, 7], 300),
+        "city": np.arange(300) % 40,
+        "few": np.array([0, 3, 9_999] * 100),
+    }
+    found = vocabularies(list(columns), columns)
+    assert (found["city"], found["few"]) == (40, 10_000)
+    for name in ("user", "signed"):
+        lookup = found[name]
+        assert isinstance(lookup, keras.layers.IntegerLookup)
+        ids = np.asarray(lookup(columns[name]))
+        assert ids.min() == 1
+        distinct = np.unique(columns[name])
+        np.testing.assert_array_equal(ids, np.searchsorted(distinct, columns[name]) + 1)
+        assert int(lookup(np.array([123_456_789]))[0]) == 0  # other
+
+
+@pytest.mark.tensorflow
+def test_account_numbers_as_a_field(tmp_path):
+    import tensorflow as tf
+
+    inputs = {
+        "score": keras.Input((1,), name="score"),
+        "user": keras.Input((), dtype="int64", name="user"),
+    }
+    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
+    x, y = make_rows(lambda logit, site, price: logit + np.linspace(-2, 2, 6)[site], 1000)
+    users = np.array([3, 10**6, 10**9, 2 * 10**9, 2**33, 2**40])[x["site"]]
+    given = {"score": x["score"], "user": users}
+    model = kc.calibrate(base, given, y, fields=["user"], method="field_bias", verbose=0)
+    same = {**given, "user": x["site"].astype("int64")}
+    dense = kc.calibrate(base, same, y, fields=["user"], method="field_bias", verbose=0)
+    expected = dense.predict(same, verbose=0)
+    np.testing.assert_allclose(model.predict(given, verbose=0), expected, atol=1e-6)
+    model.compile(field_metrics={"user": [kc.metrics.FieldECE(7)]})
+    assert model.evaluate(given, y, verbose=0, return_dict=True)["user_field_ece"] < 0.05
+    kc.export_savedmodel(model, tmp_path / "1", verify="same_process")
+    served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
+    outputs = served(score=tf.constant(x["score"], tf.float32), user=tf.constant(users))
+    np.testing.assert_allclose(outputs["probability"], expected, atol=1e-6)
 
 
 def test_one_standard_error():

@@ -191,3 +191,17 @@ def test_refuses_rows():
     with pytest.raises(ValueError, match="labels=None"):
         head.fit(np.zeros(3), {"site": np.zeros(3, int)}, None)
     assert np.all(head.get_offsets("site") == 0)
+
+
+def test_ids_that_have_no_rows_change_nothing():
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(size=600), generator.integers(0, 2, 600)
+    ids = generator.choice([2, 70_000, 3_000_000], 600)
+    dense, sparse = FieldBias({"site": 3}), FieldBias({"site": 4_000_000})
+    compact = np.searchsorted([2, 70_000, 3_000_000], ids)
+    given = dense.fit(logits, {"site": compact}, labels)
+    other = sparse.fit(logits, {"site": ids}, labels)
+    assert given == other
+    offsets = sparse.get_offsets("site")
+    np.testing.assert_array_equal(offsets[[2, 70_000, 3_000_000]], dense.get_offsets("site"))
+    assert np.count_nonzero(offsets) == 3

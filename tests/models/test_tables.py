@@ -101,9 +101,8 @@ def test_a_data_frame_goes_all_the_way(frame, base):
         np.testing.assert_array_equal(model.predict(given, verbose=0), expected)
         np.testing.assert_array_equal(model.base_logits(given), model.base_logits(arrays))
     model.compile()
-    scores = [
-        model.evaluate(given, frame["label"].to_numpy(), verbose=0) for given in (arrays, x, dict(x))
-    ]
+    labels = frame["label"].to_numpy()
+    scores = [model.evaluate(given, labels, verbose=0) for given in (arrays, x, dict(x))]
     assert scores == scores[:1] * 3
     model.fit(x, frame["label"].astype("Int64"), validation_data=(x, frame["label"]), verbose=0)
     with pytest.warns(UserWarning, match="'site' has missing"):

@@ -199,6 +199,21 @@ def test_values_beyond_the_largest_number_are_other():
     assert sums.of_field("site")[:, 2].tolist() == [1, 2, 1]
 
 
+def test_nan_is_one_value_in_all_batches():
+    values = FieldValues()
+    first, second = values(np.array([np.nan, 1.0])), values(np.array([1.0, np.nan]))
+    assert (first.tolist(), second.tolist()) == ([0, 1], [1, 0])
+    assert values.names == ["nan", "1.0"]
+
+
+def test_a_data_frame_is_a_log(calibrated):
+    frame = pyarrow.parquet.read_table(calibrated).to_pandas()
+    given, expected = (monitor(log, fields=["site"]) for log in (frame, calibrated))
+    assert given == expected
+    with pytest.raises(ValueError, match="label"):
+        monitor(frame.drop(columns="label"))
+
+
 def test_predictions_of_0_and_1_and_periods_of_one_class(tmp_path):
     table = pa.table(
         {

@@ -258,8 +258,8 @@ def test_bad_rows_are_refused(labels, probabilities, options, message):
     ("ids", "options", "message"),
     [
         ([0], {}, "'field' has 1 rows: expected 2"),
-        ([0.0, 1.0], {}, "expected integers from 0"),
-        ([-1, 1], {}, "expected integers from 0"),
+        ([0.0, 1.0], {"vocabulary": ["a", "b"]}, "expected integers from 0"),
+        ([-1, 1], {"vocabulary": ["a", "b"]}, "expected integers from 0"),
         ([0, 2], {"vocabulary": ["a", "b"]}, "reach 2, but the vocabulary names 2"),
         ([0, 1], {"num_values_shown": 0}, "num_values_shown is 0"),
     ],
@@ -267,6 +267,21 @@ def test_bad_rows_are_refused(labels, probabilities, options, message):
 def test_bad_ids_are_refused(ids, options, message):
     with pytest.raises(ValueError, match=message):
         FieldDisplay.from_predictions([0, 1], [0.1, 0.2], ids, **options)
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (["b", "a", "b"], ("b", "a")),
+        (np.array(["b", None, "b"], object), ("b", "None")),
+        ([0.5, -1, 0.5], ("0.5", "-1.0")),
+        ([-3, 2 * 10**9, -3], ("-3", "2000000000")),
+    ],
+)
+def test_a_field_of_any_kind_is_drawn(values, names):
+    display = FieldDisplay.from_predictions([0, 1, 1], [0.1, 0.2, 0.6], values)
+    assert display.value_names == names
+    np.testing.assert_allclose(display.curves["predicted"].predicted, [0.35, 0.2])
 
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"

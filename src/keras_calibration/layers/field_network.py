@@ -272,7 +272,7 @@ class FieldNetwork(keras.layers.Layer):
         return ops.concatenate(encoded, axis=1)
 
     def _before_adapt(self, output: Any) -> Any:
-        """G itself where `adapt` has been called; elsewhere g for predicting, not for training."""
+        """The output; before `adapt` one that can be predicted with, not trained."""
         if not (self.numeric or self.regularization):
             return output
         num_rows = known_value(self._num_rows)

@@ -26,6 +26,7 @@ class HistogramBinning(Calibrator):
     held in [½/n, 1 - ½/n].)
 
     The layer has no trainable weights: it learns from `fit` alone, and is the identity before.
+    The fit needs the rows themselves: there is no `update`, call `fit` with all of them.
 
     Args:
         num_bins: Number of bins, at least 1.

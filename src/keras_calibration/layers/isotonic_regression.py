@@ -35,6 +35,7 @@ class IsotonicRegression(Calibrator):
     logit has. A click is worth the mean weight of the rows.
 
     The layer has no trainable weights: it learns from `fit` alone, and is the identity before.
+    The fit needs the rows themselves: there is no `update`, call `fit` with all of them.
 
     Args:
         keep_ranking: Whether to give the steps a tiny slope.

@@ -104,12 +104,13 @@ def fit_field_offsets(
         lower=np.array([SMALLEST_SCALE, -np.inf] if fit_slope else [-np.inf]),
         fixed=0.0 if fit_slope else rows.logits,
     )
-    fit = FieldEffects(rows, ids, num_values, log_prior, line)
+    seen, places = _seen_values(ids, num_values)
+    fit = FieldEffects(rows, places, list(map(len, seen)), log_prior, line)
     num_passes, converged = fit.run()
     return FieldOffsets(
         slope=float(fit.shared[0]) if fit_slope else 1.0,
         bias=float(fit.shared[-1]),
-        offsets=[offsets[:-1, 0] for offsets in fit.offsets],
+        offsets=_of_all([offsets[:-1, 0] for offsets in fit.offsets], seen, num_values),
         deviations=fit.deviations[:, 0],
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
@@ -176,7 +177,8 @@ def fit_field_curves(
         lower=lower,
         slopes=np.diff(basis, axis=0) / gaps[:, None],
     )
-    fit = FieldEffects(rows, ids, num_values, log_prior, curve)
+    seen, places = _seen_values(ids, num_values)
+    fit = FieldEffects(rows, places, list(map(len, seen)), log_prior, curve)
     num_passes, converged = fit.run()
     values = basis @ fit.shared
     inside = [within_room(offsets @ basis.T, values, len(ids)) for offsets in fit.offsets]
@@ -185,17 +187,41 @@ def fit_field_curves(
     level, levels = fit.shared[0], [offsets[:, :1] for offsets in fit.offsets]
     fit.hold_shapes()
     num_more, converged_again = fit.run(learn_scales=False)
+    deviations = [
+        (curves + (new - old))[:-1]
+        for curves, new, old in zip(inside, fit.offsets, levels, strict=True)
+    ]
     return FieldCurves(
         values=values + (fit.shared[0] - level),
-        deviations=[
-            (curves + (new - old))[:-1]
-            for curves, new, old in zip(inside, fit.offsets, levels, strict=True)
-        ],
+        deviations=_of_all(deviations, seen, num_values),
         scales=scales,
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes + num_more,
         converged=converged and converged_again,
     )
+
+
+def _seen_values(
+    ids: Sequence[np.ndarray], num_values: Sequence[int]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The values of each field that have rows, and the place of each row's value among them.
+
+    The time and memory of a fit then grow with their number, not with that of possible ids.
+    """
+    seen = [np.unique(of_field[of_field < n]) for of_field, n in zip(ids, num_values, strict=True)]
+    # "Other" is above all of them, and comes last.
+    places = [np.searchsorted(values, each) for values, each in zip(seen, ids, strict=True)]
+    return seen, places
+
+
+def _of_all(
+    of_seen: Sequence[np.ndarray], seen: Sequence[np.ndarray], num_values: Sequence[int]
+) -> list[np.ndarray]:
+    """What was fitted to the values that have rows, with 0 for all others."""
+    of_all = [np.zeros((n, *each.shape[1:])) for n, each in zip(num_values, of_seen, strict=True)]
+    for array, values, fitted in zip(of_all, seen, of_seen, strict=True):
+        array[values] = fitted
+    return of_all
 
 
 def curve_basis(knots: np.ndarray) -> np.ndarray:
