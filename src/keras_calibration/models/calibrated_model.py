@@ -18,17 +18,25 @@ from keras_calibration.models.base_logits import (
     trainable_flags_kept,
 )
 from keras_calibration.models.development_set import DevelopmentSet, as_inputs, read_development_set
-from keras_calibration.models.epoch_reports import reported_as_epoch, with_finite_progress
+from keras_calibration.models.epoch_reports import (
+    figures_of,
+    reported_as_epoch,
+    with_finite_progress,
+)
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
 from keras_calibration.models.head_rows import FEATURES, LOGIT, HeadRows, is_head_input
 from keras_calibration.models.head_training import (
     fit_exactly,
-    log_loss_of,
     summarize,
     train_from_exact,
 )
 from keras_calibration.models.model_fit_summary import ModelFitSummary
-from keras_calibration.models.model_inputs import expected_inputs, inputs_by_name, named_inputs
+from keras_calibration.models.model_inputs import (
+    LogitModel,
+    expected_inputs,
+    inputs_by_name,
+    named_inputs,
+)
 from keras_calibration.ops.data_checks import check_rows
 
 _LOGIT_BATCH_SIZE = 4096
@@ -226,8 +234,6 @@ class CalibratedModel(FieldMetricsModel):
         rows, held_out, validation = self._held_out(
             rows, validation_data, validation_steps, verbose, kwargs.pop("validation_split", 0.0)
         )
-        if is_exact and num_epochs > 0 and held_out is not None:
-            _check_deciding(held_out)
         if development.batch_size is not None:
             steps_per_epoch = None
         arguments = {
@@ -253,7 +259,7 @@ class CalibratedModel(FieldMetricsModel):
             with reported_as_epoch(self, callbacks, verbose) as report:
                 exact = fit_exactly(self.head, rows, bool(verbose))
                 summary = summarize(self.head, rows, exact)
-                report(self._figures(rows, held_out, arguments["batch_size"]))
+                report(figures_of(self, rows, held_out, arguments["batch_size"]))
             histories.append(self.history)
         else:
             if not getattr(self.head, "is_adapted", True):
@@ -292,7 +298,7 @@ class CalibratedModel(FieldMetricsModel):
             # Past Keras' tracking: it has no weights of its own. One for all calls, for Keras
             # traces every model anew.
             object.__setattr__(
-                self, "_logit_model", _LogitModel(self.input, self.base.output, name="base_logits")
+                self, "_logit_model", LogitModel(self.input, self.base.output, name="base_logits")
             )
         x = as_inputs(x, self.input)
         return self._logit_model.predict(x, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
@@ -391,40 +397,6 @@ class CalibratedModel(FieldMetricsModel):
             {"validation_data": held_out.keras_data, "validation_steps": num_steps},
         )
 
-    def _figures(
-        self, rows: HeadRows, held_out: HeadRows | None, batch_size: int | None
-    ) -> dict[str, float]:
-        """The logs of an epoch without training: those of `evaluate`, or else the log losses."""
-        logs: dict[str, float] = {}
-        for prefix, part in (("", rows), ("val_", held_out)):
-            if part is None or not len(part):
-                continue
-            if self.compiled:
-                figures = self.evaluate(
-                    *part.keras_data[:2],
-                    sample_weight=part.weights,
-                    batch_size=batch_size or _LOGIT_BATCH_SIZE,
-                    verbose=0,
-                    return_dict=True,
-                )
-            else:
-                figures = {"loss": log_loss_of(self.head, part)}
-            logs |= {f"{prefix}{name}": float(value) for name, value in figures.items()}
-        return logs
-
-
-class _LogitModel(keras.Model):
-    """The base model's logits, whatever else the inputs hold. A Functional model."""
-
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """Base logits (batch, 1)."""
-        return super().call(expected_inputs(inputs, self.input), training=training, mask=mask)
-
-    @property
-    def input_spec(self) -> None:
-        """None: `call` checks the inputs itself."""
-        return None
-
 
 def _check_arguments(initialize: Any, class_weight: Any) -> None:
     if initialize not in ("exact", None):
@@ -439,14 +411,3 @@ def _check_arguments(initialize: Any, class_weight: Any) -> None:
             "are a sample that holds some labels more often than they occur, pass sample_weight: 1 "
             "/ (the share of such rows that was kept)."
         )
-
-
-def _check_deciding(held_out: HeadRows) -> None:
-    """Refuses validation data that cannot tell whether training has helped."""
-    try:
-        check_rows(held_out.logits, held_out.labels, held_out.weights, both_classes=True)
-    except ValueError as error:
-        raise ValueError(
-            "The validation data decide whether training is kept, for which they must hold both "
-            f"classes. {error} Or pass epochs=0, or initialize=None."
-        ) from error

@@ -7,6 +7,11 @@ from typing import Any
 
 import keras
 
+from keras_calibration.models.head_rows import HeadRows
+from keras_calibration.models.head_training import log_loss_of
+
+_BATCH_SIZE = 4096
+
 
 class _FiniteProgress(keras.callbacks.ProgbarLogger):
     """Keras' progress bar, which shows a metric once the batches so far define it."""
@@ -64,3 +69,38 @@ def reported_as_epoch(
     yield logs.update
     callbacks.on_epoch_end(0, logs)
     callbacks.on_train_end(logs)
+
+
+def figures_of(
+    model: Any, rows: HeadRows, held_out: HeadRows | None, batch_size: int | None
+) -> dict[str, float]:
+    """The logs of an epoch without training.
+
+    Args:
+        model: A calibrated model.
+        rows: The development set.
+        held_out: The validation data, or None.
+        batch_size: Rows of a batch; None for 4096.
+
+    Returns:
+        The figures of `evaluate` under their names in the logs of `fit`; where the model is not
+        compiled, the log losses.
+    """
+    logs: dict[str, float] = {}
+    for prefix, part in (("", rows), ("val_", held_out)):
+        if part is None or not len(part):
+            continue
+        if model.compiled:
+            x, y, weights = part.keras_data
+            figures = model.evaluate(
+                x,
+                y,
+                sample_weight=weights,
+                batch_size=batch_size or _BATCH_SIZE,
+                verbose=0,
+                return_dict=True,
+            )
+        else:
+            figures = {"loss": log_loss_of(model.head, part)}
+        logs |= {f"{prefix}{name}": float(value) for name, value in figures.items()}
+    return logs

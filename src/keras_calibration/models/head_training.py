@@ -15,6 +15,7 @@ from keras_calibration.layers.neural_head import NeuralHead
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.head_rows import HeadRows
 from keras_calibration.models.model_fit_summary import ModelFitSummary
+from keras_calibration.ops.data_checks import check_rows
 
 _HELD_OUT_SHARE = 0.2
 # The sums of labels and predictions differ by chance within so many standard errors; a difference
@@ -82,7 +83,12 @@ def train_from_exact(
         The figures. The head is the trained one if that lowers the log loss of the held-out rows by
         more than a standard error, and there are ten of them that are not of the more frequent
         class; else it is the direct fit to the whole development set.
+
+    Raises:
+        ValueError: If `held_out` holds one class only. The head is then as it was.
     """
+    if held_out is not None:
+        _check_deciding(held_out)
     fitted, deciding = split_off(rows) if held_out is None else (rows, held_out)
     exact = fit_exactly(head, fitted, verbose)
     weights, before = weights_of(head), _log_losses(head, deciding)
@@ -150,6 +156,17 @@ def summarize(
 def log_loss_of(head: Any, rows: HeadRows) -> float:
     """The log loss of a head on some rows, a weighted mean in nats."""
     return float(np.average(_log_losses(head, rows), weights=rows.flat.weights))
+
+
+def _check_deciding(held_out: HeadRows) -> None:
+    """Refuses validation data that cannot tell whether training has helped."""
+    try:
+        check_rows(held_out.logits, held_out.labels, held_out.weights, both_classes=True)
+    except ValueError as error:
+        raise ValueError(
+            "The validation data decide whether training is kept, for which they must hold both "
+            f"classes. {error} Or pass epochs=0, or initialize=None."
+        ) from error
 
 
 def _log_losses(head: Any, rows: HeadRows) -> np.ndarray:

@@ -22,7 +22,8 @@ class ModelFitSummary(FitSummary):
         held_out_error: Standard error of this difference.
 
     Example:
-        >>> print(ModelFitSummary(900, 0.31, 0.28, 4, True, None, 5, False, 180, 0.001, 0.002))
+        >>> exact = FitSummary(900, 0.31, 0.28, 4, True)
+        >>> print(ModelFitSummary(900, 0.31, 0.28, 4, True, exact, 5, False, 180, 0.001, 0.002))
         900 rows: log loss 0.310000 before, 0.280000 after (-0.030000); 5 epochs of training changed
         the log loss of 180 held-out rows by +0.001000 ± 0.002000: not kept
     """

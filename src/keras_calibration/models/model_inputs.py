@@ -101,3 +101,16 @@ def _of_rank(expected: Any, values: Any) -> Any:
         return values
     columns = (-1, *expected.shape[1:])
     return ops.reshape(values, columns) if ops.is_tensor(values) else values.reshape(columns)
+
+
+class LogitModel(keras.Model):
+    """The base model's logits, whatever else the inputs hold: a Functional model."""
+
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Base logits (batch, 1)."""
+        return super().call(expected_inputs(inputs, self.input), training=training, mask=mask)
+
+    @property
+    def input_spec(self) -> None:
+        """None: `call` checks the inputs itself."""
+        return None
