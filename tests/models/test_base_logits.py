@@ -44,10 +44,10 @@ def own_sigmoid(values):
     return 1 / (1 + keras.ops.exp(-values))
 
 
-def nested(model):
+def nested(model, by_name=False):
     """The model as the only layer of another one, as in the advice for subclassed models."""
     inputs = keras.Input((3,))
-    return keras.Model(inputs, model(inputs))
+    return keras.Model(inputs, model(inputs=inputs) if by_name else model(inputs))
 
 
 def shared_sigmoid():
@@ -91,6 +91,7 @@ MODELS = {
         lambda: nested(nested(sequential(dense(), keras.layers.Activation("sigmoid")))),
         "auto",
     ),
+    "nested, called by name": (lambda: nested(functional(dense("sigmoid")), True), "auto"),
     "nested logit": (lambda: nested(sequential(dense())), "auto"),
     "nested in a Sequential": (
         lambda: keras.Sequential([keras.Input((3,)), sequential(dense("sigmoid"))]),

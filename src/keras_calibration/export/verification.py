@@ -76,7 +76,7 @@ def tolerance_for(logits: Any, base_model: Any = None, tolerance: float | None =
         The tolerance.
 
     Example:
-        >>> tolerance_for([-0.5, 100.0], tolerance=1e-6).allowed("probability")
+        >>> round(tolerance_for([-0.5, 100.0], tolerance=1e-6).allowed("probability"), 9)
         2.5e-05
     """
     layers = [] if base_model is None else base_model._flatten_layers()

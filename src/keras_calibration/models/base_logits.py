@@ -217,7 +217,8 @@ def _found_output(model: Any) -> tuple[str, Any, Callable[[Any], Any] | None]:
         kind, operation, of_inner = _found_output(operation)
         if of_inner is None:
             return kind, operation, None
-        outer = keras.Model(symbolic_input(model), node.arguments.args[0])
+        given = (*node.arguments.args, *node.arguments.kwargs.values())
+        outer = keras.Model(symbolic_input(model), given[0])
         return kind, operation, lambda inputs: of_inner(outer(inputs, training=False))
     if _is_sigmoid(operation):
         inner = keras.Model(symbolic_input(model), node.input_tensors[0])
