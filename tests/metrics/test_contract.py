@@ -1,0 +1,232 @@
+"""What Keras and this package ask of every metric, held for each public class.
+
+A new metric is covered once `RULES` has it; `test_every_metric_is_listed` asks for that.
+"""
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import keras
+import numpy as np
+import pytest
+
+from backends import HAS_FLOAT64, compiled, digits, update_step
+from keras_calibration import metrics
+from keras_calibration.metrics.additive_metric import AdditiveMetric
+
+NUM_ROWS = 240
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(-0.5, 1.0, NUM_ROWS)
+PROBABILITIES = 1 / (1 + np.exp(-LOGITS))
+LABELS = (RNG.random(NUM_ROWS) < PROBABILITIES).astype("float32")
+WEIGHTS = RNG.exponential(size=NUM_ROWS).astype("float32")
+CLASS_PROBABILITIES = RNG.dirichlet([2.0, 1.0, 1.0], NUM_ROWS)
+CLASSES = np.array([RNG.choice(3, p=each) for each in CLASS_PROBABILITIES])
+IDS = RNG.integers(0, 5, NUM_ROWS)
+IN_ORDER = np.arange(NUM_ROWS) * 3 // NUM_ROWS
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a metric is made, and the rows that it is shown.
+
+    Args:
+        make: Makes the metric.
+        labels: Labels, n rows.
+        predictions: Predictions, n rows.
+        more: What else `update_state` takes, n rows each.
+        depends_on_order: Whether rows go to folds by their number.
+    """
+
+    make: Callable
+    labels: np.ndarray = field(default_factory=lambda: LABELS)
+    predictions: np.ndarray = field(default_factory=lambda: PROBABILITIES)
+    more: dict | None = None
+    depends_on_order: bool = False
+
+    def update(self, metric, rows=slice(None), weights=WEIGHTS):
+        more = {name: values[rows] for name, values in (self.more or {}).items()}
+        metric.update_state(self.labels[rows], self.predictions[rows], weights[rows], **more)
+
+
+def _of_classes(make, **kwargs):
+    return Case(make, predictions=CLASS_PROBABILITIES, depends_on_order=True, **kwargs)
+
+
+ONE_HOT = np.eye(3, dtype="float32")[CLASSES]
+RULES = {
+    "CalibratedLogLoss": Case(metrics.CalibratedLogLoss, depends_on_order=True),
+    "CalibrationGain": Case(metrics.CalibrationGain, depends_on_order=True),
+    "LogLoss": Case(metrics.LogLoss),
+    "CalibratedCategoricalLogLoss": _of_classes(
+        metrics.CalibratedCategoricalLogLoss, labels=ONE_HOT
+    ),
+    "SparseCalibratedCategoricalLogLoss": _of_classes(
+        metrics.SparseCalibratedCategoricalLogLoss, labels=CLASSES
+    ),
+    "CalibratedQuadraticLoss": Case(
+        metrics.CalibratedQuadraticLoss, predictions=LOGITS, depends_on_order=True
+    ),
+    "RollingCalibratedLoss": Case(
+        lambda **kwargs: metrics.RollingCalibratedLoss(3, **kwargs), more={"field": IN_ORDER}
+    ),
+    "FieldECE": Case(lambda **kwargs: metrics.FieldECE(5, **kwargs), more={"field": IDS}),
+    "FieldRCE": Case(lambda **kwargs: metrics.FieldRCE(5, **kwargs), more={"field": IDS}),
+    "ExpectedCalibrationError": Case(metrics.ExpectedCalibrationError),
+    "CalibrationRatio": Case(metrics.CalibrationRatio),
+    "NormalizedEntropy": Case(metrics.NormalizedEntropy),
+    "LogitAUC": Case(metrics.LogitAUC),
+}
+ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
+every_metric = pytest.mark.parametrize("case", RULES.values(), ids=RULES)
+
+
+def seen(case, rows=slice(None), weights=WEIGHTS, **arguments):
+    """A metric that has been shown some rows."""
+    metric = case.make(**arguments)
+    case.update(metric, rows, weights)
+    return metric
+
+
+def test_every_metric_is_listed():
+    public = {
+        name
+        for name, member in inspect.getmembers(metrics, inspect.isclass)
+        if issubclass(member, keras.metrics.Metric)
+    }
+    assert public - ABSTRACT == set(RULES)
+
+
+@every_metric
+def test_the_config_is_plain_and_makes_the_same_metric(case):
+    metric = seen(case)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(metric)))
+    copy = keras.saving.deserialize_keras_object(config)
+    assert type(copy) is type(metric)
+    assert copy.get_config() == metric.get_config()
+    case.update(copy)
+    assert float(copy.result()) == float(metric.result())
+
+
+@every_metric
+def test_a_reset_metric_is_a_fresh_one(case):
+    metric = seen(case, weights=2 * WEIGHTS)
+    metric.reset_state()
+    assert not any(np.any(keras.ops.convert_to_numpy(v)) for v in metric.variables)
+    case.update(metric)
+    assert float(metric.result()) == float(seen(case).result())
+
+
+@every_metric
+def test_rows_of_weight_zero_and_empty_batches_count_nothing(case):
+    half = np.where(np.arange(NUM_ROWS) < NUM_ROWS // 2, WEIGHTS, 0).astype("float32")
+    metric = seen(case, weights=half)
+    case.update(metric, slice(0, 0))
+    alone = seen(case, slice(0, NUM_ROWS // 2))
+    assert float(metric.result()) == pytest.approx(float(alone.result()), rel=digits(1e-9))
+
+
+@every_metric
+def test_a_common_factor_of_the_weights_changes_nothing(case):
+    expected = float(seen(case).result())
+    # Field-RCE's ε is in units of rows, hence of weights.
+    tolerance = 0.05 if case is RULES["FieldRCE"] else digits(1e-6)
+    for factor in (0.25, 4.0):
+        result = float(seen(case, weights=np.float32(factor) * WEIGHTS).result())
+        assert result == pytest.approx(expected, rel=tolerance)
+
+
+@every_metric
+def test_shards_merge_to_the_whole(case):
+    parts = [slice(0, 100), slice(100, 100), slice(100, NUM_ROWS)]
+    merged = case.make()
+    merged.merge_state(seen(case, part) for part in parts)
+    # Row numbers start anew in every shard, and folds with them.
+    tolerance = 0.05 if case.depends_on_order else digits(1e-9)
+    assert float(merged.result()) == pytest.approx(float(seen(case).result()), abs=tolerance)
+    in_batches = case.make()
+    for part in parts:
+        case.update(in_batches, part)
+    whole = float(seen(case).result())
+    assert float(in_batches.result()) == pytest.approx(whole, rel=digits(1e-9))
+    before = [np.array(v) for v in merged.variables]
+    with pytest.raises(ValueError, match="same class and configuration"):
+        merged.merge_state([keras.metrics.Mean()])
+    assert all(
+        np.array_equal(a, np.array(b)) for a, b in zip(before, merged.variables, strict=True)
+    )
+
+
+@every_metric
+def test_stateless_calls_agree(case):
+    metric = case.make()
+    state = [variable.value for variable in metric.variables]
+    more = case.more or {}
+    state = metric.stateless_update_state(state, case.labels, case.predictions, WEIGHTS, **more)
+    expected = float(seen(case).result())
+    assert float(metric.stateless_result(state)) == pytest.approx(expected, rel=digits(1e-12))
+    assert not any(np.any(keras.ops.convert_to_numpy(v)) for v in metric.variables)
+
+
+@every_metric
+def test_compiles_under_xla(case):
+    metric = case.make()
+    rows = [
+        keras.ops.convert_to_tensor(values, dtype)
+        for values, dtype in (
+            (case.labels, case.labels.dtype),
+            (case.predictions, "float32"),
+            (WEIGHTS, "float32"),
+            *((values, "int32") for values in (case.more or {}).values()),
+        )
+    ]
+    update_step(metric, jit_compile=True)(*rows)
+    eager = case.make()
+    eager.update_state(*rows)
+    result = float(compiled(eager.result)()) if HAS_FLOAT64 else float(eager.result())
+    assert float(metric.result()) == pytest.approx(float(eager.result()), rel=digits(1e-9))
+    assert result == pytest.approx(float(eager.result()), rel=digits(1e-9))
+
+
+@every_metric
+def test_float32_state_is_close(case):
+    metric = seen(case, dtype="float32")
+    assert {keras.backend.standardize_dtype(v.dtype) for v in metric.variables} <= {
+        "float32",
+        "int32",
+        "uint32",
+        "int64",
+    }
+    assert float(metric.result()) == pytest.approx(float(seen(case).result()), rel=1e-4)
+
+
+@every_metric
+def test_lower_is_better_or_the_class_says_otherwise(case):
+    metric = case.make()
+    assert isinstance(metric, AdditiveMetric)
+    if isinstance(metric, metrics.CalibrationRatio):
+        assert not hasattr(metric, "_direction")
+    else:
+        assert metric._direction == ("up" if isinstance(metric, metrics.LogitAUC) else "down")
+
+
+def test_together_in_a_model_that_is_saved_and_loaded(tmp_path):
+    names = ["CalibratedLogLoss", "CalibrationGain", "LogLoss", "ExpectedCalibrationError"]
+    names += ["CalibrationRatio", "NormalizedEntropy", "LogitAUC"]
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, activation="sigmoid")])
+    model.compile(
+        "sgd", "binary_crossentropy", weighted_metrics=[RULES[name].make() for name in names]
+    )
+    rows = {"x": LOGITS[:, None], "y": LABELS, "sample_weight": WEIGHTS, "batch_size": 64}
+    model.fit(**rows, verbose=0)
+    scores = model.evaluate(**rows, verbose=0, return_dict=True)
+    probabilities = model.predict(LOGITS[:, None], verbose=0)
+    for name in names:
+        metric = RULES[name].make()
+        metric.update_state(LABELS, probabilities, WEIGHTS)
+        assert scores[metric.name] == pytest.approx(float(metric.result()), rel=digits(1e-5))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.evaluate(**rows, verbose=0, return_dict=True) == pytest.approx(scores, rel=1e-6)

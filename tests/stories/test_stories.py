@@ -1,0 +1,153 @@
+"""Stories of users: a base model, data in some form, a head; fitted, scored, saved, loaded, served.
+
+Each is held against the uncalibrated Keras model, the truth, and the head's own direct fit.
+"""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+from keras_calibration import layers
+from stories import worlds
+from stories.worlds import World
+
+pytestmark = pytest.mark.tensorflow
+
+
+def _lookup():
+    return keras.layers.StringLookup(vocabulary=list(worlds.SITES))
+
+
+HEADS = {
+    "ilps": layers.ILPS,
+    "platt": layers.PlattScaling,
+    "beta": layers.BetaCalibration,
+    "isotonic": layers.IsotonicRegression,
+    "field_bias": lambda: layers.FieldBias({"site": len(worlds.SITES)}),
+    "field_bias of strings": lambda: layers.FieldBias({"site": _lookup()}, layers.ILPS()),
+    "field_ilps": lambda: layers.FieldILPS({"site": len(worlds.SITES)}),
+    "neural": lambda: layers.NeuralCalibration(
+        layers.ILPS(),
+        layers.FieldNetwork({"site": len(worlds.SITES)}, hidden_units=(8,), seed=0),
+    ),
+    "field_bias of spaced names": lambda: layers.FieldBias({"site id": len(worlds.SITES)}),
+}
+KNOW_THE_SITE = {name for name in HEADS if name.startswith(("field", "neural"))}
+
+STORIES = [
+    # base model, its inputs, the form of the data, the head
+    (worlds.sequential, worlds.price_alone, "arrays", "ilps"),
+    (worlds.sequential, worlds.price_alone, "tf.data", "platt"),
+    (worlds.sequential_of_logits, worlds.price_alone, "labels of shape (n, 1)", "isotonic"),
+    (worlds.functional, worlds.columns, "arrays", "neural"),
+    (worlds.functional, worlds.columns, "PyDataset", "field_bias"),
+    (worlds.functional, worlds.flat_columns, "weights", "field_ilps"),
+    (worlds.functional, worlds.more_columns, "labels that are booleans", "field_bias"),
+    (worlds.functional_of_strings, worlds.as_strings, "arrays", "field_bias of strings"),
+    (worlds.functional_of_strings, worlds.frame, "arrays", "field_bias of strings"),
+    (worlds.functional_of_strings, worlds.series, "weights", "platt"),
+    (worlds.activation_layer, worlds.columns, "tf.data", "field_bias"),
+    (worlds.linear_activation_layer, worlds.columns, "arrays", "beta"),
+    (worlds.sigmoid_of_ops, worlds.columns, "arrays", "ilps"),
+    (worlds.flattened, worlds.columns, "arrays", "platt"),
+    (worlds.reshaped, worlds.flat_columns, "arrays", "ilps"),
+    (worlds.nested, worlds.columns, "labels of shape (n, 1)", "field_bias"),
+    (worlds.wrapped_subclass, worlds.columns, "arrays", "ilps"),
+    (worlds.one_output_of_two, worlds.columns, "tf.data", "platt"),
+    (worlds.shared_layer, worlds.columns, "arrays", "platt"),
+    (worlds.normalized_and_dropped_out, worlds.columns, "weights", "ilps"),
+    (worlds.embedded, worlds.flat_columns, "PyDataset", "field_bias"),
+    (worlds.bfloat16, worlds.columns, "arrays", "platt"),
+    (worlds.trained_and_compiled, worlds.columns, "arrays", "field_bias"),
+    (worlds.named_with_spaces, worlds.spaced, "arrays", "field_bias of spaced names"),
+]
+
+
+@pytest.fixture(scope="module")
+def development():
+    return World.draw(4000, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    return World.draw(20000, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("make_base", "inputs_of", "form", "head"),
+    STORIES,
+    ids=lambda part: part.replace(" ", "_") if isinstance(part, str) else part.__name__,
+)
+def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
+    base = make_base()
+    x, fresh_x = inputs_of(development), inputs_of(fresh)
+    model = kc.models.CalibratedModel(base, HEADS[head](), **_base_output(make_base))
+    model.fit(**worlds.FORMS[form](x, development.labels), verbose=0)
+    probabilities = model.predict(fresh_x, batch_size=4096, verbose=0)[:, 0]
+
+    # Right on the whole and better than the model as it was, by what is attainable.
+    uncalibrated = 1 / (1 + np.exp(-model.base_logits(fresh_x)[:, 0].astype("float64")))
+    before, after = (_log_loss(fresh, each) for each in (uncalibrated, probabilities))
+    attainable = _log_loss(fresh, fresh.probabilities)
+    share = 0.93 if head in KNOW_THE_SITE else 0.55
+    assert before - after > share * (before - attainable)
+    assert probabilities.mean() == pytest.approx(fresh.labels.mean(), abs=0.02)
+
+    # As good as the head's own fit to the logits.
+    again = kc.models.CalibratedModel(base, HEADS[head](), **_base_output(make_base))
+    logits = again.base_logits(x)
+    again.head.fit(logits, _head_features(again, x, inputs_of, development), development.labels)
+    same = again.predict(fresh_x, batch_size=4096, verbose=0)[:, 0]
+    np.testing.assert_allclose(probabilities, same, atol=1e-5)
+
+    # `evaluate` says what NumPy says, and the model comes back from its file.
+    model.compile(metrics=[kc.metrics.LogLoss()])
+    scores = model.evaluate(fresh_x, fresh.labels, batch_size=4096, verbose=0, return_dict=True)
+    assert scores["log_loss"] == pytest.approx(after, rel=1e-5)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    some = World.draw(100, seed=3)
+    expected = model.predict(inputs_of(some), verbose=0)
+    np.testing.assert_allclose(loaded.predict(inputs_of(some), verbose=0), expected, atol=1e-6)
+
+    # TensorFlow alone serves it.
+    path = kc.export_savedmodel(loaded, tmp_path / "served", version="next", verify="same_process")
+    served = _serve(path, model, inputs_of(some))
+    np.testing.assert_allclose(served["probability"], expected, atol=1e-5)
+
+
+def _base_output(make_base):
+    # A layer of the user's own does not tell what it computes.
+    return {"base_output": "logit"} if make_base is worlds.wrapped_subclass else {}
+
+
+def _log_loss(world, probabilities):
+    probabilities = np.asarray(probabilities, "float64")
+    losses = np.where(world.labels == 1, -np.log(probabilities), -np.log1p(-probabilities))
+    return float(losses.mean())
+
+
+def _head_features(model, x, inputs_of, world):
+    names = model.head.feature_names
+    if not names:
+        return {}
+    strings = inputs_of in (worlds.as_strings, worlds.frame, worlds.series)
+    return {names[0]: worlds.SITES[world.site] if strings else world.site}
+
+
+def _serve(path, model, x):
+    """What the signature answers to rows, in this process."""
+    import tensorflow as tf
+
+    signature = tf.saved_model.load(str(path)).signatures["serving_default"]
+    _, specs = signature.structured_input_signature
+    by_name = dict(x) if hasattr(x, "keys") else {model.input.name: x}
+    inputs = {}
+    for name, spec in specs.items():
+        column = next(v for k, v in by_name.items() if re.sub(r"\W", "_", k) == name)
+        column = np.asarray(column, object if spec.dtype == tf.string else None)
+        inputs[name] = tf.reshape(tf.cast(tf.constant(column), spec.dtype), [-1, *spec.shape[1:]])
+    return {name: value.numpy() for name, value in signature(**inputs).items()}

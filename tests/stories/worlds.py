@@ -1,0 +1,274 @@
+"""What the stories are about: rows of known truth, kinds of base models, forms of data."""
+
+import dataclasses
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+SITES = np.array(["news", "café", "shop", "game"])
+# The base models know the price and the place, are 1.5 too high, and know nothing of the site.
+_BASE_BIAS, _SLOPE = 0.7, 1.2
+_SITE_EFFECT = np.array([-1.0, 0.0, 0.5, 1.0])
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """Rows with known probabilities.
+
+    Args:
+        site: Number of the site of each row (n,).
+        price: The base models' feature (n,), float32.
+        labels: 0 or 1 (n,).
+        probabilities: The true ones (n,).
+    """
+
+    site: np.ndarray
+    price: np.ndarray
+    labels: np.ndarray
+    probabilities: np.ndarray
+
+    @classmethod
+    def draw(cls, num_rows, seed):
+        """Rows of `num_rows` impressions."""
+        generator = np.random.default_rng(seed)
+        site = generator.integers(0, len(SITES), num_rows)
+        price = generator.normal(size=num_rows).astype("float32")
+        logits = _SLOPE * price + _BASE_BIAS - 1.5 + _SITE_EFFECT[site]
+        probabilities = 1 / (1 + np.exp(-logits))
+        labels = (generator.random(num_rows) < probabilities).astype("int64")
+        return cls(site, price, labels, probabilities)
+
+
+def _weights(name="output", activation="sigmoid", **kwargs):
+    return keras.layers.Dense(
+        1,
+        activation=activation,
+        kernel_initializer=keras.initializers.Constant(_SLOPE),
+        bias_initializer=keras.initializers.Constant(_BASE_BIAS),
+        name=name,
+        **kwargs,
+    )
+
+
+def _price_and_site(site_dtype="int32"):
+    return {
+        "price": keras.Input((1,), name="price"),
+        "site": keras.Input((), dtype=site_dtype, name="site"),
+    }
+
+
+def _functional(site_dtype="int32", activation="sigmoid"):
+    inputs = _price_and_site(site_dtype)
+    return keras.Model(inputs, _weights(activation=activation)(inputs["price"]))
+
+
+def sequential():
+    """A Sequential model that ends in a sigmoid."""
+    return keras.Sequential([keras.Input((1,)), _weights()])
+
+
+def sequential_of_logits():
+    """A Sequential model that ends in a logit."""
+    return keras.Sequential([keras.Input((1,)), _weights(activation=None)])
+
+
+def functional():
+    """A Functional model on named inputs."""
+    return _functional()
+
+
+def functional_of_strings():
+    """A Functional model whose site is a string, which it looks up and ignores."""
+    inputs = _price_and_site("string")
+    ids = keras.layers.StringLookup(vocabulary=list(SITES))(inputs["site"])
+    nothing = keras.layers.Embedding(5, 1, embeddings_initializer="zeros")(ids)
+    return keras.Model(inputs, _weights()(inputs["price"] + nothing))
+
+
+def activation_layer():
+    """A sigmoid in an `Activation` layer of its own."""
+    inputs = _price_and_site()
+    logit = _weights(activation=None)(inputs["price"])
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(logit))
+
+
+def linear_activation_layer():
+    """A logit that went through `Activation("linear")`."""
+    inputs = _price_and_site()
+    logit = _weights(activation=None)(inputs["price"])
+    return keras.Model(inputs, keras.layers.Activation("linear")(logit))
+
+
+def sigmoid_of_ops():
+    """A `Dense` layer with the function of `keras.ops`."""
+    return _functional(activation=ops.sigmoid)
+
+
+def flattened():
+    """A sigmoid whose output is squeezed to (batch,)."""
+    inputs = _price_and_site()
+    return keras.Model(inputs, ops.squeeze(_weights()(inputs["price"]), axis=1))
+
+
+def reshaped():
+    """A `Flatten` layer after the sigmoid."""
+    inputs = _price_and_site()
+    return keras.Model(inputs, keras.layers.Flatten()(_weights()(inputs["price"])))
+
+
+def nested():
+    """A model around a model."""
+    inputs = _price_and_site()
+    return keras.Model(inputs, sequential()(inputs["price"]))
+
+
+class Subclassed(keras.Model):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = _weights(activation=None)
+
+    def call(self, price):
+        return self.dense(price)
+
+
+def wrapped_subclass():
+    """A subclassed model of logits, wrapped as the message about it says."""
+    keras.saving.register_keras_serializable(package="stories")(Subclassed)
+    inputs = _price_and_site()
+    return keras.Model(inputs, Subclassed()(inputs["price"]))
+
+
+def one_output_of_two():
+    """One output of a model of two tasks."""
+    inputs = _price_and_site()
+    outputs = {"click": _weights("click")(inputs["price"]), "buy": _weights("buy")(inputs["price"])}
+    both = keras.Model(inputs, outputs)
+    return keras.Model(both.input, both.output["click"])
+
+
+def shared_layer():
+    """A model whose layers another model also uses."""
+    inputs = _price_and_site()
+    shared = _weights()
+    keras.Model(inputs, shared(inputs["price"] * 2.0))
+    return keras.Model(inputs, shared(inputs["price"]))
+
+
+def normalized_and_dropped_out():
+    """BatchNormalization, Dropout and an adapted Normalization before the sigmoid."""
+    inputs = _price_and_site()
+    normalization = keras.layers.Normalization(mean=[0.0], variance=[1.0])
+    hidden = keras.layers.BatchNormalization()(normalization(inputs["price"]))
+    return keras.Model(inputs, _weights()(keras.layers.Dropout(0.5)(hidden)))
+
+
+def embedded():
+    """A base model with an `Embedding` of the site, which has learnt nothing."""
+    inputs = _price_and_site("int64")
+    nothing = keras.layers.Embedding(len(SITES), 1, embeddings_initializer="zeros")(inputs["site"])
+    return keras.Model(inputs, _weights()(inputs["price"] + nothing))
+
+
+def bfloat16():
+    """A base model that computes in bfloat16, with a hidden layer."""
+    inputs = _price_and_site()
+    hidden = keras.layers.Dense(
+        8, kernel_initializer=keras.initializers.Constant(1 / 8), dtype="mixed_bfloat16"
+    )(inputs["price"])
+    return keras.Model(inputs, _weights(dtype="mixed_bfloat16")(hidden))
+
+
+def trained_and_compiled():
+    """A base model that was compiled and trained with metrics of its own."""
+    base = _functional()
+    base.compile("sgd", "binary_crossentropy", metrics=["auc"])
+    rows = World.draw(64, seed=9)
+    base.fit({"price": rows.price, "site": rows.site}, rows.labels, verbose=0)
+    base.get_layer("output").set_weights([np.array([[_SLOPE]]), np.array([_BASE_BIAS])])
+    return base
+
+
+def named_with_spaces():
+    """A base model whose input names have spaces and letters beyond ASCII."""
+    inputs = {
+        "price €": keras.Input((1,), name="price €"),
+        "site id": keras.Input((), dtype="int32", name="site id"),
+    }
+    return keras.Model(inputs, _weights()(inputs["price €"]))
+
+
+def columns(world, site=None):
+    """The rows as arrays by name, prices as a column."""
+    site = world.site.astype("int32") if site is None else site
+    return {"price": world.price[:, None], "site": site}
+
+
+def as_strings(world):
+    """Arrays by name, the site as strings, as NumPy has them."""
+    return columns(world, SITES[world.site])
+
+
+def flat_columns(world):
+    """Arrays by name, all of shape (n,), whole numbers in 64 bits, prices in float64."""
+    return {"price": world.price.astype("float64"), "site": world.site}
+
+
+def more_columns(world):
+    """Arrays by name, and columns that no model asked for."""
+    return {**columns(world), "age": np.arange(len(world.site)), "country": SITES[world.site]}
+
+
+def price_alone(world):
+    """The one feature as an array."""
+    return world.price[:, None]
+
+
+def frame(world):
+    """A pandas DataFrame with strings."""
+    import pandas as pd
+
+    return pd.DataFrame({"site": SITES[world.site], "price": world.price})
+
+
+def series(world):
+    """What `dict(frame)` gives."""
+    return dict(frame(world))
+
+
+def spaced(world):
+    """Arrays under names with spaces."""
+    return {"price €": world.price[:, None], "site id": world.site.astype("int32")}
+
+
+def _dataset(x, y):
+    import tensorflow as tf
+
+    return {"x": tf.data.Dataset.from_tensor_slices((x, y)).batch(500)}
+
+
+class Batches(keras.utils.PyDataset):
+    """Batches of 500 rows."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return -(-len(self.y) // 500)
+
+    def __getitem__(self, number: int) -> Any:
+        part = slice(500 * number, 500 * (number + 1))
+        return {name: column[part] for name, column in self.x.items()}, self.y[part]
+
+
+# What `fit` is given for inputs and labels.
+FORMS = {
+    "arrays": lambda x, y: {"x": x, "y": y},
+    "labels of shape (n, 1)": lambda x, y: {"x": x, "y": y[:, None].astype("float32")},
+    "labels that are booleans": lambda x, y: {"x": x, "y": y.astype(bool)},
+    "tf.data": _dataset,
+    "PyDataset": lambda x, y: {"x": Batches(x, y)},
+    "weights": lambda x, y: {"x": x, "y": y, "sample_weight": np.ones(len(y))},
+}
