@@ -392,6 +392,19 @@ def test_text_is_at_most_100_columns_wide(ledger):
     assert "\x1b" not in text
 
 
+def test_no_name_is_a_command_of_latex(ledger):
+    for pipeline in ("deepfm", "\\input{/etc/passwd}"):
+        runs = [{**run, "[9cm]": 0.5, "\\write18{id}": 0.5} for run in losses(5, 6)]
+        fill(ledger, pipeline, [{f"val_{name}": v for name, v in run.items()} for run in runs])
+    names = list(dict.fromkeys(run["pipeline"] for run in ledger.runs()))
+    text = to_latex(compare(ledger, *names, metric="val_loss"))
+    assert "\\input" not in text
+    assert "\\write" not in text
+    assert r"\textbackslash{}input\{/etc/passwd\}" in text
+    # As an argument of the line end before it would be a length.
+    assert "\n{}[9cm] & " in text
+
+
 def test_json_is_strict(ledger):
     fill(ledger, "deepfm", losses(0, 4))
     fill(ledger, "dcn", losses(1, 4))
