@@ -20,6 +20,7 @@ import csv
 import importlib.util
 import os
 import pathlib
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +34,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from keras_calibration import calibrate
-from keras_calibration.datasets import read_data_folder
 from keras_calibration.layers import (
     ILPS,
     FieldBias,
@@ -43,6 +43,10 @@ from keras_calibration.layers import (
 from keras_calibration.metrics import FieldECE, FieldRCE
 
 ROOT = pathlib.Path(__file__).parents[1]
+sys.path.append(str(ROOT / "examples"))
+
+from data_folder import read_data_folder  # noqa: E402
+
 # Columns of time that no `meta.json` names.
 ORDER_BY = {"diabetes_readmit_102k": "encounter_id"}
 REFERENCES = ("noise_floor", "oracle_platt_on_test")

@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT / "tests" / "serving"), str(ROOT / "examples")]
 
 import c_client  # noqa: E402
-import quickstart  # noqa: E402
 
 import keras_calibration as kc  # noqa: E402
+import quickstart  # noqa: E402
 
 # Runs between two looks at the clock: a few milliseconds.
 NUM_RUNS = {1: 200, 32: 100, 1024: 10}

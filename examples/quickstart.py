@@ -18,7 +18,8 @@ import numpy as np
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 import keras_calibration as kc
-from keras_calibration.datasets import Table, generate_click_log, read_data_folder
+from data_folder import read_data_folder
+from keras_calibration.datasets import Table, generate_click_log
 from keras_calibration.export import signature_input
 from keras_calibration.plots import FieldDisplay, ReliabilityDisplay
 

@@ -20,6 +20,7 @@ import dataclasses
 import itertools
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -31,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_calibration.callbacks import LogitAverage, SeedVariance
-from keras_calibration.datasets import read_data_folder
 from keras_calibration.metrics import CalibratedLogLoss, LogLoss
 from keras_calibration.seeds import (
     Ledger,
@@ -43,6 +43,9 @@ from keras_calibration.seeds import (
 )
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "examples"))
+from data_folder import read_data_folder  # noqa: E402
+
 NUM_BUCKETS = 24  # of each numeric column
 # A run is evaluated so often in its one epoch, and the last few are averaged.
 NUM_EVALUATIONS, NUM_AVERAGED = 20, 5

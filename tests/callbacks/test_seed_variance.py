@@ -524,7 +524,7 @@ def test_two_workers_record_one_run(tmp_path):
         )
         for index in range(2)
     ]
-    logs = [json.loads(worker.communicate(timeout=300)[0].splitlines()[-1]) for worker in workers]
+    logs = [json.loads(worker.communicate()[0].splitlines()[-1]) for worker in workers]
     assert [entry["seed/count"] for entry in logs] == [1.0, 1.0]
     (run,) = Ledger(tmp_path / "runs").runs()
     assert (run["status"], run["metrics"]) == ("finished", {"loss": [0.5]})

@@ -107,5 +107,13 @@ def test_too_few_rows_are_refused(num_rows):
 
 
 def test_an_unknown_part_is_refused(table):
-    with pytest.raises(ValueError, match="no part 'validation': expected one of"):
+    with pytest.raises(ValueError, match=r"must be one of .*Received: name='validation'"):
         table.part("validation")
+
+
+def test_some_features_of_a_part(table):
+    features, labels = table.part("test", ["device"])
+    assert list(features) == ["device"]
+    assert features["device"].shape == labels.shape
+    with pytest.raises(ValueError, match=r"without a feature for .'devise'"):
+        table.part("test", ["devise"])

@@ -15,6 +15,9 @@ from keras_calibration.export import signature_input, signatures
 from served import answers
 
 export_module = importlib.import_module("keras_calibration.export.export_savedmodel")
+# A few steps of training from the identity leave predictions that are off on the whole.
+pytestmark = pytest.mark.filterwarnings("ignore:The mean prediction is")
+
 OUTPUTS = {"probability", "uncalibrated_probability", "logit"}
 
 
@@ -42,7 +45,7 @@ def string_model():
     network = kc.layers.FieldNetwork({"site": lookup, "class": 10}, numeric=["bid-price"])
     model = kc.models.CalibratedModel(base, kc.layers.NeuralCalibration(kc.layers.ILPS(), network))
     model.compile(keras.optimizers.Adam(1e-2))
-    model.fit(features, labels, batch_size=50, epochs=3, verbose=0)
+    model.fit(features, labels, batch_size=50, epochs=3, initialize=None, verbose=0)
     return model, features
 
 
@@ -387,15 +390,110 @@ def test_a_sample_without_an_input_is_refused(string_model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_random_rows_that_the_base_cannot_take_ask_for_a_sample(tmp_path):
+def small_ids(offset):
     inputs = {"id": keras.Input((1,), dtype="int32", name="id")}
-    hidden = keras.layers.Flatten()(keras.layers.Embedding(3, 2)(inputs["id"]))
+    hidden = keras.layers.Flatten()(keras.layers.Embedding(3, 2)(inputs["id"] + offset))
     base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
-    model = kc.models.CalibratedModel(base, kc.layers.ILPS())
-    with pytest.raises(ValueError, match=r"random rows.*Pass `sample`"):
+    return kc.models.CalibratedModel(base, kc.layers.ILPS())
+
+
+def test_random_rows_that_the_base_cannot_take_ask_for_a_sample(tmp_path):
+    model = small_ids(offset=3)
+    with pytest.raises(ValueError, match=r"random rows \(ids below 10\).*Pass `sample`"):
         kc.export_savedmodel(model, tmp_path / "1")
     assert not list(tmp_path.iterdir())
-    export(model, tmp_path / "1", {"id": np.array([[0], [2]])})
+    export(model, tmp_path / "1", {"id": np.array([[-3], [-1]])})
+
+
+def test_random_rows_have_ids_and_words_that_the_base_knows(tmp_path):
+    assert export(small_ids(offset=0), tmp_path / "1").is_dir()
+    inputs = {
+        "word": keras.Input((1,), dtype="string", name="word"),
+        "code": keras.Input((1,), dtype="int64", name="code"),
+    }
+    words = keras.layers.StringLookup(
+        vocabulary=["a", "b"], num_oov_indices=0, output_mode="one_hot"
+    )
+    codes = keras.layers.IntegerLookup(
+        vocabulary=[70, 90], num_oov_indices=0, output_mode="one_hot"
+    )
+    hidden = keras.layers.Concatenate()([words(inputs["word"]), codes(inputs["code"])])
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    model = kc.models.CalibratedModel(base, kc.layers.ILPS())
+    assert export(model, tmp_path / "2").is_dir()
+
+
+def test_an_unfitted_head_is_exported_with_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match="never been fitted"):
+        export(small_model(), tmp_path / "1")
+
+
+@pytest.mark.filterwarnings("error:The head")
+@pytest.mark.parametrize("by", ["head", "calibrate"])
+def test_a_head_that_was_fitted_or_chosen_brings_no_warning(by, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = {name: rng.normal(size=(300, 1)).astype("float32") for name in ("x", "z")}
+    model = small_model()
+    labels = rng.random(300) < model.predict(rows, verbose=0)[:, 0]
+    if by == "head":
+        model.head.calibrator.fit(model.base_logits(rows), labels)
+    else:
+        model = kc.calibrate(model.base_model, rows, labels, method="identity", verbose=0)
+    assert export(model, tmp_path / "1").is_dir()
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_rounding_of_the_base_model_is_no_difference(policy, tmp_path):
+    """An unscaled column in float32, and a hidden layer in half precision."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((20,), name="x")
+    biased = {"bias_initializer": "random_normal", "dtype": policy}
+    hidden = keras.layers.Dense(32, "relu", **biased)(inputs)
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid", **biased)(hidden))
+    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
+    rows = np.random.default_rng(0).normal(size=(64, 20)).astype("float32")
+    rows[:, 0] *= 1e4 if policy == "float32" else 1
+    told = provenance_of(export(model, tmp_path / "1", rows))["verification"]
+    difference = told["largest_differences"]["raw/logit"]
+    assert difference > 1e-5
+    with pytest.raises(RuntimeError, match=r"for the largest logit .* pass a higher `tolerance`"):
+        export(model, tmp_path / "2", rows, tolerance=1e-9)
+    with pytest.raises(ValueError, match="tolerance=0"):
+        export(model, tmp_path / "2", rows, tolerance=0)
+
+
+def named_model(*names):
+    inputs = {name: keras.Input((1,), name=name) for name in names}
+    hidden = keras.layers.Concatenate()(list(inputs.values()))
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    network = kc.layers.FieldNetwork({}, numeric=list(names))
+    return kc.models.CalibratedModel(base, kc.layers.NeuralCalibration(kc.layers.ILPS(), network))
+
+
+def test_names_that_tensorflow_does_not_take_are_served_under_others(tmp_path):
+    names = {"site id": "site_id", "größe": "gr__e", "_x": "input_x", "日本": "input__"}
+    assert {name: signature_input(name) for name in names} == names
+    model = named_model(*names)
+    path = export(model, tmp_path / "1")
+    rows = {name: np.array([[0.5], [k]], "float32") for k, name in enumerate(names)}
+    expected = model.predict(rows, verbose=0)[:, 0]
+    by_signature = {names[name]: column for name, column in rows.items()}
+    np.testing.assert_allclose(served(path, by_signature)["probability"], expected, atol=1e-6)
+
+
+def test_names_that_become_the_same_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="Rename one of them"):
+        export(named_model("a b", "a_b"), tmp_path / "1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_input_of_a_sequential_model_is_served_as_inputs(tmp_path):
+    base = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "sigmoid")])
+    path = export(kc.models.CalibratedModel(base, kc.layers.ILPS()), tmp_path / "1")
+    rows = {"inputs": np.array([[0.5]], "float32")}
+    np.testing.assert_allclose(
+        served(path, rows)["probability"], base.predict(rows["inputs"], verbose=0)[:, 0], atol=1e-6
+    )
 
 
 def test_a_nan_in_the_sample_is_no_difference(tmp_path):

@@ -24,7 +24,11 @@ RUNTIMES = [
     pytest.param(export_litert, run_litert, id="litert"),
     pytest.param(export_onnx, run_onnx, id="onnx", marks=NEEDS_ONNX),
 ]
-pytestmark = pytest.mark.tensorflow
+pytestmark = [
+    pytest.mark.tensorflow,
+    # A few steps of training from the identity leave predictions that are off on the whole.
+    pytest.mark.filterwarnings("ignore:The mean prediction is"),
+]
 
 
 def make_inputs(num_rows):
@@ -62,7 +66,7 @@ def model():
     inputs = make_inputs(600)
     labels = np.random.default_rng(1).random(600) < 0.1 + 0.06 * inputs["site"]
     found.compile(keras.optimizers.Adam(1e-2))
-    found.fit(inputs, labels.astype("float32"), batch_size=50, epochs=3, verbose=0)
+    found.fit(inputs, labels.astype("float32"), batch_size=50, epochs=3, initialize=None, verbose=0)
     return found
 
 

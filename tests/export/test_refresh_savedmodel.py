@@ -20,6 +20,7 @@ from keras_calibration.export.checkpoint import (
 from served import answers
 
 NUM_ROWS = 600
+LOGITS = np.linspace(-2, 2, NUM_ROWS)
 
 
 def export(model, path):
@@ -225,7 +226,7 @@ def exported(tmp_path_factory):
     [
         ({"labels": np.ones(NUM_ROWS)}, "one class only"),
         ({"logits": np.full(NUM_ROWS, np.nan)}, "must be finite"),
-        ({"logits": np.zeros(7)}, "same number of rows"),
+        ({"logits": LOGITS[:7]}, "same number of rows"),
         ({"features": {"site": np.zeros(NUM_ROWS)}}, r"without \['class'\]"),
         ({"update": True}, "calibrator of the logit alone"),
         ({"verify": "never"}, "`verify` must be one of"),
@@ -233,7 +234,7 @@ def exported(tmp_path_factory):
 )
 def test_bad_input_writes_nothing(change, message, exported):
     features, labels = rows()
-    arguments = {"logits": np.zeros(NUM_ROWS), "labels": labels, "features": features, **change}
+    arguments = {"logits": LOGITS, "labels": labels, "features": features, **change}
     with pytest.raises(ValueError, match=message):
         refresh_savedmodel(exported, **arguments)
     assert [entry.name for entry in exported.parent.iterdir()] == ["1"]
@@ -241,7 +242,7 @@ def test_bad_input_writes_nothing(change, message, exported):
 
 def test_what_cannot_be_refreshed_is_refused(exported, tmp_path):
     features, labels = rows()
-    arguments = (np.zeros(NUM_ROWS), labels, features)
+    arguments = (LOGITS, labels, features)
     with pytest.raises(ValueError, match="where there is none"):
         refresh(tmp_path / "nothing", *arguments)
     named = shutil.copytree(exported, tmp_path / "named")
@@ -271,6 +272,91 @@ def test_a_head_that_is_not_the_one_served_is_refused(exported, tmp_path):
     replace_tensors(path, {key: tensors[key] + 1})
     features, labels = rows()
     with pytest.raises(ValueError, match="their weights differ"):
-        refresh(path, np.zeros(NUM_ROWS), labels, features)
+        refresh(path, LOGITS, labels, features)
     with pytest.raises(ValueError, match="must have the shape and dtype"):
         replace_tensors(path, {key: tensors[key][:-1]})
+
+
+def platt_export(path, logits=None, sample=None):
+    """A Platt scaling of a base whose logit is its input, fitted where there are logits."""
+    inputs = {"x": keras.Input((1,), name="x")}
+    last = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
+    model = kc.models.CalibratedModel(
+        keras.Model(inputs, last(inputs["x"])), kc.layers.PlattScaling()
+    )
+    if logits is not None:
+        model.head.calibrator.fit(logits, labels_of(logits))
+    return kc.export_savedmodel(model, path, sample, verify="same_process")
+
+
+def labels_of(logits):
+    return np.random.default_rng(0).random(len(logits)) < 1 / (1 + np.exp(-2 * logits))
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+@pytest.mark.parametrize("known", ["fit", "sample"])
+def test_probabilities_in_place_of_logits_are_refused(known, tmp_path):
+    sample = {"x": LOGITS[::10, None]} if known == "sample" else None
+    first = platt_export(tmp_path / "1", LOGITS if known == "fit" else None, sample)
+    told = json.loads((first / "assets.extra" / "provenance.json").read_text())["logits"]
+    assert told["num_rows"] == (60 if known == "sample" else 600)
+    assert told["min"] == pytest.approx(-2)
+    assert told["share_in_0_1"] == pytest.approx(0.25, abs=0.02)
+    with pytest.raises(ValueError, match=r"all 600 values lie in \[0, 1\].*from_logits=False"):
+        refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
+    by_probabilities = refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS), from_logits=False)
+    by_logits = refresh(first, LOGITS, labels_of(LOGITS))
+    served = [
+        tf.saved_model.load(str(path))
+        .signatures["calibrate"](logit=tf.constant(LOGITS[:, None], "float32"))["probability"]
+        .numpy()
+        for path in (by_probabilities, by_logits)
+    ]
+    np.testing.assert_allclose(served[0], served[1], rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match=r"values from -2 to 2"):
+        refresh(tmp_path, LOGITS, labels_of(LOGITS), from_logits=False)
+
+
+def test_where_no_logits_are_known_probabilities_bring_a_warning(tmp_path):
+    platt_export(tmp_path / "1")
+    with pytest.warns(UserWarning, match="as probabilities do"):
+        refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS))
+
+
+def test_few_rows_may_lie_between_0_and_1_and_logits_far_off_bring_a_warning(tmp_path):
+    platt_export(tmp_path / "1", LOGITS)
+    few = np.array([0.1, 0.9, 0.5, 0.7])
+    assert refresh(tmp_path, few, [0, 1, 1, 0]).name == "2"
+    with pytest.warns(UserWarning, match="beyond all logits of the version before"):
+        refresh(tmp_path / "1", 100 * sigmoid(LOGITS), labels_of(LOGITS))
+
+
+def test_an_update_without_earlier_rows_is_refused(tmp_path):
+    platt_export(tmp_path / "1")
+    with pytest.raises(ValueError, match=r"no such summary.*update=False"):
+        refresh(tmp_path, LOGITS, labels_of(LOGITS), update=True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
+
+
+def test_a_graph_that_is_not_the_exported_one_is_refused(exported, tmp_path):
+    """One bit of a constant of the base model, as by a damaged disk."""
+    path = shutil.copytree(exported, tmp_path / "1")
+    saved = saved_model_pb2.SavedModel.FromString((path / "saved_model.pb").read_bytes())
+    constants = [
+        node.attr["value"].tensor
+        for function in saved.meta_graphs[0].graph_def.library.function
+        for node in function.node_def
+        if node.op == "Const" and "weight" in node.name and "head" not in node.name
+    ]
+    content = bytearray(constants[0].tensor_content)
+    content[3] ^= 2
+    constants[0].tensor_content = bytes(content)
+    (path / "saved_model.pb").write_bytes(saved.SerializeToString(deterministic=True))
+    features, labels = rows()
+    with pytest.raises(ValueError, match="their hash differs"):
+        refresh(path, LOGITS, labels, features)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["1"]

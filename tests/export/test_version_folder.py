@@ -1,5 +1,7 @@
 """A version is there as a whole or not at all, whoever else exports and whenever one is killed."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -103,6 +105,76 @@ def test_a_new_folder_that_passed_for_a_leftover_is_made_again(tmp_path, monkeyp
         assert folder.is_dir()
 
 
+def test_without_locks_one_folder_is_made_and_others_wait_a_day(tmp_path, monkeypatch):
+    """As on file systems where flock fails: without an end it would make folder after folder."""
+
+    def no_locks(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with temporary_folder(tmp_path) as first, temporary_folder(tmp_path) as second:
+        assert sorted(tmp_path.iterdir()) == sorted([first, second])
+        tomorrow = time.time() + 25 * 3600
+        monkeypatch.setattr(version_folder.time, "time", lambda: tomorrow)
+        with temporary_folder(tmp_path):
+            assert not first.exists()
+            assert not second.exists()
+
+
+def test_a_folder_of_another_host_stays_for_a_day(tmp_path):
+    """The lock is not shared between hosts: this host gets it though the other one writes."""
+    now = int(time.time())
+    running, dead = (tmp_path / f".export-other-{t}-x" for t in (now - 60, now - 25 * 3600))
+    running.mkdir()
+    dead.mkdir()
+    with temporary_folder(tmp_path):
+        assert running.exists()
+        assert not dead.exists()
+
+
+def test_folders_that_others_take_away_are_not_made_for_ever(tmp_path, monkeypatch):
+    make, made = version_folder.tempfile.mkdtemp, []
+
+    def make_and_lose(**arguments):
+        made.append(make(**arguments))
+        os.rmdir(made[-1])
+        return made[-1]
+
+    monkeypatch.setattr(version_folder.tempfile, "mkdtemp", make_and_lose)
+    with pytest.raises(OSError, match="another process took each"), temporary_folder(tmp_path):
+        pass
+    assert len(made) == 10
+
+
+@pytest.mark.parametrize("moment", ["before the move", "during the removal"])
+def test_what_another_process_removes_is_no_version(moment, tmp_path, monkeypatch):
+    """Two hosts of one name, without shared locks: one cleans up while the other exports."""
+    monkeypatch.setattr(fcntl, "flock", lambda *arguments: None)
+    rename = os.rename
+
+    def clean_up_first(source, target):
+        monkeypatch.setattr(os, "rename", rename)
+        with temporary_folder(tmp_path):
+            pass
+        rename(source, target)
+
+    with temporary_folder(tmp_path) as folder:
+        write(folder / "new", "this")
+        if moment == "before the move":
+            monkeypatch.setattr(os, "rename", clean_up_first)
+        else:
+            monkeypatch.setattr(version_folder, "_remove", lambda folder: None)
+
+            def rename_and_lose(source, target):
+                os.unlink(source / "model")
+                rename(source, target)
+
+            monkeypatch.setattr(os, "rename", rename_and_lose)
+        with pytest.raises(RuntimeError, match="Another process removed files"):
+            move_into_place(folder / "new", tmp_path, "next")
+    assert not [entry for entry in tmp_path.iterdir() if entry.name.isdecimal()]
+
+
 def export_and_tell(folder, duration_to):
     """Exports a small model as the next version, and writes down how long it took."""
     keras.utils.set_random_seed(0)
@@ -175,7 +247,7 @@ def test_killed_at_any_moment_a_version_is_absent_or_whole(tmp_path):
         "    os.waitpid(kills.in_a_child(kills.kill_at_the_move, folder, before), 0)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     # The one that was killed right before the move has left everything but the last step.
     assert list((tmp_path / "ctr").glob(".export-*/model/assets.extra/provenance.json"))

@@ -62,7 +62,7 @@ def test_ilps_steps_as_a_dense_reference(name, jit_compile):
     # Labels far from the curve: gradients that do not hover about 0.
     labels = (generator.random(batches.shape) < 0.9).astype(float)
     knots = np.array([-2.0, -0.5, 0.5, 2.0, 3.0])
-    layer = ILPS(knots=list(knots))
+    layer = ILPS(knots=list(knots), smoothness=0.0)
     model = keras.Sequential([keras.Input((1,)), layer, keras.layers.Activation("sigmoid")])
     optimizer, step = OPTIMIZERS[name][0](RATE), OPTIMIZERS[name][1]()
     model.compile(optimizer, "binary_crossentropy", jit_compile=jit_compile)
@@ -119,8 +119,10 @@ def test_embeddings_step_as_a_dense_reference(name, jit_compile):
 def test_gradients_are_dense_tensors():
     network = FieldNetwork({"site": 5, "device": 2}, numeric=("age",))
     ids = {"site": np.array([0, 0, 9]), "device": np.ones(3, int)}
-    gradients = gradients_by_weights(network, {**ids, "age": np.float32([1, 2, 3])})
-    gradients += gradients_by_weights(ILPS(), np.float32([0, 0, 1]))
+    features = {**ids, "age": np.float32([1, 2, 3])}
+    network.adapt(features)
+    gradients = gradients_by_weights(network, features)
+    gradients += gradients_by_weights(ILPS.from_paper(), np.float32([0, 0, 1]))
     assert len(gradients) == 8
     for gradient in gradients:
         assert not hasattr(gradient, "indices")  # as TensorFlow's sparse ones

@@ -129,3 +129,33 @@ def test_training_in_a_model_between_updates_is_allowed():
     model.compile("adam", "binary_crossentropy")
     model.fit(second[0], second[1], verbose=0)
     assert layer.update(*second) == other.update(*second)
+
+
+@pytest.mark.parametrize("layer_class", LAYERS)
+def test_update_does_not_forget_what_was_learnt_without_a_histogram(layer_class):
+    first, second = list(hours(2))
+    layer = layer_class()
+    layer.ensure_built()
+    weights = [weight + 0.2 * (weight.shape == ()) for weight in map(np.array, layer.get_weights())]
+    if layer_class is ILPS:
+        layer.adapt(*first)
+        weights = layer.get_weights()
+        weights[0] = weights[0] - 0.3
+    layer.set_weights(weights)
+    before = outputs(layer)
+    with pytest.raises(ValueError, match="would replace what it has learnt"):
+        layer.update(*second)
+    np.testing.assert_array_equal(outputs(layer), before)
+    layer.remember(*first)
+    both = layer.update(*second)
+    whole = layer_class()
+    once = whole.fit(*(np.concatenate(columns) for columns in zip(first, second, strict=True)))
+    assert both.num_rows == once.num_rows
+    np.testing.assert_allclose(outputs(layer), outputs(whole), rtol=1e-6, atol=1e-6)
+
+
+def test_update_is_the_first_fit_of_a_layer_that_has_only_adapted():
+    first, second = list(hours(2))
+    layer, fresh = ILPS(), ILPS()
+    layer.adapt(*first)
+    assert layer.update(*second) == fresh.update(*second)

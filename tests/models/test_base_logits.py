@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from keras_calibration.models import BaseLogits
+from keras_calibration.models.base_logits import trainable_flags_kept
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)).astype("float32")
@@ -38,6 +39,23 @@ def sequential(*layers):
     return model
 
 
+@keras.saving.register_keras_serializable(package="tests")
+def own_sigmoid(values):
+    return 1 / (1 + keras.ops.exp(-values))
+
+
+def nested(model):
+    """The model as the only layer of another one, as in the advice for subclassed models."""
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, model(inputs))
+
+
+def shared_sigmoid():
+    last = keras.layers.Activation("sigmoid")
+    last(keras.Input((1,)))
+    return functional(dense(), last)
+
+
 def flat(*layers):
     return functional(*layers, keras.layers.Reshape(()))
 
@@ -57,6 +75,27 @@ MODELS = {
         "auto",
     ),
     "sequential logit": (lambda: sequential(dense()), "auto"),
+    "linear activation": (lambda: functional(dense(), keras.layers.Activation("linear")), "auto"),
+    "sigmoid of keras.ops": (lambda: functional(dense(keras.ops.sigmoid)), "auto"),
+    "sigmoid of one's own": (lambda: functional(dense(own_sigmoid)), "auto"),
+    "flattened": (lambda: functional(dense("sigmoid"), keras.layers.Flatten()), "auto"),
+    "reshaped": (lambda: flat(dense("sigmoid")), "auto"),
+    "squeezed": (lambda: functional(dense("sigmoid"), lambda p: keras.ops.squeeze(p, 1)), "auto"),
+    "float32 output": (
+        lambda: functional(dense("sigmoid"), keras.layers.Activation("linear", dtype="float32")),
+        "auto",
+    ),
+    "shared sigmoid": (shared_sigmoid, "auto"),
+    "nested": (lambda: nested(functional(dense("sigmoid"))), "auto"),
+    "nested twice": (
+        lambda: nested(nested(sequential(dense(), keras.layers.Activation("sigmoid")))),
+        "auto",
+    ),
+    "nested logit": (lambda: nested(sequential(dense())), "auto"),
+    "nested in a Sequential": (
+        lambda: keras.Sequential([keras.Input((3,)), sequential(dense("sigmoid"))]),
+        "auto",
+    ),
     "sigmoid, told": (lambda: functional(dense("sigmoid")), "probability"),
 }
 
@@ -75,12 +114,71 @@ def test_logits_are_those_before_the_sigmoid(name, scale):
 
 
 def test_probability_of_a_last_layer_that_is_not_known():
-    model = functional(dense("sigmoid"), keras.layers.Reshape((1,)))
+    model = functional(dense("sigmoid"), lambda p: keras.ops.clip(p, 1e-9, 1))
     with pytest.raises(ValueError, match="base_output="):
         BaseLogits(model)
     np.testing.assert_allclose(
         BaseLogits(model, "probability")(X), X @ KERNEL + 0.25, rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("make", "base_output"),
+    [
+        (lambda: functional(dense("sigmoid")), "logit"),
+        (lambda: nested(functional(dense(), keras.ops.sigmoid)), "logit"),
+        (lambda: functional(dense()), "probability"),
+    ],
+)
+def test_a_base_output_that_the_last_layer_contradicts_is_refused(make, base_output):
+    with pytest.raises(ValueError, match=f"Received: base_output='{base_output}'"):
+        BaseLogits(make(), base_output)
+
+
+def test_an_activation_with_weights_is_not_called():
+    slope = keras.layers.PReLU()
+    model = functional(keras.layers.Dense(1, activation=slope))
+    num_weights = len(model.weights)
+    with pytest.raises(ValueError, match="base_output="):
+        BaseLogits(model)
+    assert len(model.weights) == num_weights
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_the_advice_for_several_outputs_works(kind):
+    inputs = keras.Input((3,))
+    outputs = {"ctr": dense("sigmoid")(inputs), "cvr": dense("sigmoid")(inputs)}
+    base_model = keras.Model(inputs, outputs if kind is dict else list(outputs.values()))
+    with pytest.raises(ValueError, match="Pick one") as refused:
+        BaseLogits(base_model)
+    advice = str(refused.value).split("for example: ")[1].removesuffix(".")
+    one = eval(advice, {"keras": keras, "base_model": base_model})
+    first = keras.tree.flatten(base_model(X))[0]
+    np.testing.assert_allclose(keras.ops.sigmoid(BaseLogits(one)(X)), first, atol=1e-6)
+
+
+@pytest.mark.parametrize("base_output", ["logit", "probability"])
+def test_the_advice_for_a_subclassed_model_works(base_output):
+    base_model = Subclassed("sigmoid" if base_output == "probability" else None)
+    with pytest.raises(ValueError, match=f'pass .*base_output="{base_output}"'):
+        BaseLogits(base_model)
+    layer = BaseLogits(nested(base_model), base_output)
+    kernel, bias = map(keras.ops.convert_to_numpy, base_model.dense.get_weights())
+    np.testing.assert_allclose(layer(X), X @ kernel + bias, rtol=1e-4, atol=1e-4)
+
+
+def test_flags_of_layers_and_variables_are_kept():
+    model = functional(dense(), dense("sigmoid"))
+    model.layers[1].trainable = False
+    model.layers[2].bias.trainable = False
+    outer = keras.Sequential([keras.Input((3,)), model, model.layers[2]])
+    names = [v.path for v in outer.trainable_variables]
+    assert len(names) == 1
+    with trainable_flags_kept(outer):
+        outer.trainable = False
+        assert outer.trainable_variables == []
+    assert [v.path for v in outer.trainable_variables] == names
+    assert [layer.trainable for layer in model.layers] == [True, False, True]
 
 
 def test_a_subclass_of_dense_is_not_taken_for_a_dense():
@@ -124,9 +222,9 @@ def test_mixed_precision_base_gives_float32_logits():
 
 
 class Subclassed(keras.Model):
-    def __init__(self):
+    def __init__(self, activation="sigmoid"):
         super().__init__()
-        self.dense = dense("sigmoid")
+        self.dense = dense(activation)
 
     def call(self, inputs):
         return self.dense(inputs)

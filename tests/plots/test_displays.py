@@ -1,5 +1,6 @@
 """The displays and their mathematics, against references written apart from the code."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -268,6 +269,9 @@ def test_bad_ids_are_refused(ids, options, message):
         FieldDisplay.from_predictions([0, 1], [0.1, 0.2], ids, **options)
 
 
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
 def test_matplotlib_and_pandas_are_needed_only_where_they_are_used(tmp_path):
     (tmp_path / "meta.json").write_text(
         '{"files": ["log.csv"], "label": {"column": "y", "equals": 1},'
@@ -277,7 +281,9 @@ def test_matplotlib_and_pandas_are_needed_only_where_they_are_used(tmp_path):
 import sys
 # An import of these now fails, as where they are not installed.
 sys.modules.update(matplotlib=None, pandas=None)
-from keras_calibration.datasets import generate_click_log, read_data_folder
+sys.path.append({str(EXAMPLES)!r})
+from data_folder import read_data_folder
+from keras_calibration.datasets import generate_click_log
 from keras_calibration.plots import ReliabilityDisplay
 table = generate_click_log(num_rows=100)
 display = ReliabilityDisplay.from_predictions(table.labels, table.probabilities)

@@ -30,9 +30,11 @@ from keras_calibration.calibration.cross_fitted_scores import (
 from keras_calibration.calibration.splits import Splits, splits_of
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
+from keras_calibration.models.base_logits import symbolic_input, trainable_flags_kept
+from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy, read_development_set
-from keras_calibration.ops.data_checks import Rows, check_rows
+from keras_calibration.models.model_inputs import inputs_by_name
+from keras_calibration.ops.data_checks import Rows, check_rows, warn_of_probabilities
 from keras_calibration.ops.logistic_fit import row_log_losses
 
 _NUM_FOLDS = 3
@@ -67,7 +69,9 @@ def calibrate(
     logits of the last two.
 
     Args:
-        model: A trained Keras model with one sigmoid or logit output. It is frozen.
+        model: A trained Keras model with one sigmoid or logit output. It stays frozen as long as
+            the calibrated model is used; to train it again afterwards, set
+            `model.trainable = True` and compile it.
         x: Inputs of the development set, rows that the model was not trained on: arrays by name
             with `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1] (n,) or (n, 1), of both classes, where `x` is arrays.
@@ -112,12 +116,13 @@ def calibrate(
     Reference:
         The one-standard-error rule: Breiman et al., *Classification and Regression Trees* (1984).
     """
-    development = read_development_set(x, y, sample_weight)
-    was_trainable = model.trainable
-    try:
+    _check_model(model)
+    development = read_development_set(x, y, sample_weight, expected=symbolic_input(model))
+    with trainable_flags_kept(model):
         reader = CalibratedModel(model, NeuralCalibration(BiasCorrection()), base_output)
         logits = reader.base_logits(development.inputs)
         rows = check_rows(logits, development.labels, development.weights, both_classes=True)
+        warn_of_probabilities(logits, development.labels)
         columns = inputs_by_name(development.inputs, reader.input)
         fields = vocabularies(fields, columns)
         check_numeric(numeric, columns)
@@ -126,9 +131,6 @@ def calibrate(
         num_members = _NUM_FOLDS if splits.is_forward else splits.num_folds
         tried = _chosen_candidates(candidates(fields, numeric, num_members, seed), method)
         features = {name: columns[name] for name in (*fields, *numeric)}
-    except ValueError:
-        model.trainable = was_trainable
-        raise
     fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
     report = _report(fits, rows, {name: columns[name] for name in fields}, splits, method)
     chosen = report.after
@@ -152,6 +154,27 @@ def calibrate(
     calibrated = CalibratedModel(model, head_of(chosen.name), base_output)
     calibrated.report = report
     return calibrated
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, keras.Model):
+        return
+    remedy = "Pass a trained Keras model with one sigmoid or logit output."
+    if hasattr(model, "shape") or isinstance(model, list | tuple):
+        remedy = (
+            "Scores without a model are calibrated by a calibrator: "
+            "keras_calibration.layers.ILPS().fit(logits, labels), with from_logits=False for "
+            "probabilities."
+        )
+    elif hasattr(model, "predict_proba"):
+        remedy = (
+            "The scores of another library's model are calibrated by a calibrator: "
+            "keras_calibration.layers.ILPS().fit(model.predict_proba(x)[:, 1], y, "
+            "from_logits=False)."
+        )
+    raise ValueError(
+        f"Argument `model` must be a Keras model. Received: {type(model).__name__}. {remedy}"
+    )
 
 
 def _report(

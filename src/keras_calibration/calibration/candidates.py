@@ -22,6 +22,8 @@ IDENTITY = "identity"
 
 # Curves share the room to bend among their fields, and take long to fit where these are many.
 _MOST_FIELDS_WITH_CURVES = 8
+# Ids are looked up where the largest is this many times their number, and the table not small.
+_DENSE_SHARE, _SMALL_TABLE = 4, 10_000
 
 
 @dataclass(frozen=True)
@@ -102,14 +104,15 @@ def vocabularies(fields: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         fields: Field name → number of ids or lookup layer, taken as it is; or names of fields, of
-            which the columns tell: whole numbers count up to the largest, strings are looked up.
+            which the columns tell: ids count up to the largest; those with many gaps between
+            them, negative ones and strings are looked up.
         columns: Feature name → column (n,) or (n, 1).
 
     Returns:
-        Field name → number of ids or `StringLookup` layer.
+        Field name → number of ids, or `IntegerLookup` or `StringLookup` layer.
 
     Raises:
-        ValueError: If a field is not among the columns, or holds real or negative numbers.
+        ValueError: If a field is not among the columns, or holds real numbers.
 
     Example:
         >>> vocabularies(["site"], {"site": np.array([0, 4, 2])})
@@ -149,10 +152,16 @@ def _vocabulary(name: str, column: np.ndarray) -> Any:
     if column.dtype.kind in "OSU":
         values = sorted({v.decode() if isinstance(v, bytes) else str(v) for v in column.tolist()})
         return keras.layers.StringLookup(vocabulary=values)
-    if column.dtype.kind not in "iub" or column.min() < 0:
+    if column.dtype.kind not in "iub":
         raise ValueError(
-            f"Field {name!r} must hold ids, whole numbers from 0 on, or strings. Received: "
-            f"{column.dtype} from {column.min()} on. Pass fields={{{name!r}: keras.layers."
-            "IntegerLookup(...)}, or name it in `numeric`."
+            f"Field {name!r} must hold ids, whole numbers, or strings. Received: {column.dtype}. "
+            "Name it in `numeric`, or round it to ids."
         )
-    return int(column.max()) + 1
+    distinct = np.unique(column)
+    smallest, largest = int(distinct[0]), int(distinct[-1])
+    # A table has a row for every id up to the largest: account numbers would fill the memory.
+    if smallest < 0 or largest >= max(_DENSE_SHARE * len(distinct), _SMALL_TABLE):
+        return keras.layers.IntegerLookup(
+            vocabulary=distinct.astype("int64"), oov_token=min(smallest, 0) - 1
+        )
+    return largest + 1

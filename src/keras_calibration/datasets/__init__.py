@@ -1,7 +1,6 @@
-"""Binary tables to calibrate on: a generated click log, and folders of real data."""
+"""Binary tables to try things on: `Table`, and a generated click log of known truth."""
 
 from keras_calibration.datasets.click_log import generate_click_log
-from keras_calibration.datasets.data_folder import read_data_folder
 from keras_calibration.datasets.table import Table
 
-__all__ = ["Table", "generate_click_log", "read_data_folder"]
+__all__ = ["Table", "generate_click_log"]

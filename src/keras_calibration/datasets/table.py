@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,21 +80,31 @@ class Table:
     vocabularies: Mapping[str, tuple[str, ...]]
     probabilities: NDArray[np.float64] | None = None
 
-    def part(self, name: str) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.float32]]:
+    def part(
+        self, name: str, columns: Iterable[str] | None = None
+    ) -> tuple[dict[str, NDArray[np.generic]], NDArray[np.float32]]:
         """Features and labels of one part, as views.
 
         Args:
             name: `"train"`, `"development"` or `"test"`.
+            columns: Names of the features to return; None for all.
 
         Returns:
             The dict of feature arrays and the labels, all of shape `(rows of the part,)`.
 
         Raises:
-            ValueError: If there is no such part.
+            ValueError: If there is no such part or feature.
         """
         if name not in self.parts:
             raise ValueError(
-                f"Table {self.name!r} has no part {name!r}: expected one of {list(self.parts)}."
+                f"Argument `name` must be one of {list(self.parts)}. Received: name={name!r}."
+            )
+        columns = list(self.features if columns is None else columns)
+        missing = [column for column in columns if column not in self.features]
+        if missing:
+            raise ValueError(
+                f"Argument `columns` must name features of the table, {list(self.features)}. "
+                f"Received: columns={columns}, without a feature for {missing}."
             )
         rows = self.parts[name]
-        return {column: array[rows] for column, array in self.features.items()}, self.labels[rows]
+        return {column: self.features[column][rows] for column in columns}, self.labels[rows]

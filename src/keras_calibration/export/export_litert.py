@@ -29,7 +29,7 @@ def export_litert(model: CalibratedModel, path: str | os.PathLike[str], sample: 
 
     Raises:
         ValueError: If the model cannot run in LiteRT, or `path` exists. Nothing is written.
-        RuntimeError: If the interpreter gives other probabilities (more than 1e-6 apart).
+        RuntimeError: If the interpreter gives other probabilities than rounding can explain.
 
     Example:
         >>> export_litert("model", "ctr.tflite")

@@ -34,7 +34,7 @@ def export_onnx(model: CalibratedModel, path: str | os.PathLike[str], sample: An
     Raises:
         ValueError: If the model cannot run in onnxruntime, or `path` exists. Nothing is written.
         ImportError: If a package is missing. Nothing is written.
-        RuntimeError: If onnxruntime gives other probabilities (more than 1e-6 apart).
+        RuntimeError: If onnxruntime gives other probabilities than rounding can explain.
 
     Example:
         >>> export_onnx("model", "ctr.onnx")

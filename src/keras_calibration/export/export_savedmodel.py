@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from keras_calibration.export.head_file import write_head
-from keras_calibration.export.model_checks import check_model, outputs_on
+from keras_calibration.export.model_checks import check_model, outputs_on, warn_if_unfitted
 from keras_calibration.export.model_rows import (
     given_rows,
     head_inputs,
@@ -19,6 +19,8 @@ from keras_calibration.export.provenance import (
     describe_base,
     describe_fit,
     describe_head,
+    files_sha256,
+    known_logits,
     origin,
     write_provenance,
 )
@@ -29,7 +31,12 @@ from keras_calibration.export.signatures import (
     SERVING,
     write_signatures,
 )
-from keras_calibration.export.verification import check_way, verify_signatures
+from keras_calibration.export.verification import (
+    check_tolerance,
+    check_way,
+    tolerance_for,
+    verify_signatures,
+)
 from keras_calibration.export.version_folder import (
     check_version_folder,
     move_into_place,
@@ -54,6 +61,7 @@ def export_savedmodel(
     warmup_sizes: Sequence[int] | None = None,
     fit_summary: FitSummary | None = None,
     verify: str = "new_process",
+    tolerance: float | None = None,
 ) -> Path:
     """Writes a calibrated model as a TensorFlow SavedModel, for TF Serving or `tf.saved_model`.
 
@@ -111,6 +119,9 @@ def export_savedmodel(
             powers of 2 up to 1024. Empty for no requests.
         fit_summary: What the head's `fit` returned, for the provenance.
         verify: `"new_process"`, or `"same_process"`: seconds quicker, and says less.
+        tolerance: How far the SavedModel's logits may be from the Keras model's, as a share of the
+            largest logit of the rows (of 1, if that is more); probabilities, a quarter as far. By
+            default 4e-6, and for what half precision rounds 1/128 (float16) or 1/16 (bfloat16).
 
     Returns:
         The path of the SavedModel.
@@ -119,7 +130,11 @@ def export_savedmodel(
         ValueError: If the path exists, an argument is out of its range, the model is no
             `CalibratedModel`, or Keras does not run on TensorFlow. Nothing is written then.
         RuntimeError: If the SavedModel gives other probabilities than the Keras model (more than
-            1e-6 apart) or does not load; nothing is left at `path` then.
+            `tolerance` apart), it does not load, or another process removed files of it; nothing is
+            left at `path` then.
+
+    Warns:
+        UserWarning: If the head changes nothing and nobody has fitted it.
 
     Example:
         >>> import tempfile
@@ -129,6 +144,7 @@ def export_savedmodel(
         >>> base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     model = CalibratedModel(base, ILPS())
+        ...     summary = model.head.calibrator.fit([-2.0, -1.0, 0.0, 1.0], [0, 1, 0, 1])
         ...     path = export_savedmodel(
         ...         model, f"{folder}/ctr", version="next", verify="same_process"
         ...     )
@@ -139,6 +155,7 @@ def export_savedmodel(
     check_model(model)
     _check_names(model)
     check_way(verify)
+    check_tolerance(tolerance)
     check_version_folder(path, version)
     sizes = (
         (COMPILED_SIZES if jit_compile else _WARMUP_SIZES)
@@ -151,7 +168,10 @@ def export_savedmodel(
             f"Received: warmup_sizes={warmup_sizes!r}."
         )
     rows = random_rows(model) if sample is None else given_rows(model, sample)
-    expected = _expected_rows(model, rows, is_random=sample is None)
+    logit, probability = outputs_on(model, rows, is_random=sample is None)
+    expected = _expected_rows(model, rows, logit, probability)
+    if fit_summary is None:
+        warn_if_unfitted(model, probability, expected[RAW][1]["uncalibrated_probability"])
     with temporary_folder(path.parent if version is None else path) as temporary:
         savedmodel = temporary / "model"
         xla = write_signatures(model, savedmodel, rows, jit_compile, fill_up)
@@ -164,12 +184,16 @@ def export_savedmodel(
         requests += [(name, expected[name][0], 1) for name in (RAW, CALIBRATE) if sizes]
         if requests:
             write_warmup(extra, model_name, requests)
-        differences = verify_signatures(savedmodel, expected, verify)
+        differences = verify_signatures(
+            savedmodel, expected, verify, tolerance_for(logit, model.base_model, tolerance)
+        )
         provenance = {
             **origin(),
+            "files_sha256": files_sha256(savedmodel),
             "base_model": describe_base(model),
             "head": describe_head(model.head),
             "fit": describe_fit(model, fit_summary),
+            "logits": known_logits(model, None if sample is None else logit),
             "xla": xla,
             "verification": {
                 "in": verify,
@@ -191,10 +215,9 @@ def _check_names(model: CalibratedModel) -> None:
 
 
 def _expected_rows(
-    model: CalibratedModel, rows: Mapping[str, Any], is_random: bool
+    model: CalibratedModel, rows: Mapping[str, Any], logit: Any, probability: Any
 ) -> dict[str, tuple[_Columns, _Columns]]:
     """Signature → inputs and what the Keras model gives for them, by their names in it."""
-    logit, probability = outputs_on(model, rows, is_random)
     raw = {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
     inputs = {signature_input(name): values for name, values in rows.items()}
     of_head = {signature_input(name): rows[name] for name in head_inputs(model)}

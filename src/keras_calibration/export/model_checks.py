@@ -1,11 +1,13 @@
 """What every export asks of a model before it writes anything."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
-from keras_calibration.export.model_rows import restructured
+from keras_calibration.export.model_rows import MAX_RANDOM_IDS, restructured
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 
@@ -53,9 +55,27 @@ def outputs_on(model: CalibratedModel, rows: Mapping[str, Any], is_random: bool)
         with tf.device("CPU:0"):
             logit, probability = both(restructured(model, rows), training=False)
     except (tf.errors.OpError, ValueError) as error:
-        kind = "random rows" if is_random else "sample"
+        kind = f"random rows (ids below {MAX_RANDOM_IDS})" if is_random else "sample"
         raise ValueError(
             f"The model cannot take the {kind} that the export is compared on: "
             f"{str(error).splitlines()[0]} Pass `sample`, some input rows that it can take."
         ) from error
     return logit, probability
+
+
+def warn_if_unfitted(model: CalibratedModel, probability: Any, uncalibrated: Any) -> None:
+    """Warns of a head that changes no probability, unless a fit or `calibrate` has made it so.
+
+    Args:
+        model: The calibrated model.
+        probability: Its calibrated probabilities of some rows.
+        uncalibrated: The base model's probabilities of these rows.
+    """
+    is_same = np.array_equal(probability, uncalibrated, equal_nan=True)
+    if is_same and model.report is None and model.fitted_at is None:
+        warnings.warn(
+            f"The head ({model.head.name!r}) changes no probability: it looks as if it had never "
+            "been fitted, and the exported model serves uncalibrated probabilities. Fit it before "
+            "the export: kc.calibrate, CalibratedModel.fit, or the head's own fit.",
+            stacklevel=3,
+        )

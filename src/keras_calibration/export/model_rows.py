@@ -1,6 +1,7 @@
 """The inputs of a model by name: their signature, and rows to try a SavedModel on."""
 
 import keyword
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,15 +9,19 @@ import keras
 import numpy as np
 
 from keras_calibration.layers.field_ids import field_readers
-from keras_calibration.models.calibrated_model import CalibratedModel, inputs_by_name
+from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.models.model_inputs import inputs_by_name
 
 NUM_SAMPLE_ROWS = 64
+MAX_RANDOM_IDS = 10
 
 
 def signature_input(feature: str) -> str:
-    """The name under which a signature takes a feature: its own, followed by `_` for a keyword.
+    """The name under which a signature takes a feature: its own, where TensorFlow takes it.
 
-    TensorFlow cannot give an input the name of a Python keyword.
+    A Python keyword is followed by `_`; a character that TensorFlow does not take in the name of an
+    input (a space, a letter beyond ASCII) becomes `_`, and a name that would begin with `_` begins
+    with `input_`.
 
     Args:
         feature: Name of an input of the model.
@@ -25,10 +30,12 @@ def signature_input(feature: str) -> str:
         The name of the signature's input.
 
     Example:
-        >>> signature_input("site_id"), signature_input("class")
-        ('site_id', 'class_')
+        >>> signature_input("site_id"), signature_input("class"), signature_input("site id")
+        ('site_id', 'class_', 'site_id')
     """
-    return feature + "_" * keyword.iskeyword(feature)
+    name = re.sub(r"[^A-Za-z0-9_.>-]", "_", feature)
+    name = "input" + name if name.startswith("_") else name
+    return name + "_" * keyword.iskeyword(name)
 
 
 def input_specs(model: CalibratedModel) -> dict[str, Any]:
@@ -39,8 +46,20 @@ def input_specs(model: CalibratedModel) -> dict[str, Any]:
 
     Returns:
         The specs, each under the name that a signature gives to it.
+
+    Raises:
+        ValueError: If two inputs would get the same name.
     """
     import tensorflow as tf
+
+    names = list(inputs_by_name(model.input, model.input))
+    signature_names = [signature_input(name) for name in names]
+    if len(set(signature_names)) < len(names):
+        raise ValueError(
+            "Inputs of the model must have different names in a signature, where spaces and "
+            f"characters beyond ASCII become `_`. Received: {names}, which become "
+            f"{signature_names}. Rename one of them."
+        )
 
     return {
         name: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, name=signature_input(name))
@@ -114,7 +133,10 @@ def given_rows(model: CalibratedModel, sample: Any) -> dict[str, Any]:
 
 
 def random_rows(model: CalibratedModel) -> dict[str, Any]:
-    """Rows of the inputs' shapes and dtypes: some ids and strings are known, some are not.
+    """Rows of the inputs' shapes and dtypes: ids that every table of the base model has.
+
+    Strings are some known to the head and some not; where a look-up of the base model refuses
+    unknown values, only known ones.
 
     Args:
         model: The calibrated model.
@@ -125,18 +147,30 @@ def random_rows(model: CalibratedModel) -> dict[str, Any]:
     import tensorflow as tf
 
     generator = np.random.default_rng(0)
+    layers = model.base_model._flatten_layers()
+    sizes = [getattr(layer, name, None) for layer in layers for name in ("input_dim", "num_tokens")]
+    num_ids = min([MAX_RANDOM_IDS, *(size for size in sizes if isinstance(size, int))])
+    known_ids = _only_known(layers, keras.layers.IntegerLookup) or range(num_ids)
+    known_words = _only_known(layers, keras.layers.StringLookup)
     rows = {}
     for name, tensor in inputs_by_name(model.input, model.input).items():
         shape = (NUM_SAMPLE_ROWS, *(size or 1 for size in tensor.shape[1:]))
         if tensor.dtype == "string":
-            words = [*_known_strings(model, name), "", "unknown"]
-            values = tf.constant(generator.choice(words, shape).astype(object))
+            words = known_words or [*_known_strings(model, name), "", "unknown"]
+            values = tf.constant(generator.choice(np.asarray(words, object), shape))
         elif "int" in tensor.dtype:
-            values = tf.cast(generator.integers(0, 10, shape), tensor.dtype)
+            values = tf.cast(generator.choice(np.asarray(known_ids), shape), tensor.dtype)
         else:
             values = tf.cast(generator.normal(size=shape), tensor.dtype)
         rows[name] = values
     return rows
+
+
+def _only_known(layers: Any, kind: Any) -> list[Any]:
+    """What all look-ups of a kind know that refuse what they do not know; empty if none does."""
+    strict = [layer for layer in layers if isinstance(layer, kind) and not layer.num_oov_indices]
+    vocabularies = [set(layer.get_vocabulary()) for layer in strict]
+    return sorted(set.intersection(*vocabularies)) if vocabularies else []
 
 
 def _known_strings(model: CalibratedModel, name: str) -> list[str]:

@@ -60,6 +60,15 @@ def origin() -> dict[str, Any]:
     }
 
 
+def files_sha256(savedmodel: Path) -> str:
+    """A hash of the graph and the weights of a SavedModel as they are on disk."""
+    digest = hashlib.sha256()
+    for file in (savedmodel / "saved_model.pb", *sorted((savedmodel / "variables").iterdir())):
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()
+
+
 def describe_base(model: CalibratedModel) -> dict[str, Any]:
     """Which base model it is: name, size, and a hash of its weights.
 
@@ -124,6 +133,51 @@ def describe_fit(model: CalibratedModel, fit_summary: Any) -> dict[str, Any]:
         if history is not None and history.history
         else None,
     }
+
+
+def describe_logits(logits: Any, rows: str, weights: Any = None) -> dict[str, Any]:
+    """The distribution of base logits, by which a refresh tells logits from probabilities.
+
+    Args:
+        logits: Base logits, of any shape.
+        rows: Which rows they are of.
+        weights: How many rows each logit stands for; ones by default.
+
+    Returns:
+        Plain values.
+    """
+    values = np.asarray(keras.ops.convert_to_numpy(logits), "float64").reshape(-1)
+    weights = np.ones(len(values)) if weights is None else np.asarray(weights)
+    counts = np.isfinite(values) & (weights > 0)
+    values, weights = values[counts], weights[counts]
+    if not len(values):
+        return {"rows": rows, "num_rows": 0}
+    levels = (0.01, 0.1, 0.5, 0.9, 0.99)
+    quantiles = np.quantile(values, levels, weights=weights, method="inverted_cdf")
+    return {
+        "rows": rows,
+        "num_rows": round(float(weights.sum())),
+        "min": values.min(),
+        "max": values.max(),
+        "mean": np.average(values, weights=weights),
+        "quantiles": dict(zip(map(str, levels), quantiles, strict=True)),
+        "share_in_0_1": np.average((values >= 0) & (values <= 1), weights=weights),
+    }
+
+
+def known_logits(model: CalibratedModel, sample_logits: Any) -> dict[str, Any] | None:
+    """The distribution of the logits that the head was fitted to, else of the sample's, or None.
+
+    Args:
+        model: The calibrated model.
+        sample_logits: Logits of the sample, or None where nobody has given one.
+    """
+    histogram = getattr(getattr(model.head, "calibrator", None), "_histogram", None)
+    if histogram is not None:
+        atoms = histogram.atoms()
+        counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
+        return describe_logits(atoms.means, "fitted on", counts)
+    return None if sample_logits is None else describe_logits(sample_logits, "sample")
 
 
 def summary_figures(fit_summary: Any) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """A new version of an exported model whose calibration alone is fitted again."""
 
+import math
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from keras_calibration.export.head_file import head_features, head_of, read_head
 from keras_calibration.export.model_rows import NUM_SAMPLE_ROWS, signature_input
 from keras_calibration.export.provenance import (
     describe_head,
+    describe_logits,
+    files_sha256,
     origin,
     read_provenance,
     summary_figures,
@@ -22,7 +26,11 @@ from keras_calibration.export.provenance import (
 )
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.signatures import CALIBRATE, HEAD_WEIGHTS
-from keras_calibration.export.verification import check_way, verify_signatures
+from keras_calibration.export.verification import (
+    check_way,
+    tolerance_for,
+    verify_signatures,
+)
 from keras_calibration.export.version_folder import (
     NEXT,
     check_version_folder,
@@ -31,6 +39,7 @@ from keras_calibration.export.version_folder import (
     versions_in,
 )
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.ops.losses import logits_from_probabilities
 
 
 def refresh_savedmodel(
@@ -40,6 +49,7 @@ def refresh_savedmodel(
     features: Mapping[str, Any] | None = None,
     sample_weight: Any = None,
     *,
+    from_logits: bool = True,
     update: bool = False,
     destination: str | os.PathLike[str] | None = None,
     verify: str = "new_process",
@@ -57,11 +67,14 @@ def refresh_savedmodel(
 
     Args:
         path: The version to start from, or the folder of the model: then its highest version.
-        logits: The base model's logits (n,) or (n, 1), as `serving_default` and `raw` give them.
+        logits: The base model's logits (n,) or (n, 1), as `serving_default` and `raw` give them in
+            `logit`.
         labels: Labels in [0, 1] (n,) or (n, 1).
         features: Name → values (n,) or (n, 1) of the features that the head reads, under the
             model's own names; not needed for a curve of the logit alone.
         sample_weight: Weights (n,), not negative; ones by default.
+        from_logits: Whether `logits` are logits; False for the base model's probabilities
+            (`uncalibrated_probability`), which are turned into logits.
         update: Add the rows to those of earlier fits (`StreamingCalibrator.update`) instead of
             fitting to them alone; for a head that is such a calibrator.
         destination: The folder to make; by default the next version number beside `path`.
@@ -74,8 +87,14 @@ def refresh_savedmodel(
 
     Raises:
         ValueError: If the SavedModel was not written by `export_savedmodel`, a feature is missing,
-            the rows cannot be fitted to, or the destination exists. Nothing is written then.
+            the rows cannot be fitted to, the logits look like probabilities where those of the
+            version before do not, `update=True` finds no summary of earlier rows, or the
+            destination exists. Nothing is written then.
         RuntimeError: If the new SavedModel gives other probabilities than the refitted head.
+
+    Warns:
+        UserWarning: If all logits lie in [0, 1] and the version before does not tell its logits, or
+            if the median logit is beyond all of those.
 
     Example:
         >>> import tempfile
@@ -87,9 +106,10 @@ def refresh_savedmodel(
         >>> base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     model = CalibratedModel(base, PlattScaling())
-        ...     first = export_savedmodel(model, f"{folder}/ctr/1", verify="same_process")
         ...     logits = np.linspace(-3, 3, 200)
         ...     labels = np.arange(200) % 10 < 5 + 2 * logits
+        ...     summary = model.head.calibrator.fit(logits[::2], labels[::2])
+        ...     first = export_savedmodel(model, f"{folder}/ctr/1", verify="same_process")
         ...     second = refresh_savedmodel(first, logits, labels, verify="same_process")
         ...     second.name
         '2'
@@ -103,6 +123,13 @@ def refresh_savedmodel(
     keys = collection_keys(source, HEAD_WEIGHTS)
     tensors = read_tensors(source)
     served_form = _served_form(head, [tensors[key] for key in keys], source)
+    before = read_provenance(source / "assets.extra")
+    if before.get("files_sha256", files_sha256(source)) != files_sha256(source):
+        raise ValueError(
+            f"The graph or the weights in {str(source)!r} are not those that were exported: "
+            "their hash differs from that in provenance.json. Export the model again."
+        )
+    logits = _logits(logits, from_logits, before.get("logits"))
     columns = _columns(wrapped, features)
     summary = _fit(head, logits, columns, labels, sample_weight, update, fit_arguments)
     rows = _expected_rows(wrapped, logits, columns)
@@ -114,15 +141,18 @@ def refresh_savedmodel(
         replace_constants(savedmodel, weights)
         replace_tensors(savedmodel, dict(zip(keys, weights, strict=True)))
         save_head(wrapped, extra)
-        differences = verify_signatures(savedmodel, {CALIBRATE: rows}, verify)
-        before = read_provenance(extra)
+        differences = verify_signatures(
+            savedmodel, {CALIBRATE: rows}, verify, tolerance_for(rows[0]["logit"])
+        )
         figures = summary_figures(summary)
         how = {"fitted_at": summary.fitted_at, "update": update, **fit_arguments}
         provenance = {
             **before,
             **origin(),
+            "files_sha256": files_sha256(savedmodel),
             "head": describe_head(head),
             "fit": {"num_rows": summary.num_rows, "summary": figures, **how},
+            "logits": describe_logits(logits, "fitted on"),
             "verification": {
                 "in": verify,
                 "num_rows": len(rows[1]["probability"]),
@@ -138,8 +168,10 @@ def refresh_savedmodel(
         return move_into_place(savedmodel, target, version)
 
 
+# The log of the chance below which rows are not taken for those of the same model: one in 10⁹.
+_RARE = math.log(1e-9)
 # Of the version before; what it was refreshed from itself is in there too.
-_KEPT = ("exported_at", "versions", "fit", "refreshed_from")
+_KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")
 
 
 def _version(path: Path) -> Path:
@@ -190,6 +222,44 @@ def _weights(layer: Any) -> list[np.ndarray]:
     return [ops.convert_to_numpy(weight) for weight in layer.weights]
 
 
+def _logits(values: Any, from_logits: bool, before: Mapping[str, Any] | None) -> np.ndarray:
+    """The logits of the rows; refuses probabilities in their place."""
+    values = np.asarray(ops.convert_to_numpy(values) if ops.is_tensor(values) else values)
+    if not from_logits:
+        if not np.all((values >= 0) & (values <= 1)):
+            raise ValueError(
+                "Argument `logits` must hold probabilities in [0, 1] with from_logits=False. "
+                f"Received: values from {np.min(values):g} to {np.max(values):g}."
+            )
+        return np.asarray(ops.convert_to_numpy(logits_from_probabilities(values)))
+    if not values.size or not np.isfinite(values).all():
+        return values  # The fit says what is wrong.
+    known = before if before and before["num_rows"] else None
+    if np.all((values >= 0) & (values <= 1)):
+        seen = (
+            f"all {values.size} values lie in [0, 1], from {values.min():g} to {values.max():g}, "
+            "as probabilities do"
+        )
+        remedy = "Pass the logged `logit`, or from_logits=False for probabilities."
+        if known is None:
+            warnings.warn(f"Argument `logits` must hold logits: {seen}. {remedy}", stacklevel=3)
+        # Beyond chance: each row would have to fall into [0, 1].
+        elif values.size * math.log(max(known["share_in_0_1"], 1 / known["num_rows"])) < _RARE:
+            raise ValueError(
+                f"Argument `logits` must hold logits. Received: {seen}; those of the version "
+                f"before are from {known['min']:g} to {known['max']:g}, "
+                f"{known['share_in_0_1']:.0%} of them in [0, 1]. {remedy}"
+            )
+    elif known is not None and not known["min"] <= np.median(values) <= known["max"]:
+        warnings.warn(
+            f"The median of the logits, {np.median(values):g}, is beyond all logits of the version "
+            f"before, {known['min']:g} to {known['max']:g}. Check that they are the base model's "
+            "own `logit`, of the same base model.",
+            stacklevel=3,
+        )
+    return values
+
+
 def _columns(wrapped: Any, features: Mapping[str, Any] | None) -> dict[str, Any]:
     """The features that the head reads, in their own dtypes."""
     import tensorflow as tf
@@ -225,6 +295,13 @@ def _fit(
             "update=True adds rows to a calibrator of the logit alone. Received: a head of "
             f"{type(head).__name__} with {type(curve).__name__}, which reads features or has no "
             "`update`. Pass update=False and all the rows to fit to."
+        )
+    if update and curve._histogram is None:
+        raise ValueError(
+            "update=True adds rows to the summary of the earlier ones. Received: a SavedModel "
+            "whose head has no such summary, for nobody has fitted it, or by gradient steps alone. "
+            "Pass update=False and all the rows to fit to, or fit the head by its own `fit` and "
+            "export it again."
         )
     if update:
         return curve.update(logits, labels, sample_weight, **arguments)

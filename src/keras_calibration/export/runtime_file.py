@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration.export.model_checks import check_model, outputs_on
+from keras_calibration.export.model_checks import check_model, outputs_on, warn_if_unfitted
 from keras_calibration.export.model_rows import (
     given_rows,
     head_inputs,
@@ -19,12 +19,10 @@ from keras_calibration.export.model_rows import (
     signature_input,
 )
 from keras_calibration.export.portable_function import portable_function
+from keras_calibration.export.verification import tolerance_for
 from keras_calibration.export.version_folder import temporary_folder
 from keras_calibration.layers.field_ids import field_readers
 from keras_calibration.models.calibrated_model import CalibratedModel
-
-# How far another runtime's probabilities may be: float32 sums in another order.
-_TOLERANCE = 1e-6
 
 Rows = dict[str, np.ndarray]
 
@@ -60,7 +58,8 @@ def export_file(
     check_model(model)
     _check(model, path, runtime)
     rows = random_rows(model) if sample is None else given_rows(model, sample)
-    outputs_on(model, rows, is_random=sample is None)
+    logit, probability = outputs_on(model, rows, is_random=sample is None)
+    warn_if_unfitted(model, probability, ops.sigmoid(logit))
     content = _told(runtime, lambda: convert(*portable_function(model)))
     with temporary_folder(path.parent) as temporary:
         file = temporary / path.name
@@ -144,10 +143,12 @@ def _compare(
             "probability": model.probability(calibrated),
             "uncalibrated_probability": uncalibrated,
         }
+        tolerance = tolerance_for(received["logit"], model.base_model)
         for name, values in expected.items():
             error = np.max(np.abs(received[name] - ops.convert_to_numpy(values)))
-            if not error <= _TOLERANCE:
+            if not error <= tolerance.allowed(name):
                 raise RuntimeError(
                     f"{runtime} gives a {name} up to {error:g} from the Keras model's on "
-                    f"{num_rows} rows; expected at most {_TOLERANCE:g}. Nothing was written."
+                    f"{num_rows} rows; expected at most {tolerance.allowed(name):g}. Nothing was "
+                    "written."
                 )

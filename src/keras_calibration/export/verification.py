@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ import numpy as np
 
 from keras_calibration.export import check_savedmodel
 
-_TOLERANCES = {"probability": 1e-6, "uncalibrated_probability": 1e-6, "logit": 1e-5}
+# Relative differences of logits that rounding alone makes: sums in another order, and in half
+# precision one fused operation for several.
+_FLOAT32_TOLERANCE = 4e-6
+_HALF_TOLERANCES = {"float16": 2.0**-7, "bfloat16": 2.0**-4}
 _WAYS = ("new_process", "same_process")
 
 
@@ -34,8 +38,68 @@ def check_way(verify: str) -> None:
         raise ValueError(f"Argument `verify` must be one of {_WAYS}. Received: verify={verify!r}.")
 
 
+@dataclass(frozen=True)
+class Tolerance:
+    """How far the outputs of an export may be from the Keras model's.
+
+    A sum of large terms is rounded in proportion to the terms, whatever is left of them: logits may
+    differ by a share of the largest one, and probabilities by a quarter of that, for σ' ≤ 1/4.
+
+    Args:
+        base: The share, for the base model.
+        head: The share, for the head, which computes in float32.
+        largest_logit: The largest |logit| of the rows, or 1 if that is more.
+    """
+
+    base: float
+    head: float
+    largest_logit: float
+
+    def share(self, output: str) -> float:
+        """The share of the largest logit for an output of that name."""
+        return self.head if output == "probability" else self.base
+
+    def allowed(self, output: str) -> float:
+        """The largest allowed difference of an output of that name."""
+        return self.share(output) * self.largest_logit / (1 if output == "logit" else 4)
+
+
+def tolerance_for(logits: Any, base_model: Any = None, tolerance: float | None = None) -> Tolerance:
+    """The tolerance for the rows of these logits.
+
+    Args:
+        logits: The base model's logits of the rows that are compared.
+        base_model: The base model, whose compute dtypes tell how it rounds; None for a head alone.
+        tolerance: Share of the largest logit; None for what the dtypes make.
+
+    Returns:
+        The tolerance.
+
+    Example:
+        >>> tolerance_for([-0.5, 100.0], tolerance=1e-6).allowed("probability")
+        2.5e-05
+    """
+    layers = [] if base_model is None else base_model._flatten_layers()
+    dtypes = {layer.compute_dtype for layer in layers} & {*_HALF_TOLERANCES}
+    base = max((_HALF_TOLERANCES[dtype] for dtype in dtypes), default=_FLOAT32_TOLERANCE)
+    sizes = np.abs(np.asarray(logits, "float64"))
+    largest = max(1.0, float(sizes[np.isfinite(sizes)].max(initial=0.0)))
+    return Tolerance(tolerance or base, tolerance or _FLOAT32_TOLERANCE, largest)
+
+
+def check_tolerance(tolerance: float | None) -> None:
+    """Refuses a tolerance that is neither None nor a number above 0."""
+    if tolerance is not None and not tolerance > 0:
+        raise ValueError(
+            f"Argument `tolerance` must be above 0, or None. Received: tolerance={tolerance!r}."
+        )
+
+
 def verify_signatures(
-    path: Path, rows: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]], verify: str
+    path: Path,
+    rows: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
+    verify: str,
+    tolerance: Tolerance,
 ) -> dict[str, float]:
     """Loads a SavedModel and compares what it gives with what it should.
 
@@ -43,6 +107,7 @@ def verify_signatures(
         path: Folder of the SavedModel.
         rows: Signature → its inputs and its expected outputs, by name.
         verify: `"new_process"` or `"same_process"`.
+        tolerance: How far the outputs may be.
 
     Returns:
         `"SIGNATURE/OUTPUT"` → the largest difference.
@@ -58,12 +123,14 @@ def verify_signatures(
         else:
             differences = check_savedmodel.largest_differences(str(path), rows_file)
     for output, difference in differences.items():
-        tolerance = _TOLERANCES[output.split("/")[1]]
-        if not difference <= tolerance:
+        name = output.split("/")[1]
+        if not difference <= tolerance.allowed(name):
             raise RuntimeError(
                 f"The SavedModel's output {output!r} is up to {difference:g} from the Keras "
-                f"model's on the sample rows; expected at most {tolerance:g}. Nothing was written. "
-                "Look for layers that compute differently when saved."
+                f"model's on the sample rows; expected at most {tolerance.allowed(name):g}, for "
+                f"the largest logit {tolerance.largest_logit:g} and a tolerance of "
+                f"{tolerance.share(name):g}. Nothing was written. Look for layers that compute "
+                "differently when saved, or pass a higher `tolerance`."
             )
     return differences
 

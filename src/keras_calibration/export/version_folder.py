@@ -3,14 +3,23 @@
 import contextlib
 import errno
 import os
+import platform
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 # No number, hence nothing that TensorFlow Serving takes for a version.
 _PREFIX = ".export-"
+_GONE = f"{_PREFIX}gone"
+_HOST = re.sub(r"[^A-Za-z0-9]+", "_", platform.node())[:60]
+_NAME = re.compile(re.escape(_PREFIX) + r"(?P<host>[^-]*)-(?P<seconds>\d+)-")
+# After so long a folder whose lock tells nothing here is taken for the leftover of a dead process.
+_SECONDS_KEPT = 24 * 3600
+_MAX_TRIES = 10
 NEXT = "next"
 
 
@@ -61,14 +70,19 @@ def versions_in(folder: Path) -> list[int]:
 def temporary_folder(parent: Path) -> Iterator[Path]:
     """A folder in `parent` to write in, gone at the end whatever is left in it.
 
-    A killed process leaves its own behind; the next one that comes along clears it away. The lock
-    on the folder, which ends with the process, tells which ones are still written in.
+    A killed process leaves its own behind; the next export clears it away. On one host, the lock on
+    the folder, which ends with the process, tells whether it is still written in. Where the lock
+    tells nothing (another host's folder, a file system without locks), a leftover is cleared away
+    a day after it was made, as its name says.
 
     Args:
         parent: Folder to make it in; made if it is missing.
 
     Yields:
         The folder.
+
+    Raises:
+        OSError: If other processes take away each folder as soon as it is made.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as parent:
@@ -79,21 +93,48 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
         []
     """
     parent.mkdir(parents=True, exist_ok=True)
-    for leftover in parent.glob(f"{_PREFIX}*"):
-        with _locked(leftover) as is_locked:
-            if is_locked:
-                shutil.rmtree(leftover, ignore_errors=True)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with _locked(folder) as is_locked:
+            if _is_leftover(folder, is_locked):
+                _remove(folder)
+    for _ in range(_MAX_TRIES):
+        prefix = f"{_PREFIX}{_HOST}-{int(time.time())}-"
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         with _locked(folder) as is_locked:
             # Between the two lines above, another process may have taken it for a leftover.
-            if not is_locked or not folder.exists():
+            if is_locked is False or not folder.exists():
                 continue
             try:
                 yield folder
             finally:
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)
             return
+    raise OSError(
+        f"Cannot keep a temporary folder in {str(parent)!r}: {_MAX_TRIES} were made, and another "
+        "process took each of them. Look for what deletes or locks folders there."
+    )
+
+
+def _is_leftover(folder: Path, is_locked: bool | None) -> bool:
+    """Whether nobody writes in a temporary folder any more."""
+    name = _NAME.match(folder.name)
+    if folder.name.startswith(_GONE):
+        return True
+    if name is not None and (is_locked is None or name["host"] != _HOST):
+        return time.time() - int(name["seconds"]) > _SECONDS_KEPT
+    return bool(is_locked)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a leftover under another name: its owner, if there is one, finds it gone."""
+    gone = folder
+    if not folder.name.startswith(_GONE):
+        gone = folder.with_name(_GONE + folder.name)
+        try:
+            os.rename(folder, gone)
+        except OSError:
+            return
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def move_into_place(source: Path, path: Path, version: Any) -> Path:
@@ -111,8 +152,20 @@ def move_into_place(source: Path, path: Path, version: Any) -> Path:
 
     Raises:
         ValueError: If the place is taken; with `"next"` another number is chosen instead.
+        RuntimeError: If another process has removed files of it.
     """
-    _sync(source)
+    try:
+        files = _sync(source)
+        target = _moved(source, path, version)
+    except FileNotFoundError as error:
+        raise _lost(source) from error
+    if not all((target / file).is_file() for file in files):
+        shutil.rmtree(target, ignore_errors=True)
+        raise _lost(target)
+    return target
+
+
+def _moved(source: Path, path: Path, version: Any) -> Path:
     while True:
         name = 1 + max(versions_in(path), default=0) if version == NEXT else version
         target = path if version is None else path / str(name)
@@ -138,9 +191,16 @@ def _exists(path: Path) -> ValueError:
     )
 
 
+def _lost(folder: Path) -> RuntimeError:
+    return RuntimeError(
+        f"Another process removed files from {str(folder)!r} while this export wrote them; there "
+        "is no new version. Look for what deletes folders there, and export again."
+    )
+
+
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Whether this process now holds the lock on a folder; until the end of the block."""
+def _locked(folder: Path) -> Iterator[bool | None]:
+    """Whether this process holds the lock on a folder until the end; None where locks fail."""
     import fcntl  # not on Windows, where the rest of the package can be imported
 
     try:
@@ -149,21 +209,27 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield False
         return
     try:
+        is_locked: bool | None = True
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_locked = True
-        except OSError:
+        except BlockingIOError:
             is_locked = False
+        except OSError:
+            is_locked = None
         yield is_locked
     finally:
         os.close(descriptor)
 
 
-def _sync(folder: Path) -> None:
+def _sync(folder: Path) -> list[Path]:
+    """Brings a folder to the disk; the files in it, from there."""
+    files = []
     for directory, _, names in os.walk(folder):
-        for name in names:
-            _sync_one(Path(directory) / name)
+        files += [Path(directory) / name for name in names]
         _sync_one(Path(directory))
+    for file in files:
+        _sync_one(file)
+    return [file.relative_to(folder) for file in files]
 
 
 def _sync_one(path: Path) -> None:

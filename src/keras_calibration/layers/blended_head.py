@@ -6,12 +6,17 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration.layers.calibrator import calibration_dtype, check_labels_given, mean_of
+from keras_calibration.layers.calibrator import (
+    calibration_dtype,
+    check_labels_given,
+    has_direct_fit,
+    mean_of,
+)
+from keras_calibration.layers.fit_state import unchanged_if_refused
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.layers.network_training import weights_of
 from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.ops.data_checks import check_rows, warn_of_probabilities
 from keras_calibration.ops.logistic_fit import row_log_losses
 
 
@@ -65,6 +70,11 @@ class BlendedHead(keras.layers.Layer):
                 return None
             names |= dict.fromkeys(own)
         return tuple(names)
+
+    @property
+    def has_direct_fit(self) -> bool:
+        """Whether every head has a direct fit."""
+        return all(map(has_direct_fit, self.heads))
 
     @property
     def is_adapted(self) -> bool:
@@ -124,27 +134,23 @@ class BlendedHead(keras.layers.Layer):
         Raises:
             ValueError: If a head has no `fit`, or as the heads' own. The layer is then as it was.
         """
-        without = [type(head).__name__ for head in self.heads if not hasattr(head, "fit")]
+        without = [type(head).__name__ for head in self.heads if not has_direct_fit(head)]
         if without:
             raise ValueError(
-                f"BlendedHead.fit needs heads that have a `fit`. Received: {without}, without one. "
+                f"BlendedHead.fit needs heads with a direct fit. Received: {without}, without one. "
                 "Train the blend in a CalibratedModel."
             )
         check_labels_given(labels, type(self).__name__)
+        warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=True)
         names = features if self.feature_names is None else self.feature_names
         columns = {name: np.asarray(features[name]) for name in names if name in features}
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})  # builds
-        before = [weights_of(head) for head in self.heads]
         fits = []
-        try:
+        with unchanged_if_refused(self):
             for head in self.heads:
                 own = network_arguments if isinstance(head, NeuralCalibration) else {}
                 fits.append(head.fit(rows.logits, columns, rows.labels, rows.weights, **own))
-        except ValueError:
-            for head, weights in zip(self.heads, before, strict=True):
-                head.set_weights(weights)
-            raise
         losses = row_log_losses(rows.labels, head_logits(self, rows.logits, columns))
         return FitSummary(
             num_rows=fits[0].num_rows,

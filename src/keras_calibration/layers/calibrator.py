@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.data_checks import Rows, check_rows
+from keras_calibration.ops.data_checks import Rows, check_rows, checked_logits
 
 
 def calibration_dtype(dtype: Any) -> str:
@@ -126,6 +126,23 @@ def scaled_logits(logits: Any, scale: Any) -> Any:
     return ops.where(infinite, logits, ops.where(infinite, 0.0, logits) * scale)
 
 
+def has_direct_fit(layer: Any) -> bool:
+    """Whether a calibrator or head can be fitted without training.
+
+    Args:
+        layer: Any Keras layer.
+
+    Returns:
+        What its `has_direct_fit` says; without one, whether it has a `fit` that is not Keras' own.
+
+    Example:
+        >>> has_direct_fit(keras.layers.Dense(1))
+        False
+    """
+    has_fit = callable(getattr(layer, "fit", None)) and not isinstance(layer, keras.Model)
+    return bool(getattr(layer, "has_direct_fit", has_fit))
+
+
 class Calibrator(keras.layers.Layer):
     """Base of the layers that map an uncalibrated logit to a calibrated one.
 
@@ -154,7 +171,9 @@ class Calibrator(keras.layers.Layer):
         """The curve itself, on logits of any shape and of the layer's dtype."""
         raise NotImplementedError(f"{type(self).__name__} does not write `calibrate`.")
 
-    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> FitSummary:
+    def fit(
+        self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
+    ) -> FitSummary:
         """Fits the curve to labelled rows, directly and exactly: no optimizer, no epochs.
 
         Deterministic. A fit starts afresh: it replaces whatever curve there was.
@@ -163,6 +182,8 @@ class Calibrator(keras.layers.Layer):
             logits: Uncalibrated logits (n,) or (n, 1), finite.
             labels: Labels in [0, 1] (n,) or (n, 1), of both classes.
             sample_weight: Weights of the rows (n,) or (n, 1), not negative; ones by default.
+            from_logits: Whether `logits` holds logits; False for probabilities, of which the logits
+                are then taken. The layer itself is called on logits in any case.
 
         Returns:
             The log loss before and after, the number of steps, and whether they converged.
@@ -171,8 +192,12 @@ class Calibrator(keras.layers.Layer):
             ValueError: If there is no row, a logit is not finite, a label is outside [0, 1], all
                 labels are of one class, a weight is negative or all are 0, or numbers of rows
                 differ. The layer is then as it was.
+
+        Warns:
+            UserWarning: If the logits look like probabilities, or like the labels.
         """
         check_labels_given(labels, type(self).__name__)
+        logits = checked_logits(logits, labels, from_logits)
         rows = check_rows(logits, labels, sample_weight, both_classes=True)
         self.ensure_built()
         return self.fit_rows(rows)
@@ -180,6 +205,12 @@ class Calibrator(keras.layers.Layer):
     def fit_rows(self, rows: Rows) -> FitSummary:
         """The direct fit to checked rows; assigns the weights once it has succeeded."""
         raise NotImplementedError(f"{type(self).__name__} has no direct fit.")
+
+    @property
+    def has_direct_fit(self) -> bool:
+        """Whether the subclass writes a direct fit."""
+        own = type(self)
+        return own.fit_rows is not Calibrator.fit_rows or own.fit is not Calibrator.fit
 
     def ensure_built(self) -> None:
         """Creates the weights where no call has done so yet."""
@@ -199,9 +230,6 @@ class Calibrator(keras.layers.Layer):
     def is_adapted(self) -> bool:
         """Whether nothing is left for `adapt` to do."""
         return True
-
-    def finalize(self) -> None:
-        """Brings the weights into their final form once training has ended; nothing by default."""
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The shape of the input."""

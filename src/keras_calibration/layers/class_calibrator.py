@@ -8,6 +8,7 @@ from keras import ops
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.ops.class_rows import ClassRows, check_class_rows
+from keras_calibration.ops.data_checks import checked_class_logits
 from keras_calibration.ops.softmax_fit import SoftmaxFit, mean_class_log_loss
 
 
@@ -29,7 +30,9 @@ class ClassCalibrator(Calibrator):
         self.check_shape(tuple(logits.shape))
         return self.calibrate(ops.cast(logits, self.compute_dtype))
 
-    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> FitSummary:
+    def fit(
+        self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
+    ) -> FitSummary:
         """Fits the layer to labelled rows, directly and exactly: no optimizer, no epochs.
 
         Deterministic. A fit starts afresh.
@@ -39,6 +42,7 @@ class ClassCalibrator(Calibrator):
             labels: Class numbers (n,) or (n, 1), or one-hot or soft labels (n, K); of at least two
                 classes.
             sample_weight: Weights of the rows (n,) or (n, 1), not negative; ones by default.
+            from_logits: Whether `logits` holds logits; False for probabilities.
 
         Returns:
             The class log loss before and after, in nats a row, the number of steps, and whether
@@ -48,9 +52,13 @@ class ClassCalibrator(Calibrator):
             ValueError: If a shape is wrong, there is no row, a logit is not finite, a label is no
                 class number or no share of 1, all rows are of one class, or a weight is negative or
                 all are 0. The layer is then as it was.
+
+        Warns:
+            UserWarning: If the logits look like probabilities.
         """
         check_labels_given(labels, type(self).__name__)
         self.check_shape(np.shape(logits))
+        logits = checked_class_logits(logits, from_logits)
         rows = check_class_rows(logits, labels, sample_weight)
         self.ensure_built()
         fit = self.fit_classes(rows)

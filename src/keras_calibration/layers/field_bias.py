@@ -24,8 +24,9 @@ from keras_calibration.layers.field_ids import (
     table_starts,
     vocabulary_size,
 )
+from keras_calibration.layers.fit_state import unchanged_if_refused
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.data_checks import Rows, check_rows
+from keras_calibration.ops.data_checks import Rows, check_rows, warn_of_probabilities
 from keras_calibration.ops.distributions import distributions
 from keras_calibration.ops.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
 from keras_calibration.ops.logistic_fit import row_log_losses
@@ -138,6 +139,7 @@ class FieldBias(keras.layers.Layer):
                 class only, or numbers of rows differ. The layer is then as it was.
         """
         check_labels_given(labels, type(self).__name__)
+        warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=True)
         if not self.built:
             self.build()
@@ -148,11 +150,12 @@ class FieldBias(keras.layers.Layer):
                 f"{len(rows.logits)} logits and {places.shape[1]} rows of features."
             )
         curve = rows.logits
-        if self.calibrator is not None:
-            self.calibrator.fit(rows.logits, rows.labels, rows.weights)
-            curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
         ids = list(places - self._starts()[:, None])
-        fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
+        with unchanged_if_refused(self):
+            if self.calibrator is not None:
+                self.calibrator.fit(rows.logits, rows.labels, rows.weights)
+                curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
+            fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
         losses = row_log_losses(rows.labels, rows.logits)
         before = float(np.average(losses, weights=rows.weights))
         return FitSummary(len(rows.logits), before, fit.log_loss, fit.num_iterations, fit.converged)

@@ -112,8 +112,6 @@ class FieldILPS(FieldBias):
         """Sees to it that no curve falls, where training in a model has left one that does."""
         if not self.built:
             return
-        if self.calibrator is not None:
-            self.calibrator.finalize()
         values = isotonic_projection(ops.convert_to_numpy(self._values))
         deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
         self._values.assign(values)

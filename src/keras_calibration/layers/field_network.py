@@ -1,5 +1,6 @@
 """FieldNetwork: the auxiliary network g(x) over the fields."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.calibrator import calibration_dtype, check_column
 from keras_calibration.layers.field_ids import (
     check_fields,
@@ -47,7 +49,7 @@ class FieldNetwork(keras.layers.Layer):
         dropout: Share of the hidden units that training leaves out at random, in [0, 1).
         regularization: L2 precision of the embeddings and hidden kernels, in units of summed log
             likelihood: `regularization/2 Σ θ² / n`. It has an effect once `adapt` has told the
-            number of rows n.
+            number of rows n; training before that warns.
         seed: Seed of the initial weights; None draws one.
         num_outputs: 1, or the number of classes for `ClassNeuralCalibration`.
         **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
@@ -57,7 +59,9 @@ class FieldNetwork(keras.layers.Layer):
             not named above are left alone.
 
     Raises:
-        ValueError: If an argument is out of its range, or a feature is missing when called.
+        ValueError: If an argument is out of its range, a feature is missing when called, or the
+            network has numeric columns and is trained before `adapt` (in a compiled step of JAX,
+            the gradients are NaN instead).
 
     Example:
         >>> network = FieldNetwork({"site": 3}, embedding_dim=2)
@@ -128,7 +132,7 @@ class FieldNetwork(keras.layers.Layer):
     @property
     def is_adapted(self) -> bool:
         """Whether `adapt` has seen development data."""
-        return self.built and float(self._num_rows) > 0
+        return self.built and known_value(self._num_rows) != 0
 
     def num_values(self, field: str) -> int:
         """Number of ids of a field, without "other"."""
@@ -185,7 +189,7 @@ class FieldNetwork(keras.layers.Layer):
             if training and self.dropout:
                 hidden = keras.random.dropout(hidden, self.dropout, seed=self._dropout_seeds)
         self._add_regularization()
-        return self._output(hidden)
+        return self._before_adapt(self._output(hidden))
 
     def knots_of(self, row: int) -> np.ndarray:
         """The knots of the numeric column of a number, the fine ones and then the coarse."""
@@ -266,6 +270,35 @@ class FieldNetwork(keras.layers.Layer):
             # Hats summed from the right are ramps; the first is 1 where the value is present.
             encoded.append(ops.flip(ops.cumsum(ops.flip(coarse, 1), axis=1), 1))
         return ops.concatenate(encoded, axis=1)
+
+    def _before_adapt(self, output: Any) -> Any:
+        """G itself where `adapt` has been called; elsewhere g for predicting, not for training."""
+        if not (self.numeric or self.regularization):
+            return output
+        num_rows = known_value(self._num_rows)
+        if num_rows is None and self.numeric:
+            # A compiled step of JAX cannot read the number: NaN is what it can do.
+            adapted = ops.convert_to_tensor(self._num_rows) > 0
+            return on_gradient(output, lambda: None, ops.where(adapted, 1.0, float("nan")))
+        return on_gradient(output, self._refuse_training) if num_rows == 0 else output
+
+    def _refuse_training(self) -> None:
+        how = (
+            f"Call {self.name}.adapt(features) with the development rows before training, or use "
+            "CalibratedModel, which does so."
+        )
+        if self.numeric:
+            raise ValueError(
+                f"FieldNetwork cannot be trained before `adapt` has placed the knots of its "
+                f"numeric columns. Received: numeric={list(self.numeric)}, all knots at 0, where "
+                f"every value looks the same. {how}"
+            )
+        warnings.warn(
+            f"The FieldNetwork {self.name!r} is trained before `adapt`: "
+            f"regularization={self.regularization!r} has no effect without the number of rows. "
+            f"{how} regularization=0.0 needs no `adapt`.",
+            stacklevel=2,
+        )
 
     def _add_regularization(self) -> None:
         if self.regularization:

@@ -1,6 +1,7 @@
 """ILPS: an isotonic, piecewise-linear map of the logit, trained with the rest of a model."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +9,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.ops.click_histogram import ClickHistogram, quantile_edges
-from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.ops.data_checks import check_rows, warn_of_probabilities
 from keras_calibration.ops.ilps_fit import fit_ilps, strictly_increasing
 from keras_calibration.ops.knots import (
     balanced_knots,
@@ -21,7 +23,9 @@ from keras_calibration.ops.knots import (
 from keras_calibration.ops.logistic_fit import LogisticFit
 from keras_calibration.ops.piecewise_linear import (
     decrease_penalty,
+    isotonic_values,
     piecewise_linear,
+    running_maximum,
     slope_change_penalty,
 )
 
@@ -43,14 +47,19 @@ class ILPS(StreamingCalibrator):
     learnt knots on multiples of 1/64, where the histogram of the logits loses nothing.
 
     In a model it starts as the identity, b = a, and is trained by whatever loss the model is
-    trained by; it adds two terms to it:
+    trained by. The curve never falls, during training and after, under any optimizer:
 
-    - `monotonic="penalty"`: `λ Σ_k (b_k - b_{k+1})₊` (eq. 11). With the default λ it acts as a hard
-      constraint; `finalize`, which `CalibratedModel.fit` calls at its end, projects what is left.
-      `monotonic="strict"` holds by construction instead: every slope is a softplus.
-    - `smoothness`: τ, the precision of a Gaussian prior on the changes of slope, in units of summed
-      log likelihood: `τ/2 Σ_k (s_{k+1} - s_k)² / n`. It has an effect once `adapt` has told the
-      number of rows n. Straight lines cost nothing: with few clicks the curve is Platt scaling.
+    - `monotonic="penalty"`: the trainable values may cross, the curve goes through their isotonic
+      projection (`ops.isotonic_values`). The penalty of the paper, `λ Σ_k (v_k - v_{k+1})₊` of the
+      trainable values v (eq. 11), is added to the loss and keeps the two together.
+    - `monotonic="strict"`: every slope is a softplus, and above 0.
+
+    `smoothness` adds a second term to the loss: τ is the precision of a Gaussian prior on the
+    changes of slope, in units of summed log likelihood, `τ/2 Σ_k (s_{k+1} - s_k)² / n`. It needs
+    the number of rows n, and learnt knots need the logits: call `adapt(logits, labels)` before
+    training the layer in a model of your own (`CalibratedModel.fit` does it). Without it the knots
+    are those of `knots="sigmoid"`, there is no prior, and training warns. Straight lines cost
+    nothing: with few clicks the curve is Platt scaling.
 
     The defaults are not the paper's: 100 knots evenly spaced in probability leave a single segment
     for most rows at click rates of a few percent, and constant ends erase the ranking beyond them.
@@ -62,7 +71,7 @@ class ILPS(StreamingCalibrator):
             each) or `"quantile"`, both learnt by `adapt`; `"sigmoid"`, evenly spaced in
             probability; or a list of at least two increasing logits.
         extrapolation: `"linear"`, the end segments go on, or `"constant"` (eq. 9).
-        monotonic: `"penalty"` or `"strict"`.
+        monotonic: `"penalty"` or `"strict"`; neither curve ever falls.
         smoothness: τ ≥ 0; or `"auto"`: `fit` chooses it by an estimate of the log loss on rows left
             out, training in a model takes 1.
         penalty: λ ≥ 0, in units of mean loss. Any λ above a tenth of the click rate is enough.
@@ -138,12 +147,17 @@ class ILPS(StreamingCalibrator):
         """η(l); adds the penalty and the prior to the losses of the model."""
         knots, values = ops.convert_to_tensor(self._knots), self._values()
         if self.penalty and self.monotonic == "penalty":
-            self.add_loss(self.penalty * decrease_penalty(values))
+            free_values = ops.convert_to_tensor(self._free_values)
+            self.add_loss(self.penalty * decrease_penalty(free_values))
         smoothness = 1.0 if isinstance(self.smoothness, str) else self.smoothness
         if smoothness:
             prior = smoothness * slope_change_penalty(knots, values)
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
-        return piecewise_linear(logits, knots, values, self.extrapolation)
+        curve = piecewise_linear(logits, knots, values, self.extrapolation)
+        needs_adapt = smoothness or self.knots in ("balanced", "quantile")
+        if needs_adapt and known_value(self._num_rows) == 0:
+            return on_gradient(curve, self._warn_of_training)
+        return curve
 
     def adapt(self, logits: Any, labels: Any = None, sample_weight: Any = None) -> None:
         """Places the knots at quantiles of development logits; the curve stays as it is.
@@ -157,6 +171,7 @@ class ILPS(StreamingCalibrator):
             ValueError: If there is no row, a logit is not finite, numbers of rows differ, or labels
                 are missing or of one class where the knots need them.
         """
+        warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
         if self.knots == "balanced":
             if rows.labels is None:
@@ -192,12 +207,7 @@ class ILPS(StreamingCalibrator):
     @property
     def is_adapted(self) -> bool:
         """Whether `adapt` has placed the knots and told the number of rows."""
-        return self.built and float(self._num_rows) > 0
-
-    def finalize(self) -> None:
-        """Projects the values so that the curve never falls (the maximum norm's closest)."""
-        if self.built and self.monotonic == "penalty":
-            self._free_values.assign(isotonic_projection(self.get_values()))
+        return self.built and known_value(self._num_rows) != 0
 
     def get_knots(self) -> np.ndarray:
         """The knots a (K,), increasing logits."""
@@ -259,14 +269,24 @@ class ILPS(StreamingCalibrator):
 
     def _values(self) -> Any:
         if self.monotonic == "penalty":
-            return ops.convert_to_tensor(self._free_values)
+            return isotonic_values(self._free_values)
         knots = ops.convert_to_tensor(self._knots)
         rises = ops.softplus(self._raw_slopes + _UNIT_SLOPE) * (knots[1:] - knots[:-1])
         heights = ops.concatenate([ops.zeros((1,), rises.dtype), ops.cumsum(rises)])
         # Compilers add in an order of their own: a sum of more terms may come out the smaller.
-        earlier = np.tri(self.num_knots, dtype=bool)
-        heights = ops.max(ops.where(earlier, heights[None, :], -math.inf), axis=1)
+        heights = running_maximum(heights)
         return self._level + heights - ops.mean(heights)
+
+    def _warn_of_training(self) -> None:
+        learnt = [] if self.knots not in ("balanced", "quantile") else [f"knots={self.knots!r}"]
+        learnt += [f"smoothness={self.smoothness!r}"] if self.smoothness else []
+        warnings.warn(
+            f"The ILPS layer {self.name!r} is trained before `adapt`: {' and '.join(learnt)} have "
+            "no effect, and the knots are evenly spaced in probability. Call "
+            "layer.adapt(logits, labels) before training, or use CalibratedModel, which does so; "
+            'ILPS.from_paper() or ILPS(knots="sigmoid", smoothness=0.0) need no `adapt`.',
+            stacklevel=2,
+        )
 
     def _assign_values(self, values: np.ndarray) -> None:
         """Sets the curve to go through `values`, which must not fall."""

@@ -19,8 +19,10 @@ from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.network_training import copy_of
 from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
-from keras_calibration.ops.data_checks import Rows
+from keras_calibration.ops.data_checks import Rows, warn_of_probabilities
 from keras_calibration.ops.row_folds import fold_of_rows
+
+_NUM_FOLDS = 3  # of a single member
 
 
 class NeuralHead(keras.layers.Layer):
@@ -74,6 +76,12 @@ class NeuralHead(keras.layers.Layer):
     def members(self) -> list[Any]:
         """The networks whose mean g is; none where g is left out."""
         return [] if self.field_network is None else [self.field_network, *self._other_members]
+
+    @property
+    def has_direct_fit(self) -> bool:
+        """Whether `fit` can fit the calibrator."""
+        is_calibrator = isinstance(self.calibrator, Calibrator)
+        return self.calibrator is None or (is_calibrator and self.calibrator.has_direct_fit)
 
     @property
     def is_adapted(self) -> bool:
@@ -148,7 +156,7 @@ class NeuralHead(keras.layers.Layer):
         features: Mapping[str, Any],
         labels: Any,
         sample_weight: Any = None,
-        folds: Any = 3,
+        folds: Any = None,
         max_epochs: int = 100,
         patience: int = 5,
         learning_rate: float = 1e-3,
@@ -176,9 +184,10 @@ class NeuralHead(keras.layers.Layer):
             labels: Labels in [0, 1] (n,) or (n, 1); where the logits are of classes, class numbers
                 (n,) or (n, 1), or one-hot or soft labels (n, K). Of two classes at least.
             sample_weight: Weights of the rows, not negative; ones by default.
-            folds: Number of folds; `"blocks"`, five stretches of rows in their own order; or the
-                number of the fold of each row (n,): rows of one user or week in one fold, say. With
-                more members than one there is a fold for each, whatever number is given.
+            folds: Number of folds, by default one for each member, 3 for a single one; `"blocks"`,
+                five stretches of rows in their own order; or the number of the fold of each row
+                (n,): rows of one user or week in one fold, say. More members than one need as many
+                folds.
             max_epochs: Largest number of epochs of a fold.
             patience: Epochs without a gain after which a fold ends.
             learning_rate: Adam's learning rate.
@@ -194,8 +203,9 @@ class NeuralHead(keras.layers.Layer):
                 outputs differ, or η has no direct fit. The layer is then as it was.
         """
         check_labels_given(labels, type(self).__name__)
+        warn_of_probabilities(logits, labels)
         rows = self.check_rows(logits, labels, sample_weight)
-        if self.calibrator is not None and not isinstance(self.calibrator, Calibrator):
+        if not self.has_direct_fit:
             raise ValueError(
                 f"{type(self).__name__}.fit needs a calibrator with a direct fit. Received: "
                 f"calibrator={self.calibrator!r}. Use {self._example_calibrator}, or train the "
@@ -205,8 +215,8 @@ class NeuralHead(keras.layers.Layer):
         columns = {n: np.asarray(features[n]) for n in features if names is None or n in names}
         _check_columns(columns, names, len(rows.logits), type(self).__name__)
         self(rows.logits[:1], _first_rows(columns, 1))  # builds, and checks the outputs
-        if self.num_members > 1 and isinstance(folds, int):
-            folds = self.num_members
+        if folds is None:
+            folds = self.num_members if self.num_members > 1 else _NUM_FOLDS
         result = None
         fold = fold_of_rows(folds, rows, seed) if self.members else None
         if fold is not None and self.num_members not in (1, num_folds := int(fold.max()) + 1):

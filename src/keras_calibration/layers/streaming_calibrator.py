@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import numpy as np
+from keras import ops
+
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.ops.click_histogram import ClickHistogram, click_histogram
+from keras_calibration.ops.data_checks import checked_logits
 from keras_calibration.ops.logistic_fit import LogisticFit, mean_log_loss
 
 _STORED = "click_histogram_"
@@ -37,13 +41,22 @@ class StreamingCalibrator(Calibrator):
         super().__init__(**kwargs)
         self._histogram: ClickHistogram | None = None
 
-    def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> FitSummary:
+    def fit(
+        self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
+    ) -> FitSummary:
         """Fits the curve to labelled rows, exactly, in one pass over them. See `Calibrator.fit`."""
         check_labels_given(labels, type(self).__name__)
+        logits = checked_logits(logits, labels, from_logits)
         return self._fit_and_keep(click_histogram(logits, labels, sample_weight))
 
     def update(
-        self, logits: Any, labels: Any, sample_weight: Any = None, forget: float = 0.0
+        self,
+        logits: Any,
+        labels: Any,
+        sample_weight: Any = None,
+        forget: float = 0.0,
+        *,
+        from_logits: bool = True,
     ) -> FitSummary:
         """Adds rows to those of earlier fits and updates, and fits the curve to all of them.
 
@@ -56,13 +69,15 @@ class StreamingCalibrator(Calibrator):
             sample_weight: Their weights (n,) or (n, 1), not negative; ones by default.
             forget: What share of the weight of all earlier rows to drop first, in [0, 1]. Updated
                 every hour, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
+            from_logits: As for `fit`.
 
         Returns:
             The figures of the fit to all rows.
 
         Raises:
-            ValueError: As for `fit`, or if `forget` is out of its range. The layer is then as it
-                was, without the new rows.
+            ValueError: As for `fit`, or if `forget` is out of its range, or the curve was trained
+                or set by other means, so that its earlier rows are not known. The layer is then as
+                it was, without the new rows.
         """
         check_labels_given(labels, type(self).__name__)
         if not 0 <= forget <= 1:
@@ -70,10 +85,33 @@ class StreamingCalibrator(Calibrator):
                 "Argument `forget` must be in [0, 1], the share of the old weight to drop. "
                 f"Received: forget={forget!r}."
             )
+        if self._histogram is None and self._is_fitted():
+            raise ValueError(
+                "`update` adds rows to those of earlier fits, whose histogram the calibrator "
+                f"keeps. Received: a {type(self).__name__} whose weights were trained or set "
+                "without one, so that the new rows alone would replace what it has learnt. Call "
+                "`fit` with all the rows, or `remember` with the earlier ones first."
+            )
+        logits = checked_logits(logits, labels, from_logits)
         histogram = click_histogram(logits, labels, sample_weight)
         if self._histogram is not None and forget < 1:
             histogram = self._histogram.scaled(1 - forget) + histogram
         return self._fit_and_keep(histogram)
+
+    def remember(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
+        """Keeps the histogram of rows that the curve was fitted to in another way, for `update`.
+
+        `CalibratedModel.fit` does so where it trained the curve. An earlier histogram is replaced.
+
+        Args:
+            logits: Uncalibrated logits (n,) or (n, 1), finite.
+            labels: Labels in [0, 1] (n,) or (n, 1).
+            sample_weight: Weights of the rows (n,) or (n, 1), not negative; ones by default.
+
+        Raises:
+            ValueError: As for `fit`.
+        """
+        self._histogram = click_histogram(logits, labels, sample_weight)
 
     def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
         """The direct fit to a histogram of both classes; assigns the weights once it succeeded."""
@@ -92,6 +130,15 @@ class StreamingCalibrator(Calibrator):
         super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
         self._histogram = ClickHistogram.from_arrays(**arrays) if arrays else None
+
+    def _is_fitted(self) -> bool:
+        """Whether the curve is another than that of a new layer."""
+        if not self.built:
+            return False
+        fresh = type(self).from_config(self.get_config())
+        logits = np.linspace(-8, 8, 65)
+        before, now = (ops.convert_to_numpy(layer(logits)) for layer in (fresh, self))
+        return not np.allclose(before, now, rtol=0, atol=1e-4)
 
     def _fit_and_keep(self, histogram: ClickHistogram) -> FitSummary:
         if not (histogram.clicks > 0 and histogram.no_clicks > 0):

@@ -25,7 +25,11 @@ class AdditiveMetric(keras.metrics.Metric):
 
     Args:
         name: Name of the metric and key of the logs.
-        dtype: Dtype of state and result; float64 by default where the backend has it.
+        dtype: Dtype of state and result, float32 or float64; float64 by default where the backend
+            has it.
+
+    Raises:
+        ValueError: If the dtype is another one.
     """
 
     # Lets `EarlyStopping(mode="auto")` know that lower is better.
@@ -33,6 +37,16 @@ class AdditiveMetric(keras.metrics.Metric):
 
     def __init__(self, name: str, dtype: Any = None) -> None:
         super().__init__(name=name, dtype=dtype or accumulator_dtype())
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(
+                "Argument `dtype` must be 'float32' or 'float64': sums in half precision stop at "
+                f"some hundred rows. Received: dtype={dtype!r}."
+            )
+        # JAX makes float32 variables of float64 ones, unless told otherwise.
+        if self.dtype == "float64" and accumulator_dtype() == "float32":
+            self._dtype_policy = keras.dtype_policies.get("float32")
+            self._dtype = "float32"
+        self._running_sums: list[RunningSum] = []
 
     def add_sum(self, shape: tuple[int, ...], name: str) -> "RunningSum":
         """A sum over rows, 0 at the start.
@@ -41,7 +55,8 @@ class AdditiveMetric(keras.metrics.Metric):
             shape: Its shape.
             name: Name of its variable.
         """
-        return RunningSum(self, shape, name)
+        self._running_sums.append(RunningSum(self, shape, name))
+        return self._running_sums[-1]
 
     def merge_state(self, metrics: Iterable["AdditiveMetric"]) -> None:
         """Adds the rows that other metrics of the same configuration have seen.
@@ -61,8 +76,17 @@ class AdditiveMetric(keras.metrics.Metric):
                     f"{type(self).__name__} with {_configuration(self)}."
                 )
         for metric in metrics:
-            for own, other in zip(self.variables, metric.variables, strict=True):
-                own.assign_add(ops.convert_to_tensor(other))
+            self._merge(metric)
+
+    def _merge(self, other: "AdditiveMetric") -> None:
+        for own_sum, other_sum in zip(self._running_sums, other._running_sums, strict=True):
+            own_sum.merge(other_sum)
+        merged = {id(part) for own_sum in self._running_sums for part in own_sum.variables}
+        for own, theirs in zip(self._variables, other._variables, strict=True):
+            if id(own) not in merged:
+                own.assign_add(ops.convert_to_tensor(theirs))
+        for own_metric, other_metric in zip(self._metrics, other._metrics, strict=True):
+            own_metric._merge(other_metric)
 
 
 def warns_of_nan(result: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -124,6 +148,17 @@ class RunningSum:
         total, rest = two_sum(ops.convert_to_tensor(self._total), values)
         self._total.assign(total)
         self._rest.assign_add(rest)
+
+    @property
+    def variables(self) -> list[Any]:
+        """The total, and in float32 what rounding left out of it."""
+        return [self._total] if self._rest is None else [self._total, self._rest]
+
+    def merge(self, other: "RunningSum") -> None:
+        """Adds the rows of another sum, with what rounding left out of both."""
+        self.add(ops.convert_to_tensor(other._total))
+        if self._rest is not None and other._rest is not None:
+            self._rest.assign_add(ops.convert_to_tensor(other._rest))
 
     def value(self) -> Any:
         """The sum, a tensor."""

@@ -37,12 +37,14 @@ class CalibratedLogLoss(CrossFittedMetric):
     Rows go to folds by a hash of their running number since `reset_state`, so that the result does
     not depend on the batch size, nor on a periodic order.
 
-    The state is of a fixed size, 8 kB a fold: moments of the logits in 128 bins and exact label
-    sums, in float64 where the backend has it. It adds up over batches, replicas and shards; the
-    loss is right to 1e-8 (for logits beyond ±16 to first order). The result is NaN where it cannot
-    be told: no rows, labels of one class only among the rows of a bias, a label outside [0, 1], a
-    prediction that is NaN or infinite, a negative weight, or probabilities outside [0, 1] (most
-    often logits without `from_logits=True`). Labels within [0, 1] may be soft.
+    The state is of a fixed size, 27 kB a fold: moments of the logits in 418 bins and exact label
+    sums, in float64 where the backend has it. It adds up over batches, replicas and shards. The
+    loss is right to 1e-6 of itself for logits up to ±88 (in float32 to some 1e-5), to 1e-9 within
+    ±16; `ops/logit_moments.py` says how. The result is NaN where it cannot be told: no rows, labels
+    of one class only among the rows of a bias, a correction that moves logits from beyond ±88 near
+    0, a label outside [0, 1], a prediction that is NaN or infinite, a negative weight, or
+    probabilities outside [0, 1] (most often logits without `from_logits=True`). Labels within
+    [0, 1] may be soft.
 
     Keras hands `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
@@ -51,8 +53,8 @@ class CalibratedLogLoss(CrossFittedMetric):
         bias_fraction: Share of the rows that the bias is fitted on, in (0, 1); None for folds.
         correction: What is corrected: `"bias"`, σ(l + c); `"temperature"`, σ(a l); or `"platt"`,
             σ(a l + c), for pipelines whose slope moves with the seed. A scale a
-            beyond 9.4 is NaN: logits so close together (of an untrained model, say) are too close
-            for the bins.
+            beyond 4 to 5 is NaN (beyond ±16, half of that): logits so close together (of an
+            untrained model, say) are too close for the bins.
         from_logits: Whether predictions are logits. A probability rounded to 1 has lost its logit:
             prefer logits where the model gives them.
         seed: Seed of the hash that shares out the rows.

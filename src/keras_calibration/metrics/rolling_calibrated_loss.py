@@ -43,11 +43,12 @@ class RollingCalibratedLoss(AdditiveMetric):
     The first period with rows is not scored, only used. A period after an empty one takes the bias
     of the nearest earlier period with rows (of a weight above 0). The result is NaN where it cannot
     be told: rows in fewer than two periods, a period id outside [0, num_periods), for the log loss
-    labels of one class only in a period that corrects another, and for any row a label outside
+    labels of one class only in a period that corrects another or a bias that moves logits from
+    beyond ±88 near 0, and for any row a label outside
     [0, 1] (quadratic: that is not finite), a prediction that is not finite, probabilities outside
     [0, 1] (most often logits without `from_logits=True`), or a negative weight.
 
-    The state for `"log"` is 8 kB a period in float64, moments of the logits in 128 bins; for
+    The state for `"log"` is 27 kB a period in float64, moments of the logits in 418 bins; for
     `"quadratic"`, six sums.
 
     Args:

@@ -229,7 +229,13 @@ def _nan_where_negative(weights: Any) -> Any:
 
 def _aligned(values: Any, predictions: Any, name: str) -> Any:
     """`values` flat; (n,) against (n, 1) would otherwise broadcast to (n, n) without a word."""
-    values = ops.reshape(ops.convert_to_tensor(values), (-1,))
+    values = ops.convert_to_tensor(values)
+    shape = tuple(values.shape)
+    if len(shape) > 1 and any(size not in (1, None) for size in shape[1:]):
+        raise ValueError(
+            f"Expected {name} of shape (n,) or (n, 1), one a row. Received: shape {shape}."
+        )
+    values = ops.reshape(values, (-1,))
     received, expected = values.shape[0], predictions.shape[0]
     if received is not None and expected is not None and received != expected:
         raise ValueError(

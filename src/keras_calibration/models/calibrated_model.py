@@ -1,22 +1,36 @@
 """CalibratedModel: a trained base model and a calibration head, as one Keras model."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.calibrator import Calibrator, has_direct_fit
 from keras_calibration.layers.field_ids import field_readers
-from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.models.base_logits import BaseLogits, symbolic_input
-from keras_calibration.models.development_set import DevelopmentSet, read_development_set
+from keras_calibration.models.base_logits import (
+    BaseLogits,
+    check_base_model,
+    serialized_base,
+    symbolic_input,
+    trainable_flags_kept,
+)
+from keras_calibration.models.development_set import DevelopmentSet, as_inputs, read_development_set
+from keras_calibration.models.epoch_reports import reported_as_epoch, with_finite_progress
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
+from keras_calibration.models.head_rows import FEATURES, LOGIT, HeadRows, is_head_input
+from keras_calibration.models.head_training import (
+    fit_exactly,
+    log_loss_of,
+    summarize,
+    train_from_exact,
+)
+from keras_calibration.models.model_fit_summary import ModelFitSummary
+from keras_calibration.models.model_inputs import expected_inputs, inputs_by_name, named_inputs
 from keras_calibration.ops.data_checks import check_rows
 
-# Rows whose base logit is at hand come as a dictionary of just these two.
-_LOGIT, _FEATURES = "base_logit", "head_features"
 _LOGIT_BATCH_SIZE = 4096
 
 
@@ -28,11 +42,16 @@ class CalibratedModel(FieldMetricsModel):
     (batch, 1). The base model is frozen and in inference mode; only the head is trained. Inputs of
     the base model are the head's features, by name.
 
-    `fit` differs from `keras.Model.fit` in this. The development set is read into memory, and the
-    base model's logits of all its rows are computed once, before the first epoch (of the validation
-    data too). Labels, weights and logits are checked, and what is wrong is refused before anything
-    is changed. The first `fit` calls `head.adapt`, which places knots. Rows are shuffled every
-    epoch, also those of a `tf.data.Dataset`. At the end `head.finalize` makes the curve monotone.
+    The base model stays frozen as long as the calibrated model is used. To train it again
+    afterwards, set `base_model.trainable = True` (or the flags of single layers) and compile it. If
+    the constructor refuses its arguments, the base model is given back as it was.
+
+    `fit` differs from `keras.Model.fit` in this. It solves for the head directly; training by
+    gradient is optional, and kept only where it is better. The development set is read into memory,
+    and the base model's logits of all its rows are computed once (of the validation data too).
+    Labels, weights and logits are checked, and what is wrong is refused before anything is changed.
+    In training, rows are shuffled every epoch, also those of a `tf.data.Dataset`, and a head that
+    was never fitted places its knots by `head.adapt`.
 
     Behaviour with unusual input: ids outside a field's vocabulary are the field's "other" value.
     Soft labels in [0, 1] are allowed. In `predict` and `evaluate`, a NaN logit of the base model
@@ -48,6 +67,7 @@ class CalibratedModel(FieldMetricsModel):
 
     Attributes:
         report: What `calibrate` found when it made the model, else None. It is not saved.
+        fit_summary: What the last `fit` said, a `ModelFitSummary`, else None. It is not saved.
         fitted_at: When `fit` last ended, in UTC, else None. It is not saved.
 
     Raises:
@@ -66,8 +86,7 @@ class CalibratedModel(FieldMetricsModel):
         ... }
         >>> base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
         >>> model = CalibratedModel(base, NeuralCalibration(ILPS(), FieldNetwork({"site": 3})))
-        >>> model.compile(optimizer="adam")
-        >>> history = model.fit(x, y, batch_size=100, epochs=2, verbose=0)
+        >>> history = model.fit(x, y, verbose=0)
         >>> model.predict(x, verbose=0).shape
         (400, 1)
 
@@ -82,17 +101,12 @@ class CalibratedModel(FieldMetricsModel):
         base_output: str = "auto",
         **kwargs: Any,
     ) -> None:
-        base = BaseLogits(base_model, base_output, name="base")
         if isinstance(head, Calibrator):
             head = NeuralCalibration(head)
-        names = getattr(head, "feature_names", None)
-        inputs = keras.tree.map_structure(
-            lambda tensor: keras.Input(
-                batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name
-            ),
-            symbolic_input(base_model),
-        )
+        check_base_model(base_model)
+        inputs = named_inputs(symbolic_input(base_model))
         features = inputs_by_name(inputs, inputs)
+        names = getattr(head, "feature_names", None)
         missing = [name for name in names or () if name not in features]
         if missing:
             raise ValueError(
@@ -100,17 +114,21 @@ class CalibratedModel(FieldMetricsModel):
                 f"the inputs {sorted(features)}, without {missing}. The calibrated model takes the "
                 "base model's own inputs: give it these as further inputs, used or not."
             )
-        logit = base(inputs)
         if names is not None:
             features = {name: features[name] for name in names}
-        calibrated = head(logit, features)
-        probability = keras.layers.Activation("sigmoid", dtype=head.dtype, name="probability")
-        super().__init__(inputs=inputs, outputs=probability(calibrated), **kwargs)
+        with trainable_flags_kept(base_model):
+            base = BaseLogits(base_model, base_output, name="base")
+            calibrated = head(base(inputs), features)
+            probability = keras.layers.Activation("sigmoid", dtype=head.dtype, name="probability")
+            super().__init__(inputs=inputs, outputs=probability(calibrated), **kwargs)
+        base.freeze()
         self.base = base
         self.head = head
         self.probability = probability
         self.report: Any = None
+        self.fit_summary: ModelFitSummary | None = None
         self.fitted_at: str | None = None
+        self._logit_model: Any = None
 
     @property
     def base_model(self) -> keras.Model:
@@ -142,85 +160,148 @@ class CalibratedModel(FieldMetricsModel):
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
-        epochs: int = 1,
+        epochs: int | None = None,
         verbose: Any = "auto",
         callbacks: Any = None,
         *,
+        initialize: str | None = "exact",
         validation_data: Any = None,
         sample_weight: Any = None,
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Trains the head on the development set.
+        """Fits the head to the development set: exactly, and by training where that is better.
+
+        With `initialize="exact"` the head's own `fit` comes first: the curve, offsets, the
+        cross-fitted network. It starts afresh, also when `fit` is called again. If `epochs` is at
+        least 1, training goes on from there with the optimizer, loss and callbacks of `compile` and
+        `fit`, and held-out rows decide whether it is kept: those of `validation_data`, or else a
+        random fifth of the development set, which neither that direct fit nor the training saw.
+        Training is kept if it lowers the log loss of these rows by more than a standard error, and
+        ten of them are not of the more frequent class; otherwise the head is the direct fit to the
+        whole development set. `fit_summary` tells which it is.
+
+        With `initialize=None` the head is trained from where it stands, at first from the identity,
+        as the papers do. So are heads that have no direct fit.
 
         Args:
             x: Inputs (arrays by name, with `y`), or a finite data set of batches `(x, y)` or
                 `(x, y, sample_weight)`.
             y: Labels in [0, 1] (n,) or (n, 1), where `x` is arrays.
             batch_size: Rows of a batch; by default the data set's own, or 32.
-            epochs: Number of passes over the development set.
+            epochs: Number of passes of training over the development set. None is 0 after a direct
+                fit, for which the model need not be compiled, and 1 otherwise.
             verbose: As for `keras.Model.fit`.
-            callbacks: As for `keras.Model.fit`.
+            callbacks: As for `keras.Model.fit`. Without training they see the direct fit as the end
+                of one epoch.
+            initialize: `"exact"` or None, as said above.
             validation_data: Held-out rows, `(x, y)`, `(x, y, sample_weight)` or a data set.
             sample_weight: Weights (n,), where `x` is arrays.
-            steps_per_epoch: Number of batches to read from a data set, or of an epoch over arrays;
-                None for all.
+            steps_per_epoch: Number of batches to read from a data set, which are then the whole
+                development set, or of an epoch over arrays; None for all.
             validation_steps: The same for the validation data.
-            **kwargs: Everything else that `keras.Model.fit` takes.
+            **kwargs: Everything else that `keras.Model.fit` takes, but for `class_weight`.
+                `validation_split` holds out the last rows.
 
         Returns:
-            The `History`.
+            The `History`, of the epochs of training; without training, of the direct fit as one.
+
+        Raises:
+            ValueError: If an argument or a row is not as described. Nothing is changed then.
+
+        Warns:
+            UserWarning: If, at the end, the mean prediction is not the mean label; if a data set
+                has more batches than `steps_per_epoch`.
         """
-        self._assert_compile_called("fit")
-        logit_model = keras.Model(self.input, self.base.output)
-        rows = read_development_set(x, y, sample_weight, steps_per_epoch)
-        arguments = self._with_logits(logit_model, rows, verbose, both_classes=True)
-        if rows.batch_size is None:
-            arguments["steps_per_epoch"] = steps_per_epoch
-        if validation_data is not None:
-            is_arrays = isinstance(validation_data, tuple | list)
-            parts = validation_data if is_arrays else (validation_data,)
-            val_x, val_y, val_weight = (*parts, None, None)[:3]
-            held_out = read_development_set(val_x, val_y, val_weight, validation_steps)
-            held_out_arguments = self._with_logits(logit_model, held_out, verbose)
-            arguments["validation_data"] = tuple(held_out_arguments.values())
-            if held_out.batch_size is None:
-                arguments["validation_steps"] = validation_steps
-        if not getattr(self.head, "is_adapted", True):
-            logits, features = arguments["x"][_LOGIT], arguments["x"][_FEATURES]
-            self.head.adapt(logits, features, rows.labels, rows.weights)
-        history = super().fit(
-            **arguments,
-            batch_size=batch_size or rows.batch_size,
-            epochs=epochs,
-            verbose=verbose,
-            callbacks=callbacks,
-            **kwargs,
+        _check_arguments(initialize, kwargs.pop("class_weight", None))
+        is_exact = initialize == "exact" and has_direct_fit(self.head)
+        if epochs is None:
+            epochs = 0 if is_exact else 1
+        num_epochs = epochs - kwargs.get("initial_epoch", 0)
+        if num_epochs > 0 or not is_exact:
+            self._assert_compile_called("fit")
+        development = read_development_set(x, y, sample_weight, steps_per_epoch, self.input)
+        rows = self._with_logits(development, verbose, both_classes=True)
+        rows, held_out, validation = self._held_out(
+            rows, validation_data, validation_steps, verbose, kwargs.pop("validation_split", 0.0)
         )
-        if hasattr(self.head, "finalize"):
-            self.head.finalize()
-        self.fitted_at = utc_now()
-        return history
+        if is_exact and num_epochs > 0 and held_out is not None:
+            _check_deciding(held_out)
+        if development.batch_size is not None:
+            steps_per_epoch = None
+        arguments = {
+            **validation,
+            **kwargs,
+            "batch_size": batch_size or development.batch_size,
+            "epochs": epochs,
+            "steps_per_epoch": steps_per_epoch,
+            "verbose": verbose,
+            "callbacks": with_finite_progress(callbacks, verbose),
+        }
+        histories = []
+
+        def train(part: HeadRows) -> None:
+            arrays = dict(zip(("x", "y", "sample_weight"), part.keras_data, strict=True))
+            histories.append(super(CalibratedModel, self).fit(**arrays, **arguments))
+            if hasattr(self.head, "finalize"):
+                self.head.finalize()
+
+        if is_exact and num_epochs > 0:
+            summary = train_from_exact(self.head, rows, held_out, num_epochs, train, bool(verbose))
+        elif is_exact:
+            with reported_as_epoch(self, callbacks, verbose) as report:
+                exact = fit_exactly(self.head, rows, bool(verbose))
+                summary = summarize(self.head, rows, exact)
+                report(self._figures(rows, held_out, arguments["batch_size"]))
+            histories.append(self.history)
+        else:
+            if not getattr(self.head, "is_adapted", True):
+                self.head.adapt(rows.logits, rows.features, rows.labels, rows.weights)
+            train(rows)
+            summary = summarize(self.head, rows, None, num_epochs=num_epochs, training_kept=True)
+        if verbose and is_exact:
+            print(summary)
+        self.fit_summary, self.fitted_at = summary, summary.fitted_at
+        return histories[0]
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> np.ndarray:
+        """As `keras.Model.predict`; `x` may be a data frame, or hold columns of one."""
+        return super().predict(as_inputs(x, self.input), *args, **kwargs)
+
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.evaluate`; `x` may be a data frame, or hold columns of one."""
+        x = x if x is None or is_head_input(x) else as_inputs(x, self.input)
+        return super().evaluate(x, y, *args, **kwargs)
 
     def base_logits(self, x: Any, verbose: Any = 0) -> np.ndarray:
         """The base model's logits of many rows.
 
         Args:
-            x: Inputs: arrays, or a data set of batches.
+            x: Inputs: arrays, or a data set of batches. Other columns than the model's inputs are
+                left out.
             verbose: As for `keras.Model.predict`.
 
         Returns:
             Logits (n, 1), float32.
+
+        Raises:
+            ValueError: If an input is missing.
         """
-        logit_model = keras.Model(self.input, self.base.output)
-        return logit_model.predict(x, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
+        if self._logit_model is None:
+            # Past Keras' tracking: it has no weights of its own. One for all calls, for Keras
+            # traces every model anew.
+            object.__setattr__(
+                self, "_logit_model", _LogitModel(self.input, self.base.output, name="base_logits")
+            )
+        x = as_inputs(x, self.input)
+        return self._logit_model.predict(x, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Calibrated probabilities (batch, 1)."""
-        if isinstance(inputs, Mapping) and set(inputs) == {_LOGIT, _FEATURES}:
-            return self.probability(self.head(inputs[_LOGIT], inputs[_FEATURES]))
-        return super().call(self._expected_inputs(inputs), training=training, mask=mask)
+        if is_head_input(inputs):
+            return self.probability(self.head(inputs[LOGIT], inputs[FEATURES]))
+        return super().call(expected_inputs(inputs, self.input), training=training, mask=mask)
 
     @property
     def input_spec(self) -> None:
@@ -229,17 +310,25 @@ class CalibratedModel(FieldMetricsModel):
 
     def field_ids(self, x: Any, field: str) -> Any:
         """The ids (n,) of a field of the input, as the head counts them where it has the field."""
-        is_cached = isinstance(x, Mapping) and set(x) == {_LOGIT, _FEATURES}
-        features = x[_FEATURES] if is_cached else inputs_by_name(x, self.input)
+        features = x[FEATURES] if is_head_input(x) else inputs_by_name(x, self.input)
         for reader in field_readers(self.head):
             if field in {*reader.fields} & {*features}:
                 return reader.field_ids(features, field)
         return super().field_ids(features, field)
 
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """As `keras.Model.save`, to a `.keras` file."""
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                "Argument `filepath` must end in `.keras`. Received: "
+                f"filepath={str(filepath)!r}. Keras cannot load a CalibratedModel from HDF5."
+            )
+        super().save(filepath, *args, **kwargs)
+
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
         return {
-            "base_model": keras.saving.serialize_keras_object(self.base_model),
+            "base_model": serialized_base(self.base_model),
             "head": keras.saving.serialize_keras_object(self.head),
             "base_output": self.base.base_output,
             "name": self.name,
@@ -255,50 +344,109 @@ class CalibratedModel(FieldMetricsModel):
         return cls(**{**config, **parts})
 
     def _with_logits(
-        self, logit_model: Any, rows: DevelopmentSet, verbose: Any, both_classes: bool = False
-    ) -> dict[str, Any]:
-        """Arguments x, y, sample_weight of `fit`, the base logits computed and all checked."""
-        inputs = self._expected_inputs(rows.inputs)
-        logits = logit_model.predict(inputs, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
+        self, rows: DevelopmentSet, verbose: Any, both_classes: bool = False
+    ) -> HeadRows:
+        """The rows with their base logits, all checked, and the features that are needed."""
+        inputs = expected_inputs(rows.inputs, self.input)
+        is_long = bool(verbose) and len(rows.labels) > _LOGIT_BATCH_SIZE
+        if is_long:
+            print(f"Base logits of {len(rows.labels):,} rows:")
+        logits = self.base_logits(inputs, verbose if is_long else 0)
         check_rows(logits, rows.labels, rows.weights, both_classes=both_classes)
         features = inputs_by_name(inputs, self.input)
         names = getattr(self.head, "feature_names", None)
         if names is not None:
-            field_metrics = self._field_metrics
+            field_metrics = getattr(self, "_field_metrics", None)
             fields = () if field_metrics is None else field_metrics.fields
             features = {k: v for k, v in features.items() if k in names or k in fields}
         # Keras would take labels (n,) for (n, 1) too; the package's own metrics see them alike.
         labels = np.asarray(rows.labels, "float32").reshape(-1, 1)
         weights = None if rows.weights is None else np.asarray(rows.weights, "float32").reshape(-1)
-        return {"x": {_LOGIT: logits, _FEATURES: features}, "y": labels, "sample_weight": weights}
+        return HeadRows(logits, features, labels, weights)
 
-    def _expected_inputs(self, inputs: Any) -> Any:
-        """The inputs that the model takes: others in a dictionary are left out, none is missing."""
-        expected = self.input
-        if not isinstance(expected, dict):
-            return inputs
-        is_by_name = isinstance(inputs, Mapping)
-        missing = [name for name in expected if not is_by_name or name not in inputs]
-        if missing:
-            received = sorted(inputs) if is_by_name else type(inputs).__name__
-            raise ValueError(
-                f"The model takes a dictionary of the features {sorted(expected)}. "
-                f"Received: {received}, without {sorted(missing)}. Pass every one of them."
+    def _held_out(
+        self, rows: HeadRows, data: Any, num_steps: int | None, verbose: Any, share: float
+    ) -> tuple[HeadRows, HeadRows | None, dict[str, Any]]:
+        """The rows to fit to, the held-out ones, and what Keras' `fit` takes of these."""
+        held_out = None
+        if data is not None:
+            parts = data if isinstance(data, tuple | list) else (data,)
+            val_x, val_y, val_weight = (*parts, None, None)[:3]
+            read = read_development_set(val_x, val_y, val_weight, num_steps, self.input)
+            held_out = self._with_logits(read, verbose)
+            num_steps = num_steps if read.batch_size is None else None
+        elif share:
+            first_held_out = math.floor(len(rows) * (1 - share))
+            numbers = np.arange(len(rows))
+            rows, held_out = (
+                rows.take(numbers[part])
+                for part in (slice(first_held_out), slice(first_held_out, None))
             )
-        return {name: inputs[name] for name in expected}
+            check_rows(rows.logits, rows.labels, rows.weights, both_classes=True)
+        if held_out is None:
+            return rows, None, {}
+        return (
+            rows,
+            held_out,
+            {"validation_data": held_out.keras_data, "validation_steps": num_steps},
+        )
+
+    def _figures(
+        self, rows: HeadRows, held_out: HeadRows | None, batch_size: int | None
+    ) -> dict[str, float]:
+        """The logs of an epoch without training: those of `evaluate`, or else the log losses."""
+        logs: dict[str, float] = {}
+        for prefix, part in (("", rows), ("val_", held_out)):
+            if part is None or not len(part):
+                continue
+            if self.compiled:
+                figures = self.evaluate(
+                    *part.keras_data[:2],
+                    sample_weight=part.weights,
+                    batch_size=batch_size or _LOGIT_BATCH_SIZE,
+                    verbose=0,
+                    return_dict=True,
+                )
+            else:
+                figures = {"loss": log_loss_of(self.head, part)}
+            logs |= {f"{prefix}{name}": float(value) for name, value in figures.items()}
+        return logs
 
 
-def inputs_by_name(inputs: Any, named: Any) -> dict[str, Any]:
-    """Inputs as a dictionary: the keys of a dictionary, else the names of the Input tensors.
+class _LogitModel(keras.Model):
+    """The base model's logits, whatever else the inputs hold. A Functional model."""
 
-    Args:
-        inputs: Inputs in the structure that the model takes.
-        named: The symbolic inputs of the model, in the same structure.
+    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        """Base logits (batch, 1)."""
+        return super().call(expected_inputs(inputs, self.input), training=training, mask=mask)
 
-    Returns:
-        Name → input.
-    """
-    if isinstance(inputs, Mapping):
-        return dict(inputs)
-    names = [tensor.name for tensor in keras.tree.flatten(named)]
-    return dict(zip(names, keras.tree.flatten(inputs), strict=True))
+    @property
+    def input_spec(self) -> None:
+        """None: `call` checks the inputs itself."""
+        return None
+
+
+def _check_arguments(initialize: Any, class_weight: Any) -> None:
+    if initialize not in ("exact", None):
+        raise ValueError(
+            f'Argument `initialize` must be "exact" or None. Received: initialize={initialize!r}.'
+        )
+    if class_weight is not None:
+        raise ValueError(
+            "Argument `class_weight` must be None. It makes the model predict the share of "
+            "positive labels among the weighted rows, not among the rows as they are, which undoes "
+            f"the calibration. Received: class_weight={class_weight!r}. Leave it out. If the rows "
+            "are a sample that holds some labels more often than they occur, pass sample_weight: 1 "
+            "/ (the share of such rows that was kept)."
+        )
+
+
+def _check_deciding(held_out: HeadRows) -> None:
+    """Refuses validation data that cannot tell whether training has helped."""
+    try:
+        check_rows(held_out.logits, held_out.labels, held_out.weights, both_classes=True)
+    except ValueError as error:
+        raise ValueError(
+            "The validation data decide whether training is kept, for which they must hold both "
+            f"classes. {error} Or pass epochs=0, or initialize=None."
+        ) from error

@@ -1,6 +1,7 @@
 """A development set at hand as a whole: arrays of inputs, labels and weights."""
 
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+
+from keras_calibration.models.tables import column_of, columns_of, is_data_frame
 
 
 @dataclass(frozen=True)
@@ -29,16 +32,21 @@ class DevelopmentSet:
 
 
 def read_development_set(
-    x: Any, y: Any = None, sample_weight: Any = None, num_batches: int | None = None
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    num_batches: int | None = None,
+    expected: Any = None,
 ) -> DevelopmentSet:
     """Reads what `fit` is given into arrays.
 
     Args:
-        x: Arrays (with `y`), or batches `(x, y)` or `(x, y, sample_weight)`: a `tf.data.Dataset`, a
-            `keras.utils.PyDataset`, or any finite iterable.
+        x: Arrays or a data frame (with `y`), or batches `(x, y)` or `(x, y, sample_weight)`: a
+            `tf.data.Dataset`, a `keras.utils.PyDataset`, or any finite iterable.
         y: Labels, where `x` is arrays.
         sample_weight: Weights, where `x` is arrays, or None.
         num_batches: Number of batches to read; None for all. An endless data set needs it.
+        expected: The symbolic inputs of the model, see `columns_of`.
 
     Returns:
         The rows, in the order they were read.
@@ -52,7 +60,7 @@ def read_development_set(
         >>> rows.inputs["site"], rows.labels
         (array([3, 1]), array([0, 1]))
     """
-    if isinstance(x, Iterable) and not _is_arrays(x):
+    if is_batches(x):
         if y is not None or sample_weight is not None:
             raise ValueError(
                 "Labels and weights beside a data set cannot be told to be of the same rows. "
@@ -65,9 +73,30 @@ def read_development_set(
             "The development set has no labels. Received: arrays without y. Pass fit(x, y), or a "
             "data set of batches (x, y)."
         )
-    inputs = keras.tree.map_structure(_as_array, _without_lists(x))
-    weights = None if sample_weight is None else _as_array(sample_weight)
-    return _checked(DevelopmentSet(inputs, _as_array(y), weights, None))
+    inputs = as_inputs(x, expected)
+    weights = None if sample_weight is None else as_numpy(column_of(sample_weight, "weights"))
+    return _checked(DevelopmentSet(inputs, as_numpy(column_of(y, "labels")), weights, None))
+
+
+def as_inputs(x: Any, expected: Any = None) -> Any:
+    """Inputs as a model takes them; data sets of batches as they are.
+
+    Args:
+        x: Arrays, a data frame, or a structure of them.
+        expected: The symbolic inputs of the model, see `columns_of`.
+
+    Returns:
+        NumPy arrays, and tensors where they are strings, which Keras takes only so.
+
+    Raises:
+        ValueError: As `columns_of`.
+    """
+    return x if is_batches(x) else keras.tree.map_structure(_as_array, columns_of(x, expected))
+
+
+def is_batches(x: Any) -> bool:
+    """Whether the inputs come in batches, not as arrays at hand."""
+    return isinstance(x, Iterable) and not _is_arrays(x)
 
 
 def _read_batches(batches: Iterable, num_batches: int | None) -> DevelopmentSet:
@@ -77,9 +106,20 @@ def _read_batches(batches: Iterable, num_batches: int | None) -> DevelopmentSet:
             f"{type(batches).__name__}, a generator or an endless data set. Pass steps_per_epoch "
             "(validation_steps), or dataset.take(...)."
         )
-    parts = [_batch(batch) for batch in itertools.islice(_iterate(batches), num_batches)]
+    iterator = _iterate(batches)
+    parts = [_batch(batch) for batch in itertools.islice(iterator, num_batches)]
     if not parts:
         raise ValueError("The development set is empty. Received: a data set without batches.")
+    if num_batches is not None and next(iterator, None) is not None:
+        num_rows = sum(len(part[1]) for part in parts)
+        warnings.warn(
+            f"The rows are read into memory once, and every epoch uses the same ones. Received: a "
+            f"data set of more than the {num_batches} batches of steps_per_epoch "
+            f"(validation_steps), so that the first {num_rows:,} rows are all that is used. Pass a "
+            "finite data set without steps_per_epoch, dataset.take(...) for example, to say how "
+            "many rows are meant.",
+            stacklevel=4,
+        )
     inputs, labels, *weights = keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays), *parts
     )
@@ -113,7 +153,7 @@ def _batch(batch: Any) -> tuple[Any, ...]:
             f"Received: {type(batch).__name__} of {keras.tree.map_structure(type, batch)}."
         )
     x, *labels_and_weights = batch if batch[-1] is not None else batch[:-1]
-    inputs = keras.tree.map_structure(as_numpy, _without_lists(x))
+    inputs = keras.tree.map_structure(as_numpy, columns_of(x))
     arrays = (inputs, *map(as_numpy, labels_and_weights))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
         raise ValueError(
@@ -141,15 +181,8 @@ def _checked(rows: DevelopmentSet) -> DevelopmentSet:
 
 
 def _is_arrays(x: Any) -> bool:
-    return isinstance(x, dict | list | tuple) or hasattr(x, "__array__") or ops.is_tensor(x)
-
-
-def _without_lists(x: Any) -> Any:
-    """Lists of numbers as arrays; a list of arrays is a structure."""
-    if isinstance(x, dict):
-        return {name: _without_lists(value) for name, value in x.items()}
-    is_row_list = isinstance(x, list | tuple) and not any(hasattr(part, "shape") for part in x)
-    return np.asarray(x) if is_row_list else x
+    is_structure = isinstance(x, dict | list | tuple) or is_data_frame(x)
+    return is_structure or hasattr(x, "__array__") or ops.is_tensor(x)
 
 
 def as_numpy(values: Any) -> np.ndarray:

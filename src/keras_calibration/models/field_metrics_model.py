@@ -207,6 +207,10 @@ class FieldMetricsModel(keras.Model):
     def get_compile_config(self) -> dict[str, Any]:
         """What `compile` was called with, serialized, field metrics included."""
         config = super().get_compile_config()
+        optimizer = getattr(self, "optimizer", None)
+        if self.built and optimizer is not None and not optimizer.built:
+            # That of a loaded model is, and Keras warns if the saved one has fewer variables.
+            optimizer.build(self.trainable_variables)
         if config and self._field_metrics is not None:
             # Pairs: the keys of a JSON object are strings, and those of crosses are tuples.
             config["field_metrics"] = [

@@ -11,12 +11,14 @@ from scipy.special import betaincinv
 
 from keras_calibration.ops.compiled import compiled
 from keras_calibration.ops.logit_moments import (
+    LOGITS,
     bias_root,
+    bin_means,
     by_group,
-    centres_and_moments,
-    log_loss_sum,
-    softplus_derivatives,
-    taylor_sum,
+    log_loss_and_weight,
+    sums,
+    terms,
+    terms_at,
 )
 
 # What the summary of the logits is right to, in nats a row.
@@ -78,7 +80,7 @@ def loss_bounds(moments: Any, confidence: float) -> tuple[float, float, float, f
     a feature that broke, though the mean is right. A loss below says that they are too timid.
 
     Args:
-        moments: What `ops.logit_moments` returns for one group of rows (128, 8).
+        moments: What `ops.logit_moments` returns for one group of rows (418, 8).
         confidence: Probability that the bounds hold, at least, in (0, 1).
 
     Returns:
@@ -89,15 +91,13 @@ def loss_bounds(moments: Any, confidence: float) -> tuple[float, float, float, f
         Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.10.
     """
     parts = _compiled_sums(ops.convert_to_tensor(moments))
-    loss, expected, values, spreads, weights, curvature = (
+    loss, expected, middle, variance, values, weights = (
         np.asarray(part, np.float64) for part in parts
     )
     num_rows = float(weights.sum())
     if not np.isfinite(loss):
         return (np.nan,) * 4
-    middle = np.sum(curvature * values) / np.sum(curvature)
     largest = float(np.max(np.abs(values[weights > 0] - middle)))
-    variance = float(np.sum(curvature * ((values - middle) ** 2 + spreads)))
     level = np.log(2 / (1 - confidence))
     third = largest * level / 3
     half_width = (np.sqrt(2 * variance * level + third**2) + third) / num_rows + _ROUNDING
@@ -106,20 +106,21 @@ def loss_bounds(moments: Any, confidence: float) -> tuple[float, float, float, f
 
 
 def _sums(moments: Any) -> tuple[Any, ...]:
-    """Sums of loss and entropy; by bin: mean and variance of x, the weight, and `Σ p (1 - p)`."""
+    """Sums of loss and entropy, x̄ and V; by bin: the mean of x, and the weight."""
     summary = by_group(moments)
     bias = bias_root(summary)
-    centres, parts = centres_and_moments(summary)
-    values = centres + bias[:, None]
-    derivatives = softplus_derivatives(values)
-    # The entropy of a row is softplus(x) - x σ(x), with x = centre + offset.
-    entropy = taylor_sum(parts, derivatives, 0) - values * taylor_sum(parts, derivatives, 1)
-    entropy = entropy - taylor_sum(parts, derivatives, 1, power=1)
-    loss = log_loss_sum(summary, bias)[0]
-    weight, curvature = parts[0], taylor_sum(parts, derivatives, 2)
-    offset, square = (ops.divide_no_nan(part, weight) for part in parts[1:3])
-    by_bin = values + offset, square - ops.square(offset), weight, curvature
-    return loss, ops.sum(entropy), *(part[0] for part in by_bin)
+    at = terms_at(*terms(summary), bias)
+    curvature = at.weight * at.curvature
+    x = ops.cast(LOGITS, summary.dtype) + bias[:, None]
+    # The entropy of a row is `softplus(-|x|) + |x| σ(-|x|)`, of nodes alone.
+    is_node = at.curvature > 0
+    entropy = at.weight * ops.where(is_node, at.loss - x * at.slope, 0.0)
+    entropy, total, first = sums([entropy, curvature, curvature * x])
+    middle = first / total
+    variance = ops.sum(curvature * ops.square(x - middle[:, None]))
+    weights, means = bin_means(summary)
+    loss, _ = log_loss_and_weight(summary, bias)
+    return loss[0], entropy[0], middle[0], variance, means[0] + bias, weights[0]
 
 
 _compiled_sums = compiled(_sums)

@@ -16,7 +16,7 @@ _NUM_SUMS = 7
 class LogSums:
     """Sums over the rows of each period: of the logits' moments, and of the values of each field.
 
-    8 kB a period, and 56 bytes for each value of a field in each period that has it: memory does
+    27 kB a period, and 56 bytes for each value of a field in each period that has it: memory does
     not grow with the rows.
 
     Args:

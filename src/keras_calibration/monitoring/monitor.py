@@ -68,8 +68,8 @@ def monitor(
     The log is read in batches, once: memory holds one of them and sums (`LogSums`).
 
     Args:
-        log: A Parquet or CSV file, a folder or list of them, or a `pyarrow.dataset.Dataset`. Needs
-            pyarrow: `pip install "keras-calibration[parquet]"`.
+        log: A Parquet or CSV file, a folder or list of them, a `pyarrow.dataset.Dataset` or a
+            pandas data frame. Needs pyarrow: `pip install "keras-calibration[parquet]"`.
         probability: Column of the predicted probabilities.
         label: Column of the labels, 0 or 1.
         timestamp: Column of the times: timestamps, dates, ISO 8601 texts, or seconds since 1970.

@@ -14,6 +14,7 @@ PERIODS = ("hour", "day", "week", "month")
 # The distinct values of a field that are told apart; those that come later share "other".
 LARGEST_NUM_VALUES = 10_000
 _DAY = 24 * 60 * 60
+_NAN = float("nan")
 
 
 class FieldValues:
@@ -47,6 +48,8 @@ class FieldValues:
         return [str(value) for value in self._ids]
 
     def _id(self, value: Any) -> int:
+        if value != value:  # NaN is not itself: every one read would be a new value
+            value = _NAN
         if value not in self._ids and len(self._ids) == self.largest_num_values:
             return -1
         return self._ids.setdefault(value, len(self._ids))
@@ -132,6 +135,8 @@ def read_log(
 
 def _data_set(paths: Any) -> Any:
     """CSV files as a data set; what is not CSV as it is."""
+    if hasattr(paths, "columns") and hasattr(paths, "iloc"):
+        return _data_set_of_frame(paths)
     is_path = isinstance(paths, str | os.PathLike)
     if not is_path and not isinstance(paths, list | tuple):
         return paths
@@ -145,6 +150,19 @@ def _data_set(paths: Any) -> Any:
 
     source = os.fspath(files[0]) if is_path else list(map(os.fspath, files))
     return dataset.dataset(source, format="csv")
+
+
+def _data_set_of_frame(frame: Any) -> Any:
+    """A data frame of pandas as a data set."""
+    try:
+        import pyarrow
+        from pyarrow import dataset
+    except ImportError as error:
+        raise ImportError(
+            "The log is read by pyarrow, which is not installed: pip install "
+            '"keras-calibration[parquet]".'
+        ) from error
+    return dataset.dataset(pyarrow.Table.from_pandas(frame, preserve_index=False))
 
 
 def _seconds(times: np.ndarray) -> np.ndarray:

@@ -92,7 +92,10 @@ def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> 
         mean = ops.einsum("njk,nk->nj", powers, bounded) / total
         variance = ops.einsum("njk,nk->nj", powers, square) / total - ops.square(mean)
         rows = ops.stack([ops.log(total), mean, variance], axis=-1)
-        of_octave = ops.matmul(weights_by_group, ops.reshape(rows, (-1, _PER_OCTAVE * 3)))
+        # No -1 in the shape: there may be no rows.
+        of_octave = ops.matmul(
+            weights_by_group, ops.reshape(rows, (ops.shape(logits)[0], _PER_OCTAVE * 3))
+        )
         of_octave = ops.reshape(of_octave, (num_groups, 1, _PER_OCTAVE, 3))
         # exp(2 β l) is the square of exp(β l): exponentials are what costs most in float64. A loop,
         # since XLA would compute the squares of earlier octaves anew for every later one.

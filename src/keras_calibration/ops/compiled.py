@@ -33,13 +33,14 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         import tensorflow as tf
 
         under_xla = tf.function(function, jit_compile=True, autograph=False)
+        # Called from a graph of its own, also outside of any, it is compiled once: TensorFlow keeps
+        # what it compiles for a call within a graph apart from what it does for one outside.
+        in_graph = tf.function(lambda *arguments: under_xla(*arguments), autograph=False)
 
         @functools.wraps(function)
         def call(*arguments: Any) -> Any:
             # A Keras variable passes for a tensor everywhere but here.
-            return under_xla(
-                *(tf.convert_to_tensor(a) if tf.is_tensor(a) else a for a in arguments)
-            )
+            return in_graph(*(tf.convert_to_tensor(a) if tf.is_tensor(a) else a for a in arguments))
 
         return call
     if keras.backend.backend() == "jax":

@@ -1,9 +1,23 @@
 """Checks of logits, labels and weights that are at hand as a whole, before anything is done."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
+
+_HANDFUL = 10
+_LOOK_LIKE_PROBABILITIES = (
+    "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities is "
+    "wrong for the logits that the layer is called on. Pass logits, log(p / (1 - p)); the fits of "
+    "calibrators take probabilities with from_logits=False."
+)
+_SWAP_THEM = "All logits are 0 or 1: pass the logits first, then the labels."
+_LOOK_SWAPPED = (
+    "Logits and labels look swapped: all logits are 0 or 1, the labels are not. " + _SWAP_THEM
+)
 
 
 @dataclass(frozen=True)
@@ -68,15 +82,117 @@ def check_rows(
         if not weights.any():
             raise ValueError("All sample weights are 0: no row counts. Pass some above 0.")
     if flat_labels is not None:
+        are_swapped = np.isin(flat_logits, (0, 1)).all() and flat_logits.any()
         _refuse(
             ~((flat_labels >= 0) & (flat_labels <= 1)),
             flat_labels,
             "Labels must be in [0, 1]: 0 for no click, 1 for a click, or a share of clicks.",
-            "Recode them, for example as (labels > 0).astype('float32').",
+            _SWAP_THEM
+            if are_swapped
+            else "Recode them, for example as (labels > 0).astype('float32').",
         )
         if both_classes:
             _check_both_classes(flat_labels, weights)
     return Rows(flat_logits, flat_labels, weights)
+
+
+def checked_logits(logits: Any, labels: Any, from_logits: bool) -> Any:
+    """The logits of a fit, from probabilities where these are announced.
+
+    Args:
+        logits: Logits, or probabilities (n,) or (n, 1).
+        labels: Labels of the same rows.
+        from_logits: Whether they are logits.
+
+    Returns:
+        Logits of the same shape.
+
+    Raises:
+        ValueError: If probabilities are outside [0, 1].
+
+    Warns:
+        UserWarning: As `warn_of_probabilities`.
+
+    Example:
+        >>> checked_logits([0.5, 0.25], [0, 1], from_logits=False).round(4)
+        array([ 0.    , -1.0986])
+    """
+    if from_logits:
+        warn_of_probabilities(logits, labels, stacklevel=4)
+        return logits
+    inside = _probabilities(logits, LARGEST_PROBABILITY)
+    return np.log(inside) - np.log1p(-inside)
+
+
+def checked_class_logits(logits: Any, from_logits: bool) -> Any:
+    """The class logits (n, K) of a fit, from probabilities where these are announced.
+
+    Args:
+        logits: Logits, or probabilities (n, K).
+        from_logits: Whether they are logits.
+
+    Returns:
+        Logits of the same shape.
+
+    Raises:
+        ValueError: If probabilities are outside [0, 1].
+
+    Warns:
+        UserWarning: If logits look like probabilities: rows within [0, 1] that add up to 1.
+
+    Example:
+        >>> checked_class_logits([[0.5, 0.5]], from_logits=False).round(4)
+        array([[-0.6931, -0.6931]])
+    """
+    if not from_logits:
+        return np.log(_probabilities(logits, 1.0))
+    values = np.asarray(logits)
+    if len(values) > _HANDFUL and _are_within_unit(values):
+        if np.allclose(values.sum(axis=1), 1.0, atol=1e-3):
+            warnings.warn(_LOOK_LIKE_PROBABILITIES.format("All rows add up to 1."), stacklevel=3)
+    return logits
+
+
+def warn_of_probabilities(logits: Any, labels: Any = None, stacklevel: int = 3) -> None:
+    """Warns where logits look like probabilities, or like labels that stand in their place.
+
+    Args:
+        logits: Logits (n,) or (n, 1).
+        labels: Labels of the same rows, or None.
+        stacklevel: As of `warnings.warn`.
+
+    Warns:
+        UserWarning: If all logits are in [0, 1], more than a handful of different ones, or if they
+            are all 0 or 1 and the labels are not.
+    """
+    values = np.asarray(logits)
+    if not (values.size and values.dtype.kind in "iubf" and _are_within_unit(values)):
+        return
+    distinct = np.unique(values)
+    if len(distinct) > _HANDFUL:
+        seen = f"{len(distinct):,} values from {distinct[0]:g} to {distinct[-1]:g}."
+        warnings.warn(_LOOK_LIKE_PROBABILITIES.format(seen), stacklevel=stacklevel)
+    elif labels is not None and np.isin(distinct, (0, 1)).all() and len(distinct) == 2:
+        others = np.unique(np.asarray(labels))
+        # Labels outside [0, 1] are refused, with the same remedy.
+        if len(others) > _HANDFUL and others[0] >= 0 and others[-1] <= 1:
+            warnings.warn(_LOOK_SWAPPED, stacklevel=stacklevel)
+
+
+def _are_within_unit(values: np.ndarray) -> bool:
+    # The first rows tell of most logits that they are none.
+    return all(part.min() >= 0 and part.max() <= 1 for part in (values[:100], values))
+
+
+def _probabilities(values: Any, largest: float) -> np.ndarray:
+    """Probabilities as float64, no nearer to 0 and 1 than float32 tells."""
+    array = np.asarray(values, np.float64)
+    if not ((array >= 0) & (array <= 1)).all():
+        raise ValueError(
+            "from_logits=False takes probabilities in [0, 1]. Received: values from "
+            f"{array.min():g} to {array.max():g}. Leave it out for logits."
+        )
+    return np.clip(array, SMALLEST_PROBABILITY, largest)
 
 
 def _flat(values: Any, name: str, num_rows: int | None = None) -> np.ndarray:

@@ -139,8 +139,9 @@ def field_rce(sums: Any, epsilon: float, skip_without_positives: bool = False) -
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 6.
     """
     residual, positives, rows = sums[:, 0], sums[:, 1], sums[:, 2]
-    # The weight of a value without rows is 0, and so is its share.
-    relative = ops.divide_no_nan(ops.abs(residual) * rows, positives + epsilon * rows)
+    # The weight of a value without rows is 0, and so is its share. A ratio first: in float32 the
+    # product of two sums of large or small weights is past all numbers, or 0.
+    relative = ops.abs(residual) * ops.divide_no_nan(rows, positives + epsilon * rows)
     if skip_without_positives:
         skipped = without_positives(sums)
         relative, rows = ops.where(skipped, 0.0, relative), ops.where(skipped, 0.0, rows)

@@ -1,46 +1,102 @@
 """A fixed-size, mergeable summary of labelled logits: the log loss at any scale and bias.
 
-The mean log loss of `σ(a l + c)` is `[Σ w softplus(a l + c) - a Σ w y l - c Σ w y] / Σ w`. The
-label part is two exact sums; only `Σ w softplus` needs the logits, and it needs no labels. The
-logits are sorted into 128 bins of width 1/4 on [-16, 16]. With o the offset of a row from the
-centre m of its bin, the moments `Σ w oᵏ`, k = 0 … 5, give
+With x = a l + c, the log loss of a row is `(1 - y) softplus(x) + y softplus(-x)`. Softplus is a
+straight line plus `log(1 + exp(-|x|))`, so that within a bin of logits the loss is a linear part,
+which four sums by label give exactly, and a smooth part, which needs no labels.
 
-    Σ w softplus(a l + c) ≈ Σ_bins Σ_k (aᵏ / k!) softplus⁽ᵏ⁾(a m + c) Σ w oᵏ
+**Bins.** 1/4 wide on [-16, 16), 1/2 wide from there to ±88, and an open bin beyond each end: 418.
+Widths that are powers of two make bin number, centre and offset exact in float32. Per bin, with u
+the offset from the centre in units of half the width (from ±88 itself, in logits, for the open
+bins), a summary holds `Σ w (1 - y)`, `Σ w y`, `Σ w (1 - y) u`, `Σ w y u` and `Σ w Tₖ(u)`, k = 2 …
+5, where Tₖ are Chebyshev's polynomials.
 
-by Taylor's theorem: with a = 1, at most `(1/8)⁶ / 6! · max |softplus⁽⁶⁾| = 1.4e-9` off for each
-row, with another scale a⁶ times that. A width that is a power of two makes bin number, centre and
-offset exact in float32. The end bins are open: their rows count by their mean, to first order.
+**Terms.** The sums give that of any polynomial of degree 5 over the rows of a bin, and so that of
+the polynomial that agrees with a function f at six Chebyshev nodes: `Σ w f(l) ≈ Σᵢ ωᵢ f(tᵢ)`. A bin
+is as good as six weighted rows, whatever the scale and bias. With two more for the linear part, a
+sum over rows is a sum over eight terms a bin.
 
-A summary is a tensor (groups, 128, 8). Summaries add up over batches, replicas and shards. Eight
-columns are a power of two, which XLA adds up faster than seven; a power of the offset more is worth
-half of the bins.
+**Accuracy.** For a bin of width h and r = |a| h / 2, interpolation is off by at most
+`r⁶ / (2⁵ 6!) max |softplus⁽⁶⁾|` a row, where `|softplus⁽⁶⁾| ≤ σ (1 - σ)`. With a = 1, that is
+4e-11 nats and 2e-10 of the loss for logits within ±16, 3e-9 nats and 2e-8 of the loss up to ±88.
+The rows of an open bin count as on the straight line; what they lack is at most `softplus(-x)` at
+±88, e⁻⁸⁸ without a bias. The sum of these bounds is computed with each loss: **a loss is right to
+1e-6 of itself (or 1e-12 nats a row), or NaN**. It is NaN where a scale is too large for the bins
+(beyond 4 to 5 for logits within ±16, half of that beyond), or where a correction moves logits from
+beyond ±88 near 0. In float32, rounding adds some 1e-6.
+
+A summary is a tensor (groups, 418, 8). Summaries add up over batches, replicas and shards. Eight
+columns are a power of two, which XLA adds up faster than seven.
 
 What runs where: on a CPU one row is added after the other, straight into the summary. On a GPU all
 are added at once, atomically, and those of a bin would wait for each other: there the rows are
-dealt out in turns to up to 256 summaries, as many as 32,768 bins allow, which are then added up.
+dealt out in turns to up to 256 summaries, as many as 131,072 bins allow, which are then added up.
+On a CPU, compilation takes longest, some 30 ms for each array that XLA makes: sums over terms are
+therefore taken together.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_calibration.ops.compiled import runs_on_gpu
 
-NUM_BINS = 128
-BIN_WIDTH = 1 / 4
-# Columns: Σ w (1 - y), Σ w y, Σ w o, Σ w o², Σ w o³, Σ w o⁴, Σ w o⁵, Σ w y l.
+_FINE_WIDTH, _WIDTH = 1 / 4, 1 / 2
+_FINE_END, LARGEST_LOGIT = 16, 88
+_NUM_FINE = int(2 * _FINE_END / _FINE_WIDTH)
+NUM_BINS = _NUM_FINE + int(2 * (LARGEST_LOGIT - _FINE_END) / _WIDTH) + 2
+# Columns: Σ w (1 - y), Σ w y, Σ w (1 - y) u, Σ w y u, Σ w Tₖ(u) for k = 2 … 5.
 NUM_COLUMNS = 8
-_LARGEST_POWER = 5
-_CENTRES = (np.arange(NUM_BINS) - (NUM_BINS - 1) / 2) * BIN_WIDTH
-_IS_END = np.isin(np.arange(NUM_BINS), (0, NUM_BINS - 1))
+
+_EDGES = np.concatenate(
+    [
+        np.arange(-LARGEST_LOGIT, -_FINE_END, _WIDTH),
+        np.arange(-_FINE_END, _FINE_END, _FINE_WIDTH),
+        np.arange(_FINE_END, LARGEST_LOGIT + _WIDTH, _WIDTH),
+    ]
+)
+_CENTRES = np.concatenate([_EDGES[:1], (_EDGES[1:] + _EDGES[:-1]) / 2, _EDGES[-1:]])[:, None]
+_HALF_WIDTHS = np.concatenate([[1.0], np.diff(_EDGES) / 2, [1.0]])[:, None]
+
+_IS_END = np.isin(np.arange(NUM_BINS), (0, NUM_BINS - 1))[:, None]
+
+# The eight terms of each bin: six nodes, the labels at its centre, and the offsets of the labels.
+_NUM_NODES = 6
+_NODES = np.cos(np.pi * (np.arange(_NUM_NODES) + 0.5) / _NUM_NODES)
+_CHEBYSHEV = np.cos(np.arange(_NUM_NODES)[:, None] * np.arccos(_NODES)) * 2 / _NUM_NODES
+_CHEBYSHEV[0] /= 2
+_TO_NODES = _CHEBYSHEV.T[:, [0, 0, 1, 1, 2, 3, 4, 5]]
+# From the columns to the terms, with the labels 0 or the labels 1.
+_TO_TERMS = [np.concatenate([_TO_NODES, np.eye(NUM_COLUMNS)[label:4:2]]) for label in (0, 1)]
+
+
+def _by_term(nodes: Any, labels: Any, offsets: Any) -> np.ndarray:
+    """Constants (418 · 8,), each given by bin (418, 1) or for all bins."""
+    table = np.zeros((NUM_BINS, NUM_COLUMNS))
+    table[:, :_NUM_NODES], table[:, -2:-1], table[:, -1:] = nodes, labels, offsets
+    return table.reshape(-1)
+
+
+# x = a l + c for a node and for the centre, and a h / 2 for the offsets.
+LOGITS = _by_term(_CENTRES + _NODES * _HALF_WIDTHS, _CENTRES, _HALF_WIDTHS)
+_HAS_BIAS = _by_term(1, 1, 0)
+_CENTRE, _REACH, _IS_OPEN = (
+    _by_term(values, values, values) for values in (_CENTRES, _HALF_WIDTHS, _IS_END)
+)
+_IS_NODE, _IS_CENTRE = _by_term(~_IS_END, 0, 0) > 0, _by_term(0, 1, 0) > 0
+_IS_LINEAR = _by_term(0, 1, 1) > 0
+_IS_OPEN = _IS_OPEN > 0
+
+_RELATIVE_ERROR, _ABSOLUTE_ERROR = 1e-6, 1e-12
 
 _MOST_PARTS_ON_GPU = 256
-_MOST_BINS_ON_GPU = 1 << 15
+_MOST_BINS_ON_GPU = 1 << 17
 
-_NUM_PLAIN_STEPS = 3
-_LARGEST_NUM_STEPS = 150  # bisection from the largest float32 logits takes 140
+_LARGEST_BIAS = 256.0
+_LARGEST_NUM_STEPS = 100
 _TOLERANCE = 1e-5  # what a Newton step as small leaves is some 1e-10
+_ROUNDING = {"float32": 3e-7, "float64": 1e-15}
 
 
 def logit_moments(labels: Any, logits: Any, weights: Any, group: Any, num_groups: int) -> Any:
@@ -55,36 +111,39 @@ def logit_moments(labels: Any, logits: Any, weights: Any, group: Any, num_groups
         num_groups: Number of groups.
 
     Returns:
-        A tensor (num_groups · 128, 8), the groups one below the other: `by_group` gives them
+        A tensor (num_groups · 418, 8), the groups one below the other: `by_group` gives them
         apart. (A sum over batches kept in this shape lets XLA add the rows into it directly.)
 
     Example:
         >>> sums = logit_moments(np.array([1.0, 0.0]), np.array([2.0, -3.0]), np.ones(2), [0, 0], 1)
-        >>> clicks, no_clicks, click_logits = label_sums(by_group(sums))
-        >>> float(clicks[0]), float(no_clicks[0]), float(click_logits[0])
+        >>> positives, negatives, positive_logits = label_sums(by_group(sums))
+        >>> float(positives[0]), float(negatives[0]), float(positive_logits[0])
         (1.0, 1.0, 2.0)
     """
     labels, logits, weights = (ops.convert_to_tensor(rows) for rows in (labels, logits, weights))
-    half = NUM_BINS // 2
-    position = ops.clip(ops.floor(logits / BIN_WIDTH), -half, half - 1)
+    # Into the open bins at most, so that whole numbers stay small.
+    inside = ops.clip(logits, -LARGEST_LOGIT - _WIDTH, LARGEST_LOGIT)
+    fine, coarse = ops.floor(inside / _FINE_WIDTH), ops.floor(inside / _WIDTH)
+    fine_ends, ends = _FINE_END / _FINE_WIDTH, _FINE_END / _WIDTH
+    place = ops.clip(fine, -fine_ends, fine_ends) + coarse - ops.clip(coarse, -ends, ends)
     # NaN turns into an integer of any size: it must not leave its group.
-    bin_number = ops.clip(ops.cast(position, "int32"), -half, half - 1) + half
-    offset = ops.cast(logits - (position + 0.5) * BIN_WIDTH, weights.dtype)
-    # Powers of a huge logit would overflow; the open end bins need none.
-    small = ops.clip(offset, -BIN_WIDTH, BIN_WIDTH)
-    square = ops.square(small)
-    clicks = weights * labels
-    weighted_square = weights * square
-    columns = [
-        weights * (1 - labels),
-        clicks,
-        weights * offset,
-        weighted_square,
-        weighted_square * small,
-        weighted_square * square,
-        weighted_square * square * small,
-        clicks * ops.cast(logits, weights.dtype),
-    ]
+    bin_number = ops.clip(ops.cast(place, "int32") + NUM_BINS // 2, 0, NUM_BINS - 1)
+    is_fine = ops.logical_and(inside >= -_FINE_END, inside < _FINE_END)
+    centre = ops.where(is_fine, (fine + 0.5) * _FINE_WIDTH, (coarse + 0.5) * _WIDTH)
+    per_unit = ops.where(is_fine, 2 / _FINE_WIDTH, 2 / _WIDTH)
+    is_open = ops.logical_or(logits < -LARGEST_LOGIT, logits >= LARGEST_LOGIT)
+    centre = ops.where(is_open, ops.sign(logits) * LARGEST_LOGIT, centre)
+    per_unit = ops.where(is_open, 1.0, per_unit)
+    u = ops.cast((logits - centre) * ops.cast(per_unit, logits.dtype), weights.dtype)
+    positives, negatives = weights * labels, weights * (1 - labels)
+    columns = [negatives, positives, negatives * u, positives * u]
+    # Powers of a huge logit would overflow; the open bins need none.
+    u = ops.clip(u, -1.0, 1.0)
+    second = 2 * ops.square(u) - 1
+    third = u * (2 * second - 1)
+    fourth = 2 * ops.square(second) - 1
+    fifth = 2 * u * fourth - third
+    columns += [weights * power for power in (second, third, fourth, fifth)]
     cell = ops.convert_to_tensor(group, "int32") * NUM_BINS + bin_number
     # Three times as fast under XLA as stacking them side by side.
     rows = ops.transpose(ops.stack(columns, axis=0))
@@ -98,23 +157,20 @@ def logit_moments(labels: Any, logits: Any, weights: Any, group: Any, num_groups
 
 
 def by_group(sums: Any) -> Any:
-    """Summaries (groups, 128, 8) from sums as `logit_moments` gives them (groups · 128, 8)."""
+    """Summaries (groups, 418, 8) from sums as `logit_moments` gives them (groups · 418, 8)."""
     return ops.reshape(sums, (-1, NUM_BINS, NUM_COLUMNS))
 
 
 def label_sums(summary: Any) -> tuple[Any, Any, Any]:
-    """`Σ w y`, `Σ w (1 - y)` and `Σ w y l` of each summary.
+    """`Σ w y`, `Σ w (1 - y)` and `Σ w y l` of each summary, three tensors (g,).
 
     The second is no difference of sums, so that it is exactly 0 where every label is 1.
-
-    Args:
-        summary: Summaries (g, 128, 8).
-
-    Returns:
-        Three tensors (g,).
     """
-    sums = ops.sum(summary, axis=-2)
-    return sums[..., 1], sums[..., 0], sums[..., -1]
+    positives, offsets = summary[..., 1], summary[..., 3]
+    places = (ops.cast(values[:, 0], summary.dtype) for values in (_CENTRES, _HALF_WIDTHS))
+    centre, half_width = places
+    logits = ops.sum(positives * centre + offsets * half_width, axis=-1)
+    return ops.sum(positives, axis=-1), ops.sum(summary[..., 0], axis=-1), logits
 
 
 def total_weight(summary: Any) -> Any:
@@ -122,25 +178,113 @@ def total_weight(summary: Any) -> Any:
     return ops.sum(summary[..., 0] + summary[..., 1], axis=-1)
 
 
+def bin_means(summary: Any) -> tuple[Any, Any]:
+    """The weight and the mean logit of each bin, two tensors (g, 418)."""
+    weight = summary[..., 0] + summary[..., 1]
+    offset = ops.divide_no_nan(summary[..., 2] + summary[..., 3], weight)
+    centre, half_width = (ops.cast(v[:, 0], summary.dtype) for v in (_CENTRES, _HALF_WIDTHS))
+    return weight, centre + half_width * offset
+
+
+def terms(summary: Any) -> tuple[Any, Any]:
+    """Weights of the terms (g, 418 · 8), with the rows of label 0 for the linear part, and of 1.
+
+    Those of a bin's nodes add up to its weight; single ones may be negative.
+    """
+    summary = ops.convert_to_tensor(summary)[:, :, None]
+    tables = (ops.cast(table, summary.dtype) for table in _TO_TERMS)
+    of_0, of_1 = (
+        ops.reshape(ops.sum(summary * table, axis=-1), (-1, NUM_BINS * NUM_COLUMNS))
+        for table in tables
+    )
+    return of_0, of_1
+
+
+class TermsAt(NamedTuple):
+    """The terms of each summary at its own scale a and bias c, all (g, 418 · 8).
+
+    `weight` is that of each term, with the labels against the side of 0 on which its bin is:
+    labels 0 where x > 0. `side` is 1 where x > 0, else -1; `loss` is `softplus(-side x)` for a node
+    and `side x` for the linear part, and `slope` and `curvature` its derivatives by x. `tail` is
+    `exp(-side x)`.
+    """
+
+    weight: Any
+    side: Any
+    tail: Any
+    loss: Any
+    slope: Any
+    curvature: Any
+
+
+def terms_at(of_0: Any, of_1: Any, bias: Any, scale: Any = None) -> TermsAt:
+    """What the loss and its derivatives at a scale and bias are the sums of."""
+    scaled, scaled_centre = _scaled(LOGITS, scale, of_0), _scaled(_CENTRE, scale, of_0)
+    x = scaled + ops.cast(_HAS_BIAS, of_0.dtype) * bias[:, None]
+    # By bin, for a function that is smooth within each. The rows of an open bin are on the side
+    # where the scale alone puts them.
+    is_up = ops.where(_IS_OPEN, scaled_centre, scaled_centre + bias[:, None]) > 0
+    side = ops.cast(ops.where(is_up, 1.0, -1.0), of_0.dtype)
+    tail = ops.exp(-side * x)
+    rarer = tail / (1 + tail)
+    return TermsAt(
+        weight=ops.where(is_up, of_0, of_1),
+        side=side,
+        tail=tail,
+        loss=ops.where(_IS_NODE, ops.log1p(tail), _linear(side * x)),
+        slope=side * ops.where(_IS_NODE, -rarer, _linear(ops.ones_like(x))),
+        curvature=ops.where(_IS_NODE, rarer / (1 + tail), 0.0),
+    )
+
+
+def _scaled(values: np.ndarray, scale: Any, like: Any) -> Any:
+    """Constants times the scale of each summary (g, 418 · 8), or (1, 418 · 8) without scales."""
+    constants = ops.cast(values, like.dtype)[None]
+    return constants if scale is None else scale[:, None] * constants
+
+
+def _linear(values: Any) -> Any:
+    """Values of the linear part; 0 for the nodes, also those that an open bin has none of."""
+    return ops.where(_IS_LINEAR, values, 0.0)
+
+
+def with_bias(values: Any) -> Any:
+    """The derivative by the bias, from that by x."""
+    return values * ops.cast(_HAS_BIAS, values.dtype)
+
+
 def log_loss_sum(summary: Any, bias: Any, scale: Any = None) -> Any:
     """`Σ w` log loss of `σ(a l + c)` of each summary at its own scale and bias.
 
     Args:
-        summary: Summaries (g, 128, 8).
+        summary: Summaries (g, 418, 8).
         bias: Biases c (g,).
         scale: Scales a (g,), or None for 1.
 
     Returns:
-        Sums of losses in nats (g,).
+        Sums of losses in nats (g,), right to 1e-6 of themselves (in float32 but for rounding), or
+        NaN: see the top of this module.
     """
-    centres, moments = centres_and_moments(summary)
-    shifted = (centres if scale is None else scale[:, None] * centres) + bias[:, None]
-    derivatives = softplus_derivatives(shifted)
-    softplus = taylor_sum(moments, derivatives, order=0, scale=scale)
-    clicks, _, click_logits = label_sums(summary)
-    if scale is not None:
-        click_logits = scale * click_logits
-    return ops.sum(softplus, axis=-1) - click_logits - bias * clicks
+    return log_loss_and_weight(summary, bias, scale)[0]
+
+
+def log_loss_and_weight(summary: Any, bias: Any, scale: Any = None) -> tuple[Any, Any]:
+    """What `log_loss_sum` returns, and `Σ w` (g,)."""
+    of_0, of_1 = terms(summary)
+    at = terms_at(of_0, of_1, ops.convert_to_tensor(bias), scale)
+    # At the centre of a bin, `tail` is exp(-|x|); at that of an open one, the edge, more.
+    reach = ops.abs(_scaled(_REACH, scale, of_0))
+    curvature = ops.minimum(at.tail * ops.exp(reach), 0.25)
+    error = ops.where(_IS_OPEN, at.tail, curvature * reach**6 / (2**5 * 720))
+    weight = ops.where(_IS_CENTRE, of_0 + of_1, 0.0)
+    loss, error, weight = sums([at.weight * at.loss, weight * error, weight])
+    allowed = _RELATIVE_ERROR * loss + _ABSOLUTE_ERROR * weight
+    return ops.where(error <= allowed, loss, float("nan")), weight
+
+
+def sums(parts: list[Any]) -> list[Any]:
+    """Sums over the terms, each (g,), taken together."""
+    return list(ops.unstack(ops.sum(ops.stack(parts), axis=-1), len(parts)))
 
 
 def bias_root(summary: Any) -> Any:
@@ -148,14 +292,14 @@ def bias_root(summary: Any) -> Any:
 
     It is `argmin_c` of the log loss of `σ(l + c)`. The equation is solved in logits,
     `logit mean σ(l + c) = logit mean y`, where it is close to linear in c: Newton steps from c = 0,
-    and where they do not settle at once, with bisection where one leaves the bracket.
+    with bisection where one leaves the bracket.
 
     Args:
-        summary: Summaries (g, 128, 8).
+        summary: Summaries (g, 418, 8).
 
     Returns:
-        Biases (g,); NaN where there is no row, or where all labels are 0 or all are 1, for then no
-        finite bias exists.
+        Biases (g,); NaN where there is no row, where all labels are 0 or all are 1, for then no
+        finite bias exists, and where it would move logits from beyond ±88 near 0.
 
     Example:
         >>> rows = np.array([1.0, 0.0, 0.0, 0.0]), np.zeros(4), np.ones(4), [0, 0, 0, 0]
@@ -166,156 +310,45 @@ def bias_root(summary: Any) -> Any:
     Reference:
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
     """
-    sums = ops.sum(summary, axis=-2)
+    summary = ops.convert_to_tensor(summary)
+    of_0, of_1 = terms(summary)
+    totals = ops.sum(summary, axis=1)
+    negatives, positives = totals[:, 0], totals[:, 1]
     # A sum that is not finite comes from a row that is not.
-    is_finite = ops.isfinite(ops.sum(0 * sums, axis=-1))
-    clicks, no_clicks, _ = label_sums(summary)
-    solvable = ops.logical_and(ops.logical_and(clicks > 0, no_clicks > 0), is_finite)
-    target = ops.where(solvable, ops.log(clicks) - ops.log(no_clicks), 0.0)
-    # Most roots are three steps away. These are written out: for XLA on a CPU a loop is dear.
-    bias = moved = ops.zeros_like(target)
-    for _ in range(_NUM_PLAIN_STEPS):
-        _, moved = _logit_newton_step(summary, bias, target)
-        bias = bias - moved
-    settled = ops.logical_or(ops.abs(moved) <= _TOLERANCE, ops.logical_not(solvable))
-    bias = ops.cond(ops.all(settled), lambda: bias, lambda: _bracketed_root(summary, target))
-    return ops.where(solvable, bias, float("nan"))
+    is_finite = ops.isfinite(ops.sum(0 * totals, axis=-1))
+    solvable = ops.logical_and(ops.logical_and(positives > 0, negatives > 0), is_finite)
+    rounding = _ROUNDING[keras.backend.standardize_dtype(summary.dtype)]
 
-
-def _bracketed_root(summary: Any, target: Any) -> Any:
-    """The root of `logit mean σ(l + c) = target` by Newton steps and bisection."""
-    centres, moments = centres_and_moments(summary)
-    present = moments[0] > 0
-    largest = ops.max(ops.where(present, centres, -float("inf")), axis=-1)
-    smallest = ops.min(ops.where(present, centres, float("inf")), axis=-1)
-    # At the ends every σ(l + c) is on one side of the mean label; the rest is for the offsets.
-    low, high = target - largest - 1.0, target - smallest + 1.0
-
-    def improve(bias: Any, low: Any, high: Any, _: Any) -> tuple[Any, Any, Any, Any]:
-        value, step = _logit_newton_step(summary, bias, target)
+    def improve(bias: Any, low: Any, high: Any, *_: Any) -> tuple[Any, ...]:
+        at = terms_at(of_0, of_1, bias)
+        beyond = ops.where(np.logical_and(_IS_CENTRE, _IS_OPEN), (of_0 + of_1) * at.tail, 0.0)
+        # `Σ w σ - Σ w y` from the labels against each bin's side: no large sums cancel.
+        excess, curvature, beyond = sums(
+            [at.weight * with_bias(at.slope), at.weight * at.curvature, beyond]
+        )
+        excess = ops.clip(excess, (rounding - 1) * positives, (1 - rounding) * negatives)
+        ones, zeros = positives + excess, negatives - excess
+        share = excess * (1 / positives + 1 / negatives)
+        # The logit of the mean prediction less that of the mean label.
+        value = ops.log1p(share * (negatives / zeros))
         low, high = ops.where(value < 0, bias, low), ops.where(value > 0, bias, high)
-        proposed = bias - step
+        # Where the slope is lost to rounding, the step is infinite.
+        proposed = bias - value / (curvature * (1 / ones + 1 / zeros))
         # At the root the bias is itself an end of the bracket, and must be let rest there.
         inside = ops.logical_and(proposed >= low, proposed <= high)
         improved = ops.where(inside, proposed, 0.5 * (low + high))
-        return improved, low, high, ops.abs(improved - bias)
+        improved = ops.where(ops.abs(value) <= rounding, bias, improved)
+        # An error of the rows' sum moves the bias by as much over the curvature.
+        is_known = beyond <= 1e-7 * curvature + _ABSOLUTE_ERROR * (ones + zeros)
+        return improved, low, high, ops.abs(improved - bias), is_known
 
-    start = ops.clip(ops.zeros_like(target), low, high)
-    bias, *_ = ops.while_loop(
-        # A group without a root is NaN: it neither goes on nor stops the others.
-        lambda bias, low, high, moved: ops.any(moved > _TOLERANCE),
+    start, end = ops.zeros_like(positives), ops.full_like(positives, _LARGEST_BIAS)
+    bias, _, _, _, is_known = ops.while_loop(
+        # A group without a root neither goes on nor stops the others.
+        lambda bias, low, high, moved, _: ops.any(ops.logical_and(moved > _TOLERANCE, solvable)),
         improve,
-        (start, low, high, high - low),
+        (start, -end, end, end, solvable),
         maximum_iterations=_LARGEST_NUM_STEPS,
     )
-    return bias
-
-
-def _logit_newton_step(summary: Any, bias: Any, target: Any) -> tuple[Any, Any]:
-    """`logit mean σ(l + c) - target`, and that divided by its derivative in c."""
-    centres, moments = centres_and_moments(summary)
-    shifted = centres + bias[:, None]
-    derivatives = softplus_derivatives(shifted)
-    _, zero, _ = _sigmoids(shifted)
-    # `Σ w σ(-l - c)` on its own: it may be too small to be a difference.
-    of_offsets = taylor_sum(moments, derivatives, order=1, first=1)
-    terms = [
-        moments[0] * derivatives[1] + of_offsets,
-        moments[0] * zero - of_offsets,
-        taylor_sum(moments, derivatives, order=2),
-    ]
-    ones, zeros, slope = ops.unstack(ops.sum(ops.stack(terms), axis=-1), 3)
-    value = ops.log(ones) - ops.log(zeros) - target
-    # Where the slope is lost to rounding, the step is infinite.
-    return value, value / (slope * (1 / ones + 1 / zeros))
-
-
-def centres_and_moments(summary: Any) -> tuple[Any, list[Any]]:
-    """Where the logits of each bin are: a centre m, and the moments of the offsets o from it.
-
-    Args:
-        summary: Summaries (g, 128, 8).
-
-    Returns:
-        Centres (g, 128), and `Σ w oᵏ`, k = 0 … 5, six tensors (g, 128). The end bins have their
-        mean logit for centre, and no moment but the weight.
-    """
-    weight = summary[..., 0] + summary[..., 1]
-    moved = ops.where(_IS_END, ops.divide_no_nan(summary[..., 2], weight), 0.0)
-    centres = ops.cast(_CENTRES, summary.dtype) + moved
-    # An infinite mean must not pass for a very large logit.
-    centres = ops.where(ops.isfinite(centres), centres, float("nan"))
-    of_offsets = (summary[..., power + 1] for power in range(1, _LARGEST_POWER + 1))
-    moments = [weight, *(ops.where(_IS_END, 0.0, moment) for moment in of_offsets)]
-    return centres, moments
-
-
-def taylor_sum(
-    moments: list[Any],
-    derivatives: list[Any],
-    order: int,
-    power: int = 0,
-    scale: Any = None,
-    first: int = 0,
-) -> Any:
-    """`Σ w oʳ softplus⁽ʲ⁾(a (m + o) + c)` of the rows of each bin, by Taylor's theorem about m.
-
-    It is `Σ_k (aᵏ / k!) softplus⁽ʲ⁺ᵏ⁾(a m + c) Σ w oʳ⁺ᵏ`, as far as there are derivatives: to
-    order 5 in the offset for softplus and σ, to order 4 for the derivative of σ, which only the
-    steps towards a root are made of.
-
-    Args:
-        moments: `Σ w oᵏ` of the bins, k = 0 … 5, each (g, 128).
-        derivatives: `softplus_derivatives` at `a m + c`, each (g, 128).
-        order: j, the order of the derivative that is summed.
-        power: r, the power of the offset that is summed with it.
-        scale: a (g,), or None for 1.
-        first: The first k; 1 leaves out what the centres alone give.
-
-    Returns:
-        Sums (g, 128).
-    """
-    total = 0.0
-    factor = 1.0
-    for number in range(min(_LARGEST_POWER + 1 - power, len(derivatives) - order)):
-        if number >= first:
-            total = total + factor * moments[power + number] * derivatives[order + number]
-        factor = factor / (number + 1) * (1.0 if scale is None else scale[:, None])
-    return total
-
-
-def softplus_derivatives(values: Any) -> list[Any]:
-    """The softplus and its first six derivatives: σ, σ (1 - σ), … without cancellation.
-
-    With s = σ (1 - σ) and u = 1 - 2σ, `s' = s u` and `u' = -2 s`.
-
-    Args:
-        values: Any real values.
-
-    Returns:
-        Seven tensors of the shape of `values`.
-
-    Example:
-        >>> [round(float(value), 4) for value in softplus_derivatives(ops.zeros(()))]
-        [0.6931, 0.5, 0.25, 0.0, -0.125, -0.0, 0.25]
-    """
-    one, zero, tail = _sigmoids(values)
-    s, u = one * zero, zero - one
-    return [
-        ops.maximum(values, 0.0) + ops.log1p(tail),
-        one,
-        s,
-        s * u,
-        s * (1 - 6 * s),
-        s * u * (1 - 12 * s),
-        s * (1 - 30 * s + 120 * s * s),
-    ]
-
-
-def _sigmoids(values: Any) -> tuple[Any, Any, Any]:
-    """`σ(x)`, `σ(-x)` and `exp(-|x|)`, each to full precision however small, of one exponential."""
-    tail = ops.exp(-ops.abs(values))
-    commoner = 1 / (1 + tail)
-    rarer = tail * commoner
-    positive = values > 0
-    return ops.where(positive, commoner, rarer), ops.where(positive, rarer, commoner), tail
+    found = ops.logical_and(solvable, ops.logical_and(is_known, ops.abs(bias) < _LARGEST_BIAS - 1))
+    return ops.where(found, bias, float("nan"))

@@ -314,6 +314,43 @@ def decrease_penalty(values: Any) -> Any:
     return ops.sum(ops.relu(values[:-1] - values[1:]))
 
 
+def isotonic_values(values: Any) -> Any:
+    """The closest non-decreasing sequence in the maximum norm, as a differentiable tensor.
+
+    It is the mean of the running maximum from the left and the running minimum from the right.
+    Values that do not fall come out as they are, to the last bit.
+
+    Args:
+        values: Values at the knots (K,).
+
+    Returns:
+        A tensor (K,) that does not fall.
+
+    Example:
+        >>> print(ops.convert_to_numpy(isotonic_values(ops.array([0.0, 2.0, 1.0, 3.0]))))
+        [0.  1.5 1.5 3. ]
+    """
+    values = ops.convert_to_tensor(values)
+    return 0.5 * (running_maximum(values) - ops.flip(running_maximum(-ops.flip(values, 0)), 0))
+
+
+def running_maximum(values: Any) -> Any:
+    """The largest of each value and those before it.
+
+    Args:
+        values: Values (K,).
+
+    Returns:
+        A tensor (K,).
+
+    Example:
+        >>> print(ops.convert_to_numpy(running_maximum(ops.array([0.0, 2.0, 1.0]))))
+        [0. 2. 2.]
+    """
+    earlier = np.tri(values.shape[0], dtype=bool)
+    return ops.max(ops.where(earlier, values[None, :], -math.inf), axis=1)
+
+
 def slope_change_penalty(knots: Any, values: Any) -> Any:
     """Half the squared changes of slope: `½ Σ_k (s_{k+1} - s_k)²`.
 

@@ -44,6 +44,13 @@ def fold_of_rows(folds: Any, rows: Rows, seed: int | None) -> np.ndarray:
         fold[np.lexsort((by_chance, labels, rows.row_weights > 0))] = np.arange(num_rows) % folds
     else:
         fold = np.asarray(folds)
+        if isinstance(folds, str):
+            raise ValueError(
+                'Argument `folds` must be a number of folds from 2 on, "blocks" (stretches of rows '
+                'in their own order), in `calibrate` also "forward" (rows in order of time, each '
+                "scored by fits to those before it), or the number of the fold of each row. "
+                f"Received: folds={folds!r}."
+            )
         if fold.dtype.kind not in "iu" or fold.shape != (num_rows,):
             raise ValueError(
                 'Argument `folds` must be a number of folds from 2 on, "blocks", or the number of '

@@ -69,9 +69,10 @@ class FieldDisplay(Display):
             labels: 0 or 1, shape `(n,)` or `(n, 1)`.
             probabilities: Predicted probabilities of the same rows, or a dict of name to such
                 arrays, such as `{"before": ..., "after": ...}`.
-            field_ids: Value of the field in each row, integers from 0.
+            field_ids: Value of the field in each row, numbers or strings; with a vocabulary ids,
+                integers from 0.
             field_name: Name of the field.
-            vocabulary: Name of each id; the ids themselves if not given.
+            vocabulary: Name of each id; the values themselves if not given.
             num_values_shown: Number of values shown at most, at least 1.
             sample_weight: Row weights; 1 each if not given.
 
@@ -150,16 +151,21 @@ class FieldDisplay(Display):
 
 def _check_ids(
     field_ids: ArrayLike, num_rows: int, field_name: str, vocabulary: Sequence[str] | None
-) -> NDArray[np.int64]:
-    """The ids as integers of shape `(n,)`, each with a name."""
+) -> NDArray[Any]:
+    """The values of the field (n,), each with a name where there is a vocabulary."""
     ids = np.asarray(field_ids).reshape(-1)
     check_num_rows(field_name, ids, num_rows)
+    if vocabulary is None:
+        if ids.dtype.kind in "iubfUS":
+            return ids
+        # Texts, for values of different types have no order.
+        return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in ids.tolist()])
     if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0:
         raise ValueError(
             f"The ids of {field_name!r} have the type {ids.dtype} and begin at {ids.min()}: "
-            "expected integers from 0. Encode the values as ids first."
+            "expected integers from 0, for which `vocabulary` has the names."
         )
-    if vocabulary is not None and ids.max() >= len(vocabulary):
+    if ids.max() >= len(vocabulary):
         raise ValueError(
             f"The ids of {field_name!r} reach {ids.max()}, but the vocabulary names "
             f"{len(vocabulary)}: expected a name for every id. Give the whole vocabulary."

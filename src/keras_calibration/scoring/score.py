@@ -81,7 +81,8 @@ def score(
             metric.update_state(chunk.labels, chunk.predictions, chunk.sample_weight)
         of_fields.update_state(*chunk)
 
-    if clash := named.keys() & of_fields.result().keys():
+    # Names alone: the results are NaN as yet, and would say so.
+    if clash := named.keys() & {name for name, _ in of_fields._named()}:
         raise ValueError(f"Metrics need different names. Received twice: {sorted(clash)}.")
     bar = keras.utils.Progbar(_num_rows(batches, total), verbose=int(progress), unit_name="row")
     step: Callable[[Batch], None] = update

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.py"
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
 
 def run_quickstart(output, *arguments):

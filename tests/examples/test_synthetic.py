@@ -8,7 +8,7 @@ import pytest
 
 from keras_calibration.metrics import CalibratedLogLoss, CalibratedQuadraticLoss, LogLoss
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "calibrated_metric" / "synthetic.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "calibrated_metric" / "synthetic.py"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from keras_calibration.seeds import Ledger, metric_accuracy
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "calibrated_metric" / "study.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "calibrated_metric" / "study.py"
 
 
 @pytest.fixture(scope="module")

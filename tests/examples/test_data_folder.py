@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_calibration.datasets import read_data_folder
+from data_folder import read_data_folder
 
 ROWS = ["clicked,amount,site"] + [f"{i % 2},{i},{'abc'[i % 3]}" for i in range(20)]
 META = {

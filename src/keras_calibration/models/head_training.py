@@ -1,0 +1,190 @@
+"""Fitting a head: exactly, by training, and by training that must improve on the exact fit."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.layers.cross_fitting import enough_for
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.network_training import weights_of
+from keras_calibration.layers.neural_head import NeuralHead
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.models.head_rows import HeadRows
+from keras_calibration.models.model_fit_summary import ModelFitSummary
+
+_HELD_OUT_SHARE = 0.2
+# The sums of labels and predictions differ by chance within so many standard errors; a difference
+# of less than this share of either class is of no account.
+_STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
+
+
+def fit_exactly(head: Any, rows: HeadRows, verbose: bool = False) -> FitSummary:
+    """Fits a head by its own `fit`.
+
+    Args:
+        head: A head with a direct fit.
+        rows: The rows to fit to.
+        verbose: Whether a head with a network shows its progress.
+
+    Returns:
+        What the head says of the fit.
+    """
+    own = {"verbose": int(verbose)} if isinstance(head, NeuralHead | BlendedHead) else {}
+    return head.fit(rows.logits, rows.features, rows.labels, rows.weights, **own)
+
+
+def split_off(rows: HeadRows, seed: int = 0) -> tuple[HeadRows, HeadRows]:
+    """Splits rows at random into those to fit to and a fifth to hold out.
+
+    A fifth of the positive and a fifth of the negative rows are held out, rounded down, so that one
+    of each is left. Rows of weight 0, which decide nothing, are not held out.
+
+    Args:
+        rows: The development set.
+        seed: Seed of the split.
+
+    Returns:
+        The rows to fit to and the held-out ones, each in the order of `rows`.
+    """
+    generator = np.random.default_rng(seed)
+    counts, is_positive = rows.flat.row_weights > 0, rows.labels[:, 0] > 0.5
+    held_out = np.zeros(len(rows), bool)
+    for stratum in (counts & is_positive, counts & ~is_positive):
+        numbers = np.flatnonzero(stratum)
+        held_out[generator.permutation(numbers)[: int(_HELD_OUT_SHARE * len(numbers))]] = True
+    return rows.take(np.flatnonzero(~held_out)), rows.take(np.flatnonzero(held_out))
+
+
+def train_from_exact(
+    head: Any,
+    rows: HeadRows,
+    held_out: HeadRows | None,
+    num_epochs: int,
+    train: Callable[[HeadRows], Any],
+    verbose: bool = False,
+) -> ModelFitSummary:
+    """Trains a head from its direct fit on, and keeps that where held-out rows gain by it.
+
+    Args:
+        head: A head with a direct fit.
+        rows: The development set.
+        held_out: The rows that decide; None for a fifth of the development set, which is then kept
+            from the direct fit and from the training that are compared.
+        num_epochs: Number of epochs, for the summary.
+        train: Trains the head on rows, from its weights on.
+        verbose: Whether a head with a network shows its progress.
+
+    Returns:
+        The figures. The head is the trained one if that lowers the log loss of the held-out rows by
+        more than a standard error, and there are ten of them that are not of the more frequent
+        class; else it is the direct fit to the whole development set.
+    """
+    fitted, deciding = split_off(rows) if held_out is None else (rows, held_out)
+    exact = fit_exactly(head, fitted, verbose)
+    weights, before = weights_of(head), _log_losses(head, deciding)
+    if not getattr(head, "is_adapted", True):
+        head.adapt(fitted.logits, fitted.features, fitted.labels, fitted.weights)
+    train(fitted)
+    change, error = _mean_and_error(_log_losses(head, deciding) - before, deciding)
+    kept = change < -error and enough_for(1, deciding.flat)
+    if not kept and held_out is None:
+        exact = fit_exactly(head, rows, verbose)
+    elif not kept:
+        head.set_weights(weights)
+    return summarize(
+        head,
+        rows,
+        exact,
+        num_epochs=num_epochs,
+        training_kept=bool(kept),
+        num_held_out=len(deciding),
+        held_out_change=change,
+        held_out_error=error,
+    )
+
+
+def summarize(
+    head: Any, rows: HeadRows, exact: FitSummary | None, **figures: Any
+) -> ModelFitSummary:
+    """The summary of a fit that has ended; warns if it left predictions that are off on the whole.
+
+    A calibrator that is the whole head keeps the histogram of the rows, whoever fitted it, for
+    `update`.
+
+    Args:
+        head: The fitted head.
+        rows: The development set.
+        exact: What its direct fit said, or None.
+        **figures: The arguments of `ModelFitSummary` that tell of training.
+
+    Returns:
+        The summary.
+    """
+    flat = rows.flat
+    logits = head_logits(head, flat.logits, rows.features)
+    calibrator = getattr(head, "calibrator", None)
+    alone = isinstance(head, NeuralHead) and not head.members
+    if alone and isinstance(calibrator, StreamingCalibrator):
+        calibrator.remember(flat.logits, flat.labels, flat.weights)
+    _warn_of_bias(logits, flat.labels, flat.row_weights)
+    with np.errstate(invalid="ignore"):
+        before, after = (
+            float(np.average(head_log_losses(flat.labels, each), weights=flat.weights))
+            for each in (flat.logits, logits)
+        )
+    return ModelFitSummary(
+        num_rows=len(rows),
+        log_loss_before=before,
+        log_loss_after=after,
+        num_iterations=0 if exact is None else exact.num_iterations,
+        converged=exact is not None and exact.converged,
+        exact=exact,
+        **figures,
+    )
+
+
+def log_loss_of(head: Any, rows: HeadRows) -> float:
+    """The log loss of a head on some rows, a weighted mean in nats."""
+    return float(np.average(_log_losses(head, rows), weights=rows.flat.weights))
+
+
+def _log_losses(head: Any, rows: HeadRows) -> np.ndarray:
+    flat = rows.flat
+    with np.errstate(invalid="ignore"):  # training may have diverged
+        return head_log_losses(flat.labels, head_logits(head, flat.logits, rows.features))
+
+
+def _mean_and_error(differences: np.ndarray, rows: HeadRows) -> tuple[float, float]:
+    """Weighted mean of paired differences and its standard error; NaN without rows."""
+    weights = rows.flat.row_weights
+    num_rows = np.count_nonzero(weights)
+    if num_rows < 2:
+        return float("nan"), float("nan")
+    mean = np.average(differences, weights=weights)
+    squares = np.sum((weights * (differences - mean)) ** 2) * num_rows / (num_rows - 1)
+    return float(mean), float(np.sqrt(squares) / weights.sum())
+
+
+def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+    """Warns if the mean prediction and the mean label differ beyond chance."""
+    with np.errstate(over="ignore"):
+        predictions = 1 / (1 + np.exp(-logits))
+    total = weights.sum()
+    predicted, observed = weights @ predictions / total, weights @ labels / total
+    error = np.sqrt(weights**2 @ (predictions * (1 - predictions))) / total
+    difference = abs(predicted - observed)
+    is_small = difference <= _SMALLEST_SHARE * min(observed, 1 - observed)
+    if is_small or difference <= _STANDARD_ERRORS * error:
+        return
+    warnings.warn(
+        f"The mean prediction is {predicted:.4g} and the mean label {observed:.4g} on the rows of "
+        f"the fit, {difference / max(error, 1e-300):.3g} standard errors apart: the model is not "
+        "calibrated, not even on the whole. Training ended too early or diverged, or what it "
+        'minimizes is not the log loss. Use initialize="exact", which starts from the direct fit, '
+        'or more epochs, another learning rate and loss="binary_crossentropy".',
+        stacklevel=4,
+    )

@@ -1,0 +1,103 @@
+"""The inputs that a Functional model takes, picked from what it is given."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+
+def named_inputs(tensors: Any) -> Any:
+    """New symbolic inputs like those of a base model, `"inputs"` where Keras made up the name."""
+    flat = keras.tree.flatten(tensors)
+    names = [tensor.name for tensor in flat]
+    if isinstance(tensors, Mapping):
+        names = [str(path[-1]) for path, _ in keras.tree.flatten_with_path(tensors)]
+    made_up = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
+    inputs = []
+    for number, (tensor, name) in enumerate(zip(flat, names, strict=True)):
+        if made_up.fullmatch(name):
+            name = "inputs" if len(flat) == 1 else f"inputs_{number}"
+        inputs.append(keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name))
+    return keras.tree.pack_sequence_as(tensors, inputs)
+
+
+def inputs_by_name(inputs: Any, named: Any) -> dict[str, Any]:
+    """Inputs as a dictionary: the keys of a dictionary, else the names of the Input tensors.
+
+    Args:
+        inputs: Inputs in the structure that the model takes.
+        named: The symbolic inputs of the model, in the same structure.
+
+    Returns:
+        Name → input.
+    """
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    return dict(zip(_by_name(named), keras.tree.flatten(inputs), strict=True))
+
+
+def expected_inputs(inputs: Any, expected: Any) -> Any:
+    """The inputs that a model takes, of the rank that it takes.
+
+    A dictionary may hold other inputs too, which are left out. Where the model takes a tensor or a
+    list, the entries of a dictionary are found by the names of the Input tensors. As in Keras, a
+    column may be of shape (n,) or (n, 1).
+
+    Args:
+        inputs: Arrays or tensors: a dictionary, or the structure that the model takes.
+        expected: The symbolic inputs of the model.
+
+    Returns:
+        Inputs in the structure of `expected`.
+
+    Raises:
+        ValueError: If an input is missing.
+
+    Example:
+        >>> price = keras.Input((1,), name="price")
+        >>> x = {"price": ops.zeros((3,)), "row": ops.arange(3)}
+        >>> expected_inputs(x, {"price": price})["price"].shape
+        TensorShape([3, 1])
+        >>> expected_inputs(x, price).shape
+        TensorShape([3, 1])
+    """
+    tensors = expected if isinstance(expected, Mapping) else _by_name(expected)
+    if isinstance(inputs, Mapping) or isinstance(expected, Mapping):
+        received = (
+            sorted(map(str, inputs)) if isinstance(inputs, Mapping) else type(inputs).__name__
+        )
+        missing = [name for name in tensors if isinstance(received, str) or name not in inputs]
+        if missing:
+            raise ValueError(
+                f"The model takes a dictionary of the features {sorted(tensors)}. "
+                f"Received: {received}, without {sorted(missing)}. Pass every one of them."
+            )
+        inputs = {name: inputs[name] for name in tensors}
+        if not isinstance(expected, Mapping):
+            inputs = keras.tree.pack_sequence_as(expected, list(inputs.values()))
+    given, symbolic = keras.tree.flatten(inputs), keras.tree.flatten(expected)
+    if len(given) != len(symbolic):
+        return inputs  # Keras says what is wrong.
+    return keras.tree.pack_sequence_as(expected, list(map(_of_rank, symbolic, given)))
+
+
+def _by_name(named: Any) -> dict[str, Any]:
+    return {tensor.name: tensor for tensor in keras.tree.flatten(named)}
+
+
+def _of_rank(expected: Any, values: Any) -> Any:
+    """A column as (n, 1) or as (n,), as the model takes it; anything else as it is."""
+    shape = getattr(values, "shape", None)
+    is_column = tuple(expected.shape[1:]) in ((), (1,))
+    if shape is None or not is_column:
+        return values
+    # Keras traces inputs that came in both ranks as tensors without one.
+    rank = shape.rank if hasattr(shape, "rank") else len(shape)
+    if rank == len(expected.shape):
+        return values
+    if rank is not None and not (rank == 1 or (rank == 2 and shape[1] == 1)):
+        return values
+    columns = (-1, *expected.shape[1:])
+    return ops.reshape(values, columns) if ops.is_tensor(values) else values.reshape(columns)

@@ -1,0 +1,158 @@
+"""Columns of tables, pandas' and others, as the arrays that Keras takes.
+
+pandas is not imported: a data frame is known by its `columns` and `iloc`, a missing value by what
+it does.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+_MISSING_TYPES = ("NAType", "NaTType", "NoneType")
+
+
+def is_data_frame(values: Any) -> bool:
+    """Whether the values are a data frame."""
+    return hasattr(values, "columns") and hasattr(values, "iloc")
+
+
+def columns_of(x: Any, expected: Any = None) -> Any:
+    """Arrays and data frames as a model takes them.
+
+    Strings, with `None` or NaN among them, become arrays of `str`; a missing one is the empty
+    string. Nullable and object columns of numbers become arrays of numbers, NaN where missing.
+
+    Args:
+        x: A data frame, an array or tensor, or a structure of arrays, tensors and columns.
+        expected: The symbolic inputs of the model, where they are known. A data frame becomes a
+            dictionary of its columns, or one array of all where the model takes a single tensor.
+
+    Returns:
+        Arrays or tensors, in the structure of `x`.
+
+    Raises:
+        ValueError: If a column is neither of numbers nor of strings, or not what the model takes
+            at its place. The message names it.
+
+    Warns:
+        UserWarning: If strings are missing.
+
+    Example:
+        >>> columns_of({"site": np.array(["a", "b"], object)})["site"]
+        array(['a', 'b'], dtype='<U1')
+    """
+    if is_data_frame(x):
+        columns = {str(name): column_of(x[name], repr(str(name))) for name in x.columns}
+        is_one = expected is not None and len(keras.tree.flatten(expected)) == 1
+        if is_one and not isinstance(expected, Mapping):
+            return np.stack(list(columns.values()), axis=1)
+        x = columns
+    else:
+        x = _part(x, "'x'")
+    if isinstance(x, dict) and isinstance(expected, Mapping):
+        for name in expected.keys() & x.keys():
+            _check_kind(x[name], name, expected[name])
+    return x
+
+
+def column_of(values: Any, name: str) -> Any:
+    """One column as an array of numbers or of strings; tensors as they are.
+
+    Args:
+        values: A column of any kind, an array, a list or a tensor.
+        name: What it is, for the messages.
+
+    Returns:
+        An array or the tensor.
+
+    Raises:
+        ValueError: If it holds neither numbers nor strings.
+
+    Warns:
+        UserWarning: If strings are missing.
+
+    Example:
+        >>> column_of([1, None], "'price'")
+        array([ 1., nan])
+    """
+    if ops.is_tensor(values):
+        return values
+    array = np.asarray(values)
+    if array.dtype.kind == "O":
+        array = _of_objects(array, name)
+    if array.dtype.kind in "mMc":
+        raise ValueError(
+            f"Input {name} must hold numbers or strings. Received: {array.dtype}. Turn times into "
+            "numbers, seconds since 1970 for example."
+        )
+    return array
+
+
+def _part(values: Any, name: str) -> Any:
+    """Columns in a structure; lists of numbers are one, a list of arrays is a structure."""
+    if isinstance(values, Mapping):
+        return {key: _part(part, repr(key)) for key, part in values.items()}
+    if isinstance(values, list | tuple) and any(hasattr(part, "shape") for part in values):
+        return type(values)([_part(part, f"{name}[{n}]") for n, part in enumerate(values)])
+    return column_of(values, name)
+
+
+def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
+    """Objects as numbers, NaN where one is missing, or as strings."""
+    values = array.reshape(-1).tolist()
+    missing = [_is_missing(value) for value in values]
+    present = [value for value, is_missing in zip(values, missing, strict=True) if not is_missing]
+    kinds = set(map(type, present))
+    if all(issubclass(kind, str | bytes) for kind in kinds) and kinds:
+        if any(missing):
+            warnings.warn(
+                f"Input {name} has missing values among its strings: {sum(missing):,} of "
+                f"{len(values):,} rows. They are taken as the empty string. Fill them with what "
+                "the base model was trained on, column.fillna(...) for example.",
+                stacklevel=2,
+            )
+        strings = ["" if gone else value for value, gone in zip(values, missing, strict=True)]
+        return np.array(
+            [v.decode() if isinstance(v, bytes) else v for v in strings], dtype=np.str_
+        ).reshape(array.shape)
+    if not all(issubclass(kind, int | float | np.number | np.bool_) for kind in kinds):
+        names = sorted(kind.__name__ for kind in kinds)
+        raise ValueError(
+            f"Input {name} must hold numbers or strings. Received: objects of the types {names}. "
+            "Convert it to one of them."
+        )
+    if any(missing):
+        values = [np.nan if gone else value for value, gone in zip(values, missing, strict=True)]
+    return np.asarray(values).reshape(array.shape)
+
+
+def _is_missing(value: Any) -> bool:
+    # NaN is not itself; pandas' own missing values refuse to be compared.
+    is_float = isinstance(value, float | np.floating)
+    return type(value).__name__ in _MISSING_TYPES or (is_float and value != value)
+
+
+def _check_kind(values: Any, name: str, expected: Any) -> None:
+    """Refuses strings in place of numbers, and what whole numbers cannot be made of."""
+    if ops.is_tensor(values):
+        return
+    dtype = keras.backend.standardize_dtype(expected.dtype)
+    is_text = values.dtype.kind in "US"
+    if is_text != (dtype == "string"):
+        kind = "strings" if dtype == "string" else f"numbers ({dtype})"
+        raise ValueError(
+            f"Input {name!r} of the model takes {kind}. Received: a column of "
+            f"{'strings' if is_text else values.dtype}."
+        )
+    if "int" in dtype and values.dtype.kind == "f":
+        wrong = np.flatnonzero(~(values.reshape(-1) == np.floor(values.reshape(-1))))
+        if len(wrong):
+            raise ValueError(
+                f"Input {name!r} of the model takes whole numbers ({dtype}). Received: "
+                f"{values.reshape(-1)[wrong[0]]:g} in row {wrong[0]}, {len(wrong):,} such rows. "
+                "Fill missing ids with an id of their own."
+            )

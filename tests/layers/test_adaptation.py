@@ -1,0 +1,169 @@
+"""Layers trained in a model of the user's own, before anything has called `adapt`."""
+
+import keras
+import numpy as np
+import pytest
+
+from backends import JIT_COMPILE
+from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
+
+AGES = np.linspace(0, 9, 64, dtype="float32")
+LABELS = (AGES > 5).astype("float32")[:, None]
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+only_on_tensorflow = pytest.mark.skipif(not ON_TENSORFLOW, reason="JAX cannot read a traced weight")
+
+
+def network_model(network):
+    inputs = {name: keras.Input((), name=name) for name in network.feature_names}
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(network(inputs)))
+
+
+def curve_model(curve):
+    inputs = keras.Input((1,), name="logit")
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(curve(inputs)))
+
+
+def by_fit(model, x):
+    model.fit(x, LABELS, batch_size=64, epochs=1, verbose=0)
+
+
+def by_train_on_batch(model, x):
+    model.train_on_batch(x, LABELS)
+
+
+def by_own_loop(model, x):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:  # no `training=True`, as users often write it
+        loss = keras.ops.mean(model.loss(LABELS, model(x)))
+    variables = model.trainable_variables
+    model.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+
+
+LOOPS = [by_fit, by_train_on_batch, by_own_loop]
+
+
+def compiled_model(model, **arguments):
+    model.compile("adam", keras.losses.BinaryCrossentropy(), **arguments)
+    return model
+
+
+@only_on_tensorflow
+@pytest.mark.parametrize("loop", LOOPS)
+def test_numeric_columns_without_knots_are_not_trained(loop):
+    network = FieldNetwork({}, ["age"], hidden_units=(4,))
+    model = compiled_model(network_model(network))
+    before = network.get_weights()
+    with pytest.raises(ValueError, match=r"(?s)numeric=\['age'\].*Call field_network\S*\.adapt"):
+        loop(model, {"age": AGES})
+    for weight, earlier in zip(network.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, earlier)
+    network.adapt({"age": AGES})
+    loop(compiled_model(model), {"age": AGES})
+    assert np.any(network.dense_layers[-1].kernel)
+
+
+@pytest.mark.skipif(ON_TENSORFLOW, reason="an error there")
+def test_a_compiled_step_of_jax_gives_nan():
+    network = FieldNetwork({}, ["age"], hidden_units=(4,))
+    model = compiled_model(network_model(network))
+    by_fit(model, {"age": AGES})
+    assert np.isnan(model.predict({"age": AGES}, verbose=0)).all()
+    again = FieldNetwork({}, ["age"], hidden_units=(4,))
+    model = compiled_model(network_model(again))
+    again.adapt({"age": AGES})
+    by_fit(model, {"age": AGES})
+    assert np.isfinite(model.predict({"age": AGES}, verbose=0)).all()
+
+
+def test_predicting_before_adapt_is_no_change():
+    network = FieldNetwork({}, ["age"])
+    model = compiled_model(network_model(network))
+    np.testing.assert_array_equal(model.predict({"age": AGES}, verbose=0), 0.5)
+    assert model.evaluate({"age": AGES}, LABELS, verbose=0) == pytest.approx(np.log(2))
+    head = NeuralCalibration(ILPS(), network)
+    np.testing.assert_allclose(head(AGES, {"age": AGES})[:, 0], AGES, atol=1e-5)
+
+
+@only_on_tensorflow
+@pytest.mark.parametrize(
+    ("make", "seen"),
+    [
+        (lambda: ILPS(4), r"knots='balanced' and smoothness=1.0"),
+        (lambda: ILPS(4, "quantile", smoothness=0.0), r"knots='quantile' have no"),
+        (lambda: ILPS(4, "sigmoid"), r": smoothness=1.0 have no"),
+    ],
+)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_curve_trained_before_adapt_warns(make, seen, loop):
+    curve = make()
+    model = compiled_model(curve_model(curve))
+    with pytest.warns(UserWarning, match=rf"(?s){seen}.*layer\.adapt\(logits, labels\)"):
+        loop(model, AGES[:, None])
+    curve.adapt(AGES, LABELS)
+    loop(compiled_model(model), AGES[:, None])  # a warning is an error here
+
+
+@only_on_tensorflow
+def test_a_network_of_ids_trained_before_adapt_warns():
+    sites = np.arange(64) % 3
+    network = FieldNetwork({"site": 3}, hidden_units=(4,))
+    with pytest.warns(UserWarning, match="regularization=1.0 has no effect"):
+        by_fit(compiled_model(network_model(network)), {"site": sites})
+    free = FieldNetwork({"site": 3}, hidden_units=(4,), regularization=0.0)
+    by_fit(compiled_model(network_model(free)), {"site": sites})
+
+
+@pytest.mark.parametrize("make", [ILPS.from_paper, lambda: ILPS(5, [0.0, 2.0], smoothness=0.0)])
+def test_a_curve_that_needs_no_adapt_is_silent(make):
+    by_fit(compiled_model(curve_model(make())), AGES[:, None])
+
+
+@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
+@pytest.mark.parametrize(("optimizer", "rate"), [("adam", 0.1), ("sgd", 0.1), ("rmsprop", 0.1)])
+def test_the_papers_curve_never_falls_in_a_model_of_ones_own(optimizer, rate, jit_compile):
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(1000, 1)).astype("float32")
+    falling = (generator.random((1000, 1)) < 1 / (1 + np.exp(3 * logits))).astype("float32")
+    curve = ILPS.from_paper(num_knots=20)
+    model = curve_model(curve)
+    start = np.ptp(curve.get_values())
+    optimizer = keras.optimizers.get(optimizer)
+    optimizer.learning_rate = rate
+    model.compile(optimizer, keras.losses.BinaryCrossentropy(), jit_compile=jit_compile)
+    model.fit(logits, falling, batch_size=100, epochs=4, verbose=0)
+    grid = np.linspace(-6, 6, 2001, dtype="float32")[:, None]
+    assert np.ptp(curve.get_values()) < start - 0.01  # it has learnt something
+    assert np.all(np.diff(curve.get_values()) >= 0)
+    assert np.all(np.diff(model.predict(grid, verbose=0, batch_size=4096), axis=0) >= 0)
+
+
+@only_on_tensorflow
+def test_under_a_distribution_strategy_too():
+    import tensorflow as tf
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        network = FieldNetwork({}, ["age"], hidden_units=(4,))
+        model = compiled_model(network_model(network))
+    with pytest.raises(ValueError, match="adapt"):
+        by_fit(model, {"age": AGES})
+    network.adapt({"age": AGES})
+    assert network.is_adapted
+    with strategy.scope():
+        compiled_model(model)
+    by_fit(model, {"age": AGES})
+
+
+def test_weights_loaded_count_as_adapted(tmp_path):
+    network = FieldNetwork({}, ["age"], hidden_units=(4,))
+    model = network_model(network)
+    network.adapt({"age": AGES})
+    model.save(tmp_path / "model.keras")
+    loaded = compiled_model(keras.saving.load_model(tmp_path / "model.keras"))
+    by_fit(loaded, {"age": AGES})
+    fresh = FieldNetwork({}, ["age"], hidden_units=(4,))
+    other = compiled_model(network_model(fresh))
+    other.set_weights(model.get_weights())
+    by_fit(other, {"age": AGES})
+    assert fresh.is_adapted

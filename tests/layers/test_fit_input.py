@@ -1,0 +1,121 @@
+"""What the direct fits are given: logits, and what is taken for them by mistake."""
+
+import numpy as np
+import pytest
+
+from backends import digits
+from keras_calibration.layers import (
+    ILPS,
+    BetaCalibration,
+    BiasCorrection,
+    BlendedHead,
+    FieldBias,
+    HistogramBinning,
+    IsotonicRegression,
+    NeuralCalibration,
+    PlattScaling,
+    TemperatureScaling,
+)
+from keras_calibration.layers import ClassTemperatureScaling as ClassTemperature
+
+GENERATOR = np.random.default_rng(0)
+LOGITS = GENERATOR.normal(-1, 1, 400)
+PROBABILITIES = 1 / (1 + np.exp(-LOGITS))
+LABELS = (GENERATOR.random(400) < PROBABILITIES).astype(float)
+CALIBRATORS = [
+    BetaCalibration,
+    BiasCorrection,
+    HistogramBinning,
+    ILPS,
+    IsotonicRegression,
+    PlattScaling,
+    TemperatureScaling,
+]
+
+
+@pytest.mark.parametrize("calibrator", CALIBRATORS)
+def test_probabilities_are_taken_where_they_are_announced(calibrator):
+    layer, expected = calibrator(), calibrator()
+    given = layer.fit(PROBABILITIES, LABELS, from_logits=False)
+    reference = expected.fit(LOGITS, LABELS)
+    assert given.log_loss_after == pytest.approx(reference.log_loss_after, abs=digits(1e-6))
+    for weight, other in zip(layer.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, other, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match=r"probabilities in \[0, 1\].*from -"):
+        layer.fit(LOGITS, LABELS, from_logits=False)
+    if hasattr(layer, "update"):
+        layer.update(PROBABILITIES, LABELS, from_logits=False)
+
+
+@pytest.mark.parametrize("calibrator", CALIBRATORS)
+def test_probabilities_in_place_of_logits_warn(calibrator):
+    with pytest.warns(UserWarning, match=r"look like probabilities.*from_logits=False"):
+        calibrator().fit(PROBABILITIES, LABELS)
+    with pytest.warns(UserWarning, match="swapped"):
+        calibrator().fit(LABELS, PROBABILITIES)
+    with pytest.raises(ValueError, match="pass the logits first"):
+        calibrator().fit(LABELS, LOGITS)
+
+
+def test_updates_and_heads_warn_too():
+    site = {"site": np.arange(400) % 3}
+    heads = [FieldBias({"site": 3}), NeuralCalibration(PlattScaling())]
+    for head in [*heads, BlendedHead(heads)]:
+        with pytest.warns(UserWarning, match="look like probabilities"):
+            head.fit(PROBABILITIES, site, LABELS)
+    with pytest.warns(UserWarning, match="look like probabilities"):
+        PlattScaling().update(PROBABILITIES, LABELS)
+    with pytest.warns(UserWarning, match="look like probabilities"):
+        ILPS().adapt(PROBABILITIES, LABELS)
+
+
+@pytest.mark.parametrize(
+    "logits", [np.zeros(400), np.full(400, 0.5), np.arange(400) % 2, np.arange(400) % 10 / 10]
+)
+def test_a_handful_of_logits_in_0_1_is_no_warning(logits):
+    BiasCorrection().fit(logits, LABELS)  # a warning is an error here
+
+
+def test_class_probabilities():
+    shares = GENERATOR.dirichlet([1, 1, 1], 300)
+    labels = np.array([GENERATOR.choice(3, p=row) for row in shares])
+    with pytest.warns(UserWarning, match="add up to 1"):
+        ClassTemperature().fit(shares, labels)
+    given = ClassTemperature().fit(shares, labels, from_logits=False)
+    reference = ClassTemperature().fit(np.log(shares), labels)
+    assert given.log_loss_after == pytest.approx(reference.log_loss_after)
+
+
+class FailsAtLast(FieldBias):
+    """A head whose fit is refused when half of it is done."""
+
+    def _fit_ids(self, rows, ids):
+        self._bias.assign(3.0)
+        raise ValueError("refused")
+
+
+@pytest.mark.parametrize("blended", [False, True])
+def test_a_refused_fit_leaves_weights_and_summaries(blended):
+    site = {"site": np.arange(400) % 3}
+    curve, alone = PlattScaling(), PlattScaling()
+    failing = FailsAtLast({"site": 3}, None if blended else curve)
+    head = BlendedHead([NeuralCalibration(curve), failing]) if blended else failing
+    head(LOGITS[:1], {"site": site["site"][:1]})
+    curve.fit(LOGITS, LABELS)
+    alone.fit(LOGITS, LABELS)
+    before = head.get_weights()
+    with pytest.raises(ValueError, match="refused"):
+        head.fit(0.5 * LOGITS + 2, site, LABELS)
+    for weight, other in zip(head.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, other)
+    new = LOGITS[:50] - 1, LABELS[:50]
+    assert curve.update(*new) == alone.update(*new)
+    np.testing.assert_array_equal(curve.get_weights(), alone.get_weights())
+
+
+def test_members_need_as_many_folds():
+    from keras_calibration.layers import FieldNetwork
+
+    head = NeuralCalibration(PlattScaling(), FieldNetwork({"site": 3}), num_members=2)
+    with pytest.raises(ValueError, match="2 members and 5 folds"):
+        head.fit(LOGITS, {"site": np.arange(400) % 3}, LABELS, folds=5)

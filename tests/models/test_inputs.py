@@ -1,0 +1,124 @@
+"""What a calibrated model makes of inputs in other forms than its own."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+from keras_calibration.layers import FieldNetwork, NeuralCalibration, PlattScaling
+from keras_calibration.models import CalibratedModel
+from keras_calibration.models.model_inputs import expected_inputs
+
+RNG = np.random.default_rng(0)
+NUM_ROWS = 400
+X = {
+    "price": RNG.normal(size=(NUM_ROWS, 1)).astype("float32"),
+    "rate": RNG.normal(size=(NUM_ROWS, 1)).astype("float32"),
+}
+Y = (RNG.random(NUM_ROWS) < 1 / (1 + np.exp(-X["price"][:, 0]))).astype("float32")
+# `dict(frame)` has every column, in any order, and its columns have one axis.
+FRAME = {
+    "age": RNG.normal(40, 10, NUM_ROWS),
+    "rate": X["rate"][:, 0],
+    "price": X["price"][:, 0],
+}
+
+
+def make_base(form):
+    price, rate = keras.Input((1,), name="price"), keras.Input((1,), name="rate")
+    inputs = {
+        "dict": {"price": price, "rate": rate},
+        "list": [price, rate],
+        "tensor": price,
+    }[form]
+    hidden = price if form == "tensor" else keras.ops.concatenate([price, 10 * rate], axis=1)
+    return keras.Model(inputs, keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(hidden))
+
+
+def as_form(form):
+    return {"dict": X, "list": [X["price"], X["rate"]], "tensor": X["price"]}[form]
+
+
+@pytest.mark.parametrize("form", ["dict", "list", "tensor"])
+def test_other_columns_are_left_out_everywhere(form):
+    base = make_base(form)
+    model = CalibratedModel(base, PlattScaling())
+    expected = X["price"] + (0 if form == "tensor" else 10 * X["rate"])
+    batches = tf.data.Dataset.from_tensor_slices((FRAME, Y)).batch(64)
+    for given in (as_form(form), FRAME, batches, batches.map(lambda x, y: x)):
+        np.testing.assert_allclose(model.base_logits(given), expected, atol=1e-5)
+    reports = [
+        kc.calibrate(base, given, Y, method="platt", verbose=0).report.before.log_loss
+        for given in (as_form(form), FRAME)
+    ]
+    assert reports[1] == pytest.approx(reports[0], abs=1e-6)
+    values = []
+    for given in (as_form(form), FRAME):
+        model.fit(given, Y, verbose=0)
+        values.append(model.predict(given, verbose=0))
+    np.testing.assert_allclose(values[1], values[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["dict", "list", "tensor"])
+def test_a_missing_input_is_refused_everywhere(form):
+    base = make_base(form)
+    model = CalibratedModel(base, PlattScaling())
+    without = {"rate": X["rate"], "age": FRAME["age"]}
+    with pytest.raises(ValueError, match=r"without \['price'\]"):
+        model.base_logits(without)
+    with pytest.raises(ValueError, match=r"without \['price'\]"):
+        kc.calibrate(base, without, Y, verbose=0)
+
+
+def test_inputs_keep_their_structure_and_take_the_rank_of_the_model():
+    late, early = keras.Input((1,), name="z"), keras.Input((), name="a")
+    columns = {"a": np.zeros((3, 1)), "z": np.ones(3), "more": np.zeros(3)}
+    found = expected_inputs(columns, [late, early])
+    assert [each.shape for each in found] == [(3, 1), (3,)]
+    assert found[0][0, 0] == 1
+    wide = keras.Input((4,), name="wide")
+    assert expected_inputs(np.zeros((3, 4)), wide).shape == (3, 4)
+
+
+def test_columns_may_change_between_one_axis_and_two():
+    inputs = {
+        "price": keras.Input((1,), name="price"),
+        "site": keras.Input((), dtype="int32", name="site"),
+    }
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
+    network = FieldNetwork({"site": 2}, numeric=["price"], hidden_units=(4,), dropout=0, seed=0)
+    model = CalibratedModel(base, NeuralCalibration(PlattScaling(), network))
+    model.compile(keras.optimizers.SGD(0.01))
+    site = np.arange(NUM_ROWS) % 2
+    forms = [(X["price"], site), (X["price"][:, 0], site[:, None]), (X["price"], site)]
+    predictions = []
+    for price, sites in forms:
+        x = {"price": price, "site": sites}
+        model.fit(x, Y, initialize=None, epochs=1, verbose=0)
+        predictions.append(model.predict(x, verbose=0))
+    assert {each.shape for each in predictions} == {(NUM_ROWS, 1)}
+
+
+class Traces(keras.layers.Layer):
+    """Counts how often it is traced."""
+
+    count = 0
+
+    def call(self, inputs):
+        Traces.count += 1
+        return inputs
+
+
+def test_the_base_is_traced_once_for_all_calls():
+    price = keras.Input((1,), name="price")
+    base = keras.Model(price, keras.layers.Activation("sigmoid")(Traces()(price)))
+    model = CalibratedModel(base, PlattScaling())
+    model.base_logits(X["price"])
+    traced = Traces.count
+    for _ in range(3):
+        model.base_logits(X["price"])
+        model.fit(X["price"], Y, verbose=0)
+    assert Traces.count == traced
+    names = {weight.path for weight in model.weights}
+    assert len(names) == len(model.weights)  # the second model adds none

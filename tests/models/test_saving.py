@@ -1,0 +1,58 @@
+"""What happens to a calibrated model when it is saved and loaded, without a warning."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+
+X = np.random.default_rng(0).normal(size=(100, 2)).astype("float32")
+Y = np.arange(100) % 3 == 0
+
+
+def sequential():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_compiled_base_and_an_optimizer_without_steps_load_quietly(fitted, tmp_path):
+    """Keras warns of an optimizer of another number of variables; a warning fails the test."""
+    base = sequential()
+    base.compile("adam", "binary_crossentropy")
+    base.fit(X, Y, verbose=0)
+    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
+    model.compile("adam")
+    if fitted:
+        model.fit(X, Y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.compiled
+    assert not loaded.base_model.compiled
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".hdf5"])
+def test_hdf5_is_refused_with_the_way_to_save(suffix, tmp_path):
+    model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
+    with pytest.raises(ValueError, match=r"must end in `\.keras`"):
+        model.save(tmp_path / f"model{suffix}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_copy_that_the_docstring_advises():
+    model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
+    copy = kc.models.CalibratedModel.from_config(model.get_config())
+    copy.set_weights(model.get_weights())
+    np.testing.assert_array_equal(copy.predict(X, verbose=0), model.predict(X, verbose=0))
+
+
+def test_inputs_without_a_name_of_their_own_get_a_stable_one(tmp_path):
+    model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
+    assert model.input.name == "inputs"
+    model.save(tmp_path / "model.keras")
+    assert keras.saving.load_model(tmp_path / "model.keras").input.name == "inputs"
+    first, second = keras.Input((1,)), keras.Input((1,), name="price")
+    base = keras.Model([first, second], keras.layers.Dense(1)(first + second))
+    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
+    assert [tensor.name for tensor in model.input] == ["inputs_0", "price"]
+    assert model.predict([X[:, :1], X[:, 1:]], verbose=0).shape == (100, 1)
