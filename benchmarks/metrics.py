@@ -22,6 +22,7 @@ import scipy.optimize
 import tensorflow as tf
 
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
+
 BIN_WIDTH = 1 / 4  # of the logits' bins within ±16
 
 BATCH_SIZE = 8192

@@ -33,13 +33,11 @@ from numpy.typing import NDArray
 
 from keras_calibration.callbacks import LogitAverage, SeedVariance
 from keras_calibration.metrics import CalibratedLogLoss, LogLoss
-from keras_calibration.seeds import (
-    Ledger,
+from keras_calibration.seeds import Ledger, set_dropout_seed, set_seeds
+from keras_calibration.statistics import (
     independent_seed_accuracy,
     mean_difference,
     same_seed_accuracy,
-    set_dropout_seed,
-    set_seeds,
 )
 
 ROOT = Path(__file__).parents[2]

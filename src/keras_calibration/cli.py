@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from keras_calibration.monitor_command import add_parser as add_monitor
 
 if TYPE_CHECKING:
-    from keras_calibration.seeds.ledger import Ledger
+    from keras_calibration.ledger.ledger import Ledger
 
 DECIDED, UNDECIDED, ERROR = 0, 1, 2
 _MAX_NAME, _MAX_MESSAGE = 40, 1000
@@ -77,7 +77,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def _say(text: str) -> None:
     """One line on stderr; names and file contents in it send nothing to the terminal."""
-    from keras_calibration.seeds.tables import shorten
+    from keras_calibration.rendering.text import shorten
 
     _print(f"keras-calibration: {shorten(' '.join(text.split()), _MAX_MESSAGE)}", sys.stderr)
 
@@ -192,7 +192,7 @@ def _plan(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _open(options: argparse.Namespace) -> "Ledger":
-    from keras_calibration.seeds.ledger import Ledger
+    from keras_calibration.ledger.ledger import Ledger
 
     path = Path(options.ledger)
     if not path.is_dir():
@@ -210,7 +210,7 @@ def _open(options: argparse.Namespace) -> "Ledger":
 
 
 def _runs(options: argparse.Namespace) -> tuple[str, int]:
-    from keras_calibration.seeds.tables import grid, shorten
+    from keras_calibration.rendering.text import grid, shorten
 
     by_pipeline: dict[str, list[Mapping[str, Any]]] = {}
     for run in _open(options).runs():
@@ -258,9 +258,9 @@ def _show(options: argparse.Namespace) -> tuple[str, int]:
 def _show_pipeline(
     options: argparse.Namespace, runs: Sequence[Mapping[str, Any]]
 ) -> tuple[str, int]:
-    from keras_calibration.seeds.pipeline_runs import gather_runs
-    from keras_calibration.seeds.statistics import summarize
-    from keras_calibration.seeds.tables import grid, shorten, terminal_safe
+    from keras_calibration.comparison.pipeline_runs import gather_runs
+    from keras_calibration.rendering.text import grid, shorten, terminal_safe
+    from keras_calibration.statistics.summary import summarize
 
     names = list(dict.fromkeys(name for run in runs for name in run["metrics"]))
     summaries = {}
@@ -283,8 +283,8 @@ def _show_pipeline(
 
 
 def _compare(options: argparse.Namespace) -> tuple[str, int]:
-    from keras_calibration.seeds.compare import compare
-    from keras_calibration.seeds.tables import FORMATS
+    from keras_calibration.comparison.compare import compare
+    from keras_calibration.rendering.comparison_text import FORMATS
 
     comparison = compare(_open(options), options.a, options.b, **_plan(options))
     if options.form == "json":
@@ -295,8 +295,8 @@ def _compare(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _report(options: argparse.Namespace) -> tuple[str, int]:
-    from keras_calibration.report import write_report
-    from keras_calibration.seeds.tables import terminal_safe
+    from keras_calibration.rendering.comparison_page import write_report
+    from keras_calibration.rendering.text import terminal_safe
 
     write_report(_open(options), options.html, options.pipelines or None, **_plan(options))
     return f"Wrote {terminal_safe(options.html)}", DECIDED

@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
     # The bar is for who waits at a terminal; what is printed stays the report alone.
     with _without_native_logs(), contextlib.redirect_stdout(sys.stderr):
         from keras_calibration.monitoring.monitor import monitor
-        from keras_calibration.monitoring.monitor_page import write_page
+        from keras_calibration.rendering.monitor_page import write_page
 
         report = monitor(
             options.log[0] if len(options.log) == 1 else options.log,

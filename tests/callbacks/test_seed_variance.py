@@ -16,9 +16,9 @@ import pytest
 
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.callbacks.chief import is_chief
+from keras_calibration.comparison.pipeline_runs import gather_runs
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio
 from keras_calibration.seeds import Ledger
-from keras_calibration.seeds.pipeline_runs import gather_runs
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 Y = (X.sum(axis=1, keepdims=True) > 0).astype("float32")

@@ -12,14 +12,14 @@ from typing import Any
 import keras
 
 from keras_calibration.callbacks.chief import is_chief
-from keras_calibration.callbacks.guarded_ledger import begin_run, end_run, read_runs
 from keras_calibration.callbacks.kept_epoch import fit_callbacks, kept_epoch
-from keras_calibration.callbacks.tensorboard_trial import import_hparams, tensorboard_trial
+from keras_calibration.ledger.guarded import begin_run, end_run, read_runs
+from keras_calibration.ledger.ledger import Ledger
+from keras_calibration.ledger.metric_names import BIAS_SUFFIX, direction_of, loss_partners
+from keras_calibration.ledger.run_record import validate_record
+from keras_calibration.ledger.tensorboard_trial import import_hparams, tensorboard_trial
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
-from keras_calibration.seeds.ledger import Ledger
-from keras_calibration.seeds.metric_names import BIAS_SUFFIX, direction_of, loss_partners
-from keras_calibration.seeds.run_record import validate_record
-from keras_calibration.seeds.statistics import summarize
+from keras_calibration.statistics.summary import summarize
 
 _PREFIX = "seed/"
 _STATISTICS = ("count", "mean", "std", "min", "max")

@@ -100,6 +100,8 @@ def loss_bounds(moments: Any, confidence: float) -> tuple[float, float, float, f
     largest = float(np.max(np.abs(values[weights > 0] - middle)))
     level = np.log(2 / (1 - confidence))
     third = largest * level / 3
+    # Rounding leaves it just below 0 where all predictions are equal.
+    variance = np.maximum(variance, 0.0)
     half_width = (np.sqrt(2 * variance * level + third**2) + third) / num_rows + _ROUNDING
     mean = float(expected) / num_rows
     return float(loss) / num_rows, mean, mean - half_width, mean + half_width

@@ -159,9 +159,9 @@ class MonitorReport:
 
     def __str__(self) -> str:
         # Here, since text needs the report's classes.
-        from keras_calibration.monitoring.monitor_text import to_text
+        from keras_calibration.rendering.monitor_text import monitor_text
 
-        return to_text(self)
+        return monitor_text(self)
 
 
 def _rates_sentence(rates: Rates) -> str:
