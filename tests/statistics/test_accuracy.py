@@ -163,6 +163,6 @@ def test_refuses_what_is_not_one_finite_value_a_run(a, b, message):
 
 def test_refuses_a_confidence_in_percent_and_pairs_of_unequal_number():
     with pytest.raises(ValueError, match="confidence=95; expected a share"):
-        accuracy_interval([1.0], [2.0], 95)
+        accuracy_interval([1.0], [2.0], confidence=95)
     with pytest.raises(ValueError, match="paired values of different numbers"):
         same_seed_accuracy([1.0, 2.0], [2.0, 3.0, 4.0])

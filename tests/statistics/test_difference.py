@@ -23,8 +23,8 @@ def test_agrees_with_scipy():
 @pytest.mark.parametrize("paired", [False, True])
 def test_no_p_value_with_three_runs_and_one_with_four(paired):
     a, b = np.arange(4.0), np.array([1.0, 3.0, 2.0, 5.0])
-    assert mean_difference(a[:3], b[:3], paired).p_value is None
-    assert mean_difference(a, b, paired).p_value is not None
+    assert mean_difference(a[:3], b[:3], paired=paired).p_value is None
+    assert mean_difference(a, b, paired=paired).p_value is not None
 
 
 def test_turning_the_sides_turns_the_sign():

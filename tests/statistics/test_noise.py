@@ -118,7 +118,7 @@ def test_hybrid_counts_the_systematic_bias_only():
 def test_posterior_with_a_flat_prior_is_students():
     for margin in (0.0, 0.3):
         expected = stats.t.cdf((-margin + 0.8) / 0.5, 9)
-        assert probability_better(-0.8, 0.5, 9, margin) == pytest.approx(expected, abs=1e-9)
+        assert probability_better(-0.8, 0.5, 9, margin=margin) == pytest.approx(expected, abs=1e-9)
 
 
 def test_posterior_with_a_prior_shrinks():
@@ -142,8 +142,8 @@ def test_posterior_of_the_data_is_calibrated():
 
 
 def test_posterior_without_noise_or_with_a_wrong_margin():
-    assert probability_better(-1.0, 0.0, 5, 0.5) == 1.0
-    assert probability_better(-1.0, 0.0, 5, 1.5) == 0.0
+    assert probability_better(-1.0, 0.0, 5, margin=0.5) == 1.0
+    assert probability_better(-1.0, 0.0, 5, margin=1.5) == 0.0
     assert probability_better(0.0, 0.0, 5) == 0.0
     with pytest.raises(ValueError, match="margin=-1"):
         probability_better(-1.0, 0.5, 5, margin=-1)

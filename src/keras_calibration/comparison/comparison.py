@@ -144,12 +144,12 @@ class Comparison:
             sign * self.difference.value,
             self.noise.standard_error,
             self.noise.degrees,
-            margin,
-            prior_scale,
+            margin=margin,
+            prior_scale=prior_scale,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All results as JSON values, without the records; values that are not finite are `None`."""
+        """All results as JSON values: no records; `None` where a value is not finite."""
         values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
         values["verdict"] = {
             "outcome": self.verdict.outcome.value,

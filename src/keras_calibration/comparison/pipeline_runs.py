@@ -57,6 +57,7 @@ def gather_runs(
     runs: Sequence[Mapping[str, Any]],
     pipeline: str,
     metrics: Sequence[str],
+    *,
     epoch: int | str = "kept",
     maximize: bool = False,
 ) -> PipelineRuns:

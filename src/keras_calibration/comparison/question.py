@@ -47,7 +47,7 @@ def check_question(a: str, b: str, question: Question) -> None:
         )
 
 
-def metric_names(records: Sequence[Mapping[str, Any]], a: str, b: str) -> list[str]:
+def recorded_metrics(records: Sequence[Mapping[str, Any]], a: str, b: str) -> list[str]:
     """The metrics that the runs of either pipeline have."""
     pipelines = {record["pipeline"] for record in records}
     for name in (a, b):

@@ -2,3 +2,4 @@
 
 from keras_calibration.monitoring.monitor import monitor as monitor
 from keras_calibration.monitoring.monitor_report import MonitorReport as MonitorReport
+from keras_calibration.monitoring.periods import Periods as Periods

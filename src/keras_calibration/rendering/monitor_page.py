@@ -1,11 +1,16 @@
-"""A monitor's report as one HTML page that needs no network, no script and no style sheet."""
+"""A monitor report as one self-contained HTML page."""
 
 import html
 import math
 import os
 from collections.abc import Sequence
 
-from keras_calibration.monitoring.monitor_report import Field, MonitorReport, Period, Rates
+from keras_calibration.monitoring.monitor_report import (
+    FieldReport,
+    MonitorReport,
+    PeriodReport,
+    RateCheck,
+)
 from keras_calibration.rendering import html_page, svg
 from keras_calibration.rendering.monitor_text import (
     LOSS_HEADER,
@@ -18,47 +23,42 @@ from keras_calibration.rendering.monitor_text import (
 )
 from keras_calibration.rendering.text import shorten
 
-# Periods drawn at most, the last ones; the table has all.
+# Number of periods drawn, the latest ones; the table lists all.
 _MAX_DRAWN = 92
 _ROW = 20
 _HEADING = "Are the probabilities in production right?"
 _RATIO_CAPTION = (
-    "Predicted / observed with its interval, right at the dashed line. Grey band: does not matter. "
+    "Predicted / observed with its confidence interval; 1 (dashed) is right. Grey band: tolerance. "
     "Square: out of bounds."
 )
 _LOSS_CAPTION = (
-    "Calibrated Log Loss (mark) and its bounds (line): what it would be if the predictions, bias "
-    "corrected, were right."
+    "Calibrated Log Loss (mark) and its bounds (line) if the bias-corrected predictions were right."
 )
 _ERROR_CAPTION = (
-    "Field-RCE of each period (mark), and the mean of what chance alone would make it (end of the "
-    "line)."
+    "Field-RCE of each period (mark) and its noise floor (end of the line): its mean if the "
+    "predictions were right."
 )
 _METHOD = (
-    "Intervals of the ratio are Clopper’s and Pearson’s, for a binomial variable of the mean and "
-    "variance of the predictions; bounds of the loss are Bernstein’s. The chance of a false alert "
-    "belongs to the whole report: it is shared among periods, losses and fields, and within each "
-    "among all intervals (Bonferroni). So an interval is wider the more there are. Labels that "
-    "come in late make the last periods look as if too much was predicted."
+    "Intervals of the ratio are Clopper–Pearson intervals of a binomial variable with the mean and "
+    "variance of the predictions. Bounds of the loss are Bernstein bounds. The probability of a "
+    "false alert holds for the whole report: it is divided among periods, losses and fields, and "
+    "within each among all intervals (Bonferroni), so more intervals are wider intervals. If "
+    "labels arrive late, the latest periods seem over-predicted."
 )
 
 
 def write_page(report: MonitorReport, path: str | os.PathLike[str]) -> None:
-    """Writes the page.
+    """Writes a monitor report to one self-contained HTML file.
 
     Args:
-        report: What `monitor` found.
+        report: The result of `monitor`.
         path: HTML file to write, in UTF-8.
     """
     html_page.write(page_html(report), path)
 
 
 def page_html(report: MonitorReport) -> str:
-    """The page; names are escaped.
-
-    Args:
-        report: What `monitor` found.
-    """
+    """The page as text; names are escaped."""
     alerts = report.alerts
     verdict = f"Alert: {len(alerts)} out of bounds" if alerts else "No alert"
     listed = "".join(f"<li>{html.escape(alert)}</li>" for alert in alerts)
@@ -87,7 +87,7 @@ def _time_section(report: MonitorReport) -> str:
     )
 
 
-def _field_section(report: MonitorReport, name: str, field: Field) -> str:
+def _field_section(report: MonitorReport, name: str, field: FieldReport) -> str:
     shown = shown_values(field.values)
     head = (name, *RATES_HEADER)
     table = html_page.table(head, [rates_cells(rates) for rates in field.values])
@@ -100,8 +100,8 @@ def _field_section(report: MonitorReport, name: str, field: Field) -> str:
     )
 
 
-def _ratio_plot(cells: Sequence[Rates], tolerance: float) -> str:
-    """On a scale of logarithms, so that half and double are as far from 1."""
+def _ratio_plot(cells: Sequence[RateCheck], tolerance: float) -> str:
+    """Ratios on a logarithmic scale, where 1/2 and 2 are equally far from 1."""
     most = math.log(4)
     within = [
         math.log(end)
@@ -137,7 +137,7 @@ def _tick(x: float, text: str, height: int) -> str:
     return f'{tick}<text class="faint" {place}>{text}</text>'
 
 
-def _loss_plot(periods: Sequence[Period]) -> str:
+def _loss_plot(periods: Sequence[PeriodReport]) -> str:
     rows = [
         (period.rates.name, period.loss.low, period.loss.high, period.loss.value)
         for period in periods
@@ -147,7 +147,7 @@ def _loss_plot(periods: Sequence[Period]) -> str:
     return _range_plot(rows, off, _LOSS_CAPTION)
 
 
-def _error_plot(periods: Sequence[Period], field: str) -> str:
+def _error_plot(periods: Sequence[PeriodReport], field: str) -> str:
     rows = []
     for period in periods:
         error = period.fields[field]
@@ -158,9 +158,9 @@ def _error_plot(periods: Sequence[Period], field: str) -> str:
 def _range_plot(
     rows: Sequence[tuple[str, float, float, float]], off: set[str], caption: str
 ) -> str:
-    """Rows of a name, the ends of a line and a mark."""
+    """Rows of (name, low, high, value): a line from low to high and a mark at value."""
     if not rows:
-        return '<p class="faint">Labels of one class only.</p>'
+        return '<p class="faint">All labels are equal.</p>'
     scale = svg.Scale([number for row in rows for number in row[1:]])
     height = _ROW * len(rows) + 44
     marks = [scale.axis(height)]

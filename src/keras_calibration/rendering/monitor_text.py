@@ -1,23 +1,24 @@
-"""A monitor's report as text of at most 100 columns."""
+"""A monitor report as text of at most 100 columns."""
 
 import math
 
-from keras_calibration.monitoring.monitor_report import FieldError, Loss, MonitorReport, Rates
+from keras_calibration.monitoring.monitor_report import (
+    FieldErrorCheck,
+    LossCheck,
+    MonitorReport,
+    RateCheck,
+)
 from keras_calibration.rendering.text import grid, shorten, wrap
 
 _MAX_NAME = 30
-# The values of a field that are shown: these many, and all that are off.
+# Field values shown: this many, and all that are out of bounds.
 NUM_VALUES_SHOWN = 10
 RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
 LOSS_HEADER = ("C. log loss", "bounds", "")
 
 
 def monitor_text(report: MonitorReport) -> str:
-    """The report for a terminal: periods, fields, and last the alerts.
-
-    Args:
-        report: To be shown.
-    """
+    """The report for a terminal: periods, fields and alerts."""
     periods = [[*rates_cells(period.rates), *loss_cells(period.loss)] for period in report.periods]
     header = [report.period, *RATES_HEADER, *LOSS_HEADER]
     total = [*rates_cells(report.overall), "", "", ""]
@@ -36,8 +37,8 @@ def monitor_text(report: MonitorReport) -> str:
     return "\n".join([*lines, f"ALERT, {len(alerts)} out of bounds:", *found])
 
 
-def rates_cells(rates: Rates) -> list[str]:
-    """The cells of a row of rates."""
+def rates_cells(rates: RateCheck) -> list[str]:
+    """The table cells of a rate."""
     return [
         shorten(rates.name, _MAX_NAME),
         f"{rates.num_rows:,}",
@@ -49,36 +50,35 @@ def rates_cells(rates: Rates) -> list[str]:
     ]
 
 
-def loss_cells(loss: Loss) -> list[str]:
-    """The cells of a Calibrated Log Loss; empty where it cannot be told."""
+def loss_cells(loss: LossCheck) -> list[str]:
+    """The table cells of a Calibrated Log Loss; empty where it is undefined."""
     if math.isnan(loss.value):
         return ["", "", ""]
     return [f"{loss.value:.4f}", f"{loss.low:.4f}–{loss.high:.4f}", "!" if loss.is_off else ""]
 
 
-def error_text(error: FieldError) -> str:
-    """A Field-RCE beside its noise floor."""
+def error_text(error: FieldErrorCheck) -> str:
+    """A Field-RCE with its noise floor and bound."""
     flag = " !" if error.is_off else ""
     return (
-        f"{error.field_rce:.4g}; chance alone {error.noise_floor:.4g} ± "
+        f"{error.field_rce:.4g}; noise floor {error.noise_floor:.4g} ± "
         f"{error.noise_deviation:.2g}, bound {error.high:.4g}{flag}"
     )
 
 
 def bounds_sentence(report: MonitorReport) -> str:
-    """What the bounds are."""
+    """One sentence on tolerance and confidence."""
     return (
-        f"Bounds: an error of {report.tolerance:.2g} of the rate or the loss does not matter; "
-        f"right probabilities raise no alert in {report.confidence:.4g} of all logs, all intervals "
-        "together."
+        f"Bounds: relative errors up to {report.tolerance:.2g} do not matter; right predictions "
+        f"raise no alert with probability {report.confidence:.4g}, over all checks together."
     )
 
 
-def shown_values(values: list[Rates]) -> list[Rates]:
-    """The values of a field that have most rows, and those that are off."""
+def shown_values(values: list[RateCheck]) -> list[RateCheck]:
+    """The values with most rows, and those out of bounds."""
     return [rates for place, rates in enumerate(values) if place < NUM_VALUES_SHOWN or rates.is_off]
 
 
 def number(value: float) -> str:
-    """A ratio."""
+    """A ratio as text."""
     return f"{value:.3f}" if value < 100 else f"{value:.3g}"

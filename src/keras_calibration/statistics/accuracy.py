@@ -45,7 +45,7 @@ def metric_accuracy(a: RunValues, b: RunValues) -> float:
     return float(np.mean(_placements(check_runs("a", a), check_runs("b", b))))
 
 
-def accuracy_interval(a: RunValues, b: RunValues, confidence: float = 0.95) -> Estimate:
+def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
     """Metric accuracy of independent runs, with Newcombe's score interval.
 
     The ends t solve |Acc − t| = z √V(t), V(t) = t (1 − t) [1 + N ((1 − t)/(2 − t) + t/(1 + t))] /
@@ -77,7 +77,7 @@ def accuracy_interval(a: RunValues, b: RunValues, confidence: float = 0.95) -> E
     return _newcombe(accuracy, len(a), len(b), confidence, z)
 
 
-def same_seed_accuracy(a: RunValues, b: RunValues, confidence: float = 0.95) -> Estimate:
+def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
     """How often A has the lower loss when both are run under the same seed; mid-p interval.
 
     With w wins out of m (ties count ½), the lower end t solves P(W > w) + ½ P(W = w) = (1 −
@@ -111,7 +111,7 @@ def same_seed_accuracy(a: RunValues, b: RunValues, confidence: float = 0.95) -> 
     )
 
 
-def independent_seed_accuracy(a: RunValues, b: RunValues, confidence: float = 0.95) -> Estimate:
+def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
     """Metric accuracy of independent runs, from runs that share their seeds.
 
     The pairs (i, i) are left out, for they share a seed: Acc = (m² Acc_all − m Acc_same) /
@@ -156,6 +156,7 @@ def detection_gain(
     plain_b: RunValues,
     calibrated_a: RunValues,
     calibrated_b: RunValues,
+    *,
     confidence: float = 0.95,
 ) -> Estimate:
     """How much oftener the calibrated loss finds A better than the plain one, by paired DeLong.

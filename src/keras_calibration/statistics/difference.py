@@ -17,7 +17,7 @@ MAX_SEEDS = 100_000
 
 
 def mean_difference(
-    a: RunValues, b: RunValues, paired: bool = False, confidence: float = 0.95
+    a: RunValues, b: RunValues, *, paired: bool = False, confidence: float = 0.95
 ) -> Estimate:
     """The mean of B minus the mean of A, with Student's interval.
 
@@ -46,13 +46,18 @@ def mean_difference(
         a, b = check_paired(a=a, b=b)
     else:
         a, b = check_runs("a", a, at_least=2), check_runs("b", b, at_least=2)
-    error, degrees = standard_error(a, b, paired)
+    error, degrees = standard_error(a, b, paired=paired)
     value = float(b.mean() - a.mean())
     return t_estimate(value, error, degrees, confidence, min(a.size, b.size))
 
 
 def minimum_detectable_effect(
-    variance: float, num_runs: float, degrees: float, confidence: float = 0.95, power: float = 0.8
+    variance: float,
+    num_runs: float,
+    degrees: float,
+    *,
+    confidence: float = 0.95,
+    power: float = 0.8,
 ) -> float:
     """The difference that this many seeds would find with the given chance.
 
@@ -84,6 +89,7 @@ def minimum_detectable_effect(
 def seeds_needed(
     effect: float,
     variance: float,
+    *,
     paired: bool = False,
     confidence: float = 0.95,
     power: float = 0.8,
@@ -117,7 +123,9 @@ def seeds_needed(
 
     def detects(num_runs: int) -> bool:
         degrees = (num_runs - 1) * (1 if paired else 2)
-        detectable = minimum_detectable_effect(variance, num_runs, degrees, confidence, power)
+        detectable = minimum_detectable_effect(
+            variance, num_runs, degrees, confidence=confidence, power=power
+        )
         return detectable <= abs(effect)
 
     low, high = 1, 2
@@ -130,7 +138,7 @@ def seeds_needed(
 
 
 def standard_error(
-    a: NDArray[np.float64], b: NDArray[np.float64], paired: bool = False
+    a: NDArray[np.float64], b: NDArray[np.float64], *, paired: bool = False
 ) -> tuple[float, float]:
     """The standard error of mean(b) − mean(a), and its degrees of freedom.
 

@@ -94,6 +94,7 @@ def moderated_difference(
     a: Sequence[float] | NDArray[np.floating],
     b: Sequence[float] | NDArray[np.floating],
     family: FamilyNoise,
+    *,
     confidence: float = 0.95,
 ) -> Estimate:
     """The mean of B minus that of A for few runs, down to one each, by the noise of their family.

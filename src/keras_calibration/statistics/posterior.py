@@ -9,6 +9,7 @@ def probability_better(
     difference: float,
     standard_error: float,
     degrees: float,
+    *,
     margin: float = 0.0,
     prior_scale: float | None = None,
 ) -> float:

@@ -68,7 +68,7 @@ def pocock_confidence(num_looks: int, confidence: float = 0.95) -> float:
 
 
 def always_valid_difference(
-    a: RunValues, b: RunValues, confidence: float = 0.95, effect_variance: float = 1.0
+    a: RunValues, b: RunValues, *, confidence: float = 0.95, effect_variance: float = 1.0
 ) -> Estimate:
     """The mean of B minus that of A, with an interval that holds at every look, for ever.
 

@@ -16,7 +16,7 @@ from keras_calibration.statistics.estimate import (
 
 
 def std_ratio(
-    x: RunValues, y: RunValues, paired: bool = True, confidence: float = 0.95
+    x: RunValues, y: RunValues, *, paired: bool = True, confidence: float = 0.95
 ) -> Estimate:
     """The ratio s_x / s_y of two standard deviations, with the jackknife's interval.
 
@@ -66,7 +66,7 @@ def std_ratio(
     return Estimate(value, low, high, confidence, estimate.p_value)
 
 
-def pitman_morgan(x: RunValues, y: RunValues, confidence: float = 0.95) -> Estimate:
+def pitman_morgan(x: RunValues, y: RunValues, *, confidence: float = 0.95) -> Estimate:
     """The ratio s_x / s_y of paired values, with the interval and test of Pitman and Morgan.
 
     s_x = s_y exactly if x + y and x − y are uncorrelated, hence the p-value is that of their

@@ -82,7 +82,7 @@ def variance_components(losses: NDArray[np.floating]) -> VarianceComponents:
 
 
 def difference_on_new_rows(
-    losses_a: NDArray[np.floating], losses_b: NDArray[np.floating], confidence: float = 0.95
+    losses_a: NDArray[np.floating], losses_b: NDArray[np.floating], *, confidence: float = 0.95
 ) -> Estimate:
     """The mean loss of B minus that of A, with an interval for new seeds and new rows.
 
