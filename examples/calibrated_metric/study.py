@@ -265,7 +265,7 @@ def train_seeds(
             if variable.name != "learning_rate":
                 variable.assign(keras.ops.zeros_like(variable))
         if pipeline.dropout:
-            roles |= set_dropout_seed(model, first + seed)
+            roles |= set_dropout_seed(model, seed=first + seed)
         order = np.random.default_rng(seed).permutation(len(rows.train))
         average = LogitAverage(
             (rows.held_out, rows.held_out_labels),

@@ -69,7 +69,7 @@ def test_a_damaged_record_is_named_as_ever(runs):
     runs.runs()
     path = runs.path / "foreign.json"
     path.write_text("{")
-    with pytest.raises(ValueError, match=r"foreign\.json', which is no record"):
+    with pytest.raises(ValueError, match=r"must be the record of a run.*foreign\.json"):
         runs.runs()
 
 
@@ -104,7 +104,7 @@ def test_files_of_other_writers_may_vanish_while_they_are_looked_at(runs, monkey
 def test_damaged_files_are_left_out_where_asked(runs):
     (runs.path / "foreign.json").write_text("{")
     for _ in range(2):
-        with pytest.warns(UserWarning, match=r"Left out 1 files .*foreign\.json"):
+        with pytest.warns(UserWarning, match=r"Skipped 1 invalid files .*foreign\.json"):
             assert len(runs.runs(skip_damaged=True)) == 5
 
 

@@ -28,7 +28,7 @@ def train(initialization, order, dropout=None):
     )
     model.compile(loss="mse", optimizer=keras.optimizers.SGD(1e-4), run_eagerly=False)
     if dropout is not None:
-        set_dropout_seed(model, dropout)
+        set_dropout_seed(model, seed=dropout)
     dense, trace = model.layers[-1], model.layers[0].trace
     first = dense.kernel.numpy().tolist()
     model.fit(X, Y, batch_size=4, epochs=2, verbose=0)
@@ -54,10 +54,10 @@ def test_dropout_has_a_seed_of_its_own():
 
 
 def test_refuses_what_is_no_seed():
-    with pytest.raises(ValueError, match=r"order=0\.5; expected an int"):
-        set_seeds(1, 0.5)
+    with pytest.raises(ValueError, match=r"must be an int .*order=0\.5"):
+        set_seeds(initialization=1, order=0.5)
     with pytest.raises(ValueError, match="initialization=-1"):
-        set_seeds(-1, 0)
+        set_seeds(initialization=-1, order=0)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    with pytest.raises(ValueError, match="no layer draws at random"):
-        set_dropout_seed(model, 1)
+    with pytest.raises(ValueError, match="a layer that is random"):
+        set_dropout_seed(model, seed=1)

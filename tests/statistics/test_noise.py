@@ -55,7 +55,7 @@ def test_coverage_for_new_rows_as_well():
 
 
 def test_components_refuse_what_is_not_seeds_by_rows():
-    with pytest.raises(ValueError, match=r"expected \(num_seeds, num_rows\)"):
+    with pytest.raises(ValueError, match=r"must have shape \(num_seeds, num_rows\)"):
         variance_components(np.ones(5))
     with pytest.raises(ValueError, match="losses that are not finite"):
         variance_components(np.array([[1.0, np.inf], [1.0, 2.0]]))
@@ -99,7 +99,7 @@ def test_coverage_of_few_runs_by_their_family(num_runs):
 def test_family_refuses_too_few_pipelines_and_no_spread():
     with pytest.raises(ValueError, match="at least 3 runs"):
         FamilyNoise.fit([1.0, 2.0], [3, 3])
-    with pytest.raises(ValueError, match="all positive"):
+    with pytest.raises(ValueError, match="must be positive"):
         FamilyNoise.fit([1.0, 0.0, 2.0], [3, 3, 3])
 
 

@@ -64,5 +64,5 @@ def test_two_runs_say_nothing():
 
 @pytest.mark.parametrize("num_looks", [0, 51])
 def test_refuses_a_plan_without_looks_or_with_too_many(num_looks):
-    with pytest.raises(ValueError, match="expected 1 to 50"):
+    with pytest.raises(ValueError, match="between 1 and 50"):
         pocock_confidence(num_looks)

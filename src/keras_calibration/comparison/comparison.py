@@ -1,4 +1,4 @@
-"""What the runs of a ledger say of two pipelines."""
+"""The result of a comparison of two pipelines."""
 
 import math
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ class Noise(NamedTuple):
     """The noise of a difference of means.
 
     Args:
-        variance: of the difference of one run each, s_a² + s_b², or s_d² of paired runs.
-        standard_error: of the difference of the means.
-        degrees: degrees of freedom of both.
+        variance: Variance of the difference of single runs: s_a² + s_b², or s_d² if paired.
+        standard_error: Standard error of the difference of means.
+        degrees: Degrees of freedom of both.
 
     Example:
         >>> Noise(2.0, 0.5, 8).standard_error
@@ -34,37 +34,37 @@ class Noise(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two pipelines compared over their seeds; `seeds.compare` makes it, `print` shows it.
+    """The result of `seeds.compare`; print it for a table with the verdict.
 
-    Everything is B minus A. The intervals speak of new seeds on the same held-out rows;
-    `difference_on_new_rows` also of new rows.
+    Differences are B − A. Intervals are for new seeds on the same held-out rows, and that of
+    `difference_on_new_rows` also for new rows.
 
     Args:
-        a: runs of A that were used, and the count of those that were not.
-        b: runs of B.
-        metric: name of the metric that decides.
-        metrics: each metric that all runs have, the deciding one first.
-        verdict: in words.
-        method: how the interval was made, in words.
-        shared_seeds: seeds by which the runs are paired; empty where they are not.
-        confidence: of the intervals, all looks together.
-        delta: the largest difference that does not matter; `None` where not said.
-        epoch: which epoch's values, as asked for.
-        num_looks: looks that the plan allows; `None` for any number.
-        noise: of the deciding metric's difference; `None` where there is none.
-        minimum_detectable_effect: difference that these seeds would find 4 times in 5.
-        more_seeds: that each pipeline needs to find `delta`, or what is seen; at this level.
-        plain_metric: name of the plain loss beside a calibrated one, where recorded.
-        calibrated_metric: name of the calibrated loss, where both are recorded.
-        gain_difference: calibration gain G = LL − CLL of B minus that of A.
-        std_ratio_a: spread of A's calibrated loss over that of its plain loss.
-        std_ratio_b: the same of B.
-        detection_gain: how much oftener one run each finds the better by the calibrated loss.
-        hybrid_difference: hybrid loss of B minus that of A, where the biases are recorded.
-        components_a: seeds, seeds × rows and rows as sources of A's noise, from its row losses.
-        components_b: the same of B.
-        difference_on_new_rows: of the row losses, with an interval for new rows as well.
-        notes: what a reader has to know before relying on it.
+        a: Runs of A, with the numbers of excluded runs.
+        b: Runs of B.
+        metric: Name of the deciding metric.
+        metrics: Results of each metric that all runs have, the deciding one first.
+        verdict: The verdict.
+        method: Method of the interval in words.
+        shared_seeds: Seeds by which the runs are paired; empty for independent runs.
+        confidence: Joint confidence of all looks.
+        delta: Largest difference that does not matter, if given.
+        epoch: Epoch whose values were compared, as requested.
+        num_looks: Planned number of looks; `None` for any number.
+        noise: Noise of the deciding difference; `None` with too few runs.
+        minimum_detectable_effect: Smallest difference that these seeds detect with a power of 80 %.
+        more_seeds: Seeds that each pipeline still needs to detect `delta`, or the difference seen.
+        plain_metric: Name of the plain loss, if both losses are recorded.
+        calibrated_metric: Name of the calibrated loss, if both losses are recorded.
+        gain_difference: Calibration gain G = LL − CLL of B minus that of A.
+        std_ratio_a: Standard deviation of A's calibrated loss divided by that of its plain loss.
+        std_ratio_b: The same for B.
+        detection_gain: Single-run detection rate of the calibrated loss minus that of the plain.
+        hybrid_difference: Hybrid loss of B minus that of A, if the biases are recorded.
+        components_a: Variance components of A's row losses, if recorded.
+        components_b: The same for B.
+        difference_on_new_rows: Difference of the row losses, for new seeds and new rows.
+        notes: Caveats.
 
     Example:
         >>> from keras_calibration.comparison.pipeline_runs import gather_runs
@@ -103,17 +103,17 @@ class Comparison:
 
     @property
     def deciding(self) -> MetricComparison:
-        """The comparison by the metric that decides."""
+        """The results of the deciding metric."""
         return self.metrics[self.metric]
 
     @property
     def difference(self) -> Estimate | None:
-        """Mean of B minus mean of A of the deciding metric, with its interval."""
+        """Mean of B minus mean of A by the deciding metric, with its interval."""
         return self.deciding.difference
 
     @property
     def calibration_share(self) -> float | None:
-        """The share of the plain loss's difference that is one of calibration, ΔG/ΔLL."""
+        """The share of calibration in the difference of the plain loss, ΔG/ΔLL."""
         plain = None if self.plain_metric is None else self.metrics[self.plain_metric]
         return calibration_share(plain, self.gain_difference)
 
@@ -121,23 +121,23 @@ class Comparison:
         """The posterior probability that B is better by at least `margin`.
 
         Args:
-            margin: in the unit of the deciding metric, at least 0.
-            prior_scale: standard deviation of the differences to be expected; `None`: flat prior.
+            margin: Smallest improvement that matters, in the metric's unit, at least 0.
+            prior_scale: Standard deviation of the expected differences; `None` for a flat prior.
 
         Raises:
-            ValueError: there are too few runs for any interval, or as `seeds.probability_better`.
+            ValueError: There are too few runs, or an argument is out of its range.
         """
         return self._probability_better("B", margin, prior_scale)
 
     def probability_a_better(self, margin: float = 0.0, prior_scale: float | None = None) -> float:
-        """The same of A."""
+        """The posterior probability that A is better by at least `margin`."""
         return self._probability_better("A", margin, prior_scale)
 
     def _probability_better(self, side: str, margin: float, prior_scale: float | None) -> float:
         if self.noise is None or self.difference is None:
             raise ValueError(
-                f"Received a comparison of {len(self.a)} and {len(self.b)} runs, which has no noise"
-                " to judge by; expected at least two runs of each; train more seeds."
+                "A posterior requires at least two runs of each pipeline. Received: "
+                f"{len(self.a)} and {len(self.b)} runs."
             )
         sign = -1 if self.deciding.maximize == (side == "B") else 1
         return probability_better(

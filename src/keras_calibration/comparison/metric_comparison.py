@@ -1,4 +1,4 @@
-"""One metric of two pipelines, compared over their seeds."""
+"""The results of one metric in a comparison."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,21 @@ from keras_calibration.statistics.estimate import Estimate
 
 @dataclass(frozen=True)
 class MetricComparison:
-    """What the runs say of one metric of A and B.
+    """One metric of pipelines A and B, compared over their seeds.
 
     Args:
-        metric: its name in the ledger.
-        maximize: whether larger is better; `None` where that is not known.
-        num_a: runs of A.
-        num_b: runs of B.
-        mean_a: mean over the runs of A.
-        mean_b: mean over the runs of B.
-        std_a: sample standard deviation over the runs of A; NaN of a single one.
-        std_b: the same of B.
-        difference: mean of B minus mean of A, with its interval; `None` where it has none.
-        b_beats_a: how often one run of B beats one run of A with another seed; `None` where it is
-            not known what is better.
-        b_beats_a_same_seed: how often it does under the same seed; `None` without common seeds.
+        metric: Name in the ledger.
+        maximize: Whether larger is better; `None` if unknown.
+        num_a: Number of runs of A.
+        num_b: Number of runs of B.
+        mean_a: Mean over the runs of A.
+        mean_b: Mean over the runs of B.
+        std_a: Sample standard deviation over the runs of A; NaN with one run.
+        std_b: The same for B.
+        difference: Mean of B minus mean of A with its interval; `None` with too few runs.
+        b_beats_a: Probability that a run of B beats a run of A with another seed; `None` if the
+            direction is unknown.
+        b_beats_a_same_seed: The same under one seed; `None` for independent runs.
 
     Example:
         >>> MetricComparison("val_auc", True, 1, 1, 0.7, 0.8, 0.0, 0.0, None, None, None).maximize
@@ -42,7 +42,7 @@ class MetricComparison:
 
     @property
     def better(self) -> str | None:
-        """`"A"` or `"B"` where the interval of the difference excludes 0, else `None`."""
+        """`"A"` or `"B"` if the interval of the difference excludes 0, otherwise `None`."""
         if self.maximize is None or self.difference is None or not self.difference.excludes(0.0):
             return None
         return "B" if (self.difference.value > 0) == self.maximize else "A"

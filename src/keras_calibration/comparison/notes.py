@@ -1,4 +1,4 @@
-"""What a reader of a comparison has to know before relying on it."""
+"""Notes: the caveats of a comparison."""
 
 import dataclasses
 
@@ -12,10 +12,7 @@ _SKEWED = 1.0
 
 
 def notes_of(comparison: Comparison) -> Comparison:
-    """The comparison with its notes, in the order in which they matter.
-
-    Args:
-        comparison: without notes.
+    """The comparison with its notes, the most important first.
 
     Example:
         >>> from keras_calibration.comparison.pipeline_runs import gather_runs
@@ -23,7 +20,7 @@ def notes_of(comparison: Comparison) -> Comparison:
         >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
         >>> verdict = Verdict(Outcome.CANNOT_TELL, "cannot tell: no runs")
         >>> notes_of(Comparison(*runs, "val_loss", {}, verdict, "Welch's t", epoch="best")).notes[0]
-        'values are those of the best epoch of each run, chosen on the same rows: too good for both'
+        'values are from the best epoch of each run, chosen on the same rows: too good for both'
     """
     notes = [
         *_calibration_notes(comparison),
@@ -47,8 +44,8 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
     if plain.better and share >= MOSTLY_CALIBRATION:
         part = f"{share:.0%}" if share <= 1 else "more than all"
         notes.append(
-            f"the gain is mostly calibration: {part} of the difference in {plain.metric} would go "
-            "if both were calibrated"
+            f"the gain is mostly calibration: {part} of the difference in {plain.metric} would "
+            "vanish if both were calibrated"
         )
     if {plain.better, calibrated.better} == {"A", "B"}:
         notes.append(
@@ -68,15 +65,14 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
 def _epoch_notes(comparison: Comparison) -> list[str]:
     if comparison.epoch == "best":
         return [
-            "values are those of the best epoch of each run, chosen on the same rows: too good for "
-            "both"
+            "values are from the best epoch of each run, chosen on the same rows: too good for both"
         ]
     records = [run for runs in (comparison.a, comparison.b) for run in runs.records]
     kept = sum(run["kept_epoch"] is not None for run in records)
     if comparison.epoch == "kept" and kept:
         return [
-            f"{kept} of {len(records)} runs kept the weights of their best epoch, whose values "
-            "count; if it was chosen on the same rows, they are slightly too good"
+            f"{kept} of {len(records)} runs kept the weights of their best epoch, whose values are "
+            "used; if it was chosen on the same rows, they are slightly too good"
         ]
     epochs = {*comparison.a.epochs, *comparison.b.epochs}
     if len(epochs) > 1:
@@ -89,17 +85,17 @@ def _run_notes(runs: PipelineRuns) -> list[str]:
     for number, what in (
         (runs.num_diverged, "diverged"),
         (runs.num_unfinished, "never finished"),
-        (runs.num_without_metric, "without the metric there"),
+        (runs.num_without_metric, "without the metric at that epoch"),
     ):
         if number:
             verb = "was" if number == 1 else "were"
-            left = "left out: the figures are those of runs that come to an end"
-            reason = left if what == "diverged" else "left out"
+            left = "excluded: statistics cover finished runs"
+            reason = left if what == "diverged" else "excluded"
             noun = "run" if number == 1 else "runs"
             notes.append(f"{runs.pipeline}: {number} {noun} {what}, {verb} {reason}")
     if runs.num_repeated:
         notes.append(
-            f"{runs.pipeline}: {runs.num_repeated} earlier runs of repeated seeds do not count"
+            f"{runs.pipeline}: {runs.num_repeated} earlier runs of repeated seeds were excluded"
         )
     return notes
 
@@ -109,12 +105,14 @@ def _pairing_notes(comparison: Comparison) -> list[str]:
     for runs in (comparison.a, comparison.b):
         alone = len(runs) - len(comparison.shared_seeds)
         if comparison.shared_seeds and alone:
-            notes.append(f"{runs.pipeline}: {alone} runs have no partner and are left out of pairs")
+            notes.append(
+                f"{runs.pipeline}: {alone} runs have no partner and were excluded from pairs"
+            )
         hashes = [run["initial_weights"] for run in runs.records if run["initial_weights"]]
         by_role = {run["seeds"].get("initialization", run["seed"]) for run in runs.records}
         if len(hashes) == len(runs) > 1 and len(set(hashes)) < len(by_role):
             notes.append(
-                f"{runs.pipeline}: runs with different seeds began with equal weights; set the "
+                f"{runs.pipeline}: runs with different seeds started from equal weights; set the "
                 "seed before the model is built"
             )
     for name, spread in (
@@ -123,7 +121,7 @@ def _pairing_notes(comparison: Comparison) -> list[str]:
         else ()
     ):
         if spread == 0:
-            notes.append(f"all runs of {name} are equal: does the seed change anything?")
+            notes.append(f"all runs of {name} are equal: check that the seed has an effect")
     return notes
 
 
@@ -155,6 +153,6 @@ def _skewness_notes(comparison: Comparison) -> list[str]:
     if not skewed:
         return []
     return [
-        f"{comparison.plain_metric} of {' and '.join(skewed)} is skewed over seeds: the intervals "
-        "of std ratios may be too narrow"
+        f"{comparison.plain_metric} of {' and '.join(skewed)} is skewed over seeds: intervals of "
+        "std ratios may be too narrow"
     ]

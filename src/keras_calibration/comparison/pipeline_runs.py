@@ -1,4 +1,4 @@
-"""The runs of one pipeline that a comparison may use, and the count of those it may not."""
+"""The runs of a pipeline that a comparison uses, and the numbers of excluded runs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,18 @@ from keras_calibration.statistics.estimate import RunValues
 
 @dataclass(frozen=True)
 class PipelineRuns:
-    """One value of each metric for each seed of a pipeline, and what was left out.
+    """One value of each metric for each seed of a pipeline.
 
     Args:
-        pipeline: its name.
-        seeds: of the runs used, ascending.
-        epochs: at which the values of each were taken, in the order of `seeds`.
-        values: metric → its value in each run, in the order of `seeds`; `None`: not measured.
-        records: the ledger's records of the runs used.
-        num_diverged: runs left out for values that are not finite.
-        num_unfinished: runs that began and never came to an end.
-        num_repeated: earlier runs with a seed that was run again; the latest counts.
-        num_without_metric: runs without the metric (at the epoch asked for).
+        pipeline: Name of the pipeline.
+        seeds: Seeds of the runs, ascending.
+        epochs: Epoch of each run's values, in the order of `seeds`.
+        values: Metric name → value in each run, in the order of `seeds`; `None` if missing.
+        records: Records of the runs.
+        num_diverged: Number of runs excluded for values that are not finite.
+        num_unfinished: Number of runs excluded because they never ended.
+        num_repeated: Number of runs excluded because their seed was run again later.
+        num_without_metric: Number of runs excluded because they lack the metric at the epoch.
 
     Example:
         >>> runs = gather_runs([], "dcn", ["val_loss"])
@@ -43,12 +43,12 @@ class PipelineRuns:
         return len(self.seeds)
 
     def complete(self, metric: str) -> bool:
-        """Whether every run used has a finite value of `metric`."""
+        """Whether every run has a finite value of `metric`."""
         values = self.values.get(metric, ())
         return bool(values) and all(value is not None and math.isfinite(value) for value in values)
 
     def of_seeds(self, metric: str, seeds: Sequence[int] | None = None) -> RunValues:
-        """The values of `metric`: of all runs, or of these seeds in their order."""
+        """The values of `metric` in all runs, or in those with the given seeds."""
         values = dict(zip(self.seeds, self.values[metric], strict=True))
         return [value for seed in seeds or self.seeds if (value := values[seed]) is not None]
 
@@ -61,15 +61,10 @@ def gather_runs(
     epoch: int | str = "kept",
     maximize: bool = False,
 ) -> PipelineRuns:
-    """Takes one value a seed from the records of a pipeline.
+    """Gathers one value a seed from the records of a pipeline.
 
-    Args:
-        runs: records of a ledger, in the order of time.
-        pipeline: whose runs to take.
-        metrics: the metric that decides, then others to take at the same epochs.
-        epoch: which epoch's values: `"kept"` for the epoch whose weights the run kept, an int,
-            `"last"` for the last with the first metric, or `"best"` for the best by it.
-        maximize: whether the best value of that metric is the largest.
+    The first metric decides on the epoch: `"kept"` (whose weights the run kept), an int, `"last"`
+    or `"best"`. The values of the other metrics are from the same epoch.
 
     Example:
         >>> run = {"pipeline": "dcn", "seed": 1, "status": "finished", "epochs": [0, 1],
@@ -114,7 +109,7 @@ def gather_runs(
 def _choose(
     run: Mapping[str, Any], series: Sequence[float | None], epoch: int | str, maximize: bool
 ) -> int | None:
-    """The index of the epoch to take, None where the metric was not measured there."""
+    """The index of the epoch, `None` if it has no value of the metric."""
     measured = [index for index, value in enumerate(series) if value is not None]
     number = run.get("kept_epoch") if epoch == "kept" else epoch
     if isinstance(number, int):

@@ -1,4 +1,4 @@
-"""What is asked of two pipelines, checked against what the ledger has."""
+"""The question of a comparison, and its checks against the ledger."""
 
 import difflib
 import math
@@ -10,7 +10,7 @@ from keras_calibration.statistics.estimate import check_confidence
 
 
 class Question(NamedTuple):
-    """What is asked of two pipelines: the arguments of `compare` that are not data."""
+    """The options of `compare`."""
 
     metric: str = "calibrated_log_loss"
     epoch: int | str = "kept"
@@ -21,40 +21,39 @@ class Question(NamedTuple):
 
 
 def check_question(a: str, b: str, question: Question) -> None:
-    """Refuses arguments out of their range."""
+    """Refuses invalid arguments."""
     check_confidence(question.confidence)
     epoch, delta, directions = question.epoch, question.delta, question.directions or {}
     if a == b:
         raise ValueError(
-            f"Received a={a!r} and b={b!r}; expected two pipelines; record the variant under a "
-            "name of its own."
+            f"Arguments `a` and `b` must be different pipelines. Received: a={a!r}, b={b!r}."
         )
     is_number = isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0
     if not (is_number or epoch in ("kept", "last", "best")):
         raise ValueError(
-            f"Received epoch={epoch!r}; expected 'kept', 'last', 'best' or an int; epochs are "
-            "numbered from 0."
+            "Argument `epoch` must be 'kept', 'last', 'best' or an int from 0. Received: "
+            f"epoch={epoch!r}."
         )
     if delta is not None and not 0 < delta < math.inf:
         raise ValueError(
-            f"Received delta={delta!r}; expected a positive difference, in the unit of the metric; "
-            "leave it out where no difference is too small to matter."
+            "Argument `delta` must be a positive number, in the unit of the metric, or None. "
+            f"Received: delta={delta!r}."
         )
-    if wrong := [way for way in directions.values() if way not in DIRECTIONS]:
+    if any(way not in DIRECTIONS for way in directions.values()):
         raise ValueError(
-            f"Received directions={dict(directions)!r}; expected 'min' or 'max' for each metric, "
-            f"not {wrong[0]!r}."
+            "Argument `directions` must map metrics to 'min' or 'max'. Received: "
+            f"directions={dict(directions)!r}."
         )
 
 
 def recorded_metrics(records: Sequence[Mapping[str, Any]], a: str, b: str) -> list[str]:
-    """The metrics that the runs of either pipeline have."""
+    """The metrics of the runs of either pipeline."""
     pipelines = {record["pipeline"] for record in records}
     for name in (a, b):
         if name not in pipelines:
             raise ValueError(
-                f"Received the pipeline {name!r}; expected one of the ledger's, "
-                f"{sorted(pipelines)[:20]}; `keras-calibration runs` lists them."
+                f"A pipeline must be one of the ledger's: {sorted(pipelines)[:20]}. Received: "
+                f"{name!r}. `keras-calibration runs` lists them."
             )
     mine = (record["metrics"] for record in records if record["pipeline"] in (a, b))
     return list(dict.fromkeys(name for metrics in mine for name in metrics))
@@ -67,7 +66,7 @@ def metric_directions(
     names: Sequence[str],
     given: Mapping[str, str] | None,
 ) -> dict[str, str | None]:
-    """For each metric whether "min" or "max" is better: as told, as recorded, or by its name."""
+    """The direction of each metric: as given, as recorded, or inferred from its name."""
     told = {resolve_metric(name, names): way for name, way in (given or {}).items()}
     told |= {name: way for name, way in (given or {}).items() if name in names}
     recorded: dict[str, set[str]] = {}
@@ -78,31 +77,31 @@ def metric_directions(
     directions: dict[str, str | None] = {}
     for name in names:
         ways = recorded.get(name, set())
-        # Runs that contradict each other say nothing.
+        # Contradictory records are ignored.
         by_runs = next(iter(ways)) if len(ways) == 1 else None
         directions[name] = told.get(name) or (by_runs if ways else direction_of(name))
     return directions
 
 
 def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str:
-    """The direction of the metric that decides, which must be known."""
+    """The direction of the deciding metric, which must be known."""
     direction = directions[metric]
     if direction is None:
         raise ValueError(
-            f"Received metric={metric!r}, of which neither its name nor the runs say whether larger"
-            f" is better; expected a metric of known direction; pass directions={{{metric!r}: "
-            f"'max'}} or 'min' (in the command line --maximize or --minimize {metric})."
+            "Argument `metric` must have a known direction. Received: "
+            f"metric={metric!r}. Pass directions={{{metric!r}: 'max'}} or 'min' (in the command "
+            f"line --maximize or --minimize {metric})."
         )
     return direction
 
 
 def resolve_metric(metric: str, names: Sequence[str]) -> str:
-    """The name of a metric in the ledger, held out where it is recorded."""
+    """The name of a metric in the ledger, preferably of its held-out values."""
     for candidate in (f"val_{metric}", metric):
         if candidate in names:
             return candidate
     close = difflib.get_close_matches(metric, names) or list(names)
     raise ValueError(
-        f"Received metric={metric!r}; expected one that the runs of both pipelines have, perhaps "
-        f"{close[:10]}; pass metric=NAME (in the command line --metric NAME)."
+        f"Argument `metric` must be recorded for both pipelines, for example {close[:10]}. "
+        f"Received: metric={metric!r}. (In the command line: --metric NAME.)"
     )

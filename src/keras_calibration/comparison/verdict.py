@@ -1,4 +1,4 @@
-"""The verdict of a comparison, in words that tests hold fast."""
+"""The verdict of a comparison. Its strings are covered by tests."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -6,14 +6,14 @@ from typing import NamedTuple
 from keras_calibration.comparison.metric_comparison import MetricComparison
 from keras_calibration.statistics.estimate import Estimate
 
-# Beyond this many the count says no more than that it is out of reach.
+# Larger numbers are only said to be larger.
 MAX_MORE_SEEDS = 1000
-# From this share on, a gain in the plain loss is one of calibration.
+# Smallest calibration share for the verdict "calibration only".
 MOSTLY_CALIBRATION = 0.5
 
 
 class Outcome(Enum):
-    """What a comparison can come to."""
+    """The possible verdicts."""
 
     A_BETTER = "A better"
     B_BETTER = "B better"
@@ -24,13 +24,13 @@ class Outcome(Enum):
 
 
 class Verdict(NamedTuple):
-    """An outcome in words.
+    """An outcome with its wording.
 
     Args:
-        outcome: one of `Outcome`.
+        outcome: One of `Outcome`.
         words: `B better`, `A better`, `no difference larger than …`, `undecided: about k more
             seeds each`, `the gain is calibration only` or `cannot tell: …`.
-        better: `"A"` or `"B"`, whose the gain is; `None` where there is none.
+        better: `"A"` or `"B"` for the better pipeline; `None` if there is none.
 
     Example:
         >>> verdict = Verdict(Outcome.B_BETTER, "B better", "B")
@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
 
     @property
     def decided(self) -> bool:
-        """Whether more seeds would add nothing: neither undecided nor impossible to tell."""
+        """Whether the verdict is final: neither undecided nor "cannot tell"."""
         return self.outcome not in (Outcome.UNDECIDED, Outcome.CANNOT_TELL)
 
     def __str__(self) -> str:
@@ -53,6 +53,7 @@ class Verdict(NamedTuple):
 
 def judge(
     deciding: MetricComparison,
+    *,
     plain: MetricComparison | None = None,
     calibrated: MetricComparison | None = None,
     gain: Estimate | None = None,
@@ -60,22 +61,14 @@ def judge(
     more_seeds: int = 1,
     obstacle: str | None = None,
 ) -> Verdict:
-    """Puts a comparison into words.
+    """The verdict: the first of the following rules that applies.
 
-    In this order: with an obstacle, or without an interval, it cannot tell; the gain is calibration
-    only if the plain loss differs and the calibrated one does not, and at least half of the
-    difference is a difference of the calibration gains G = LL − CLL; there is no difference larger
-    than δ if the whole interval lies in [−δ, δ]; one is better if the interval excludes 0;
-    otherwise it is undecided.
-
-    Args:
-        deciding: the metric that decides.
-        plain: the plain loss, where recorded.
-        calibrated: the calibrated loss, where recorded.
-        gain: calibration gain G of B minus that of A, where both losses are recorded.
-        delta: δ, the largest difference that does not matter, in the metric's unit.
-        more_seeds: seeds that each pipeline still needs, where undecided.
-        obstacle: what stands against any verdict; `None` for nothing.
+    1. Cannot tell: there is an obstacle, or no interval.
+    2. Calibration only: the plain loss differs, the calibrated loss does not, and the calibration
+       gains G = LL − CLL make up at least half of the difference.
+    3. No difference larger than δ: the interval lies in [−δ, δ].
+    4. A or B better: the interval excludes 0.
+    5. Undecided, with the number of seeds that each pipeline still needs.
 
     Example:
         >>> interval = Estimate(-0.7, -1.0, -0.4)
@@ -112,14 +105,10 @@ def judge(
 
 
 def calibration_share(plain: MetricComparison | None, gain: Estimate | None) -> float | None:
-    """The share of the difference in the plain loss that is one of calibration: ΔG/ΔLL.
+    """The share of calibration in the difference of the plain loss, ΔG/ΔLL.
 
-    As LL = CLL + G run by run, the rest is the difference in the calibrated loss. Below 0 or above
-    1 the two parts have opposite signs.
-
-    Args:
-        plain: the plain loss of both pipelines.
-        gain: calibration gain of B minus that of A.
+    The rest is the difference of the calibrated loss, since LL = CLL + G in each run. A share below
+    0 or above 1 means that the two parts have opposite signs.
 
     Example:
         >>> plain = MetricComparison(

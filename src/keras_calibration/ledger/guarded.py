@@ -1,4 +1,4 @@
-"""A ledger that never stops the training that it records: what fails there is a warning."""
+"""Access to a ledger during training: errors become warnings, so that training continues."""
 
 import tempfile
 import warnings
@@ -9,32 +9,32 @@ from keras_calibration.ledger.ledger import Ledger
 
 
 def read_runs(ledger: Ledger, pipeline: str) -> list[dict[str, Any]]:
-    """The runs of a pipeline, without files that cannot be read."""
+    """The readable runs of a pipeline."""
     try:
         return ledger.runs(pipeline, skip_damaged=True)
     except OSError as error:
         _warn(
-            f"Cannot read the ledger {str(ledger.path)!r} ({error}). Training goes on without the "
-            "statistics over earlier runs. Check the folder."
+            f"Cannot read the ledger {str(ledger.path)!r} ({error}). Training continues without "
+            "statistics of earlier runs. Check the folder."
         )
         return []
 
 
 def begin_run(ledger: Ledger, record: Mapping[str, Any]) -> str | None:
-    """Records that a run has started; `None` where the ledger cannot be written."""
+    """Records that a run has started; returns `None` if the ledger cannot be written."""
     try:
         return ledger.append(record)
     except OSError as error:
         _warn(
-            f"Cannot write to the ledger {str(ledger.path)!r} ({error}). Training goes on, and the "
-            "run will be recorded when it ends, elsewhere if need be. Make room in the folder, or "
-            "correct its permissions."
+            f"Cannot write to the ledger {str(ledger.path)!r} ({error}). Training continues, and "
+            "the run is recorded at its end, in a temporary folder if necessary. Check free space "
+            "and permissions."
         )
         return None
 
 
 def end_run(ledger: Ledger, run_id: str | None, record: Mapping[str, Any]) -> None:
-    """Records the whole run: in the ledger, or else in a folder of its own, with a warning."""
+    """Records the complete run in the ledger, or with a warning in a temporary folder."""
     try:
         if run_id is None:
             ledger.append(record)
@@ -44,7 +44,7 @@ def end_run(ledger: Ledger, run_id: str | None, record: Mapping[str, Any]) -> No
     except (OSError, ValueError) as error:
         reason = error
     try:
-        # Its folder may have been deleted, and is made anew.
+        # The folder may have been deleted: `append` creates it again.
         refuge, run_id = ledger, ledger.append(record)
     except (OSError, ValueError):
         try:
@@ -53,16 +53,16 @@ def end_run(ledger: Ledger, run_id: str | None, record: Mapping[str, Any]) -> No
         except (OSError, ValueError) as error:
             _warn(
                 f"Cannot record the run in the ledger {str(ledger.path)!r} ({reason}), nor in a "
-                f"temporary folder ({error}). Its metrics are in what `fit` returns."
+                f"temporary folder ({error}). Its metrics are in the history that `fit` returns."
             )
             return
     _warn(
-        f"Cannot finish the record of the run in the ledger {str(ledger.path)!r} ({reason}). The "
-        f"whole run is recorded in {refuge.path / run_id!s}.json; unless it lies there, copy "
-        "the file into the ledger's folder."
+        f"Cannot finish the record of the run in the ledger {str(ledger.path)!r} ({reason}). It "
+        f"is recorded in {refuge.path / run_id!s}.json. If this is another folder, copy the file "
+        "to the ledger."
     )
 
 
 def _warn(message: str) -> None:
-    # Shown where `fit` was called as far as Python can tell: the frames between are Keras'.
+    # As near to the call of `fit` as possible: the frames in between belong to Keras.
     warnings.warn(message, UserWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Runs that were recorded elsewhere, taken into a ledger: from CSV, TensorBoard and MLflow."""
+"""Imports runs into a ledger from CSV, TensorBoard and MLflow."""
 
 import csv
 import math
@@ -13,41 +13,41 @@ from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.ledger.run_record import validate_record
 
 _RUN_COLUMNS = ("pipeline", "seed")
-# How `keras.callbacks.TensorBoard` names what it logs at the end of an epoch.
+# Prefix of the epoch-level tags of `keras.callbacks.TensorBoard`.
 _EPOCH_TAG = "epoch_"
-# Of a seed or an epoch: no seed of 64 bits has more.
+# Largest number of digits of a seed or an epoch; enough for 64 bits.
 _MAX_DIGITS = 20
 
 
 def import_csv(
     ledger: Ledger,
     path: str | os.PathLike[str],
+    *,
     pipeline: str | None = None,
     seed: int | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> list[str]:
-    r"""Takes the runs of a CSV file into a ledger.
+    r"""Imports the runs of a CSV file into a ledger.
 
-    A line is an epoch of a run, and lines with the same pipeline and seed are one run; without a
-    column `epoch` each line is a run of its own. All other columns are metrics; an empty cell was
-    not measured. Seeds and epochs are whole numbers; `7.0`, as pandas writes them, is one too.
-    Keras' `CSVLogger` writes one run a file: give its pipeline and seed here.
+    Each line is an epoch. Lines with the same pipeline and seed form a run; without a column
+    `epoch`, each line is a run. All other columns are metrics; an empty cell is a missing value.
+    Seeds and epochs are whole numbers, also written as `7.0`. For a file of Keras' `CSVLogger`,
+    which holds one run, pass `pipeline` and `seed`.
 
     Args:
-        ledger: where the runs go.
+        ledger: The ledger to write to.
         path: CSV file with a header, in UTF-8.
-        pipeline: of all lines, where the file has no such column.
-        seed: of all lines, where the file has no such column.
-        columns: names of the columns `pipeline`, `seed` and `epoch` where they differ, as in
+        pipeline: Pipeline of all lines, if the file has no such column.
+        seed: Seed of all lines, if the file has no such column.
+        columns: Names of the columns `pipeline`, `seed` and `epoch` if they differ, for example
             `{"seed": "trial"}`.
 
     Returns:
         The run ids, in the order of the file.
 
     Raises:
-        ValueError: a column is missing or there twice, a line has more or fewer cells than the
-            header, or a cell is no number, for a seed or an epoch no whole one. No run is taken
-            then.
+        ValueError: A column is missing or repeated, a line has more or fewer cells than the header,
+            or a cell is not a number (a whole one for seeds and epochs). Nothing is imported.
 
     Example:
         >>> import tempfile
@@ -69,10 +69,12 @@ def import_csv(
     ]
     if missing:
         raise ValueError(
-            f"Received {str(path)!r} with the columns {header}; expected {missing} among them; "
-            "name the columns in `columns`, or pass pipeline= and seed= for the whole file."
+            f"The CSV file must have the columns {missing}. Received: {str(path)!r} with the "
+            f"columns {header}. Name the columns in `columns`, or pass `pipeline` and `seed` for "
+            "the whole file."
         )
-    runs: dict[Any, list[dict[str, Any]]] = {}
+    # A run is a pipeline and a seed; without a column of epochs, it is a single line.
+    runs: dict[tuple[str, int, int | None], list[Any]] = {}
     for number, line in lines.items():
         cells = {
             column: _Cell(text, f"line {number} of the column {column!r} in {str(path)!r}")
@@ -88,36 +90,43 @@ def import_csv(
             if column not in columns.values()
         }
         key = (name, run_seed, number if single else None)
-        runs.setdefault(key, []).append({"epoch": epoch, **values})
-    records = []
-    for (name, run_seed, _), rows in runs.items():
-        rows.sort(key=lambda row: row["epoch"])
-        metrics = {column: [row[column] for row in rows] for column in rows[0] if column != "epoch"}
-        records.append(_record(name, run_seed, [row["epoch"] for row in rows], metrics))
-    # All are checked before the first is written.
-    records = [validate_record(record) for record in records]
+        runs.setdefault(key, []).append((epoch, values))
+    # All records are checked before the first is written.
+    records = [
+        validate_record(_record_of_rows(name, run_seed, rows))
+        for (name, run_seed, _), rows in runs.items()
+    ]
     return [ledger.append(record) for record in records]
 
 
-def import_mlflow(
-    ledger: Ledger, folder: str | os.PathLike[str], pipeline: str, seed: int | None = None
-) -> str:
-    """Takes one run of MLflow's file store, or of its export, into a ledger.
+def _record_of_rows(
+    pipeline: str, seed: int, rows: list[tuple[int, dict[str, float | None]]]
+) -> dict[str, Any]:
+    """A record of the values of each epoch."""
+    rows = sorted(rows, key=lambda row: row[0])
+    metrics = {name: [values[name] for _, values in rows] for name in rows[0][1]}
+    return _record(pipeline, seed, [epoch for epoch, _ in rows], metrics)
 
-    A run's folder has `metrics/NAME`, with a line `time value step` for each value, and
-    `params/NAME`. The steps become the epochs, the parameters the configuration.
+
+def import_mlflow(
+    ledger: Ledger, folder: str | os.PathLike[str], *, pipeline: str, seed: int | None = None
+) -> str:
+    """Imports a run from MLflow's file store, or from an export of it, into a ledger.
+
+    The folder of a run has `metrics/NAME`, with a line `time value step` for each value, and
+    `params/NAME`. Steps become epochs, and parameters become the configuration.
 
     Args:
-        ledger: where the run goes.
-        folder: the run's folder, as in `mlruns/0/4f2c…`.
-        pipeline: of the run.
-        seed: of the run; `None` for its parameter `seed`.
+        ledger: The ledger to write to.
+        folder: Folder of the run, for example `mlruns/0/4f2c…`.
+        pipeline: Name of the pipeline.
+        seed: Seed of the run; `None` for its parameter `seed`.
 
     Returns:
         The run id.
 
     Raises:
-        ValueError: the folder has no metrics, or there is no seed.
+        ValueError: The folder has no metrics, or there is no seed.
     """
     root = Path(folder)
     metrics_folder, parameters_folder = root / "metrics", root / "params"
@@ -133,9 +142,9 @@ def import_mlflow(
             values[name] = _read_mlflow_metric(file)
     if not values or (seed is None and "seed" not in parameters):
         raise ValueError(
-            f"Received {str(root)!r} with the metrics {list(values)} and the parameters "
-            f"{list(parameters)}; expected a run with metrics and a parameter 'seed'; pass the "
-            "folder of one run, and seed= where it was not logged."
+            "Argument `folder` must be the folder of a run with metrics and a parameter 'seed'. "
+            f"Received: {str(root)!r} with the metrics {list(values)} and the parameters "
+            f"{list(parameters)}. Pass `seed` if it was not logged."
         )
     run_seed = seed
     if run_seed is None:
@@ -145,15 +154,15 @@ def import_mlflow(
 
 
 def _read_mlflow_metric(file: Path) -> dict[int, float]:
-    """Step → value of a metric's file; of a step logged twice, the later counts."""
+    """Step → value in a metric's file; the last value of a step counts."""
     values = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         place = f"line {number} of {str(file)!r}"
         parts = line.split()
         if len(parts) not in (0, 3):
             raise ValueError(
-                f"Received {_shown(line)} in {place}; expected time, value and step, as MLflow "
-                "writes them."
+                "A line of an MLflow metric must hold time, value and step. Received: "
+                f"{_shown(line)} in {place}."
             )
         if parts:
             values[_integer(_Cell(parts[2], place))] = _number(_Cell(parts[1], place))
@@ -161,27 +170,26 @@ def _read_mlflow_metric(file: Path) -> dict[int, float]:
 
 
 def import_tensorboard(
-    ledger: Ledger, folder: str | os.PathLike[str], pipeline: str, seed: int
+    ledger: Ledger, folder: str | os.PathLike[str], *, pipeline: str, seed: int
 ) -> str:
-    """Takes one run of TensorBoard's event files into a ledger; TensorFlow alone reads them.
+    """Imports a run from TensorBoard's event files into a ledger; requires only TensorFlow.
 
-    Of what `keras.callbacks.TensorBoard` wrote, the values at the ends of epochs are taken under
-    their names in the logs: `epoch_auc` becomes `auc` in the folder `train` and `val_auc` in
-    `validation`. Scalars that another program wrote keep their tags, behind their folder's name
-    where they lie in one, and their steps become the epochs. Where a step was logged twice, as
-    after a restart, the later counts; a file cut off by a kill is taken up to there.
+    The epoch-level scalars of `keras.callbacks.TensorBoard` get their names in the logs:
+    `epoch_auc` becomes `auc` in the folder `train` and `val_auc` in `validation`. Scalars of other
+    programs keep their tags, with the name of their subfolder in front, and their steps become
+    epochs. The last value of a step counts, and a truncated file is read as far as possible.
 
     Args:
-        ledger: where the run goes.
-        folder: `log_dir` of the run.
-        pipeline: of the run.
-        seed: of the run.
+        ledger: The ledger to write to.
+        folder: The run's `log_dir`.
+        pipeline: Name of the pipeline.
+        seed: Seed of the run.
 
     Returns:
         The run id.
 
     Raises:
-        ValueError: the folder has no event file with a scalar, or two runs lie in it.
+        ValueError: The folder has no event file with scalars, or has several runs.
 
     Example:
         >>> import tempfile
@@ -194,7 +202,7 @@ def import_tensorboard(
         ...     with tf.io.TFRecordWriter(str(path)) as file:
         ...         file.write(event.SerializeToString())
         ...     ledger = Ledger(Path(name, "runs"))
-        ...     _ = import_tensorboard(ledger, Path(name, "log"), "dcn", seed=1)
+        ...     _ = import_tensorboard(ledger, Path(name, "log"), pipeline="dcn", seed=1)
         ...     ledger.runs()[0]["metrics"]
         {'val_loss': [0.5]}
     """
@@ -211,13 +219,13 @@ def import_tensorboard(
                 values.setdefault(name, {})[step] = value
             else:
                 others.setdefault((place / tag).as_posix(), {})[step] = value
-    # Beside epochs, what Keras logs has batches for steps.
+    # Keras also logs scalars by batch, which do not belong to epochs.
     values = values or others
     if not values or len(folders) > 1:
         raise ValueError(
-            f"Received {str(root)!r} with scalars of {len(values)} names, of runs in "
-            f"{sorted(map(str, folders))}; expected the log_dir of one run, with event files that "
-            "hold scalars; import runs one by one."
+            "Argument `folder` must be the log_dir of one run, with scalars in its event files. "
+            f"Received: {str(root)!r} with {len(values)} scalars, of runs in "
+            f"{sorted(map(str, folders))}. Import each run separately."
         )
     return ledger.append(_record_of_steps(pipeline, seed, values))
 
@@ -244,7 +252,7 @@ def _read_scalars(path: Path) -> Iterator[tuple[str, int, float]]:
 def _record_of_steps(
     pipeline: str, seed: int, values: Mapping[str, Mapping[int, float]]
 ) -> dict[str, Any]:
-    """A record whose epochs are the steps at which any metric was logged."""
+    """A record whose epochs are the steps with a value of any metric."""
     epochs = sorted({step for steps in values.values() for step in steps})
     metrics = {name: [steps.get(epoch) for epoch in epochs] for name, steps in values.items()}
     return _record(pipeline, seed, epochs, metrics)
@@ -265,7 +273,7 @@ def _record(
 
 
 class _Cell(NamedTuple):
-    """A text that should be a number, and where it stands."""
+    """A text that should be a number, and its place for error messages."""
 
     text: str
     place: str
@@ -273,7 +281,7 @@ class _Cell(NamedTuple):
 
 def _read_table(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
     """The header of a CSV file; line number → column → cell."""
-    # A cell longer than Python's limit is to be named by its column: the limit is the reader's.
+    # Lift the reader's limit, so that an error can name the column of a long cell.
     limit = csv.field_size_limit(sys.maxsize)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -284,21 +292,21 @@ def _read_table(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
                     rows[reader.line_num] = row
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(
-            f"Received {str(path)!r}, which is no CSV file in UTF-8 ({error}); save it as one."
+            f"Argument `path` must be a CSV file in UTF-8. Received: {str(path)!r} ({error})."
         ) from error
     finally:
         csv.field_size_limit(limit)
     header = rows.pop(next(iter(rows))) if rows else []
     if twice := [name for name in header if header.count(name) > 1]:
         raise ValueError(
-            f"Received {str(path)!r} with the column {twice[0]!r} more than once; expected a name "
-            "of its own for each column."
+            f"The columns of a CSV file must have distinct names. Received: {str(path)!r} with "
+            f"several columns {twice[0]!r}."
         )
     for number, row in rows.items():
         if len(row) != len(header):
             raise ValueError(
-                f"Received {len(row)} cells in line {number} of {str(path)!r}; expected one for "
-                f"each of its {len(header)} columns; leave cells empty that were not measured."
+                f"Each line must have a cell for each of the {len(header)} columns. Received: "
+                f"{len(row)} cells in line {number} of {str(path)!r}. Leave missing values empty."
             )
     return header, {number: dict(zip(header, row, strict=True)) for number, row in rows.items()}
 
@@ -308,23 +316,23 @@ def _number(cell: _Cell) -> float:
         return float(cell.text)
     except ValueError as error:
         raise ValueError(
-            f"Received {_shown(cell.text)} in {cell.place}; expected a number; leave cells empty "
-            "that were not measured, and take columns of text out of the file."
+            f"A cell must be a number. Received: {_shown(cell.text)} in {cell.place}. Leave "
+            "missing values empty, and remove columns of text."
         ) from error
 
 
 def _integer(cell: _Cell) -> int:
-    """A whole number, exactly: beyond 2⁵³ a float would merge neighbours."""
+    """The exact whole number; a float could not tell numbers above 2⁵³ apart."""
     try:
         value = Decimal(cell.text)
-        # The size first: of 1e999999999 Python would write out all digits.
+        # The size first: Python would write out all digits of 1e999999999.
         if value.is_finite() and value.adjusted() < _MAX_DIGITS and value == int(value):
             return int(value)
     except ArithmeticError:
         pass
     raise ValueError(
-        f"Received {_shown(cell.text)} in {cell.place}; expected a whole number of at most "
-        f"{_MAX_DIGITS} digits."
+        f"A seed or an epoch must be a whole number of at most {_MAX_DIGITS} digits. Received: "
+        f"{_shown(cell.text)} in {cell.place}."
     )
 
 

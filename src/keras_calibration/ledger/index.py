@@ -1,4 +1,4 @@
-"""A cache of the records of a large ledger, so that it is read as one file."""
+"""A cache of all records of a large ledger in one file."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 INDEX_NAME = "index.cache"
 INDEX_VERSION = 2
-# The index is written anew when this share of the ledger has changed since.
+# The index is rewritten when more than this share of the records has changed.
 _STALE_SHARE = 0.05
 
 Record = dict[str, Any]
@@ -19,22 +19,11 @@ Record = dict[str, Any]
 def read_indexed(
     folder: Path, paths: Sequence[Path], read: Callable[[Path], Record | None]
 ) -> list[Record | None]:
-    """Reads the records at `paths`, those that have not changed from the ledger's index.
+    """Reads records from the index if their files are unchanged, otherwise with `read`.
 
-    The index is a cache and nothing more: a record is taken from it only if its file still has the
-    size and the time that it had when indexed; whatever is wrong with the index itself, or where
-    the folder cannot be written, the files are read.
-
-    Args:
-        folder: the ledger's.
-        paths: files of the records, in the order wanted.
-        read: reads one of them; what it gives as `None` is not indexed.
-
-    Returns:
-        The records, each a dict of its own, or `None`.
-
-    Raises:
-        ValueError: what `read` raises.
+    A record is taken from the index only if its file still has the indexed size and time. If the
+    index is damaged or cannot be written, all files are read. Records for which `read` returns
+    `None` are not indexed.
 
     Example:
         >>> import tempfile
@@ -57,7 +46,7 @@ def read_indexed(
             records.append(read(path))
             num_read += 1
     if num_read > _STALE_SHARE * len(records):
-        # A file that was replaced while it was read is read again next time: its stamp is older.
+        # A file replaced while it was read has an older stamp, and is read again next time.
         _store(
             folder,
             {
@@ -70,11 +59,11 @@ def read_indexed(
 
 
 def _stamps(folder: Path) -> dict[str, str]:
-    """The stamp of each record's file."""
+    """File name → stamp, for each record."""
     stamps = {}
     with os.scandir(folder) as entries:
         for entry in entries:
-            # Other processes write beside: their temporary files are gone when they are looked at.
+            # Files of other processes may disappear in the meantime.
             if entry.name.endswith(".json"):
                 with contextlib.suppress(FileNotFoundError):
                     stamps[entry.name] = _stamp(entry.stat())
@@ -96,10 +85,10 @@ def _load(folder: Path) -> dict[str, tuple[str, Record]]:
 
 
 def _store(folder: Path, records: dict[str, tuple[str, Record]]) -> None:
-    # Each writer has a temporary file of its own; of several, the last rename stands.
+    # Each writer has its own temporary file; the last rename wins.
     temporary = folder / f"{INDEX_NAME}.{uuid.uuid4().hex}.tmp"
     try:
-        # This is Python's own dialect, which has NaN: no one else reads the file.
+        # Python's JSON with NaN, which is fine for a file that only this module reads.
         temporary.write_text(json.dumps({"version": INDEX_VERSION, "records": records}))
         os.replace(temporary, folder / INDEX_NAME)
     except OSError:

@@ -1,4 +1,4 @@
-"""The durable memory of runs: a folder with one JSON file for each."""
+"""A folder of training runs, one JSON file a run."""
 
 import contextlib
 import os
@@ -12,59 +12,56 @@ from typing import Any
 
 from keras_calibration.ledger.run_record import STATUSES, from_json, to_json, validate_record
 
-# From here on the folder has an index; below, reading the files is as fast.
+# From this number of runs on, an index makes reading faster.
 _MIN_INDEXED = 500
-# What a killed process left behind; no write takes as long, not even on a machine set wrong.
+# Older temporary files are from killed processes: no write takes this long.
 _STALE_SECONDS = 24 * 3600
 
 
 class Ledger:
-    """An append-only folder of runs, safe to write from many processes at once.
+    """An append-only folder of training runs, safe for many writing processes.
 
-    Each run is one JSON file. It is written to a temporary file in the same folder, flushed to the
-    disk and renamed, so that a reader finds a whole record or none: a process killed at any moment
-    loses at most its own run in flight, and the next reader has nothing to repair. No two
-    processes write to the same file, hence no lock is needed.
+    Each run is one JSON file, written to a temporary file, flushed to disk and renamed. Readers
+    see complete records only, and a killed process loses at most its current run. No two processes
+    write the same file, so no lock is needed.
 
-    A run that takes long is recorded twice under one run id: `append` with the status `"started"`,
-    then `finish`, which replaces that record. A run that died in between stays in the ledger as
-    `"started"`, to be seen and counted. No other record is ever replaced.
+    `append` a run with the status `"started"` when training begins and `finish` it at the end,
+    under the same run id. A run that died in between stays `"started"` and is counted as
+    unfinished. Other records are never replaced.
 
-    A record is a dict of JSON values, by this schema, version 1 (* must be given):
+    A record is a dict of JSON values (schema version 1, * required):
 
     | field | meaning |
     |---|---|
-    | `pipeline`* | non-empty string: what is trained, and how; its runs differ in their seed only |
+    | `pipeline`* | non-empty string; the runs of a pipeline differ only in their seed |
     | `seed`* | int |
-    | `status`* | `"started"`, `"finished"`, or `"diverged"` (to its end, with values not finite) |
-    | `epochs` | strictly increasing list of the epochs run, ints from 0 |
-    | `metrics` | metric name → list of floats, one for each of `epochs`; `None`: not measured |
-    | `kept_epoch` | the one of `epochs` whose weights the run kept, as the best; `None`: the last |
-    | `directions` | metric name → `"min"` or `"max"`, where it is known which is better |
+    | `status`* | `"started"`, `"finished"`, or `"diverged"` (ended with values not finite) |
+    | `epochs` | epochs of the run, strictly increasing ints from 0 |
+    | `metrics` | metric name → list with a float for each epoch, or `None` if not measured |
+    | `kept_epoch` | epoch whose weights the run kept as the best; `None` for the last |
+    | `directions` | metric name → `"min"` or `"max"`, if known |
     | `initial_weights` | hash of the weights before training, a string, or `None` |
     | `backend` | name of the Keras backend, or `None` |
-    | `versions` | package name → version string, or `None` where it is not installed |
-    | `configuration` | any JSON value: what else tells this run from others |
-    | `family` | what the pipeline is a variant of, a string, or `None`; its noise informs others |
-    | `seeds` | role → int, where roles have seeds of their own: `"initialization"`, `"order"`, |
+    | `versions` | package name → version string, or `None` if not installed |
+    | `configuration` | any JSON value |
+    | `family` | pipelines of one family share their noise estimate; a string, or `None` |
+    | `seeds` | role → int, for separate seeds: `"initialization"`, `"order"`, |
     | | `"dropout"`, `"augmentation"` |
-    | `num_rows` | number of rows evaluated, or `None` |
-    | `row_losses` | what `write_row_losses` returned for the held-out rows, or `None` |
-    | `schema_version`, `run_id`, `created` | given by the ledger; `created` is ISO 8601 in UTC |
+    | `num_rows` | number of held-out rows, or `None` |
+    | `row_losses` | result of `write_row_losses` for the held-out rows, or `None` |
+    | `schema_version`, `run_id`, `created` | set by the ledger; `created` is ISO 8601 in UTC |
 
-    Metrics may be NaN or infinite. JSON knows no such numbers, so the file has the strings `"NaN"`,
-    `"Infinity"` and `"-Infinity"` in their place, and `runs` gives floats back. The name of a file
-    is its run id: the time in UTC, then a random number, so that the names sort by time. Of the
-    correction that was fitted, the metrics may hold the bias and the calibration gain under names
-    of their own, as `val_calibrated_log_loss_bias` and `val_calibration_gain`.
+    Metrics may be NaN or infinite: the file stores them as the strings `"NaN"`, `"Infinity"` and
+    `"-Infinity"`, and `runs` returns floats. Files are named by run id, which sorts by time. The
+    bias that a calibrated loss fitted is a metric with the suffix `_bias`, for example
+    `val_calibrated_log_loss_bias`.
 
-    A folder of many runs has a file `index.cache`, which reading makes and renews; it may be
-    deleted at any time. Losses of single rows lie in the folder `rows`.
+    Reading many runs creates a cache file, `index.cache`, which may be deleted at any time. Losses
+    of single rows are in the folder `rows`.
 
     Args:
-        path: the ledger's folder. It is made when the first run is appended; until then the ledger
-            is empty. Files in it that are not `*.json` are not looked at. Temporary files that a
-            killed process left behind are deleted by a later `append`, a day after.
+        path: Folder of the ledger, created by the first `append`. Files other than `*.json` are
+            ignored. `append` deletes temporary files of killed processes after a day.
 
     Raises:
         ValueError: `path` is not a folder.
@@ -84,30 +81,30 @@ class Ledger:
         >>> folder.cleanup()
 
     Reference:
-        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, for the comparison
-        of pipelines by many runs of each.
+        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, which compares
+        pipelines by many runs of each.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(
-                f"Received path={str(self.path)!r}, which is a file; expected a folder, or a path "
-                "at which one can be made; give the ledger a folder of its own."
+                "Argument `path` must be a folder, or a path where one can be created. Received a "
+                f"file: path={str(self.path)!r}."
             )
         self._is_swept = False
 
     def append(self, record: Mapping[str, Any]) -> str:
-        """Adds a run, durably; when this returns, the record is on the disk.
+        """Adds a run; when this returns, the record is on disk.
 
         Args:
-            record: the run, as the class describes it, without what the ledger gives.
+            record: A record of the schema above, without the fields that the ledger sets.
 
         Returns:
             The run id.
 
         Raises:
-            ValueError: the record is not of the schema. Nothing is written then.
+            ValueError: The record violates the schema. Nothing is written.
         """
         record = validate_record(record)
         now = datetime.now(UTC)
@@ -120,69 +117,72 @@ class Ledger:
         return run_id
 
     def finish(self, run_id: str, record: Mapping[str, Any]) -> None:
-        """Replaces the record of a run that had only started, atomically.
+        """Atomically replaces the record of a run whose status is `"started"`.
 
         Args:
-            run_id: what `append` returned for the run.
-            record: the whole run, as the class describes it; its status is not `"started"`.
+            run_id: The result of `append` for the run.
+            record: The complete record, with another status than `"started"`.
 
         Raises:
-            ValueError: the record is not of the schema, or its status is `"started"`; the ledger
-                has no such run, or it is finished already. Nothing is written then.
+            ValueError: The record violates the schema or has the status `"started"`; the ledger
+                has no such run, or it is finished already. Nothing is written.
         """
         record = validate_record(record)
         if record["status"] == "started":
             raise ValueError(
-                "Received a record with status='started' to finish a run; expected one of "
-                f"{STATUSES[1:]}; to record another run, use `append`."
+                f"Argument `record` must have a status of {STATUSES[1:]}. Received: "
+                "status='started'. Use `append` to record another run."
             )
         path = self._file(run_id)
         if not path.is_file():
             raise ValueError(
-                f"Received run_id={run_id!r}, of which {str(self.path)!r} has no record; expected "
-                "what `append` returned for the run; to record a new run, use `append`."
+                f"Argument `run_id` must be a run of the ledger {str(self.path)!r}. Received: "
+                f"run_id={run_id!r}. Use `append` to record a new run."
             )
         started = _read(path)
         if started["status"] != "started":
             raise ValueError(
-                f"Received run_id={run_id!r}, a run with status={started['status']!r}; expected "
-                "one that had only started; records are never replaced, `append` a new run."
+                "Argument `run_id` must be a run with status='started'. Received: "
+                f"run_id={run_id!r} with status={started['status']!r}. Use `append` to record a "
+                "new run."
             )
         self._write(run_id, started["created"], record)
 
     def runs(
         self,
         pipeline: str | None = None,
+        *,
         status: str | None = None,
         skip_damaged: bool = False,
     ) -> list[dict[str, Any]]:
-        """Reads the runs, sorted by the time at which they were appended.
+        """Reads the runs in the order in which they were appended.
 
         Args:
-            pipeline: only the runs of this pipeline; `None` for all.
-            status: only the runs with this status; `None` for all.
-            skip_damaged: whether to warn of files that are no records, rather than to raise.
+            pipeline: Read only the runs of this pipeline; `None` for all.
+            status: Read only the runs with this status; `None` for all.
+            skip_damaged: Whether invalid files are skipped with a warning instead of an error.
 
         Returns:
-            The records, as the class describes them, each a dict of its own.
+            A list of records, which the caller may change.
 
         Raises:
-            ValueError: `status` is none of the statuses; a `*.json` file in the folder is damaged,
-                is no record, or was written by a newer version of this package.
+            ValueError: `status` is unknown; a `*.json` file in the folder is damaged, is not a
+                record, or was written by a newer version of this package.
 
         Warns:
-            UserWarning: files were left out, with `skip_damaged=True`.
+            UserWarning: Files were skipped, with `skip_damaged=True`.
         """
         if status not in (None, *STATUSES):
             raise ValueError(
-                f"Received status={status!r}; expected one of {STATUSES}; or None for all."
+                f"Argument `status` must be one of {STATUSES}, or None. Received: "
+                f"status={status!r}."
             )
         damaged: list[Exception] = []
         records = self._read_all(damaged if skip_damaged else None)
         if damaged:
             warnings.warn(
-                f"Left out {len(damaged)} files of the ledger {str(self.path)!r}, the first because"
-                f": {damaged[0]}",
+                f"Skipped {len(damaged)} invalid files of the ledger {str(self.path)!r}. The first "
+                f"error: {damaged[0]}",
                 stacklevel=2,
             )
         return [
@@ -194,18 +194,18 @@ class Ledger:
         ]
 
     def write_row_losses(self, losses: Any, row_ids: Any) -> dict[str, Any]:
-        """Stores the loss of each held-out row, durably, before the run's record refers to it.
+        """Stores the loss of each held-out row; call it before the run is recorded.
 
         Args:
-            losses: `(num_rows,)`, stored as float32.
-            row_ids: `(num_rows,)`, ints or strings that name the rows; only a hash is stored, by
-                which runs on the same rows in the same order know each other.
+            losses: Losses, shape `(num_rows,)`, stored as float32.
+            row_ids: Ints or strings that identify the rows, shape `(num_rows,)`. Only their hash is
+                stored: it tells which runs were evaluated on the same rows in the same order.
 
         Returns:
-            What the record of the run has as `row_losses`.
+            The value for the record's field `row_losses`.
 
         Raises:
-            ValueError: the two are not one-dimensional and of one length.
+            ValueError: The arguments are not one-dimensional and of equal length.
         """
         from keras_calibration.ledger.row_losses import write_row_losses
 
@@ -215,13 +215,13 @@ class Ledger:
         return reference
 
     def read_row_losses(self, run: Mapping[str, Any]) -> Any:
-        """The losses of the held-out rows of a run, float32 `(num_rows,)`.
+        """The losses of a run's held-out rows, float32 `(num_rows,)`.
 
         Args:
-            run: a record, as `runs` gives it.
+            run: A record that `runs` returned.
 
         Raises:
-            ValueError: the run has none, or their file is gone.
+            ValueError: The run has no row losses, or their file is missing.
         """
         from keras_calibration.ledger.row_losses import read_row_losses
 
@@ -236,14 +236,14 @@ class Ledger:
     def _file(self, run_id: str) -> Path:
         if run_id != Path(run_id).name:
             raise ValueError(
-                f"Received run_id={run_id!r}; expected what `append` returned for the run, a name "
-                "without folders."
+                "Argument `run_id` must be a result of `append`, a name without folders. Received: "
+                f"run_id={run_id!r}."
             )
         return self.path / f"{run_id}.json"
 
     def _files(self) -> list[Path]:
         try:
-            # Files alone: a folder or a pipe of that name holds no record.
+            # Folders and pipes with such a name are not records.
             with os.scandir(self.path) as entries:
                 names = [e.name for e in entries if e.name.endswith(".json") and e.is_file()]
         except FileNotFoundError:
@@ -251,7 +251,7 @@ class Ledger:
         return [self.path / name for name in sorted(names)]
 
     def _read_all(self, damaged: list[Exception] | None) -> list[dict[str, Any] | None]:
-        """The records; where `damaged` is a list, errors go there and `None` stands for them."""
+        """All records; errors go to the list `damaged`, if given, with `None` for the record."""
 
         def read(path: Path) -> dict[str, Any] | None:
             try:
@@ -265,19 +265,19 @@ class Ledger:
         paths = self._files()
         if len(paths) < _MIN_INDEXED:
             return [read(path) for path in paths]
-        # Imported when used: a process that only writes needs no index.
+        # Imported late: a process that only writes needs no index.
         from keras_calibration.ledger.index import read_indexed
 
         return read_indexed(self.path, paths, read)
 
     def _sweep(self) -> None:
-        """Deletes temporary files of processes that were killed, once in the life of the object."""
+        """Deletes temporary files of killed processes, once per object."""
         if self._is_swept:
             return
         self._is_swept = True
         for folder in (self.path, self.path / "rows"):
             for path in folder.glob("*.tmp"):
-                # Another process may sweep too.
+                # Another process may delete it first.
                 with contextlib.suppress(OSError):
                     if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                         path.unlink()
@@ -293,7 +293,7 @@ class Ledger:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         finally:
-            # Still there only if the disk refused it.
+            # Still there only after an error.
             temporary.unlink(missing_ok=True)
         _sync_folder(self.path)
 
@@ -303,7 +303,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _sync_folder(path: Path) -> None:
-    # The name of a file is on the disk only when its folder is; Windows has no such call.
+    # A rename is durable only once its folder is synced; Windows has no such call.
     if os.name == "posix":
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""What the name of a metric says: whether larger is better, and which losses belong together."""
+"""Infers the direction of a metric and pairs of losses from metric names."""
 
 import re
 from collections.abc import Collection
@@ -13,17 +13,14 @@ _MINIMIZED = frozenset(
     "loss logloss error entropy crossentropy nll brier ece rce mce mse mae rmse mape msle hinge "
     "divergence perplexity".split()
 )
-# Right is 1 or 0: neither more nor less is better.
+# Their ideal value is 1 or 0: neither larger nor smaller is better.
 _NEITHER = frozenset(("ratio", "bias", "gain"))
-# Names that a plain loss goes by, beside "calibrated_log_loss".
+# Names of the plain loss that belongs to "calibrated_log_loss".
 _PLAIN_NAMES = ("log_loss", "binary_crossentropy", "loss")
 
 
 def direction_of(metric: str) -> str | None:
-    """`"min"` or `"max"` where the name tells which is better, else `None`.
-
-    Args:
-        metric: its name in the logs.
+    """`"min"` or `"max"` if the metric's name tells which is better, otherwise `None`.
 
     Example:
         >>> direction_of("val_auc"), direction_of("val_loss"), direction_of("uplift")
@@ -39,14 +36,9 @@ def direction_of(metric: str) -> str | None:
 
 
 def loss_partners(metric: str, names: Collection[str]) -> tuple[str | None, str | None]:
-    """The plain and the calibrated loss that belong to a metric, of those recorded.
+    """The names of the plain and the calibrated loss that belong to a metric.
 
-    Args:
-        metric: name of either, or of a metric that is no loss, as AUC.
-        names: names of all metrics recorded.
-
-    Returns:
-        The two names; `None` for what is not recorded.
+    `names` are the recorded metrics; a loss that is not among them is `None`.
 
     Example:
         >>> loss_partners("val_calibrated_log_loss", ["val_calibrated_log_loss", "val_loss"])

@@ -1,4 +1,4 @@
-"""Seeds for initialisation, order and dropout, each apart."""
+"""Separate seeds for initialization, data order and dropout."""
 
 import random
 from collections.abc import Iterator
@@ -8,25 +8,23 @@ if TYPE_CHECKING:
     import keras
 
 
-def set_seeds(initialization: int, order: int) -> dict[str, int]:
-    """Sets what the weights begin with and the order of the data, separately.
+def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
+    """Sets the seeds of the initial weights and of the data order separately.
 
-    Call it before the model is built. Keras draws the seeds of initialisers, and of the generators
-    of dropout and augmentation, from Python's generator when a layer is made: that one gets
-    `initialization`. NumPy and the backend, which shuffle in `fit` and in `tf.data`, get `order`.
-    Two pipelines with one order are compared with far less noise than with orders of their own.
-
-    Layers with an integer seed of their own ignore both.
+    Call it before the model is built. `initialization` seeds Python's generator, from which Keras
+    draws the seeds of initializers, dropout and augmentation. `order` seeds NumPy and the backend,
+    which shuffle in `fit` and `tf.data`. A comparison of two pipelines has far less noise if they
+    share the data order. Layers with an integer seed of their own ignore both.
 
     Args:
-        initialization: int from 0 on.
-        order: int in [0, 2³²).
+        initialization: Int in [0, 2³²).
+        order: Int in [0, 2³²).
 
     Returns:
-        What `SeedVariance` takes as `seeds`.
+        The argument `seeds` of `SeedVariance`.
 
     Raises:
-        ValueError: a seed is no int, or out of its range.
+        ValueError: A seed is not an int in that range.
 
     Example:
         >>> set_seeds(initialization=7, order=0)
@@ -38,9 +36,9 @@ def set_seeds(initialization: int, order: int) -> dict[str, int]:
         True
 
     Reference:
-        Bouthillier et al. (2021), arXiv 2103.03098, for the sources of variance taken apart.
+        Bouthillier et al. (2021), arXiv 2103.03098, on the sources of variance.
     """
-    # Imported when used: the rest of this room is read without Keras.
+    # Imported late: the rest of this room works without Keras.
     import keras
 
     for name, seed in (("initialization", initialization), ("order", order)):
@@ -50,34 +48,33 @@ def set_seeds(initialization: int, order: int) -> dict[str, int]:
     return {"initialization": initialization, "order": order}
 
 
-def set_dropout_seed(model: "keras.Model", seed: int) -> dict[str, int]:
-    """Sets the generators of dropout, and of all other layers that draw in training.
+def set_dropout_seed(model: "keras.Model", *, seed: int) -> dict[str, int]:
+    """Sets the seed of dropout and of all other layers that are random in training.
 
-    Call it after the model is built. The generators get `seed`, `seed` + 1, … in the order of the
-    layers, and begin anew.
+    Call it after the model is built. The layers' generators restart with `seed`, `seed` + 1, ….
 
     Args:
-        model: a built model.
-        seed: int in [0, 2³²).
+        model: A built model.
+        seed: Int in [0, 2³²).
 
     Returns:
-        What `SeedVariance` takes as `seeds`, to be joined with that of `set_seeds`.
+        An entry for the argument `seeds` of `SeedVariance`, to be merged with that of `set_seeds`.
 
     Raises:
-        ValueError: the seed is no int or out of its range; no layer of the model draws anything.
+        ValueError: The seed is not an int in that range, or no layer of the model is random.
 
     Example:
         >>> import keras
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.5)])
-        >>> set_dropout_seed(model, 3)
+        >>> set_dropout_seed(model, seed=3)
         {'dropout': 3}
     """
     _check_seed("seed", seed)
     generators = list(_generators(model))
     if not generators:
         raise ValueError(
-            f"Received the model {model.name!r}, of which no layer draws at random in training; "
-            "expected one with dropout or the like; leave the seed out."
+            "Argument `model` must have a layer that is random in training, such as dropout. "
+            f"Received: model={model.name!r}."
         )
     for number, generator in enumerate(generators):
         generator.state.assign([(seed + number) % 2**32, 0])
@@ -98,6 +95,6 @@ def _generators(model: "keras.Model") -> Iterator[Any]:
 def _check_seed(name: str, seed: object) -> None:
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise ValueError(
-            f"Received {name}={seed!r}; expected an int in [0, 2³²); derive seeds of other forms "
-            "with numpy.random.SeedSequence(...).generate_state(1)."
+            f"Argument `{name}` must be an int in [0, 2³²). Received: {name}={seed!r}. Derive it "
+            "from other values with numpy.random.SeedSequence(...).generate_state(1)."
         )

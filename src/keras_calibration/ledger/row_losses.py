@@ -1,4 +1,4 @@
-"""The losses of single held-out rows, stored beside the records of a ledger."""
+"""Losses of single held-out rows, stored in a folder of the ledger."""
 
 import hashlib
 import os
@@ -14,10 +14,7 @@ FOLDER = "rows"
 
 
 def hash_row_ids(row_ids: Any) -> str:
-    """A hash of which rows were evaluated, and in which order.
-
-    Args:
-        row_ids: ints or strings, `(num_rows,)`.
+    """A hash of the evaluated rows (ints or strings) and their order.
 
     Example:
         >>> hash_row_ids([1, 2]) == hash_row_ids(np.array([1, 2], "int32"))
@@ -29,25 +26,14 @@ def hash_row_ids(row_ids: Any) -> str:
     if ids.dtype.kind in "iu":
         content = ids.astype("<i8").tobytes()
     else:
-        # Lengths between them, so that ("ab", "c") and ("a", "bc") differ.
+        # With lengths, so that ("ab", "c") and ("a", "bc") differ.
         texts = [str(row_id).encode() for row_id in ids]
         content = b"".join(b"%d:%s" % (len(text), text) for text in texts)
     return hashlib.sha256(content).hexdigest()
 
 
 def write_row_losses(folder: Path, losses: Any, row_ids: Any) -> dict[str, Any]:
-    """Stores the loss of each row in a file of its own, written in full or not at all.
-
-    Args:
-        folder: the ledger's.
-        losses: `(num_rows,)`, in the loss's unit; stored as float32.
-        row_ids: `(num_rows,)`, ints or strings.
-
-    Returns:
-        `file`, relative to the folder, `rows_hash` and `num_rows`.
-
-    Raises:
-        ValueError: the two are not one-dimensional and of one length.
+    """Atomically stores row losses in a new file; returns the reference to it.
 
     Example:
         >>> import tempfile
@@ -59,8 +45,8 @@ def write_row_losses(folder: Path, losses: Any, row_ids: Any) -> dict[str, Any]:
     array = np.asarray(losses, np.float32)
     if array.ndim != 1 or array.shape != np.shape(row_ids):
         raise ValueError(
-            f"Received losses of shape {array.shape} and row_ids of shape {np.shape(row_ids)}; "
-            "expected (num_rows,) of both; give one loss and one id for each held-out row."
+            "Arguments `losses` and `row_ids` must both have shape (num_rows,). Received: "
+            f"losses.shape={array.shape}, row_ids.shape={np.shape(row_ids)}."
         )
     target = folder / FOLDER
     target.mkdir(parents=True, exist_ok=True)
@@ -82,19 +68,11 @@ def write_row_losses(folder: Path, losses: Any, row_ids: Any) -> dict[str, Any]:
 
 
 def read_row_losses(folder: Path, run: Mapping[str, Any]) -> NDArray[np.float32]:
-    """The losses that a record refers to, float32 `(num_rows,)`.
-
-    Args:
-        folder: the ledger's.
-        run: a record with `row_losses`.
-
-    Raises:
-        ValueError: the record has none, or their file is gone or lies outside the ledger.
-    """
+    """The row losses of a record, float32 `(num_rows,)`."""
     reference = run["row_losses"]
     if reference is None:
         raise ValueError(
-            "Received a run without row_losses; expected one that has them; store them with "
+            "Argument `run` must have row losses. Received: row_losses=None. Store them with "
             "`Ledger.write_row_losses` before the run is recorded."
         )
     path = folder / FOLDER / Path(reference["file"]).name
@@ -102,7 +80,7 @@ def read_row_losses(folder: Path, run: Mapping[str, Any]) -> NDArray[np.float32]
         array: NDArray[np.float32] = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"Received a run whose row losses are not readable at {str(path)!r} ({error}); "
-            "expected the file that was written with it; copy a ledger with its folder `rows`."
+            f"Cannot read the row losses at {str(path)!r} ({error}). Copy a ledger together with "
+            "its folder `rows`."
         ) from error
     return array

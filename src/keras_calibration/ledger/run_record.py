@@ -1,4 +1,4 @@
-"""The form of a run's record: what it must hold, and how a file holds it."""
+"""The schema of a run's record: validation, and conversion to and from JSON."""
 
 import json
 import math
@@ -10,11 +10,11 @@ from keras_calibration.ledger.metric_names import DIRECTIONS
 
 SCHEMA_VERSION = 1
 STATUSES = ("started", "finished", "diverged")
-# What a seed can be given to, each apart.
+# Parts of a run that can have separate seeds.
 SEED_ROLES = ("initialization", "order", "dropout", "augmentation")
 
 _REQUIRED = ("pipeline", "seed", "status")
-# What a record holds that does not say otherwise.
+# Default values.
 _OPTIONAL: dict[str, Any] = {
     "epochs": [],
     "metrics": {},
@@ -32,39 +32,20 @@ _OPTIONAL: dict[str, Any] = {
 
 
 def validate_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks a run against the ledger's schema and fills in what it leaves out.
-
-    Args:
-        record: the run, as `Ledger` describes it, without what the ledger gives.
-
-    Returns:
-        A record with every field of the schema, of plain Python values throughout.
-
-    Raises:
-        ValueError: a field is missing, unknown or not of the form that the schema gives it.
+    """Checks a record against the schema of `Ledger` and fills in the defaults.
 
     Example:
         >>> validate_record({"pipeline": "deepfm", "seed": 7, "status": "started"})["metrics"]
         {}
     """
     record = _check_record(record)
-    # Copies, which at the same time show that JSON can hold them.
+    # This copies the values and checks that JSON can hold them.
     free = ("versions", "configuration", "row_losses")
     return {**record, **{name: _plain_json(name, record[name]) for name in free}}
 
 
 def to_json(header: Mapping[str, Any], record: Mapping[str, Any]) -> str:
-    """The text of a record's file.
-
-    JSON knows neither NaN nor infinity: the metrics have the strings `"NaN"`, `"Infinity"` and
-    `"-Infinity"` in their place.
-
-    Args:
-        header: run id and time, as the ledger gives them.
-        record: what `validate_record` returned.
-
-    Returns:
-        ASCII text.
+    """A validated record as ASCII text, with NaN and infinity as strings.
 
     Example:
         >>> record = {"metrics": {"loss": [0.5, math.inf]}}
@@ -80,18 +61,7 @@ def to_json(header: Mapping[str, Any], record: Mapping[str, Any]) -> str:
 
 
 def from_json(text: bytes, origin: str) -> dict[str, Any]:
-    """The record of a file's text.
-
-    Args:
-        text: what `to_json` returned, by this or an older version of the package.
-        origin: where it comes from, for the message of an error.
-
-    Returns:
-        The record, with what the ledger gave it.
-
-    Raises:
-        ValueError: it is no record, or of a newer version.
-    """
+    """The record in the text of a file; `origin` names the file in error messages."""
     try:
         content = json.loads(text)
         version = content["schema_version"]
@@ -105,14 +75,13 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
         RecursionError,
     ) as error:
         raise ValueError(
-            f"Received {origin!r}, which is no record of a run ({error}); expected every *.json "
-            "in the folder of a ledger to be one; move files that are not the ledger's, or were "
-            "damaged from outside, to another folder."
+            "Every *.json file in the folder of a ledger must be the record of a run. Received: "
+            f"{origin!r} ({error}). Move damaged or other files to another folder."
         ) from error
     if record is None:
         raise ValueError(
-            f"Received {origin!r} with schema_version={version}; expected at most "
-            f"{SCHEMA_VERSION}; a newer keras-calibration wrote it: upgrade this one."
+            f"A record must have schema_version <= {SCHEMA_VERSION}. Received: {origin!r} with "
+            f"schema_version={version}. Upgrade keras-calibration."
         )
     return record
 
@@ -120,7 +89,7 @@ def from_json(text: bytes, origin: str) -> dict[str, Any]:
 def _decode(content: dict[str, Any]) -> dict[str, Any]:
     header = {name: content.pop(name) for name in ("schema_version", "run_id", "created")}
     if not (isinstance(header["run_id"], str) and isinstance(header["created"], str)):
-        raise ValueError("its run_id and created are no strings")
+        raise ValueError("run_id and created are not strings")
     content["metrics"] = {
         name: [float(value) if isinstance(value, str) else value for value in values]
         for name, values in content["metrics"].items()
@@ -129,23 +98,25 @@ def _decode(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """As `validate_record`, of what comes from JSON and so need not be tried with it."""
+    """Checks like `validate_record`, without a test that JSON can hold the values."""
     missing = [name for name in _REQUIRED if name not in record]
     unknown = [name for name in record if name not in (*_REQUIRED, *_OPTIONAL)]
     if missing or unknown:
         raise ValueError(
-            f"Received a record with the fields {list(record)}; expected {list(_REQUIRED)} and, if "
-            f"wanted, {list(_OPTIONAL)}; add {missing} and take away {unknown}."
+            f"A record must have the fields {list(_REQUIRED)} and may have {list(_OPTIONAL)}. "
+            f"Received: {list(record)}. Add {missing} and remove {unknown}."
         )
     record = {**dict.fromkeys(_REQUIRED), **_OPTIONAL, **record}
     for name, (is_valid, expected, mend) in _FORMS.items():
         if not is_valid(record[name]):
-            raise ValueError(f"Received {name}={record[name]!r}; expected {expected}; {mend}.")
+            raise ValueError(
+                f"Argument `{name}` must be {expected}. Received: {name}={record[name]!r}. {mend}."
+            )
     epochs, kept = [int(epoch) for epoch in record["epochs"]], record["kept_epoch"]
     if kept is not None and kept not in epochs:
         raise ValueError(
-            f"Received kept_epoch={kept!r} with the epochs {epochs}; expected one of them, or None "
-            "where the run kept its last epoch."
+            f"Argument `kept_epoch` must be one of the epochs {epochs}, or None for the last. "
+            f"Received: kept_epoch={kept!r}."
         )
     return {
         **record,
@@ -186,37 +157,37 @@ def _is_epochs(value: object) -> bool:
     )
 
 
-# What each field must satisfy; that in words; what to do where it does not.
+# For each field a check, its description, and advice for invalid values.
 _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
     "pipeline": (
         lambda value: isinstance(value, str) and value != "",
         "a non-empty string",
-        "name what is trained, as in pipeline='deepfm'",
+        "For example pipeline='deepfm'",
     ),
     "seed": (
         _is_integer,
         "an int",
-        "pass the number that was given to keras.utils.set_random_seed",
+        "Pass the argument of keras.utils.set_random_seed",
     ),
     "status": (
         lambda value: value in STATUSES,
         f"one of {STATUSES}",
-        "a run that is still going has 'started', one that came to its end one of the others",
+        "A running run is 'started', an ended run one of the others",
     ),
     "epochs": (
         _is_epochs,
         "a strictly increasing list of ints from 0",
-        "give each epoch once, in the order of training",
+        "List each epoch once, in the order of training",
     ),
     "metrics": (
         lambda value: isinstance(value, Mapping),
         "a dict from the metric's name to a list with one float for each epoch",
-        "pass an empty dict where nothing was measured",
+        "Pass an empty dict if nothing was measured",
     ),
     "kept_epoch": (
         _is_optional_count,
         "one of the epochs, or None",
-        "pass the epoch whose weights were restored or saved as the best",
+        "Pass the epoch whose weights were restored or saved as the best",
     ),
     "directions": (
         lambda value: (
@@ -224,38 +195,38 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
             and all(isinstance(name, str) and way in DIRECTIONS for name, way in value.items())
         ),
         f"a dict from the metric's name to one of {DIRECTIONS}",
-        "leave out the metrics of which neither is better",
+        "Leave out metrics for which neither is better",
     ),
     "initial_weights": (
         _is_optional_string,
         "a string or None",
-        "pass a hash of the weights as text, for example its hexdigest()",
+        "Pass a hash of the weights, for example its hexdigest()",
     ),
     "backend": (
         _is_optional_string,
         "a string or None",
-        "pass keras.backend.backend()",
+        "Pass keras.backend.backend()",
     ),
     "versions": (
         lambda value: isinstance(value, Mapping),
         "a dict from the package's name to its version",
-        "pass an empty dict where they are not known",
+        "Pass an empty dict if they are unknown",
     ),
-    "family": (_is_optional_string, "a string or None", "name what the pipeline is a variant of"),
+    "family": (_is_optional_string, "a string or None", "Name the family of the pipeline"),
     "seeds": (
         _is_seeds,
         f"a dict from one of {SEED_ROLES} to an int",
-        "leave out the roles that follow `seed`",
+        "Leave out roles without a separate seed",
     ),
     "num_rows": (
         _is_optional_count,
         "a number of rows or None",
-        "pass the length of the held-out set",
+        "Pass the size of the held-out set",
     ),
     "row_losses": (
         lambda value: value is None or (isinstance(value, Mapping) and "file" in value),
-        "what `Ledger.write_row_losses` returns, or None",
-        "store the losses first, then append the record",
+        "a result of `Ledger.write_row_losses`, or None",
+        "Store the losses before the record is appended",
     ),
 }
 
@@ -267,13 +238,13 @@ def _plain_metrics(metrics: Mapping[str, Any], num_epochs: int) -> dict[str, lis
             not isinstance(name, str)
             or not isinstance(values, list)
             or len(values) != num_epochs
-            # The exact types first: this runs for every number of a ledger.
+            # The exact type first: this runs for every number of a ledger.
             or not all(type(v) is float or v is None or isinstance(v, Real) for v in values)
         ):
             raise ValueError(
-                f"Received metrics[{name!r}]={values!r} with {num_epochs} epochs; expected a list "
-                "with one float for each epoch under the metric's name; give None for an epoch in "
-                "which it was not measured."
+                "Argument `metrics` must map each name to a list with one float for each of the "
+                f"{num_epochs} epochs. Received: metrics[{name!r}]={values!r}. Pass None for "
+                "missing values."
             )
         plain[name] = [None if value is None else float(value) for value in values]
     return plain
@@ -284,9 +255,9 @@ def _plain_json(name: str, value: object) -> Any:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"Received {name}={value!r}, which JSON cannot hold ({error}); expected dicts with "
-            "string keys, lists, strings, finite numbers, booleans and None; convert the rest, "
-            "for example arrays with .tolist()."
+            f"Argument `{name}` must consist of JSON values: dicts with string keys, lists, "
+            f"strings, finite numbers, booleans and None. Received: {name}={value!r} ({error}). "
+            "Convert other values, for example arrays with .tolist()."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""How often a metric finds the better pipeline when each is run once."""
+"""Metric accuracy: how often single runs show which pipeline is better."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,25 +14,25 @@ from keras_calibration.statistics.estimate import (
     t_quantile,
 )
 
-# Seeds from which on the effect of sharing them can be estimated.
+# Smallest number of seeds for which the effect of sharing them is estimated.
 _MIN_SHARED = 10
 
 
 def metric_accuracy(a: RunValues, b: RunValues) -> float:
     """The share of pairs of runs in which A has the lower loss.
 
-    Acc = 1 / (m_a m_b) Σᵢ Σⱼ [1(aᵢ < bⱼ) + ½ 1(aᵢ = bⱼ)]: how often one run of each finds A better.
-    It is an area under a ROC curve; 0.5 says that the metric sees nothing.
+    Acc = 1 / (m_a m_b) Σᵢ Σⱼ [1(aᵢ < bⱼ) + ½ 1(aᵢ = bⱼ)], the area under a ROC curve. 0.5 means
+    that single runs do not tell the pipelines apart.
 
     Args:
-        a: losses of the runs of pipeline A, shape `(num_runs_a,)`; lower is better.
-        b: losses of the runs of pipeline B, shape `(num_runs_b,)`.
+        a: Losses of pipeline A, shape `(num_runs_a,)`; lower is better.
+        b: Losses of pipeline B, shape `(num_runs_b,)`.
 
     Returns:
         A share in [0, 1].
 
     Raises:
-        ValueError: a value is not finite, or the values are not one-dimensional.
+        ValueError: Values are not finite or not one-dimensional.
 
     Example:
         >>> metric_accuracy([0.1, 0.2, 0.4], [0.3, 0.4])
@@ -49,18 +49,18 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
     """Metric accuracy of independent runs, with Newcombe's score interval.
 
     The ends t solve |Acc − t| = z √V(t), V(t) = t (1 − t) [1 + N ((1 − t)/(2 − t) + t/(1 + t))] /
-    (m_a m_b), N = (m_a + m_b)/2 − 1. Unlike the bootstrap and Wald's interval it holds its coverage
-    with five runs and where the two sets of runs do not overlap. Here z is the quantile of
-    Student's t with m_a m_b degrees of freedom: with five skewed runs each and an accuracy of 0.9
-    the normal one covers it 92.9 % of the time, this one 95.5 %; with twenty they are the same.
+    (m_a m_b), N = (m_a + m_b)/2 − 1. Unlike bootstrap and Wald intervals, it keeps its coverage
+    with five runs and if the losses of A and B do not overlap. z is the quantile of Student's t with
+    m_a m_b degrees of freedom: with five skewed runs each and an accuracy of 0.9, its coverage is
+    95.5 %, that of the normal quantile 92.9 %.
 
     Args:
-        a: losses of the runs of A, `(num_runs_a,)`.
-        b: losses of the runs of B, `(num_runs_b,)`, that share no seeds with those of A.
-        confidence: coverage, in (0, 1).
+        a: Losses of A, `(num_runs_a,)`.
+        b: Losses of B, `(num_runs_b,)`, with other seeds than A.
+        confidence: Coverage of the interval, in (0, 1).
 
     Raises:
-        ValueError: as `metric_accuracy`; or `confidence` is no share.
+        ValueError: Invalid losses, or `confidence` is outside (0, 1).
 
     Example:
         >>> estimate = accuracy_interval(range(5), range(5, 10))
@@ -78,20 +78,19 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
 
 
 def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
-    """How often A has the lower loss when both are run under the same seed; mid-p interval.
+    """The share of seeds under which A has the lower loss, with a mid-p interval.
 
     With w wins out of m (ties count ½), the lower end t solves P(W > w) + ½ P(W = w) = (1 −
-    confidence)/2 for W binomial with the chance t, and so does the upper end for the losses. With 5
-    to 60 seeds, whatever the accuracy, the 95 % interval covers it at least 92.4 % of the time,
-    where Wilson's score interval falls to 83 % with five seeds and 84 % with ten.
+    confidence)/2 for W binomial with probability t; the upper end likewise. With 5 to 60 seeds, the
+    95 % interval has a coverage of at least 92.4 %; Wilson's score interval falls to 83 %.
 
     Args:
-        a: losses of A, `(num_runs,)`.
-        b: losses of B under the same seeds, in the same order.
-        confidence: coverage, in (0, 1).
+        a: Losses of A, `(num_runs,)`.
+        b: Losses of B under the same seeds, in the same order.
+        confidence: Coverage of the interval, in (0, 1).
 
     Raises:
-        ValueError: the two differ in length, or as `metric_accuracy`.
+        ValueError: Invalid losses or unequal lengths, or `confidence` is outside (0, 1).
 
     Example:
         >>> estimate = same_seed_accuracy([1.0, 2.0, 3.0, 4.0], [1.1, 2.1, 3.1, 3.9])
@@ -112,33 +111,33 @@ def same_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) 
 
 
 def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
-    """Metric accuracy of independent runs, from runs that share their seeds.
+    """Metric accuracy of independent runs, estimated from runs that share their seeds.
 
-    The pairs (i, i) are left out, for they share a seed: Acc = (m² Acc_all − m Acc_same) /
-    (m (m − 1)). The interval is Newcombe's, where z² becomes t² var(P + Q)/(var P + var
-    Q), with the placements P, Q of DeLong and m − 1 degrees of freedom, for what runs of one seed
-    have in common makes Acc steadier. With fewer than ten seeds that factor is too uncertain and
-    is left at 1: the interval is then too wide rather than too narrow.
+    Pairs (i, i), which share a seed, are left out: Acc = (m² Acc_all − m Acc_same) / (m (m − 1)).
+    The interval is Newcombe's with t² var(P + Q)/(var P + var Q) in place of z², where P and Q are
+    DeLong's placements and t has m − 1 degrees of freedom: shared seeds reduce the variance of Acc.
+    With fewer than ten seeds, this factor is too uncertain and set to 1, which makes the interval
+    conservative.
 
     Args:
-        a: losses of A, `(num_runs,)`.
-        b: losses of B under the same seeds, in the same order.
-        confidence: coverage, in (0, 1).
+        a: Losses of A, `(num_runs,)`.
+        b: Losses of B under the same seeds, in the same order.
+        confidence: Coverage of the interval, in (0, 1).
 
     Raises:
-        ValueError: as `same_seed_accuracy`.
+        ValueError: Invalid losses or unequal lengths, or `confidence` is outside (0, 1).
 
     Example:
         >>> independent_seed_accuracy([1.0, 2.0, 3.0], [1.1, 2.1, 3.1]).value
         0.5
 
     Reference:
-        Newcombe (2006), as for `accuracy_interval`.
+        Newcombe (2006), see `accuracy_interval`.
     """
     check_confidence(confidence)
     a, b = check_paired(a=a, b=b)
     same = (a < b) + 0.5 * (a == b)
-    # Of each run among the others' seeds: the share of b above it, the share of a below it.
+    # For each run, over the other seeds: the share of b above it, and of a below it.
     of_a = (a.size * _placements(a, b) - same) / (a.size - 1)
     of_b = (a.size * (1 - _placements(b, a)) - same) / (a.size - 1)
     accuracy = min(max(float(of_a.mean()), 0.0), 1.0)
@@ -159,21 +158,21 @@ def detection_gain(
     *,
     confidence: float = 0.95,
 ) -> Estimate:
-    """How much oftener the calibrated loss finds A better than the plain one, by paired DeLong.
+    """Metric accuracy of the calibrated loss minus that of the plain loss, by paired DeLong.
 
     Both losses come from the same runs. With the placements Pᵢ = meanⱼ 1(aᵢ < bⱼ), Qⱼ = meanᵢ
     1(aᵢ < bⱼ) of each loss, D = Acc' − Acc has the variance var(P' − P)/m_a + var(Q' − Q)/m_b;
     degrees of freedom by Welch and Satterthwaite.
 
     Args:
-        plain_a: plain losses of the runs of A, `(num_runs_a,)`.
-        plain_b: plain losses of the runs of B, `(num_runs_b,)`.
-        calibrated_a: calibrated losses of the same runs of A.
-        calibrated_b: calibrated losses of the same runs of B.
-        confidence: coverage, in (0, 1).
+        plain_a: Plain losses of A, `(num_runs_a,)`.
+        plain_b: Plain losses of B, `(num_runs_b,)`.
+        calibrated_a: Calibrated losses of the same runs of A.
+        calibrated_b: Calibrated losses of the same runs of B.
+        confidence: Coverage of the interval, in (0, 1).
 
     Raises:
-        ValueError: the losses of one pipeline differ in length, or as `metric_accuracy`.
+        ValueError: Invalid losses, or unequal lengths of a pipeline's losses.
 
     Example:
         >>> plain, calibrated = [0.3, 0.1, 0.5, 0.2], [0.2, 0.1, 0.3, 0.2]
@@ -187,7 +186,7 @@ def detection_gain(
     check_confidence(confidence)
     plain_a, calibrated_a = check_paired(plain_a=plain_a, calibrated_a=calibrated_a)
     plain_b, calibrated_b = check_paired(plain_b=plain_b, calibrated_b=calibrated_b)
-    # Placements of A among B, and the other way round with the sign turned.
+    # Placements of A among B, and of B among A with the opposite sign.
     of_a = _placements(calibrated_a, calibrated_b) - _placements(plain_a, plain_b)
     of_b = _placements(plain_b, plain_a) - _placements(calibrated_b, calibrated_a)
     variances = np.array([of_a.var(ddof=1) / of_a.size, of_b.var(ddof=1) / of_b.size])
@@ -200,7 +199,7 @@ def detection_gain(
 
 
 def _placements(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each a the share of b above it, ties counted half."""
+    """For each a the share of b above it; ties count half."""
     ranked = np.sort(b)
     below = np.searchsorted(ranked, a, "left") + np.searchsorted(ranked, a, "right")
     return 1 - below / (2 * b.size)
@@ -214,14 +213,14 @@ def _newcombe(accuracy: float, num_a: int, num_b: int, confidence: float, z: flo
     def lower(point: float) -> float:
         if point == 0 or z == 0:
             return point
-        # At point = 1 the end t = 1 solves the equation too: keep off it.
+        # At point = 1, t = 1 is a second solution: exclude it.
         return float(optimize.brentq(excess, 0.0, min(point, 1 - 1e-12), args=(point,)))
 
     return Estimate(accuracy, lower(accuracy), 1 - lower(1 - accuracy), confidence)
 
 
 def _mid_p_lower(wins: float, num_runs: int, confidence: float) -> float:
-    """The chance of a win below which so many are too unlikely; half wins between whole ones."""
+    """The lower end of the mid-p interval; half wins are interpolated."""
 
     def excess(t: float) -> float:
         # P(W ≥ w) and P(W > w), by the incomplete beta function.

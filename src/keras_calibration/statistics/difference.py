@@ -1,4 +1,4 @@
-"""The difference between two pipelines' means: its interval, and what could be detected."""
+"""The difference between two pipelines' means: interval and power."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +21,18 @@ def mean_difference(
 ) -> Estimate:
     """The mean of B minus the mean of A, with Student's interval.
 
-    Unpaired it is Welch's: SE² = s_a²/m_a + s_b²/m_b. Paired it is that of the differences
-    dᵢ = bᵢ − aᵢ: SE² = s_d²/m; what both have from a shared seed cancels. No p-value is given with
-    three runs or fewer, for nothing exact could reach 5 % there.
+    Unpaired: Welch's interval, SE² = s_a²/m_a + s_b²/m_b. Paired: with the differences
+    dᵢ = bᵢ − aᵢ, SE² = s_d²/m; the effect of a shared seed cancels. There is no p-value with three
+    runs or fewer, where no exact test reaches the 5 % level.
 
     Args:
-        a: values of the runs of A, `(num_runs_a,)`, at least 2.
-        b: values of the runs of B, `(num_runs_b,)`, at least 2.
-        paired: whether aᵢ and bᵢ are of the same seed.
-        confidence: coverage, in (0, 1).
+        a: Values of A, shape `(num_runs_a,)`, at least 2.
+        b: Values of B, shape `(num_runs_b,)`, at least 2.
+        paired: Whether aᵢ and bᵢ have the same seed.
+        confidence: Coverage of the interval, in (0, 1).
 
     Raises:
-        ValueError: fewer than two runs, values that are not finite, or pairs of unequal number.
+        ValueError: Fewer than two runs, values that are not finite, or pairs of unequal length.
 
     Example:
         >>> mean_difference([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5, 5.5], paired=True).value
@@ -59,19 +59,19 @@ def minimum_detectable_effect(
     confidence: float = 0.95,
     power: float = 0.8,
 ) -> float:
-    """The difference that this many seeds would find with the given chance.
+    """The smallest difference that this many seeds detect with the given power.
 
     MDE = (t₍₁₊confidence₎⸝₂ + t_power) √(variance / m).
 
     Args:
         variance: s_a² + s_b² of unpaired runs, or s_d² of paired differences.
-        num_runs: m, of each pipeline.
-        degrees: degrees of freedom of the variance.
-        confidence: of the interval that has to exclude 0.
-        power: chance of finding it.
+        num_runs: Runs of each pipeline, m.
+        degrees: Degrees of freedom of the variance.
+        confidence: Coverage of the interval that must exclude 0.
+        power: Probability of detection.
 
     Raises:
-        ValueError: `confidence` or `power` is no share.
+        ValueError: `confidence` or `power` is outside (0, 1).
 
     Example:
         >>> round(minimum_detectable_effect(2.0, 17, 32), 2)
@@ -94,23 +94,23 @@ def seeds_needed(
     confidence: float = 0.95,
     power: float = 0.8,
 ) -> int:
-    """The seeds for each pipeline with which `effect` would be found with the given chance.
+    """The number of seeds of each pipeline that detects `effect` with the given power.
 
-    The smallest m whose minimum detectable effect is at most `effect`, with m − 1 degrees of
-    freedom where paired and 2 (m − 1) where not.
+    It is the smallest m whose minimum detectable effect is at most `effect`, with m − 1 degrees of
+    freedom if paired and 2 (m − 1) if not.
 
     Args:
-        effect: difference of the means to be found, in the metric's unit; its sign has no meaning.
+        effect: Difference of the means to detect, in the metric's unit; the sign does not matter.
         variance: s_a² + s_b² of unpaired runs, or s_d² of paired differences.
-        paired: whether the pipelines share their seeds.
-        confidence: of the interval that has to exclude 0.
-        power: chance of finding it.
+        paired: Whether the pipelines share their seeds.
+        confidence: Coverage of the interval that must exclude 0.
+        power: Probability of detection.
 
     Returns:
         m ≥ 2, at most 100,000.
 
     Raises:
-        ValueError: as `minimum_detectable_effect`.
+        ValueError: `confidence` or `power` is outside (0, 1).
 
     Example:
         >>> seeds_needed(0.954, 2.0)  # a single run finds it 75 % of the time
@@ -142,11 +142,6 @@ def standard_error(
 ) -> tuple[float, float]:
     """The standard error of mean(b) − mean(a), and its degrees of freedom.
 
-    Args:
-        a: values of the runs of A, `(num_runs_a,)`.
-        b: values of the runs of B, `(num_runs_b,)`.
-        paired: whether aᵢ and bᵢ are of the same seed.
-
     Example:
         >>> standard_error(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
         (1.4142135623730951, 2.0)
@@ -156,7 +151,7 @@ def standard_error(
     parts = np.array([a.var(ddof=1) / a.size, b.var(ddof=1) / b.size])
     sizes = np.array([a.size, b.size])
     total = float(parts.sum())
-    # Equal values have no spread: their degrees of freedom are those of pooled variances.
+    # Without spread, use the degrees of freedom of a pooled variance.
     if total == 0:
         return 0.0, float(sizes.sum() - 2)
     return float(np.sqrt(total)), total**2 / float(np.sum(parts**2 / (sizes - 1)))

@@ -1,4 +1,4 @@
-"""A figure with its interval, and the checks that every statistic over runs begins with."""
+"""A figure with its confidence interval, and the checks shared by all statistics."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from scipy import special
 
 RunValues = Sequence[float] | NDArray[np.floating]
 
-# With three runs each no exact two-sided test can reach 5 %, so none is printed.
+# With three runs each, no exact two-sided test can reach the 5 % level.
 MAX_RUNS_WITHOUT_P_VALUE = 3
 
 
@@ -17,12 +17,12 @@ class Estimate(NamedTuple):
     """A figure computed from runs, with its confidence interval.
 
     Args:
-        value: the figure itself.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        confidence: coverage that the interval aims at, in (0, 1).
-        p_value: two-sided, of the hypothesis that there is nothing to see (0 for a difference, 1
-            for a ratio); `None` where there is no test or there are too few runs for one.
+        value: The figure.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        confidence: Nominal coverage of the interval, in (0, 1).
+        p_value: Two-sided p-value of no effect (a difference of 0, a ratio of 1); `None` without a
+            test or with too few runs for one.
 
     Example:
         >>> estimate = Estimate(-0.7, -1.0, -0.4, 0.95)
@@ -52,14 +52,7 @@ def t_estimate(
     confidence: float,
     num_runs: int,
 ) -> Estimate:
-    """The interval value ± t SE of Student's t, with its p-value where there are runs enough.
-
-    Args:
-        value: the figure.
-        standard_error: of the figure, in its unit.
-        degrees: degrees of freedom of the standard error; may be infinite.
-        confidence: coverage of the interval, in (0, 1).
-        num_runs: of the pipeline with fewer runs.
+    """Student's interval value ± t SE, with a p-value if both pipelines have runs enough.
 
     Example:
         >>> round(t_estimate(1.0, 0.5, float("inf"), 0.95, 10).low, 3)
@@ -98,22 +91,17 @@ def t_probability(value: float, degrees: float) -> float:
 
 
 def check_confidence(confidence: float) -> None:
-    """Refuses a confidence that is no share between 0 and 1."""
-    # So near to 1 that rounding leaves no tail, the intervals would be infinite.
+    """Refuses a confidence outside (0, 1)."""
+    # If rounding leaves no tail, the intervals would be infinite.
     if not 0 < confidence < 1 or (1 + confidence) / 2 == 1:
         raise ValueError(
-            f"Received confidence={confidence!r}; expected a share between 0 and 1, as in 0.95; "
-            "divide percentages by 100."
+            "Argument `confidence` must be between 0 and 1, for example 0.95. Received: "
+            f"confidence={confidence!r}. Divide percentages by 100."
         )
 
 
 def check_runs(name: str, values: RunValues, at_least: int = 1) -> NDArray[np.float64]:
-    """One finite float64 value a run, or a ValueError that says what is wrong.
-
-    Args:
-        name: of the argument, for the message.
-        values: shape `(num_runs,)`.
-        at_least: number of runs that the statistic needs.
+    """The values as float64 after a check: one finite value for each of `at_least` runs.
 
     Example:
         >>> check_runs("a", [1, 2])
@@ -122,24 +110,25 @@ def check_runs(name: str, values: RunValues, at_least: int = 1) -> NDArray[np.fl
     array = np.asarray(values, np.float64)
     if array.ndim != 1 or array.size < at_least:
         raise ValueError(
-            f"Received `{name}` of shape {array.shape}; expected (num_runs,) with at least "
-            f"{at_least} runs; the replication unit is the run: give one value for each."
+            f"Argument `{name}` must have shape (num_runs,) with at least {at_least} runs. "
+            f"Received: {name}.shape={array.shape}. Pass one value for each run."
         )
     if not np.isfinite(array).all():
         raise ValueError(
-            f"Received `{name}` with {np.sum(~np.isfinite(array))} values that are not finite; "
-            "expected finite values; count diverged runs apart, as `seeds.compare` does."
+            f"Argument `{name}` must be finite. Received: {np.sum(~np.isfinite(array))} values "
+            "that are not. Leave out diverged runs, as `seeds.compare` does."
         )
     return array
 
 
 def check_paired(**values: RunValues) -> list[NDArray[np.float64]]:
-    """Values of the same runs, in the same order: checked to be of one length."""
+    """Values of the same runs in the same order, after a check of their lengths."""
     arrays = [check_runs(name, array, at_least=2) for name, array in values.items()]
     if len({array.size for array in arrays}) > 1:
         sizes = {name: array.size for name, array in zip(values, arrays, strict=True)}
         raise ValueError(
-            f"Received paired values of different numbers {sizes}; expected one value of each for "
-            "the same runs, in the same order; leave out runs that have no partner."
+            f"Arguments {' and '.join(f'`{name}`' for name in sizes)} must have equal lengths, a "
+            f"value for each run in the same order. Received lengths: {sizes}. Leave out runs "
+            "without a partner."
         )
     return arrays

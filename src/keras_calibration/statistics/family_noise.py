@@ -1,4 +1,4 @@
-"""What the earlier pipelines of a ledger say of the noise of one run: moderated variances."""
+"""Moderated variances: the seed noise of few runs, with the help of other pipelines."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,19 +13,18 @@ MIN_PIPELINES = 3
 
 
 class FamilyNoise(NamedTuple):
-    """The variance over seeds that a family of pipelines leads one to expect.
+    """The prior of the variance over seeds in a family of pipelines.
 
-    A pipeline's variance is taken as s₀² v₀/χ²(v₀): s₀² is what is usual in the family, and v₀ says
-    how alike its pipelines are, in degrees of freedom. A pipeline with few runs borrows from them:
-    s̃² = (v₀ s₀² + v s²)/(v₀ + v) with v₀ + v degrees of freedom. With three runs each and ten
-    earlier pipelines that is the difference between 2 degrees of freedom and 20; a single run,
-    v = 0, has s₀² and v₀.
+    The variance of a pipeline is distributed as v₀ s₀²/χ²(v₀): s₀² is typical of the family, and
+    v₀, in degrees of freedom, grows with the similarity of its pipelines. The moderated variance of
+    a pipeline is s̃² = (v₀ s₀² + v s²)/(v₀ + v) with v₀ + v degrees of freedom. With three runs each
+    and ten other pipelines, this gives about 20 degrees of freedom instead of 2.
 
     Args:
-        variance: s₀², in the square of the metric's unit.
-        degrees: v₀; infinite where the pipelines do not differ beyond chance.
-        most_degrees: those of all variances of the family together, which no moderated variance
-            may exceed.
+        variance: s₀², in the squared unit of the metric.
+        degrees: v₀; infinite if the variances do not differ beyond chance.
+        most_degrees: Total degrees of freedom of the family, an upper limit for moderated
+            variances.
 
     Example:
         >>> family = FamilyNoise.fit([1.0, 1.2, 0.9, 1.1], [19] * 4)
@@ -48,24 +47,24 @@ class FamilyNoise(NamedTuple):
         variances: Sequence[float] | NDArray[np.floating],
         degrees: Sequence[float] | NDArray[np.floating],
     ) -> "FamilyNoise":
-        """Fits s₀² and v₀ by the moments of log s².
+        """Fits s₀² and v₀ by moments of log s².
 
         With e = log s² − ψ(v/2) + log(v/2), v₀ solves ψ'(v₀/2) = var(e) − mean ψ'(v/2), and s₀² =
         exp(mean(e) + ψ(v₀/2) − log(v₀/2)).
 
         Args:
-            variances: s² of each pipeline, over its runs, `(num_pipelines,)`.
-            degrees: v of each, its number of runs less one.
+            variances: s² of each pipeline over its runs, `(num_pipelines,)`.
+            degrees: v of each pipeline, its number of runs minus one.
 
         Raises:
-            ValueError: fewer than three pipelines, or a variance or degree that is not positive.
+            ValueError: Fewer than three pipelines, or a variance or degree that is not positive.
         """
         squares = check_runs("variances", variances, at_least=MIN_PIPELINES)
         v = check_runs("degrees", degrees, at_least=MIN_PIPELINES)
         if squares.shape != v.shape or (squares <= 0).any() or (v <= 0).any():
             raise ValueError(
-                f"Received variances={squares} and degrees={v}; expected as many of one as of the "
-                "other, all positive; leave out pipelines of one run, or whose runs are all equal."
+                "Arguments `variances` and `degrees` must be positive and of equal length. Received: "
+                f"variances={squares}, degrees={v}. Leave out pipelines without spread."
             )
         e = np.log(squares) - special.digamma(v / 2) + np.log(v / 2)
         excess = float(np.var(e, ddof=1) - np.mean(special.polygamma(1, v / 2)))
@@ -80,8 +79,8 @@ class FamilyNoise(NamedTuple):
         """The moderated variance of one pipeline, and its degrees of freedom.
 
         Args:
-            variance: s² over its runs; of no meaning where `degrees` is 0.
-            degrees: v, its number of runs less one.
+            variance: s² over its runs; ignored if `degrees` is 0.
+            degrees: v, its number of runs minus one.
         """
         if not np.isfinite(self.degrees):
             return self.variance, self.most_degrees
@@ -97,18 +96,18 @@ def moderated_difference(
     *,
     confidence: float = 0.95,
 ) -> Estimate:
-    """The mean of B minus that of A for few runs, down to one each, by the noise of their family.
+    """The mean of B minus that of A for few runs, with the noise of their family.
 
-    SE² = s̃²(1/m_a + 1/m_b), s̃² the moderated variance of the runs of both, pooled.
+    SE² = s̃²(1/m_a + 1/m_b), where s̃² is the moderated pooled variance of both pipelines.
 
     Args:
-        a: values of the runs of A, `(num_runs_a,)`, at least 1.
-        b: values of the runs of B, `(num_runs_b,)`, at least 1.
-        family: fitted to other pipelines.
-        confidence: coverage, in (0, 1).
+        a: Values of A, `(num_runs_a,)`, at least 1.
+        b: Values of B, `(num_runs_b,)`, at least 1.
+        family: Noise fitted to other pipelines.
+        confidence: Coverage of the interval, in (0, 1).
 
     Raises:
-        ValueError: no runs, or values that are not finite.
+        ValueError: No runs, or values that are not finite.
 
     Example:
         >>> family = FamilyNoise(variance=0.01, degrees=20.0, most_degrees=90.0)
@@ -116,7 +115,7 @@ def moderated_difference(
         True
 
     Reference:
-        Smyth (2004), as for `FamilyNoise`.
+        Smyth (2004), see `FamilyNoise`.
     """
     check_confidence(confidence)
     a, b = check_runs("a", a), check_runs("b", b)
@@ -127,12 +126,7 @@ def moderated_difference(
 def moderated_error(
     a: NDArray[np.float64], b: NDArray[np.float64], family: FamilyNoise
 ) -> tuple[float, float, float]:
-    """The moderated variance of one run, the difference's standard error and their degrees.
-
-    Args:
-        a: values of the runs of A, `(num_runs_a,)`.
-        b: values of the runs of B, `(num_runs_b,)`.
-        family: fitted to other pipelines.
+    """The moderated variance of a run, the standard error of B − A, and their degrees of freedom.
 
     Example:
         >>> family = FamilyNoise(variance=0.02, degrees=20.0, most_degrees=90.0)
@@ -146,7 +140,7 @@ def moderated_error(
 
 
 def _trigamma_inverse(value: float) -> float:
-    """The y with ψ'(y) = value > 0, by Newton's method on 1/ψ', which is convex."""
+    """Solves ψ'(y) = value > 0 by Newton's method on 1/ψ', which is convex."""
     y = 0.5 + 1 / value
     for _ in range(50):
         trigamma = special.polygamma(1, y)

@@ -1,4 +1,4 @@
-"""The probability that B is better than A by at least a given margin."""
+"""The posterior probability that B is better than A by a given margin."""
 
 import numpy as np
 
@@ -15,20 +15,19 @@ def probability_better(
 ) -> float:
     """The posterior probability that B's mean loss is lower than A's by at least `margin`.
 
-    With a flat prior the difference δ = B − A has the posterior δ̂ + SE t(v), and the answer is
-    P(δ ≤ −margin). With a prior N(0, τ²), such as earlier comparisons suggest, large differences
-    from few runs are drawn towards 0: the posterior is as
-    t((δ̂ − δ)/SE; v) N(δ; 0, τ²).
+    With a flat prior, the posterior of the difference δ = B − A is δ̂ + SE t(v), and the result is
+    P(δ ≤ −margin). A prior N(0, τ²), for example from earlier comparisons, shrinks large
+    differences from few runs: the posterior is proportional to t((δ̂ − δ)/SE; v) N(δ; 0, τ²).
 
     Args:
-        difference: δ̂, the mean of B minus that of A, lower being better.
-        standard_error: SE of the difference, in its unit.
-        degrees: v, the degrees of freedom of the standard error; may be infinite.
-        margin: smallest improvement that matters, in the unit of the loss, at least 0.
+        difference: δ̂, the mean of B minus that of A; lower is better.
+        standard_error: SE of the difference.
+        degrees: Degrees of freedom v of the standard error; may be infinite.
+        margin: Smallest improvement that matters, in the unit of the loss, at least 0.
         prior_scale: τ, in the unit of the loss; `None` for the flat prior.
 
     Raises:
-        ValueError: `margin` is negative or `prior_scale` not positive.
+        ValueError: `margin` is negative, or `prior_scale` is not positive.
 
     Example:
         >>> round(probability_better(-1.0, 0.5, degrees=np.inf), 3)
@@ -42,15 +41,15 @@ def probability_better(
     """
     if not margin >= 0 or (prior_scale is not None and not prior_scale > 0):
         raise ValueError(
-            f"Received margin={margin!r} and prior_scale={prior_scale!r}; expected margin >= 0 and "
-            "prior_scale > 0 or None; give both in the unit of the loss."
+            "Arguments must satisfy `margin >= 0` and `prior_scale > 0` (or None). Received: "
+            f"margin={margin!r}, prior_scale={prior_scale!r}."
         )
     if standard_error == 0:
         return float(difference < 0 and difference <= -margin)
     if prior_scale is None:
-        # By scipy: the command line shows it, and must not wait for TensorFlow.
+        # With scipy, so that the command line need not load TensorFlow.
         return t_probability((-margin - difference) / standard_error, degrees)
-    # Imported when used: it loads TensorFlow.
+    # Imported late: it loads TensorFlow.
     from keras_calibration.ops.distributions import distributions
 
     tfd = distributions()
@@ -60,7 +59,7 @@ def probability_better(
     else:
         likelihood = tfd.Normal(loc=value, scale=error)
     prior = tfd.Normal(loc=np.float64(0), scale=np.float64(prior_scale))
-    # Beyond nine scales of the prior it has no mass; the grid's step resolves both.
+    # The prior has no mass beyond nine scales; the step resolves prior and likelihood.
     width = 9 * prior_scale
     num_points = int(min(200_001, max(2001, 40 * width / float(error))))
     step = 2 * width / num_points

@@ -1,4 +1,4 @@
-"""Looking at the seeds more than once: a level for planned looks, and for any number of looks."""
+"""Repeated looks at the seeds: levels for planned looks, and intervals for any number."""
 
 import functools
 
@@ -18,21 +18,21 @@ MAX_LOOKS = 50
 
 @functools.cache
 def pocock_confidence(num_looks: int, confidence: float = 0.95) -> float:
-    """The confidence to use at each of `num_looks` evenly spaced looks, so that all hold together.
+    """The confidence of each of `num_looks` evenly spaced looks, for a given joint confidence.
 
-    The bound c solves P(max_k |Z_k| ≤ c) = confidence, where Z_k = S_k/√k is a standardised random
-    walk; each look uses the confidence 2 Φ(c) − 1. Looking after every seed from 3 to 20 without
-    it finds a difference in 22 % of the cases in which there is none.
+    The bound c solves P(max_k |Z_k| ≤ c) = confidence, where Z_k = S_k/√k is a standardized random
+    walk; each look uses the confidence 2 Φ(c) − 1. Without this correction, looks after every seed
+    from 3 to 20 give false positives in 22 % of the cases.
 
     Args:
-        num_looks: looks that the plan allows, the last included; 1 to 50.
-        confidence: of the plan as a whole, in (0, 1).
+        num_looks: Planned number of looks, including the last; 1 to 50.
+        confidence: Joint confidence of all looks, in (0, 1).
 
     Returns:
         The confidence of the interval at each look.
 
     Raises:
-        ValueError: `num_looks` is out of its range or `confidence` no share.
+        ValueError: `num_looks` or `confidence` is out of its range.
 
     Example:
         >>> round(1 - pocock_confidence(4), 4)
@@ -45,15 +45,15 @@ def pocock_confidence(num_looks: int, confidence: float = 0.95) -> float:
     check_confidence(confidence)
     if not 1 <= num_looks <= MAX_LOOKS:
         raise ValueError(
-            f"Received num_looks={num_looks!r}; expected 1 to {MAX_LOOKS}; for a plan without an "
-            "end use the always-valid form, num_looks=None."
+            f"Argument `num_looks` must be between 1 and {MAX_LOOKS}, or None for any number of "
+            f"looks. Received: num_looks={num_looks!r}."
         )
 
     if num_looks == 1:
         return confidence
 
     def excess(bound: float) -> float:
-        # Density of S_k where no look has stopped, on a grid (Gauss–Legendre) that grows as √k.
+        # Density of S_k given no stop so far, on a Gauss–Legendre grid that grows as √k.
         nodes, weights = np.polynomial.legendre.leggauss(80)
         sums, masses = np.zeros(1), np.ones(1)
         for look in range(1, num_looks + 1):
@@ -70,21 +70,21 @@ def pocock_confidence(num_looks: int, confidence: float = 0.95) -> float:
 def always_valid_difference(
     a: RunValues, b: RunValues, *, confidence: float = 0.95, effect_variance: float = 1.0
 ) -> Estimate:
-    """The mean of B minus that of A, with an interval that holds at every look, for ever.
+    """The mean of B minus that of A, with an interval that holds at every look.
 
     Of the differences dᵢ = bᵢ − aᵢ, S = Σ d, V = Σ d², the mixture over effect sizes N(0, g) gives
-    log e_m = −½ log(1 + m g) − m/2 log(1 − m g/(1 + m g) S²/(m V)), which exceeds 1/α at any time
-    with a chance of at most α where there is no difference. The interval holds the shifts that it
-    does not refuse; p = min(1, 1/e_m) is the p-value of this look.
+    log e_m = −½ log(1 + m g) − m/2 log(1 − m g/(1 + m g) S²/(m V)). Without a difference, e_m ever
+    exceeds 1/α with a probability of at most α. The interval contains all shifts that are not
+    rejected; p = min(1, 1/e_m) is the p-value of this look.
 
     Args:
-        a: values of A, `(num_runs,)`, in the order in which they were run.
-        b: values of B: of the same seeds, or just the next run each.
-        confidence: of all looks together, in (0, 1).
-        effect_variance: g, of the effect size mean(d)/std(d) that the mixture expects.
+        a: Values of A, `(num_runs,)`, in the order in which they were run.
+        b: Values of B, with the same seeds or simply in the order in which they were run.
+        confidence: Joint confidence of all looks, in (0, 1).
+        effect_variance: g, the prior variance of the effect size mean(d)/std(d).
 
     Raises:
-        ValueError: the two differ in length, or values are not finite.
+        ValueError: The lengths differ, or values are not finite.
 
     Example:
         >>> estimate = always_valid_difference(np.zeros(6), [1.0, 1.2, 0.9, 1.1, 1.0, 0.8])
@@ -100,7 +100,7 @@ def always_valid_difference(
     num, mean = differences.size, float(differences.mean())
     growth = 1 + num * effect_variance
     shrink = (growth - 1) / growth
-    # The share of Σ d² in the mean at which log e reaches log(1/α).
+    # The share of m d̄² in Σ d² at which log e reaches log(1/α).
     share = -np.expm1((2 * np.log(1 - confidence) - np.log(growth)) / num) / shrink
     centred = float(np.sum((differences - mean) ** 2))
     half = np.sqrt(share / (1 - share) * centred / num) if share < 1 else np.inf

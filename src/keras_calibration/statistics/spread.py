@@ -1,4 +1,4 @@
-"""The ratio of two spreads: does the calibrated loss vary less from seed to seed?"""
+"""The ratio of two standard deviations over seeds, such as calibrated / plain loss."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +18,24 @@ from keras_calibration.statistics.estimate import (
 def std_ratio(
     x: RunValues, y: RunValues, *, paired: bool = True, confidence: float = 0.95
 ) -> Estimate:
-    """The ratio s_x / s_y of two standard deviations, with the jackknife's interval.
+    """The ratio s_x / s_y of two standard deviations, with a jackknife interval.
 
-    The interval is that of log(s_x / s_y), by leaving out one run at a time: with the pseudo-values
-    hᵢ = m T − (m − 1) T₍₋ᵢ₎, SE² = var(h)/m. A ratio of 0.75 means that (0.75)² = 56 % of the runs
-    do for the same precision. Losses are skewed over seeds and no interval of a spread holds its
-    coverage exactly there; of those tried the jackknife fails least.
+    The interval is computed for T = log(s_x / s_y) from the pseudo-values
+    hᵢ = m T − (m − 1) T₍₋ᵢ₎, SE² = var(h)/m. With a ratio of 0.75, (0.75)² = 56 % of the runs give
+    the same precision. If losses are skewed over seeds, no interval for a spread is exact; of those
+    tried, the jackknife is closest.
 
     Args:
-        x: values whose spread is divided, `(num_runs,)`, at least 3; the calibrated losses.
-        y: values whose spread divides; the plain losses.
-        paired: whether xᵢ and yᵢ are of the same run, as two metrics of one pipeline are.
-        confidence: coverage, in (0, 1).
+        x: Values of the numerator, for example calibrated losses, `(num_runs,)`, at least 3.
+        y: Values of the denominator, for example plain losses.
+        paired: Whether xᵢ and yᵢ are from the same run, such as two metrics of one pipeline.
+        confidence: Coverage of the interval, in (0, 1).
 
     Returns:
-        The ratio, its interval and the p-value of the ratio 1; all NaN where a spread is zero.
+        The ratio, its interval and the p-value of ratio 1; all NaN if a spread is zero.
 
     Raises:
-        ValueError: fewer than three runs, values not finite, or pairs of unequal number.
+        ValueError: Fewer than three runs, values that are not finite, or unequal lengths.
 
     Example:
         >>> x = np.array([1.0, 2.0, 4.0, 3.0, 5.0])
@@ -59,7 +59,7 @@ def std_ratio(
     if not np.isfinite(total):
         return Estimate(np.nan, np.nan, np.nan, confidence)
     degrees = total**2 / float(np.sum(parts**2 / (sizes - 1))) if total > 0 else np.inf
-    # The plain estimate stands in the middle, so that it is the ratio of the printed spreads.
+    # The centre is the plain ratio, to agree with the printed standard deviations.
     logarithm = float(np.log(x.std(ddof=1) / y.std(ddof=1)))
     estimate = t_estimate(logarithm, np.sqrt(total), degrees, confidence, int(sizes.min()))
     value, low, high = (float(np.exp(end)) for end in estimate[:3])
@@ -69,18 +69,18 @@ def std_ratio(
 def pitman_morgan(x: RunValues, y: RunValues, *, confidence: float = 0.95) -> Estimate:
     """The ratio s_x / s_y of paired values, with the interval and test of Pitman and Morgan.
 
-    s_x = s_y exactly if x + y and x − y are uncorrelated, hence the p-value is that of their
-    correlation. With R = s_x²/s_y², r = corr(x, y), K = 1 + 2 (1 − r²) t²/(m − 2), the ends are
-    √(R (K ∓ √(K² − 1))). It uses that both are of the same runs, which the F and Levene's test
-    ignore, and has far more power than these; it assumes normal values.
+    s_x = s_y exactly if x + y and x − y are uncorrelated, so the p-value is that of their
+    correlation. With R = s_x²/s_y², r = corr(x, y) and K = 1 + 2 (1 − r²) t²/(m − 2), the ends are
+    √(R (K ∓ √(K² − 1))). It uses the pairing, unlike the F test and Levene's test, and has far more
+    power; it assumes normal values.
 
     Args:
-        x: values whose spread is divided, `(num_runs,)`, at least 3.
-        y: values whose spread divides, of the same runs.
-        confidence: coverage, in (0, 1).
+        x: Values of the numerator, `(num_runs,)`, at least 3.
+        y: Values of the denominator, from the same runs.
+        confidence: Coverage of the interval, in (0, 1).
 
     Raises:
-        ValueError: as `std_ratio`.
+        ValueError: Fewer than three runs, values that are not finite, or unequal lengths.
 
     Example:
         >>> rows = np.array([[1.0, 2.0, 4.0, 3.0, 5.0], [2.0, 3.0, 9.0, 7.0, 8.0]])
@@ -105,7 +105,7 @@ def pitman_morgan(x: RunValues, y: RunValues, *, confidence: float = 0.95) -> Es
     low, high = (float(np.sqrt(ratio * (k + s * np.sqrt(k**2 - 1)))) for s in (-1, 1))
     p_value = None
     if x.size > MAX_RUNS_WITHOUT_P_VALUE and unexplained > 0:
-        # The correlation of sum and difference, as a t statistic.
+        # The t statistic of the correlation between sum and difference.
         t = (ratio - 1) * np.sqrt(degrees / (4 * ratio * unexplained))
         p_value = t_estimate(t, 1.0, degrees, confidence, x.size).p_value
     return Estimate(float(np.sqrt(ratio)), low, high, confidence, p_value)
@@ -115,6 +115,6 @@ def _log_std_pseudo_values(x: NDArray[np.float64]) -> NDArray[np.float64]:
     squares = (x - x.mean()) ** 2
     without = (squares.sum() - squares * x.size / (x.size - 1)) / (x.size - 2)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Rounding may leave a square just below zero.
+        # Rounding can make it slightly negative.
         logs = 0.5 * np.log(np.maximum(without, 0))
         return x.size * 0.5 * np.log(x.var(ddof=1)) - (x.size - 1) * logs

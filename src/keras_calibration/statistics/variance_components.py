@@ -1,4 +1,4 @@
-"""Two sources of noise: the seeds and the rows of the held-out set."""
+"""Variance components of the loss: seeds, rows, and their interaction."""
 
 from typing import NamedTuple
 
@@ -9,19 +9,19 @@ from keras_calibration.statistics.estimate import Estimate, check_confidence, t_
 
 
 class VarianceComponents(NamedTuple):
-    """The variance of the loss of one row under one seed, split by its source.
+    """The variance of the loss of one row under one seed, by source.
 
-    l_si = μ + a_s + b_i + e_si: seeds a, rows b, and what a seed does to single rows, e.
+    l_si = μ + a_s + b_i + e_si, with effects of seeds a, rows b, and their interaction e.
 
     Args:
-        seeds: variance of a_s; what a larger held-out set does not remove.
-        interaction: variance of e_si.
-        rows: variance of b_i.
-        num_rows: n, of the held-out set.
+        seeds: Variance of a_s, which a larger held-out set does not reduce.
+        interaction: Variance of e_si.
+        rows: Variance of b_i.
+        num_rows: Number of held-out rows, n.
 
     Example:
         >>> parts = VarianceComponents(seeds=1e-8, interaction=3e-3, rows=0.4, num_rows=100_000)
-        >>> parts.interaction / parts.num_rows  # of the loss of a run, from seeds × rows
+        >>> parts.interaction / parts.num_rows  # contribution to the loss of a run
         3e-08
     """
 
@@ -32,22 +32,22 @@ class VarianceComponents(NamedTuple):
 
     @property
     def of_a_run(self) -> float:
-        """Variance over seeds of a run's mean loss on this held-out set: s_a² + s_e²/n."""
+        """Variance over seeds of the mean loss on this held-out set: s_a² + s_e²/n."""
         return self.seeds + self.interaction / self.num_rows
 
 
 def variance_components(losses: NDArray[np.floating]) -> VarianceComponents:
-    """Splits the losses of every row under every seed into their three sources of noise.
+    """Splits row losses into the variances of seeds, rows and their interaction.
 
-    s_e² = MS_residual, s_a² = max(0, (MS_seeds − MS_residual)/n), s_b² = max(0, (MS_rows −
-    MS_residual)/m): the two-way analysis of variance, in one pass and no more memory than the rows.
+    Two-way analysis of variance: s_e² = MS_residual, s_a² = max(0, (MS_seeds − MS_residual)/n),
+    s_b² = max(0, (MS_rows − MS_residual)/m).
 
     Args:
-        losses: loss of each row under each seed, `(num_seeds, num_rows)`, at least 2 by 2, the
-            rows the same for all seeds.
+        losses: Loss of each row under each seed, `(num_seeds, num_rows)`, at least 2 by 2, with
+            the same rows for all seeds.
 
     Raises:
-        ValueError: another shape, or losses that are not finite.
+        ValueError: Another shape, or losses that are not finite.
 
     Example:
         >>> seeds = np.array([[0.0], [0.2], [0.1]])
@@ -57,7 +57,7 @@ def variance_components(losses: NDArray[np.floating]) -> VarianceComponents:
 
     Reference:
         Searle, Casella, McCulloch, *Variance Components*, section 4.3; Jordan (2023), arXiv
-        2304.01910, for the accuracy's analogue.
+        2304.01910, for accuracy.
     """
     losses = _check_losses("losses", losses)
     num_seeds, num_rows = losses.shape
@@ -86,17 +86,17 @@ def difference_on_new_rows(
 ) -> Estimate:
     """The mean loss of B minus that of A, with an interval for new seeds and new rows.
 
-    SE² = s_aA²/m_A + s_aB²/m_B + var_i(d̄_i)/n, d̄_i the difference of the mean losses of row i.
-    The difference is taken row by row before anything is squared: the error of one model's loss is
-    some fifty times larger and says nothing of a difference.
+    SE² = s_aA²/m_A + s_aB²/m_B + var_i(d̄_i)/n, where d̄_i is the difference of the mean losses of
+    row i. Differences are taken row by row, which removes most of the variance between rows.
 
     Args:
-        losses_a: of each row under each seed of A, `(num_seeds_a, num_rows)`, at least 2 seeds.
-        losses_b: of the same rows under the seeds of B, `(num_seeds_b, num_rows)`.
-        confidence: coverage, in (0, 1).
+        losses_a: Loss of each row under each seed of A, `(num_seeds_a, num_rows)`, at least 2
+            seeds.
+        losses_b: Loss of the same rows under each seed of B, `(num_seeds_b, num_rows)`.
+        confidence: Coverage of the interval, in (0, 1).
 
     Raises:
-        ValueError: the rows differ in number, another shape, or losses that are not finite.
+        ValueError: Different numbers of rows, another shape, or losses that are not finite.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -107,14 +107,14 @@ def difference_on_new_rows(
         True
 
     Reference:
-        Owen (2007), *The pigeonhole bootstrap*, for both factors as random; arXiv 2512.21326.
+        Owen (2007), *The pigeonhole bootstrap*, on two random factors; arXiv 2512.21326.
     """
     check_confidence(confidence)
     losses_a, losses_b = _check_losses("losses_a", losses_a), _check_losses("losses_b", losses_b)
     if losses_a.shape[1] != losses_b.shape[1]:
         raise ValueError(
-            f"Received losses of {losses_a.shape[1]} and {losses_b.shape[1]} rows; expected the "
-            "same rows in the same order; score both pipelines on one held-out set."
+            "Arguments `losses_a` and `losses_b` must have the same rows in the same order. "
+            f"Received: {losses_a.shape[1]} and {losses_b.shape[1]} rows."
         )
     by_row = losses_b.mean(axis=0, dtype=np.float64) - losses_a.mean(axis=0, dtype=np.float64)
     sizes = np.array([len(losses_a), len(losses_b), by_row.size])
@@ -133,12 +133,12 @@ def _check_losses(name: str, losses: NDArray[np.floating]) -> NDArray[np.floatin
     losses = np.asarray(losses)
     if losses.ndim != 2 or min(losses.shape) < 2:
         raise ValueError(
-            f"Received `{name}` of shape {losses.shape}; expected (num_seeds, num_rows) with at "
-            "least two of each; stack one row of losses a seed."
+            f"Argument `{name}` must have shape (num_seeds, num_rows), with at least two of each. "
+            f"Received: {name}.shape={losses.shape}."
         )
     if not np.isfinite(losses).all():
         raise ValueError(
-            f"Received `{name}` with {np.sum(~np.isfinite(losses))} losses that are not finite; "
-            "expected finite ones; leave out diverged seeds, and clip probabilities of 0 and 1."
+            f"Argument `{name}` must be finite. Received: {np.sum(~np.isfinite(losses))} losses "
+            "that are not. Leave out diverged seeds, and clip probabilities of 0 and 1."
         )
     return losses
