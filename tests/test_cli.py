@@ -258,4 +258,4 @@ def test_as_a_program(folder):
     command = [sys.executable, "-m", "keras_calibration.cli", "compare", folder, "dcn", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "Received the pipeline 'nothing'" in done.stderr
+    assert "Received: 'nothing'" in done.stderr

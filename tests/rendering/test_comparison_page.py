@@ -192,10 +192,10 @@ def test_a_full_disk_leaves_the_page_of_before(ledger, tmp_path, monkeypatch):
 
 def test_a_name_that_utf_8_cannot_hold_is_written_escaped(ledger, tmp_path):
     fill(ledger, "half \ud800", 8)
-    write_report(ledger, tmp_path / "page.html", ["deepfm", "half \ud800"])
+    write_report(ledger, tmp_path / "page.html", pipelines=["deepfm", "half \ud800"])
     assert "half \\ud800" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_needs_two_pipelines(ledger, tmp_path):
-    with pytest.raises(ValueError, match="expected at least two to compare"):
-        write_report(ledger, tmp_path / "page.html", ["deepfm"])
+    with pytest.raises(ValueError, match="at least two pipelines"):
+        write_report(ledger, tmp_path / "page.html", pipelines=["deepfm"])

@@ -164,5 +164,5 @@ def test_refuses_what_is_not_one_finite_value_a_run(a, b, message):
 def test_refuses_a_confidence_in_percent_and_pairs_of_unequal_number():
     with pytest.raises(ValueError, match=r"must be between 0 and 1.*confidence=95"):
         accuracy_interval([1.0], [2.0], confidence=95)
-    with pytest.raises(ValueError, match="paired values of different numbers"):
+    with pytest.raises(ValueError, match="must have equal lengths"):
         same_seed_accuracy([1.0, 2.0], [2.0, 3.0, 4.0])

@@ -57,9 +57,9 @@ def test_coverage_for_new_rows_as_well():
 def test_components_refuse_what_is_not_seeds_by_rows():
     with pytest.raises(ValueError, match=r"must have shape \(num_seeds, num_rows\)"):
         variance_components(np.ones(5))
-    with pytest.raises(ValueError, match="losses that are not finite"):
+    with pytest.raises(ValueError, match="must be finite"):
         variance_components(np.array([[1.0, np.inf], [1.0, 2.0]]))
-    with pytest.raises(ValueError, match="of 5 and 6 rows"):
+    with pytest.raises(ValueError, match="5 and 6 rows"):
         difference_on_new_rows(np.ones((2, 5)), np.ones((2, 6)))
 
 

@@ -54,7 +54,7 @@ def test_extreme_magnitudes_neither_overflow_nor_vanish(scale):
 
 @pytest.mark.parametrize("values", [0.5, [[0.5, 0.25]]])
 def test_refuses_anything_but_one_value_a_run(values):
-    with pytest.raises(ValueError, match=rr"must have shape \(num_runs,\)"):
+    with pytest.raises(ValueError, match=r"must have shape \(num_runs,\)"):
         summarize(values)
 
 

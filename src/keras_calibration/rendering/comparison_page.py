@@ -1,4 +1,4 @@
-"""Comparisons of pipelines as one HTML page that needs no network, no script and no style sheet."""
+"""Comparisons of pipelines as one self-contained HTML page."""
 
 import csv
 import html
@@ -26,34 +26,37 @@ from keras_calibration.statistics.variance_components import VarianceComponents
 _HEADING = "Is the gain real, or is it seed noise?"
 _METHOD = (
     "The unit of replication is the run: one value of each metric for each seed, on one held-out "
-    "set. Differences are B − A; their intervals speak of new seeds on the same rows. “B beats A” "
-    "is how often one run of B has the better value than one run of A (Mann–Whitney; Newcombe’s "
-    "score interval; binomial mid-p under the same seed). The calibrated loss is the plain log "
-    "loss after the best constant shift of the logits, and plain = calibrated + calibration gain. "
-    "Spreads over seeds leave out what other data or other hyperparameters would change."
+    "set. Differences are B − A; their intervals are for new seeds on the same rows. “B beats A” "
+    "is the probability that a run of B has a better value than a run of A (Mann–Whitney, "
+    "Newcombe’s score interval; under the same seed, a binomial mid-p interval). The calibrated "
+    "loss is the log loss after the best constant shift of the logits, and plain = calibrated + "
+    "calibration gain. The variance over seeds does not include that of other data or "
+    "hyperparameters."
 )
 
 
 def write_report(
     ledger: Ledger | str | os.PathLike[str],
     path: str | os.PathLike[str],
+    *,
     pipelines: Sequence[str] | None = None,
-    **plan: Any,
+    **options: Any,
 ) -> list[Comparison]:
-    """Compares pipelines and writes what is found to one self-contained page.
+    """Compares pipelines and writes the results to one self-contained HTML page.
 
     Args:
-        ledger: a `seeds.Ledger`, or the path of its folder.
+        ledger: A `seeds.Ledger`, or the path of its folder.
         path: HTML file to write, in UTF-8.
-        pipelines: the first is A to each of the others; `None` for all of the ledger, by age.
-        **plan: what `seeds.compare` takes: `metric`, `epoch`, `delta`, `confidence`, `num_looks`,
-            `directions`.
+        pipelines: The first is compared with each of the others; `None` for all pipelines of the
+            ledger, the oldest first.
+        **options: Options of `seeds.compare`: `metric`, `epoch`, `delta`, `confidence`,
+            `num_looks`, `directions`.
 
     Returns:
         The comparisons, in the order of the page.
 
     Raises:
-        ValueError: there are fewer than two pipelines, or as `seeds.compare`.
+        ValueError: There are fewer than two pipelines, or as in `seeds.compare`.
 
     Example:
         >>> import tempfile
@@ -76,10 +79,10 @@ def write_report(
         pipelines = list(dict.fromkeys(run["pipeline"] for run in records))
     if len(pipelines) < 2:
         raise ValueError(
-            f"Received the pipelines {list(pipelines)}; expected at least two to compare; train "
-            "the variant under a name of its own."
+            "Argument `pipelines` must name at least two pipelines. Received: "
+            f"pipelines={list(pipelines)}."
         )
-    question = Question(**plan)
+    question = Question(**options)
     comparisons = [
         compare_runs(ledger, records, pipelines[0], other, question) for other in pipelines[1:]
     ]
@@ -89,9 +92,6 @@ def write_report(
 
 def report_html(comparisons: Sequence[Comparison]) -> str:
     """The page for these comparisons; names and configurations are escaped.
-
-    Args:
-        comparisons: of `seeds.compare`.
 
     Example:
         >>> page = report_html([])
@@ -126,13 +126,13 @@ def _section(comparison: Comparison) -> str:
 
 
 def _drawn_metrics(comparison: Comparison) -> list[str]:
-    """The plain and the calibrated loss, or what decides where it is neither of them."""
+    """The plain and the calibrated loss, or the deciding metric if it is neither."""
     pair = [name for name in (comparison.plain_metric, comparison.calibrated_metric) if name]
     return pair if comparison.metric in pair and len(pair) == 2 else [comparison.metric]
 
 
 def _strips(comparison: Comparison) -> list[tuple[str, str, list[float]]]:
-    """The strips to draw: label, side, values. Plain above calibrated, on one axis."""
+    """The strips to draw: label, side, values; plain above calibrated, on one axis."""
     return [
         (f"{side.upper()}, {metric.removeprefix('val_')}", side, list(runs.of_seeds(metric)))
         for metric in _drawn_metrics(comparison)
@@ -151,7 +151,7 @@ def _strip_plot(comparison: Comparison) -> str:
         y = 26 + 44 * index
         marks.append(svg.label(label, y))
         for number, value in enumerate(values):
-            # A jitter that is the same on every page: runs with close values stay apart.
+            # A fixed jitter keeps runs with close values apart.
             at = y + 12 * ((number * 0.618) % 1 - 0.5)
             marks.append(svg.mark(side, scale(value), at))
         mean = float(np.mean(values))
@@ -161,7 +161,7 @@ def _strip_plot(comparison: Comparison) -> str:
             ends = t_estimate(mean, error, len(values) - 1, comparison.confidence, len(values))
             low, high = (scale.clip(end) for end in (ends.low, ends.high))
             marks.append(svg.line(low, y + 15, high, y + 15, "ink"))
-    title = "One mark for each run; upright line: mean; line below it: its interval."
+    title = "One mark for each run. Vertical line: mean. Line below it: confidence interval."
     return svg.picture(height, marks, title)
 
 
@@ -195,7 +195,7 @@ def _difference_plot(comparison: Comparison) -> str:
     if detectable is not None and math.isfinite(detectable):
         for end in (-detectable, detectable):
             marks.append(svg.line(scale(end), bottom - 12, scale(end), bottom, "ink"))
-        text = f"detectable: ticks at ±{detectable:.2g}"
+        text = f"minimum detectable effect: ticks at ±{detectable:.2g}"
         marks.append(f'<text class="faint" x="4" y="{bottom - 2}">{text}</text>')
     better = "right" if comparison.deciding.maximize else "left"
     caption = f"B is better to the {better} of 0."
@@ -223,7 +223,7 @@ def _components(comparison: Comparison) -> str:
                 f'<rect class="part{number}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="22"/>'
             )
             x += width
-    caption = "Variance over seeds, from the seeds (first) and from seeds × rows (second)."
+    caption = "Variance over seeds: seeds (first) and seeds × rows (second)."
     drawing = svg.picture(34 * len(bars) + 12, marks, caption)
     return f"<h3>Where the noise comes from</h3>{drawing}"
 
@@ -255,7 +255,7 @@ def _metric_table(comparison: Comparison) -> str:
 
 
 def _in_two_lines(shown: str) -> str:
-    """A figure with its interval below it."""
+    """A figure with its interval on a second line."""
     return shown.replace(" [", "\n[")
 
 
@@ -279,12 +279,12 @@ def _raw_table(comparison: Comparison) -> str:
 
 
 def _no_formula(cell: str) -> str:
-    """A cell that a spreadsheet takes for text: what begins like a formula gets an apostrophe."""
+    """The cell, with an apostrophe in front if a spreadsheet would take it for a formula."""
     try:
         float(cell)
     except ValueError:
-        # Spreadsheets drop white space and invisible characters in front, and some take full-width
-        # signs for the ASCII ones.
+        # Spreadsheets skip leading white space and invisible characters, and some accept full-width
+        # signs.
         text = unicodedata.normalize("NFKC", cell)
         first = next((c for c in text if unicodedata.category(c)[0] not in "ZC"), None)
         is_formula = first in ("=", "+", "-", "@") or cell.startswith(("\t", "\r", "\n"))

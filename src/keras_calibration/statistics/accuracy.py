@@ -49,10 +49,10 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
     """Metric accuracy of independent runs, with Newcombe's score interval.
 
     The ends t solve |Acc − t| = z √V(t), V(t) = t (1 − t) [1 + N ((1 − t)/(2 − t) + t/(1 + t))] /
-    (m_a m_b), N = (m_a + m_b)/2 − 1. Unlike bootstrap and Wald intervals, it keeps its coverage
-    with five runs and if the losses of A and B do not overlap. z is the quantile of Student's t with
-    m_a m_b degrees of freedom: with five skewed runs each and an accuracy of 0.9, its coverage is
-    95.5 %, that of the normal quantile 92.9 %.
+    (m_a m_b), N = (m_a + m_b)/2 − 1. z is the quantile of Student's t with m_a m_b degrees of
+    freedom. Unlike bootstrap and Wald intervals, it keeps its coverage with five runs and without
+    overlap: with five skewed runs each and an accuracy of 0.9, the coverage is 95.5 %, and with the
+    normal quantile 92.9 %.
 
     Args:
         a: Losses of A, `(num_runs_a,)`.

@@ -63,8 +63,8 @@ class FamilyNoise(NamedTuple):
         v = check_runs("degrees", degrees, at_least=MIN_PIPELINES)
         if squares.shape != v.shape or (squares <= 0).any() or (v <= 0).any():
             raise ValueError(
-                "Arguments `variances` and `degrees` must be positive and of equal length. Received: "
-                f"variances={squares}, degrees={v}. Leave out pipelines without spread."
+                "Arguments `variances` and `degrees` must be positive and of equal length. "
+                f"Received: variances={squares}, degrees={v}. Leave out pipelines without spread."
             )
         e = np.log(squares) - special.digamma(v / 2) + np.log(v / 2)
         excess = float(np.var(e, ddof=1) - np.mean(special.polygamma(1, v / 2)))
