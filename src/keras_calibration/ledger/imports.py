@@ -19,6 +19,13 @@ _EPOCH_TAG = "epoch_"
 _MAX_DIGITS = 20
 
 
+class _Cell(NamedTuple):
+    """A text that should be a number, and its place for error messages."""
+
+    text: str
+    place: str
+
+
 def import_csv(
     ledger: Ledger,
     path: str | os.PathLike[str],
@@ -73,30 +80,46 @@ def import_csv(
             f"columns {header}. Name the columns in `columns`, or pass `pipeline` and `seed` for "
             "the whole file."
         )
-    # A run is a pipeline and a seed; without a column of epochs, it is a single line.
-    runs: dict[tuple[str, int, int | None], list[Any]] = {}
-    for number, line in lines.items():
-        cells = {
+    cells = {
+        number: {
             column: _Cell(text, f"line {number} of the column {column!r} in {str(path)!r}")
             for column, text in line.items()
         }
-        name = pipeline if pipeline is not None else line[columns["pipeline"]]
-        run_seed = seed if seed is not None else _integer(cells[columns["seed"]])
-        single = columns["epoch"] not in header
-        epoch = 0 if single else _integer(cells[columns["epoch"]])
-        values = {
-            column: _number(cell) if cell.text else None
-            for column, cell in cells.items()
-            if column not in columns.values()
-        }
-        key = (name, run_seed, number if single else None)
-        runs.setdefault(key, []).append((epoch, values))
+        for number, line in lines.items()
+    }
+    runs = _group_by_run(cells, given, columns, has_epochs=columns["epoch"] in header)
     # All records are checked before the first is written.
     records = [
         validate_record(_record_of_rows(name, run_seed, rows))
         for (name, run_seed, _), rows in runs.items()
     ]
     return [ledger.append(record) for record in records]
+
+
+def _group_by_run(
+    lines: Mapping[int, Mapping[str, _Cell]],
+    given: Mapping[str, Any],
+    columns: Mapping[str, str],
+    *,
+    has_epochs: bool,
+) -> dict[tuple[str, int, int | None], list[Any]]:
+    """Epoch and metrics of each line by pipeline and seed; without epochs, each line is a run."""
+    runs: dict[tuple[str, int, int | None], list[Any]] = {}
+    for number, cells in lines.items():
+        pipeline, seed = given["pipeline"], given["seed"]
+        if pipeline is None:
+            pipeline = cells[columns["pipeline"]].text
+        if seed is None:
+            seed = _integer(cells[columns["seed"]])
+        epoch = _integer(cells[columns["epoch"]]) if has_epochs else 0
+        values = {
+            column: _number(cell) if cell.text else None
+            for column, cell in cells.items()
+            if column not in columns.values()
+        }
+        key = (pipeline, seed, None if has_epochs else number)
+        runs.setdefault(key, []).append((epoch, values))
+    return runs
 
 
 def _record_of_rows(
@@ -270,13 +293,6 @@ def _record(
         "epochs": epochs,
         "metrics": metrics,
     }
-
-
-class _Cell(NamedTuple):
-    """A text that should be a number, and its place for error messages."""
-
-    text: str
-    place: str
 
 
 def _read_table(path: Path) -> tuple[list[str], dict[int, dict[str, str]]]:
