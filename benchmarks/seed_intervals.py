@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from keras_calibration.seeds import (
+from keras_calibration.statistics import (
     FamilyNoise,
     accuracy_interval,
     always_valid_difference,

@@ -33,13 +33,11 @@ from numpy.typing import NDArray
 
 from keras_calibration.callbacks import LogitAverage, SeedVariance
 from keras_calibration.metrics import CalibratedLogLoss, LogLoss
-from keras_calibration.seeds import (
-    Ledger,
+from keras_calibration.seeds import Ledger, set_dropout_seed, set_seeds
+from keras_calibration.statistics import (
     independent_seed_accuracy,
     mean_difference,
     same_seed_accuracy,
-    set_dropout_seed,
-    set_seeds,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -267,7 +265,7 @@ def train_seeds(
             if variable.name != "learning_rate":
                 variable.assign(keras.ops.zeros_like(variable))
         if pipeline.dropout:
-            roles |= set_dropout_seed(model, first + seed)
+            roles |= set_dropout_seed(model, seed=first + seed)
         order = np.random.default_rng(seed).permutation(len(rows.train))
         average = LogitAverage(
             (rows.held_out, rows.held_out_labels),

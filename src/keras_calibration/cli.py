@@ -1,7 +1,6 @@
-"""The command `keras-calibration`: is a difference real, and is a log still calibrated?
+"""The command line `keras-calibration`.
 
-What a command needs is imported when it runs: `--help` loads nothing, and only `monitor` loads
-Keras and TensorFlow.
+Each command imports what it needs when it runs: only `monitor` loads Keras and TensorFlow.
 """
 
 import argparse
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from keras_calibration.monitor_command import add_parser as add_monitor
 
 if TYPE_CHECKING:
-    from keras_calibration.seeds.ledger import Ledger
+    from keras_calibration.ledger.ledger import Ledger
 
 DECIDED, UNDECIDED, ERROR = 0, 1, 2
 _MAX_NAME, _MAX_MESSAGE = 40, 1000
-# For terminals that cannot show them.
+# Replacements for terminals that only show ASCII.
 _ASCII = str.maketrans(
     {
         "−": "-",
@@ -40,12 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        arguments: of the command line, without the program's name; `None` for those given to it.
+        arguments: Command line without the name of the program; `None` for `sys.argv`.
 
     Returns:
-        The exit code: 0 where the question is decided (and for every other command that succeeds),
-        1 where it is undecided or cannot be told, or where `monitor` raises an alert, 2 for an
-        error, which is one line on stderr.
+        The exit code: 0 for success, 1 if `compare` is undecided or `monitor` raises an alert, 2
+        for an error, with one line on stderr.
 
     Example:
         >>> main(["runs", "no-such-folder"])
@@ -59,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print(text, sys.stdout)
         return int(code)
     except Exception as error:
-        # Every exception: Python's own exit code for one, 1, means "undecided" or "alert".
+        # All exceptions: Python's own exit code, 1, would mean "undecided" or "alert".
         _say(_message(error))
         return ERROR
 
@@ -76,14 +74,14 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _say(text: str) -> None:
-    """One line on stderr; names and file contents in it send nothing to the terminal."""
-    from keras_calibration.seeds.tables import shorten
+    """Prints one line to stderr, with control characters escaped."""
+    from keras_calibration.rendering.text import shorten
 
     _print(f"keras-calibration: {shorten(' '.join(text.split()), _MAX_MESSAGE)}", sys.stderr)
 
 
 def _print(text: str, file: Any) -> None:
-    """Prints, in ASCII as far as the terminal knows no more."""
+    """Prints, with ASCII replacements if the terminal needs them."""
     encoding = getattr(file, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
@@ -95,29 +93,32 @@ def _print(text: str, file: Any) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="keras-calibration",
-        description="Is the gain real, or is it seed noise? Is the log still calibrated?",
+        description="Compare pipelines over seeds, and monitor the calibration of a scored log.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    runs = commands.add_parser("runs", help="the pipelines of a ledger and their runs")
+    runs = commands.add_parser("runs", help="list the pipelines of a ledger")
     runs.set_defaults(command=_runs)
-    show = commands.add_parser("show", help="one pipeline, or the record of one run")
+    show = commands.add_parser("show", help="show a pipeline, or the record of a run")
     show.set_defaults(command=_show)
     comparison = commands.add_parser(
         "compare",
-        help="is B better than A?",
-        description="Exit code: 0 decided, 1 undecided, 2 error.",
+        help="compare two pipelines",
+        description="Tells whether pipeline B is better than A. Exit code: 0 decided, 1 undecided, "
+        "2 error.",
     )
     comparison.set_defaults(command=_compare)
-    report = commands.add_parser("report", help="comparisons as one HTML page")
+    report = commands.add_parser("report", help="write comparisons to one HTML page")
     report.set_defaults(command=_report)
 
     for command in (runs, show, comparison, report):
         command.add_argument("ledger", help="folder of the ledger")
-    show.add_argument("name", help="a pipeline, or the beginning of a run id")
-    comparison.add_argument("a", metavar="A", help="a pipeline")
-    comparison.add_argument("b", metavar="B", help="another")
-    report.add_argument("pipelines", nargs="*", help="the first is A to all others; default: all")
+    show.add_argument("name", help="a pipeline, or the start of a run id")
+    comparison.add_argument("a", metavar="A", help="first pipeline")
+    comparison.add_argument("b", metavar="B", help="second pipeline")
+    report.add_argument(
+        "pipelines", nargs="*", help="the first is compared with each other one; default: all"
+    )
     report.add_argument("--html", required=True, metavar="FILE", help="page to write")
     for command in (comparison, report):
         _add_plan(command)
@@ -131,14 +132,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_plan(command: argparse.ArgumentParser) -> None:
-    """What `seeds.compare` may be told."""
+    """Adds the options of `seeds.compare`."""
     command.add_argument("--metric", default="calibrated_log_loss", help="default: %(default)s")
     command.add_argument(
         "--epoch",
         type=_epoch,
         default="kept",
         metavar="kept|last|best|N",
-        help="whose values to take; default: %(default)s, the epoch whose weights the run kept",
+        help="epoch to compare; default: %(default)s, the epoch whose weights the run kept",
     )
     for way in ("maximize", "minimize"):
         command.add_argument(
@@ -146,7 +147,7 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar="NAME",
-            help=f"a metric to {way}, where its name does not tell; may be given several times",
+            help=f"a metric to {way}, if its direction is unknown; repeatable",
         )
     command.add_argument("--delta", type=float, help="largest difference that does not matter")
     command.add_argument("--confidence", type=float, default=0.95, help="default: %(default)s")
@@ -155,7 +156,7 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
         type=_looks,
         default=1,
         metavar="K|any",
-        help="looks at the growing ledger that the plan allows; default: 1",
+        help="planned number of looks at the growing ledger; default: 1",
     )
 
 
@@ -192,25 +193,25 @@ def _plan(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _open(options: argparse.Namespace) -> "Ledger":
-    from keras_calibration.seeds.ledger import Ledger
+    from keras_calibration.ledger.ledger import Ledger
 
     path = Path(options.ledger)
     if not path.is_dir():
         raise ValueError(
-            f"Received the ledger {options.ledger!r}, which is no folder; expected one that "
-            "`SeedVariance` writes; check the path."
+            "Argument `ledger` must be the folder of a ledger. Received: "
+            f"ledger={options.ledger!r}, which is not a folder."
         )
     ledger = Ledger(path)
     if not len(ledger) and any(path.iterdir()):
         raise ValueError(
-            f"Received the ledger {options.ledger!r}, a folder without records of runs; expected "
-            "one that `SeedVariance` writes; check the path."
+            "Argument `ledger` must be the folder of a ledger. Received: "
+            f"ledger={options.ledger!r}, a folder without records of runs."
         )
     return ledger
 
 
 def _runs(options: argparse.Namespace) -> tuple[str, int]:
-    from keras_calibration.seeds.tables import grid, shorten
+    from keras_calibration.rendering.text import grid, shorten
 
     by_pipeline: dict[str, list[Mapping[str, Any]]] = {}
     for run in _open(options).runs():
@@ -248,19 +249,20 @@ def _show(options: argparse.Namespace) -> tuple[str, int]:
         return _show_pipeline(options, mine)
     if len(found) != 1:
         raise ValueError(
-            f"Received {options.name!r}, which begins {len(found)} run ids and is no pipeline; "
-            "expected one of either; `keras-calibration runs` lists the pipelines."
+            "Argument `name` must be a pipeline or the start of one run id. Received: "
+            f"name={options.name!r}, which starts {len(found)} run ids. `keras-calibration runs` "
+            "lists the pipelines."
         )
-    # JSON knows no NaN: it is shown as text, as it is stored.
+    # JSON has no NaN: it is shown as text, as it is stored.
     return json.dumps(_strict(found[0]), indent=None if options.json else 1), DECIDED
 
 
 def _show_pipeline(
     options: argparse.Namespace, runs: Sequence[Mapping[str, Any]]
 ) -> tuple[str, int]:
-    from keras_calibration.seeds.pipeline_runs import gather_runs
-    from keras_calibration.seeds.statistics import summarize
-    from keras_calibration.seeds.tables import grid, shorten, terminal_safe
+    from keras_calibration.comparison.pipeline_runs import gather_runs
+    from keras_calibration.rendering.text import grid, shorten, terminal_safe
+    from keras_calibration.statistics.summary import summarize
 
     names = list(dict.fromkeys(name for run in runs for name in run["metrics"]))
     summaries = {}
@@ -272,7 +274,7 @@ def _show_pipeline(
     ended = sum(run["status"] == "finished" for run in runs)
     title = (
         f"{terminal_safe(options.name)}: {ended} of {len(runs)} runs finished; "
-        "values at the epoch that each kept"
+        "values at each run's kept epoch"
     )
     statistics = ("count", "mean", "std", "min", "max")
     cells = [
@@ -283,8 +285,8 @@ def _show_pipeline(
 
 
 def _compare(options: argparse.Namespace) -> tuple[str, int]:
-    from keras_calibration.seeds.compare import compare
-    from keras_calibration.seeds.tables import FORMATS
+    from keras_calibration.comparison.compare import compare
+    from keras_calibration.rendering.comparison_text import FORMATS
 
     comparison = compare(_open(options), options.a, options.b, **_plan(options))
     if options.form == "json":
@@ -295,10 +297,12 @@ def _compare(options: argparse.Namespace) -> tuple[str, int]:
 
 
 def _report(options: argparse.Namespace) -> tuple[str, int]:
-    from keras_calibration.report import write_report
-    from keras_calibration.seeds.tables import terminal_safe
+    from keras_calibration.rendering.comparison_page import write_report
+    from keras_calibration.rendering.text import terminal_safe
 
-    write_report(_open(options), options.html, options.pipelines or None, **_plan(options))
+    write_report(
+        _open(options), options.html, pipelines=options.pipelines or None, **_plan(options)
+    )
     return f"Wrote {terminal_safe(options.html)}", DECIDED
 
 
@@ -307,7 +311,7 @@ def _texts(row: Mapping[str, Any]) -> list[str]:
 
 
 def _strict(value: Any) -> Any:
-    """JSON values with what is not finite as text."""
+    """JSON values, with NaN and infinity as text."""
     if isinstance(value, float):
         return value if abs(value) < float("inf") else str(value)
     if isinstance(value, Mapping):

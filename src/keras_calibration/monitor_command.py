@@ -12,10 +12,7 @@ FINE, ALERT = 0, 1
 
 
 def add_parser(commands: Any) -> None:
-    """Adds the subcommand.
-
-    Args:
-        commands: What `ArgumentParser.add_subparsers` returns.
+    """Adds the subcommand to the result of `ArgumentParser.add_subparsers`.
 
     Example:
         >>> parser = argparse.ArgumentParser()
@@ -25,10 +22,10 @@ def add_parser(commands: Any) -> None:
     """
     parser = commands.add_parser(
         "monitor",
-        help="is a scored log still calibrated?",
+        help="check the calibration of a scored log",
         description=(
-            "Calibration over time and by field of a scored log (Parquet or CSV). Exit code: 0 "
-            "within bounds, 1 alert, 2 error."
+            "Checks the calibration of a scored log (Parquet or CSV) over time and by field. Exit "
+            "code: 0 within bounds, 1 alert, 2 error."
         ),
     )
     parser.add_argument("log", nargs="+", help="Parquet or CSV files, or a folder of them")
@@ -41,13 +38,13 @@ def add_parser(commands: Any) -> None:
             f"--{name}", default=name, metavar="COLUMN", help=f"{what}; default: %(default)s"
         )
     parser.add_argument(
-        "--field", action="append", default=[], metavar="COLUMN", help="may be given several times"
+        "--field", action="append", default=[], metavar="COLUMN", help="a field; repeatable"
     )
     parser.add_argument(
         "--period", default="day", metavar="hour|day|week|month", help="default: %(default)s"
     )
-    parser.add_argument("--since", metavar="TIME", help="rows from this period on, ISO 8601")
-    parser.add_argument("--until", metavar="TIME", help="rows before this period")
+    parser.add_argument("--since", metavar="TIME", help="first time to include, ISO 8601")
+    parser.add_argument("--until", metavar="TIME", help="first time to exclude, ISO 8601")
     parser.add_argument(
         "--tolerance",
         type=float,
@@ -58,19 +55,20 @@ def add_parser(commands: Any) -> None:
         "--confidence",
         type=float,
         default=0.99,
-        help="probability that a right log raises no alert; default: %(default)s",
+        help="probability that right predictions raise no alert; default: %(default)s",
     )
-    parser.add_argument("--html", metavar="FILE", help="page with pictures to write")
+    parser.add_argument("--html", metavar="FILE", help="also write an HTML page")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=_run)
 
 
 def _run(options: argparse.Namespace) -> tuple[str, int]:
     """The report as text, and the exit code."""
-    # The bar is for who waits at a terminal; what is printed stays the report alone.
+    # The progress bar goes to stderr: stdout holds the report alone.
     with _without_native_logs(), contextlib.redirect_stdout(sys.stderr):
         from keras_calibration.monitoring.monitor import monitor
-        from keras_calibration.monitoring.monitor_page import write_page
+        from keras_calibration.monitoring.periods import Periods
+        from keras_calibration.rendering.monitor_page import write_page
 
         report = monitor(
             options.log[0] if len(options.log) == 1 else options.log,
@@ -78,12 +76,10 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
             label=options.label,
             timestamp=options.timestamp,
             fields=options.field,
-            period=options.period,
-            since=options.since,
-            until=options.until,
+            period=Periods(options.period, since=options.since, until=options.until),
             tolerance=options.tolerance,
             confidence=options.confidence,
-            progress=sys.stderr.isatty(),
+            verbose=int(sys.stderr.isatty()),
         )
     if options.html:
         write_page(report, options.html)
@@ -96,14 +92,14 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _without_native_logs() -> Iterator[None]:
-    """Drops what C++ code writes to stderr; what Python writes there is shown.
+    """Drops what C++ code writes to stderr, and shows what Python writes there.
 
-    TensorFlow 2.21 logs a dozen lines as it is imported, whatever `TF_CPP_MIN_LOG_LEVEL` says.
+    TensorFlow 2.21 logs a dozen lines on import, whatever the value of `TF_CPP_MIN_LOG_LEVEL`.
     """
     try:
         descriptor = sys.stderr.fileno()
     except (AttributeError, OSError):
-        # No file, as under a test or in a notebook.
+        # Not a file, as in a test or a notebook.
         yield
         return
     shown = os.dup(descriptor)

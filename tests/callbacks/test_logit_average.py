@@ -102,7 +102,7 @@ def test_the_ledger_gets_it(tmp_path):
 def test_refuses_wrong_arguments():
     with pytest.raises(ValueError, match="num_evaluations=0"):
         LogitAverage((X, Y), num_evaluations=0)
-    with pytest.raises(ValueError, match="validation_data of type ndarray"):
+    with pytest.raises(ValueError, match=r"must be a tuple \(x, labels\)\. Received: ndarray"):
         LogitAverage(X)
-    with pytest.raises(ValueError, match="Received 5 labels and 96 predictions"):
+    with pytest.raises(ValueError, match="Received: 5 labels and 96 predictions"):
         fit(LogitAverage((X, Y[:5])))

@@ -16,9 +16,9 @@ import pytest
 
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.callbacks.chief import is_chief
+from keras_calibration.comparison.pipeline_runs import gather_runs
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio
 from keras_calibration.seeds import Ledger
-from keras_calibration.seeds.pipeline_runs import gather_runs
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 Y = (X.sum(axis=1, keepdims=True) > 0).astype("float32")
@@ -223,7 +223,7 @@ def test_a_callback_can_be_used_again(tmp_path):
 def test_warns_of_a_seed_that_changes_nothing(tmp_path):
     train(tmp_path, 1, epochs=1)
     callback = SeedVariance(tmp_path, "small", 2, verbose=0)
-    with pytest.warns(UserWarning, match=r"seed=2, .* same weights as under the seeds \[1\]"):
+    with pytest.warns(UserWarning, match=r"Seed 2 .* same initial weights as the seeds \[1\]"):
         make_model(1).fit(X, Y, epochs=1, verbose=0, callbacks=[callback])
 
 
@@ -235,7 +235,7 @@ def test_warns_of_metrics_that_keras_numbered(tmp_path):
         return model.fit(X, Y, epochs=2, verbose=0, callbacks=[callback]).history
 
     fit(1, "auc")
-    with pytest.warns(UserWarning, match=r"metrics \['auc_1'\], .* they have \['auc'\]"):
+    with pytest.warns(UserWarning, match=r"metrics \['auc_1'\], .* have \['auc'\] instead"):
         history = fit(2, "auc_1")
     assert np.isnan(history["seed/auc_1_std"]).all()
     assert fit(3, "auc")["seed/count"] == [3.0, 3.0]
@@ -251,7 +251,7 @@ def test_prints_a_table_over_the_last_values(tmp_path, capsys):
     histories = [train(tmp_path, seed, epochs=seed, verbose=1) for seed in (1, 2, 3)]
     lines = capsys.readouterr().out.splitlines()[-4:]
     title = (
-        "Pipeline 'small', value of each run at the epoch that it kept; "
+        "Pipeline 'small', values at each run's kept epoch; "
         "seeds: 3, diverged: 0, unfinished runs: 0"
     )
     assert lines[0] == title
@@ -271,17 +271,17 @@ def test_prints_nothing_when_not_verbose(tmp_path, capsys):
 
 
 def test_a_monitored_name_must_be_in_the_logs(tmp_path):
-    with pytest.raises(ValueError, match=r"lack \['val_auc'\].*'loss', 'val_loss'"):
+    with pytest.raises(ValueError, match=r"'loss', 'val_loss'.*\['val_auc'\] are missing"):
         train(tmp_path, 1, monitor=["loss", "val_auc"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"pipeline": ""}, "expected a non-empty string"),
-        ({"seed": "one"}, "seed='one'; expected an int"),
-        ({"monitor": "loss"}, r"pass monitor=\['loss'\]"),
-        ({"configuration": object()}, "which JSON cannot hold"),
+        ({"pipeline": ""}, "must be a non-empty string"),
+        ({"seed": "one"}, "must be an int.*seed='one'"),
+        ({"monitor": "loss"}, r"Pass monitor=\['loss'\]"),
+        ({"configuration": object()}, "must consist of JSON values"),
     ],
 )
 def test_refuses_wrong_arguments_before_training(tmp_path, arguments, message):
@@ -289,10 +289,16 @@ def test_refuses_wrong_arguments_before_training(tmp_path, arguments, message):
         SeedVariance(**{"ledger": tmp_path, "pipeline": "small", "seed": 1, **arguments})
 
 
+@pytest.mark.parametrize("name", ["status", "metrics", "configurations"])
+def test_records_no_field_that_training_sets(tmp_path, name):
+    with pytest.raises(TypeError, match=f"no argument .*{name}"):
+        SeedVariance(tmp_path, "small", 1, **{name: "finished"})
+
+
 def test_a_damaged_file_does_not_stop_training(tmp_path):
     train(tmp_path, 1, epochs=1)
     (tmp_path / "foreign.json").write_text("{")
-    with pytest.warns(UserWarning, match=r"Left out 1 files .*foreign\.json', which is no record"):
+    with pytest.warns(UserWarning, match=r"Skipped 1 invalid files .*foreign\.json"):
         history = train(tmp_path, 2, epochs=1)
     assert history["seed/count"] == [2.0]
     (tmp_path / "foreign.json").unlink()
@@ -362,7 +368,7 @@ def test_a_run_that_can_be_kept_nowhere_trains_to_its_end(tmp_path, monkeypatch)
         assert len(train(tmp_path, 1)["loss"]) == 3
     messages = [text for warning in warned if "the ledger" in (text := str(warning.message))]
     assert [text.split(" the")[0] for text in messages[:2]] == ["Cannot read", "Cannot write to"]
-    assert messages[2].endswith("Its metrics are in what `fit` returns.")
+    assert messages[2].endswith("Its metrics are in the history that `fit` returns.")
 
 
 # The held-out labels are those of training, flipped: each epoch is worse than the one before.

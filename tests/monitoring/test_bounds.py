@@ -105,3 +105,9 @@ def test_one_class_or_constant_predictions():
     loss, expected, low, high = loss_bounds(moments_of(labels, np.full(100, -3.0)), 0.99)
     assert loss == pytest.approx(expected)
     assert low <= loss <= high
+
+
+def test_equal_predictions_have_finite_bounds():
+    value, expected, low, high = loss_bounds(moments_of([0, 1] * 50, np.zeros(100)), 0.99)
+    assert value == pytest.approx(expected)
+    assert low <= value <= high

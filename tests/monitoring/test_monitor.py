@@ -13,10 +13,11 @@ import pytest
 
 from keras_calibration import scoring
 from keras_calibration.cli import main
-from keras_calibration.monitoring import monitor, write_page
+from keras_calibration.monitoring import Periods, monitor
 from keras_calibration.monitoring.log_sums import LogSums
 from keras_calibration.monitoring.monitor import _report
-from keras_calibration.monitoring.scored_log import FieldValues, period_name, period_starts
+from keras_calibration.monitoring.scored_log import FieldValues
+from keras_calibration.rendering.monitor_page import write_page
 
 EVIL = "<script>alert(1)</script>\x1b[31m"
 START = np.datetime64("2026-03-01T00:00:00")
@@ -61,6 +62,9 @@ def run(*arguments):
     return main(["monitor", *map(str, arguments)])
 
 
+DAY = Periods("day")
+
+
 def test_a_calibrated_log_raises_no_alert(calibrated):
     report = monitor(calibrated, fields=["site", "device"])
     assert report.alerts == []
@@ -92,8 +96,8 @@ def test_a_drifted_day_is_named(tmp_path):
     report = monitor(path, fields=["site"])
     off = [period.rates.name for period in report.periods if period.rates.is_off]
     assert off == ["2026-03-04"]
-    (day,) = (alert for alert in report.alerts if alert.startswith("2026-03-04: predicts"))
-    assert "predicts too little" in day
+    (day,) = (alert for alert in report.alerts if alert.startswith("2026-03-04: under-predicts"))
+    assert "under-predicts" in day
 
 
 def test_a_drifted_segment_is_named(tmp_path):
@@ -101,7 +105,7 @@ def test_a_drifted_segment_is_named(tmp_path):
     report = monitor(path, fields=["site", "device"])
     off = [rates.name for rates in report.fields["site"].values if rates.is_off]
     assert off == ["mail"]
-    assert any(alert.startswith("site mail: predicts too much") for alert in report.alerts)
+    assert any(alert.startswith("site mail: over-predicts") for alert in report.alerts)
     assert report.fields["site"].error.is_off
     assert not any(rates.is_off for rates in report.fields["device"].values)
 
@@ -161,10 +165,12 @@ def test_files_and_batches_make_no_difference(calibrated, tmp_path):
 
 
 def test_since_and_until(calibrated):
-    report = monitor(calibrated, since="2026-03-03T12:00", until="2026-03-05")
+    report = monitor(
+        calibrated, period=Periods("day", since="2026-03-03T12:00", until="2026-03-05")
+    )
     assert [period.rates.name for period in report.periods] == ["2026-03-03", "2026-03-04"]
     with pytest.raises(ValueError, match="no rows from 2027-01-01 until None"):
-        monitor(calibrated, since="2027-01-01")
+        monitor(calibrated, period=Periods("day", since="2027-01-01"))
 
 
 def test_times_of_every_kind():
@@ -179,14 +185,14 @@ def test_times_of_every_kind():
         ([at.replace(tzinfo=datetime.UTC).timestamp()], "2026-03-08"),
         (np.array(["2026-03-08T23:30"], "datetime64[ns]"), "2026-03-08"),
     ):
-        assert period_name(period_starts(times, "day")[0], "day") == expected
-    names = [period_name(period_starts([at], p)[0], p) for p in ("hour", "week", "month")]
+        assert DAY.name(DAY.starts(times)[0]) == expected
+    names = [p.name(p.starts([at])[0]) for p in map(Periods, ("hour", "week", "month"))]
     assert names == ["2026-03-08T23:00", "2026-03-02", "2026-03"]
-    before = period_starts(["1969-12-31T23:59:59"], "day")
-    assert period_name(before[0], "day") == "1969-12-31"
+    before = DAY.starts(["1969-12-31T23:59:59"])
+    assert DAY.name(before[0]) == "1969-12-31"
     for bad in (["soon"], [None], [1.7e12], [float("nan")], [True]):
-        with pytest.raises(ValueError, match="times must"):
-            period_starts(bad, "day")
+        with pytest.raises(ValueError, match=r"Times must|timestamp column must"):
+            DAY.starts(bad)
 
 
 def test_values_beyond_the_largest_number_are_other():
@@ -258,13 +264,13 @@ def test_bad_logs_are_refused(change, words, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"period": "year"}, "`period` must be one of"),
-        ({"tolerance": -0.1}, "`tolerance` must be"),
-        ({"confidence": 1.0}, "`confidence` must be"),
-        ({"fields": "site"}, "`fields` must be a list"),
+        ({"period": "year"}, "Argument `period` must be one of"),
+        ({"tolerance": -0.1}, "Argument `tolerance` must be"),
+        ({"confidence": 1.0}, "Argument `confidence` must be"),
+        ({"fields": "site"}, "Argument `fields` must be a list"),
         ({"fields": ["site", "site"]}, "Received twice: .'site'"),
         ({"fields": ["user"]}, r"no columns \['user'\]"),
-        ({"log": "nowhere.csv"}, "is not there"),
+        ({"log": "nowhere.csv"}, "existing files"),
     ],
 )
 def test_bad_arguments_are_refused(calibrated, arguments, words):
@@ -342,13 +348,13 @@ all          800        0.3       0.2  1.500  1.220–1.889  !
 site  rows  predicted  observed  ratio     interval
 a      400        0.2       0.1  2.000  1.264–3.497  !
 b      400        0.4       0.3  1.333  1.053–1.757  !
-Field-RCE 0.6158; chance alone 0.06725 ± 0.04, bound 0.2876 !
+Field-RCE 0.6158; noise floor 0.06725 ± 0.04, bound 0.2876 !
 
-Bounds: an error of 0.05 of the rate or the loss does not matter; right probabilities raise no alert
-  in 0.99 of all logs, all intervals together.
+Bounds: relative errors up to 0.05 do not matter; right predictions raise no alert with probability
+  0.99, over all checks together.
 ALERT, 5 out of bounds:
-! all rows: predicts too much, 0.3 against 0.2 observed (1.5 times, at least 1.22 times), 800 rows
-! 2026-03-02: predicts too much, 0.3 against 0.1 observed (3 times, at least 1.9 times), 400 rows
+! all rows: over-predicts: 0.3 predicted, 0.2 observed (1.5 times, at least 1.22 times), 800 rows
+! 2026-03-02: over-predicts: 0.3 predicted, 0.1 observed (3 times, at least 1.9 times), 400 rows
 ! site: Field-RCE 0.6158 is above 0.2876
-! site a: predicts too much, 0.2 against 0.1 observed (2 times, at least 1.26 times), 400 rows
-! site b: predicts too much, 0.4 against 0.3 observed (1.33 times, at least 1.05 times), 400 rows"""
+! site a: over-predicts: 0.2 predicted, 0.1 observed (2 times, at least 1.26 times), 400 rows
+! site b: over-predicts: 0.4 predicted, 0.3 observed (1.33 times, at least 1.05 times), 400 rows"""

@@ -1,4 +1,4 @@
-"""Which of several worker processes writes what all of them know."""
+"""The chief: the one of several worker processes that writes files."""
 
 import json
 import os
@@ -7,10 +7,9 @@ import keras
 
 
 def is_chief() -> bool:
-    """Whether this process is the one of its cluster that writes files.
+    """Whether this process is the chief of its cluster, or has no cluster.
 
-    By `TF_CONFIG` that is the task `chief`, or where the cluster has none, worker 0; on JAX it is
-    process 0. A process without a cluster is its own chief.
+    In `TF_CONFIG`, the chief is the task `chief` or else worker 0; on JAX, it is process 0.
 
     Example:
         >>> is_chief()

@@ -1,4 +1,4 @@
-"""Which epoch's weights a `fit` leaves behind: the last, or one that another callback kept."""
+"""The epoch whose weights a `fit` keeps: the last, or the best one of another callback."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -8,10 +8,10 @@ import keras
 
 
 def fit_callbacks() -> list[Any]:
-    """The callbacks of the `fit` that calls, in its order; none outside of a `fit`.
+    """All callbacks of the current `fit`, in their order; empty outside of a `fit`.
 
-    Keras gives a callback the model and no list of its neighbours, so the list is taken from the
-    `keras.callbacks.CallbackList` that makes the call.
+    Keras does not tell a callback its neighbours, so the list is taken from the calling
+    `keras.callbacks.CallbackList`.
     """
     frame = inspect.currentframe()
     while frame is not None:
@@ -23,13 +23,9 @@ def fit_callbacks() -> list[Any]:
 
 
 def kept_epoch(callbacks: Sequence[Any], logs: Mapping[int, Mapping[str, Any]]) -> int | None:
-    """The epoch of `logs` whose weights were restored, or saved as the best; `None` for the last.
+    """The epoch whose weights were restored, or saved as the best; `None` for the last.
 
-    Restored weights are those of the model that `fit` leaves behind, so they come first.
-
-    Args:
-        callbacks: of the fit, when training ends.
-        logs: epoch → its logs.
+    Restored weights take precedence: they are the weights of the model after `fit`.
 
     Example:
         >>> stopping = keras.callbacks.EarlyStopping(restore_best_weights=True)
@@ -38,12 +34,12 @@ def kept_epoch(callbacks: Sequence[Any], logs: Mapping[int, Mapping[str, Any]]) 
         3
     """
     for callback in callbacks:
-        # Keras restores them at the end of every training, also of one that was not stopped.
+        # Keras restores them at the end of training, even if it was not stopped early.
         if isinstance(callback, keras.callbacks.EarlyStopping) and callback.best_weights:
             return callback.best_epoch if callback.best_epoch in logs else None
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback.save_best_only:
-            # It remembers the best value only, which may be that of an earlier fit.
+            # It only stores the best value, which may be from an earlier fit.
             for epoch, values in logs.items():
                 if callback.best is not None and values.get(callback.monitor) == callback.best:
                     return epoch

@@ -1,4 +1,4 @@
-"""Scores the held-out rows by the last evaluations of a run rather than by the very last."""
+"""Losses averaged over the last evaluations of a run."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,48 +12,45 @@ from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.log_loss import LogLoss
 from keras_calibration.ops.losses import logits_from_probabilities
 
-# Of the loss of the mean logit, and of the mean of the losses.
+# Prefixes of the loss of the mean logit, and of the mean of the losses.
 OF_MEAN_LOGIT, MEAN_OF_LOSSES = "val_averaged_", "val_mean_"
 
 
 class LogitAverage(keras.callbacks.Callback):
-    """Adds to the logs the losses of the last k evaluations of a run, averaged in two ways.
+    """Adds losses to the logs that are averaged over the last k evaluations of a run.
 
-    What the last steps of training happen to do to a model is much of the noise between seeds, and
-    averaging takes it out:
+    The last training steps contribute much of the noise between seeds. Two averages reduce it:
 
-    - `val_averaged_…` is the loss of the mean logit, `l̄ = Σ l_t / k`. What is scored is the
-      averaged model, not the one that training leaves behind: use it to compare pipelines, and
-      serve the average too, or weights that were averaged, if the figure itself is to hold. Where
-      pipelines differ in how much averaging does for them, it sees that and not the pipelines.
-    - `val_mean_…` is the mean of the losses, `Σ loss_t / k`: the loss to be expected of a model
-      that training leaves behind at about this time.
+    - `val_averaged_…`: the loss of the mean logit, `l̄ = Σ l_t / k`. It scores an averaged model,
+      not the trained one: use it to compare pipelines that profit equally from averaging.
+    - `val_mean_…`: the mean of the losses, `Σ loss_t / k`. It estimates the expected loss of a
+      model trained for about this time.
 
-    Which is better depends on the pipelines: in a study of synthetic clicks one run each found the
-    better of two 82 % of the time by the log loss, 92 % by the mean calibrated loss of five
-    evaluations and 94 % by that of the mean logit; on real flights in order of time
-    (`examples/calibrated_metric`) 63 %, 77 % and 72 %.
+    Which one is better depends on the pipelines. Detection rates of single runs for log loss,
+    `val_mean_calibrated_log_loss` (k = 5) and `val_averaged_calibrated_log_loss`: 82 %, 92 % and
+    94 % on synthetic clicks; 63 %, 77 % and 72 % on flights in order of time
+    (`examples/calibrated_metric`).
 
-    Where `EarlyStopping` restores the weights of its best epoch, `SeedVariance` takes both as they
-    stood at that epoch, over the k evaluations up to it: `val_mean_…` then describes the restored
-    model, `val_averaged_…` the average around it.
+    The logs get `log_loss` and `calibrated_log_loss` with both prefixes. Place this callback before
+    `SeedVariance`, `EarlyStopping` and `CSVLogger`, so that they see these keys. If `EarlyStopping`
+    restores its best epoch, `SeedVariance` uses the averages at that epoch.
 
-    The logs get `log_loss` and `calibrated_log_loss` behind each of these two. Stand it before
-    `SeedVariance`, `EarlyStopping` and `CSVLogger` in the list, so that they see them. It predicts
-    the held-out rows once an evaluation and keeps `num_evaluations` float32 logits of each.
+    Each evaluation predicts the held-out rows; their last k logits stay in memory as float32.
 
     Args:
-        validation_data: `(x, labels)`, x as `predict` takes it, labels 0 or 1 of shape
+        validation_data: `(x, labels)` with x as for `predict`, and labels 0 or 1 of shape
             `(num_rows,)` or `(num_rows, 1)`.
-        num_evaluations: k, how many of the last evaluations are averaged.
-        every: batches between evaluations; `None` for one at the end of each epoch. With one epoch
-            of training, divide its steps by some twenty. The end of an epoch is always evaluated.
-        from_logits: whether the model gives logits. A probability rounded to 1 has lost its logit.
-        metrics: metrics that take labels and logits; `None` for the two losses.
-        batch_size: of the predictions.
+        num_evaluations: Number of evaluations to average, k.
+        every: Number of batches between evaluations; `None` for one at the end of each epoch. For a
+            single epoch, use about a twentieth of its steps. The end of an epoch is always
+            evaluated.
+        from_logits: Whether the model returns logits. Probabilities rounded to 1 lose precision.
+        metrics: Metrics of labels and logits; `None` for the two losses.
+        batch_size: Batch size of the predictions.
 
     Raises:
-        ValueError: an argument is out of its range; labels and predictions differ in number.
+        ValueError: An argument is out of its range, or the numbers of labels and predictions
+            differ.
 
     Example:
         >>> x = np.linspace(-1.0, 1.0, 32)[:, None]
@@ -71,13 +68,14 @@ class LogitAverage(keras.callbacks.Callback):
         val_mean_calibrated_log_loss
 
     Reference:
-        Heineman et al. (2025), arXiv 2508.13144, for checkpoints averaged before comparisons;
+        Heineman et al. (2025), arXiv 2508.13144, on averaging checkpoints before comparisons;
         Fan, Si, Song, Zhang, arXiv 2401.16692, for the calibrated loss.
     """
 
     def __init__(
         self,
         validation_data: tuple[Any, Any],
+        *,
         num_evaluations: int = 5,
         every: int | None = None,
         from_logits: bool = False,
@@ -87,14 +85,14 @@ class LogitAverage(keras.callbacks.Callback):
         super().__init__()
         if num_evaluations < 1 or (every is not None and every < 1):
             raise ValueError(
-                f"Received num_evaluations={num_evaluations} and every={every}; expected numbers "
-                "from 1 on, or every=None; num_evaluations=1 scores the model as it is."
+                "Arguments `num_evaluations` and `every` must be at least 1 (or every=None). "
+                f"Received: num_evaluations={num_evaluations}, every={every}."
             )
         if not isinstance(validation_data, tuple) or len(validation_data) != 2:
             raise ValueError(
-                f"Received validation_data of type {type(validation_data).__name__}; expected the "
-                "tuple (x, labels); gather a data set into arrays, for its rows must keep their "
-                "order."
+                "Argument `validation_data` must be a tuple (x, labels). Received: "
+                f"{type(validation_data).__name__}. Convert a data set to arrays, so that the rows "
+                "keep their order."
             )
         self._x = validation_data[0]
         self._labels = np.asarray(validation_data[1], np.float32).reshape(-1)
@@ -112,13 +110,13 @@ class LogitAverage(keras.callbacks.Callback):
         self._num_batches = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Forgets the evaluations of an earlier fit."""
+        """Clears the evaluations of an earlier fit."""
         self._logits.clear()
         self._losses.clear()
         self._num_batches = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Evaluates, where a number of batches has gone by."""
+        """Evaluates every `every` batches."""
         self._num_batches += 1
         if self.every is not None and self._num_batches % self.every == 0:
             self._evaluate()
@@ -126,7 +124,7 @@ class LogitAverage(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the averaged losses to the logs."""
         logs = {} if logs is None else logs
-        # The last batch of the epoch may have been evaluated already.
+        # The last batch of the epoch may already be evaluated.
         if self.every is None or self._num_batches % self.every or not self._logits:
             self._evaluate()
         mean_logit = np.stack(self._logits).mean(axis=0, dtype=np.float64)
@@ -142,7 +140,7 @@ class LogitAverage(keras.callbacks.Callback):
         self._losses.append(self._score(logits))
 
     def _score(self, logits: np.ndarray) -> list[float]:
-        """The value of each metric."""
+        """The values of the metrics."""
         values = []
         for metric in self.metrics:
             metric.reset_state()
@@ -155,8 +153,8 @@ class LogitAverage(keras.callbacks.Callback):
         outputs = np.asarray(predictions, np.float32).reshape(-1)
         if outputs.size != self._labels.size:
             raise ValueError(
-                f"Received {self._labels.size} labels and {outputs.size} predictions; expected one "
-                "of each a row; give the model one output and validation_data as many labels."
+                "Argument `validation_data` must have a label for each prediction, and the model "
+                f"one output. Received: {self._labels.size} labels and {outputs.size} predictions."
             )
         if self.from_logits:
             return outputs

@@ -1,4 +1,4 @@
-"""Records each training run in a ledger and shows its metrics beside those of other seeds."""
+"""A callback that records runs in a ledger and summarizes metrics over seeds."""
 
 import hashlib
 import importlib.metadata
@@ -7,106 +7,98 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import keras
 
 from keras_calibration.callbacks.chief import is_chief
-from keras_calibration.callbacks.guarded_ledger import begin_run, end_run, read_runs
 from keras_calibration.callbacks.kept_epoch import fit_callbacks, kept_epoch
-from keras_calibration.callbacks.tensorboard_trial import import_hparams, tensorboard_trial
+from keras_calibration.ledger.guarded import begin_run, end_run, read_runs
+from keras_calibration.ledger.ledger import Ledger
+from keras_calibration.ledger.metric_names import BIAS_SUFFIX, direction_of, loss_partners
+from keras_calibration.ledger.run_record import validate_record
+from keras_calibration.ledger.tensorboard_trial import import_hparams, tensorboard_trial
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
-from keras_calibration.seeds.ledger import Ledger
-from keras_calibration.seeds.metric_names import BIAS_SUFFIX, direction_of, loss_partners
-from keras_calibration.seeds.run_record import validate_record
-from keras_calibration.seeds.statistics import summarize
+from keras_calibration.statistics.summary import summarize
 
 _PREFIX = "seed/"
 _STATISTICS = ("count", "mean", "std", "min", "max")
 _PACKAGES = ("keras", "tensorflow", "numpy", "keras-calibration")
 
 
-class SeedVariance(keras.callbacks.Callback):
-    """Appends a run to a ledger and puts statistics over the seeds of its pipeline into the logs.
+class RecordFields(TypedDict, total=False):
+    """Fields of a run's record that a user may give, see `Ledger`."""
 
-    Two models that differ less than one model differs from itself under another seed cannot be
-    told apart by one run each. This callback makes that noise visible while training: at the end
-    of each epoch it takes the monitored metrics of this run, and of the earlier runs of the same
-    pipeline at the same epoch, and adds to the epoch's logs, all as floats:
+    configuration: Any
+    family: str | None
+    seeds: Mapping[str, int] | None
+    num_rows: int | None
+
+
+class SeedVariance(keras.callbacks.Callback):
+    """Records each run in a ledger and adds statistics over the seeds to the logs.
+
+    At the end of each epoch, the monitored metrics of this run and of the pipeline's earlier runs
+    at the same epoch are summarized in the logs, as floats:
 
     - `seed/{metric}_count`, `_mean`, `_std`, `_min`, `_max`: over the finite values x₁ … xₘ, one
-      for each seed, the number m, the mean x̄, the sample standard deviation
-      √(Σ (xᵢ − x̄)² / (m − 1)) and the range; NaN where not defined, so the standard deviation of
-      the first seed;
-    - `seed/{calibrated loss}_std_reduction`: 1 − s_calibrated / s_plain, the share of the spread
-      that calibration takes away, over the runs with both losses, as `val_calibrated_log_loss` and
-      `val_loss`;
-    - `seed/count`: the seeds that reached this epoch, this run's included;
-    - `seed/num_diverged`: those of them with a monitored value that is NaN or infinite there. Such
-      a value enters no statistic.
+      for each seed: their number m, mean x̄, sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and
+      range. Undefined statistics are NaN, such as the standard deviation of one seed;
+    - `seed/{calibrated loss}_std_reduction`: 1 − s_calibrated / s_plain over the runs with both
+      losses, for example `val_calibrated_log_loss` and `val_loss`;
+    - `seed/count`: number of seeds that reached this epoch, including this run;
+    - `seed/num_diverged`: number of those with a NaN or infinite value. Such values are excluded.
 
-    The keys are there from the first epoch on (those of `val_` metrics from the first validation,
-    where `validation_freq` delays it), in the history always. Keras runs callbacks in list order:
-    `EarlyStopping`, `ModelCheckpoint` and `CSVLogger` see the keys only when they stand after this
-    one. Give those `mode="min"` or `"max"`, for Keras cannot guess it from these names. Use one
-    `SeedVariance` in a fit; of several, the last sets the keys, and none monitors the other's.
+    Place `EarlyStopping`, `ModelCheckpoint` and `CSVLogger` after this callback if they use these
+    keys, with `mode="min"` or `"max"`. Use one `SeedVariance` in a fit.
 
-    **What is recorded.** When training begins the run is in the ledger with the status
-    `"started"`; when it ends, the record is replaced by the whole one, `"finished"`, or
-    `"diverged"` where a monitored value was not finite up to the epoch that is kept. Keras calls
-    no callback when training dies by an exception, Ctrl-C or kill -9: such a run stays `"started"`
-    and is counted, as unfinished, in what is printed. A record has the metrics of each epoch,
-    whether smaller or larger values of each are better where Keras or the name says so, the
-    configuration, the versions of the packages and a SHA-256 of the initial weights. The bias that
-    `CalibratedLogLoss` fitted is recorded, and shown over the seeds, as a metric `{name}_bias`.
+    **The record.** The run is in the ledger with the status `"started"` when training begins. At
+    its end the record is replaced: `"finished"`, or `"diverged"` if a monitored value was not
+    finite up to the kept epoch. A run that dies stays `"started"` and is counted as unfinished. A
+    record has the metrics of each epoch, their directions if known, the configuration, package
+    versions and a SHA-256 of the initial weights. The fitted bias of a `CalibratedLogLoss` is
+    recorded as the metric `{name}_bias`.
 
-    **The epoch that is kept.** `EarlyStopping(restore_best_weights=True)` leaves behind the weights
-    of its best epoch, and `ModelCheckpoint(save_best_only=True)` saves them. That epoch is recorded
-    as `kept_epoch`, wherever the two stand in the list (restored weights come first), and its
-    values are those that `seeds.compare`, the report and the printed table use.
+    **The kept epoch.** If `EarlyStopping(restore_best_weights=True)` restores the weights of its
+    best epoch, or `ModelCheckpoint(save_best_only=True)` saves them, this epoch is recorded as
+    `kept_epoch`, and comparisons use its values.
 
-    **When the ledger fails.** A full disk, a deleted folder or a foreign file never stops training:
-    a warning says what happened. A run that the ledger cannot take is recorded in a temporary
-    folder, whose path is in the warning.
+    **Errors of the ledger** never stop training. They are warnings, and the run is recorded in a
+    temporary folder if necessary.
 
-    **What counts as a seed.** The statistics are over the finished and the diverged runs that the
-    ledger had when training began, and this one. A repeat of a seed is no new sample: of the runs
-    with one seed the latest counts, and this run stands for all earlier ones with its seed.
+    **Seeds.** Statistics are over the finished and diverged runs that the ledger had when training
+    began, and this run. If a seed was run again, its latest run counts.
 
-    A metric is known by its name in the logs. Keras numbers unnamed metrics through a process
-    (`auc`, `auc_1`, …), so name them where one process trains several seeds.
+    **Names.** Metrics are identified by their names in the logs. Keras numbers unnamed metrics
+    (`auc`, `auc_1`, …), so name them if one process trains several seeds.
 
-    **Several workers.** All of them read the ledger and get the keys; the chief alone writes and
-    prints (`TF_CONFIG`; process 0 on JAX).
+    **Several workers.** All read the ledger; only the chief writes and prints.
 
-    The callback sets no seed. Call `keras.utils.set_random_seed(seed)` before the model is built.
+    The callback sets no seed: call `keras.utils.set_random_seed(seed)` or `seeds.set_seeds` before
+    the model is built.
 
     Args:
-        ledger: a `keras_calibration.seeds.Ledger`, or the path of its folder.
-        pipeline: name of what is trained, and how; its runs differ in their seed only.
-        seed: int, the seed of this run.
-        monitor: names of the metrics, as in the logs; `None` for every number there.
-        configuration: any JSON value to be recorded with the run.
-        family: what the pipeline is a variant of; comparisons of few runs learn from its family.
-        seeds: role → int where roles have seeds of their own: `"initialization"`, `"order"`,
-            `"dropout"`, `"augmentation"`.
-        num_rows: number of held-out rows, to be recorded.
-        verbose: 1 prints a table over the seeds when training ends, each run with its last value
-            of each metric; 0 prints nothing.
-        tensorboard_folder: `log_dir` of the run's `keras.callbacks.TensorBoard`. The run is entered
-            there for TensorBoard's HParams page, with the pipeline as trial id, so that the page
-            groups the seeds of a pipeline; its hyperparameters are the pipeline and what
-            `configuration` has on its first level. `None`: nothing is entered.
+        ledger: A `keras_calibration.seeds.Ledger`, or the path of its folder.
+        pipeline: Name of the pipeline; its runs differ only in their seed.
+        seed: Seed of this run, an int.
+        monitor: Names of the metrics, as in the logs; `None` for all.
+        verbose: 1 prints a table over the seeds at the end of training; 0 prints nothing.
+        tensorboard_folder: `log_dir` of the run's `keras.callbacks.TensorBoard`, to add the run to
+            TensorBoard's HParams page. The pipeline is the trial, and the top level of
+            `configuration` its hyperparameters.
+        **record: Further fields of the record: `configuration`, any JSON value; `family`, the name
+            of a family of pipelines whose noise is shared in comparisons of few runs; `seeds`, the
+            result of `seeds.set_seeds`; `num_rows`, the number of held-out rows.
 
     Raises:
-        ValueError: an argument is not of the form above; at the end of the first epoch, a name in
-            `monitor` is not in the logs.
+        ValueError: An argument is invalid, or, at the end of the first epoch, a name in `monitor`
+            is not in the logs.
         ImportError: `tensorboard_folder` is given, and TensorBoard is not installed.
 
     Warns:
-        UserWarning: when training begins, a run with another seed had the same initial weights;
-            at the end of the first epoch, this run's metrics have other names than earlier ones;
-            the ledger has a damaged file, or cannot be read or written.
+        UserWarning: A run with another seed had the same initial weights; the metrics have other
+            names than those of earlier runs; the ledger has a damaged file, or cannot be read or
+            written.
 
     Example:
         >>> import tempfile
@@ -126,7 +118,7 @@ class SeedVariance(keras.callbacks.Callback):
 
     Reference:
         Fan, Si, Song, Zhang, *Calibration-then-Calculation: A Variance Reduced Metric Framework*,
-        arXiv 2401.16692, for the spread of a metric over seeds as what limits the comparison.
+        arXiv 2401.16692, on the variance of metrics over seeds.
     """
 
     def __init__(
@@ -134,33 +126,33 @@ class SeedVariance(keras.callbacks.Callback):
         ledger: Ledger | str | os.PathLike[str],
         pipeline: str,
         seed: int,
+        *,
         monitor: Sequence[str] | None = None,
-        configuration: Any = None,
         verbose: int = 1,
-        family: str | None = None,
-        seeds: Mapping[str, int] | None = None,
-        num_rows: int | None = None,
         tensorboard_folder: str | os.PathLike[str] | None = None,
+        **record: Unpack[RecordFields],
     ) -> None:
         super().__init__()
+        if unknown := set(record) - set(RecordFields.__annotations__):
+            raise TypeError(
+                f"SeedVariance() has no argument {sorted(unknown)}. Beside its own arguments, it "
+                f"takes {sorted(RecordFields.__annotations__)}."
+            )
         if isinstance(monitor, str):
             raise ValueError(
-                f"Received monitor={monitor!r}; expected a list of names, or None for every "
-                f"metric; pass monitor=[{monitor!r}]."
+                "Argument `monitor` must be a list of names, or None. Received: "
+                f"monitor={monitor!r}. Pass monitor=[{monitor!r}]."
             )
         self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-        # Checked here, so that a mistake shows before the data are loaded and the model is built.
+        # Validated here, so that errors show before the data are loaded.
         self._record = validate_record(
             {
+                **{name: value for name, value in record.items() if value is not None},
                 "pipeline": pipeline,
                 "seed": seed,
                 "status": "started",
                 "backend": keras.backend.backend(),
                 "versions": {package: _version(package) for package in _PACKAGES},
-                "configuration": configuration,
-                "family": family,
-                "seeds": {} if seeds is None else dict(seeds),
-                "num_rows": num_rows,
             }
         )
         self.monitor = None if monitor is None else list(monitor)
@@ -170,7 +162,7 @@ class SeedVariance(keras.callbacks.Callback):
             import_hparams()
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Records that the run has started, and reads the earlier runs of its pipeline."""
+        """Records the start of the run, and reads the earlier runs of the pipeline."""
         self._epochs: list[int] = []
         self._metrics: dict[str, list[float | None]] = {}
         self._logs: dict[int, dict[str, Any]] = {}
@@ -216,11 +208,11 @@ class SeedVariance(keras.callbacks.Callback):
         self._logs[epoch] = dict(logs)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Records the whole run and prints the table over the seeds."""
+        """Records the complete run and prints the table over the seeds."""
         if not self._is_chief:
             return
         kept = kept_epoch(fit_callbacks(), self._logs)
-        # What happened after the epoch whose weights are kept is of no account.
+        # Values after the kept epoch do not matter.
         end = len(self._epochs) if kept is None else self._epochs.index(kept) + 1
         recorded = (value for values in self._metrics.values() for value in values[:end])
         diverged = any(value is not None and not math.isfinite(value) for value in recorded)
@@ -247,17 +239,17 @@ class SeedVariance(keras.callbacks.Callback):
         if self.monitor is None:
             return available
         missing = [name for name in self.monitor if name not in available]
-        # Later epochs may lack a metric, as validation with `validation_freq` does.
+        # Later epochs may lack a metric, for example with `validation_freq`.
         if missing and not self._epochs:
             raise ValueError(
-                f"Received monitor={self.monitor}, of which the first epoch's logs lack {missing}; "
-                f"expected names among {list(available)}; correct the names, pass "
-                "validation_data for those that begin with 'val_', or leave `monitor` out."
+                f"Argument `monitor` must name metrics in the logs: {list(available)}. Received: "
+                f"monitor={self.monitor}, of which {missing} are missing. Names that begin with "
+                "'val_' require validation_data."
             )
         return {name: available[name] for name in self.monitor if name in available}
 
     def _fitted_biases(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """The biases of the calibrated losses, of the rows on which they were computed last."""
+        """The fitted biases of the calibrated losses, under the name of their latest evaluation."""
         biases = {}
         for metric in _flatten(self.model.metrics):
             if isinstance(metric, CalibratedLogLoss):
@@ -268,7 +260,7 @@ class SeedVariance(keras.callbacks.Callback):
         return biases
 
     def _directions(self) -> dict[str, str]:
-        """Whether "min" or "max" is better, by Keras' metrics, else by the names."""
+        """The directions of the metrics, from Keras or else from their names."""
         ways = {"up": "max", "down": "min"}
         by_metric = {
             metric.name: ways[metric._direction]
@@ -292,31 +284,29 @@ class SeedVariance(keras.callbacks.Callback):
         seeds = {run["seed"] for run in others if run["initial_weights"] == digest}
         if digest is not None and seeds:
             warnings.warn(
-                f"Received seed={self._record['seed']}, under which the model begins with the same "
-                f"weights as under the seeds {sorted(seeds)} of the pipeline "
-                f"{self._record['pipeline']!r}; expected a seed to change them; call "
-                "keras.utils.set_random_seed(seed) before the model is built. If all runs are to "
-                "begin with these weights, the spread leaves out that of initialisation.",
+                f"Seed {self._record['seed']} of the pipeline {self._record['pipeline']!r} has the "
+                f"same initial weights as the seeds {sorted(seeds)}, so the statistics do not "
+                "include the noise of initialization. Call keras.utils.set_random_seed(seed) "
+                "before the model is built.",
                 stacklevel=2,
             )
 
     def _warn_of_other_names(self, names: set[str]) -> None:
         earlier = {name for run in self._others for name in run["metrics"]}
-        # One set within the other is a metric added, left out or not yet measured.
+        # If one set contains the other, a metric was added, removed or not yet measured.
         if names - earlier and earlier - names:
             warnings.warn(
-                f"Received the metrics {sorted(names - earlier)}, which earlier runs of the "
-                f"pipeline {self._record['pipeline']!r} lack, while they have "
-                f"{sorted(earlier - names)}; expected one name for one metric in all runs, for "
-                "statistics go by name; Keras numbers the metrics that have none, so give them "
-                "names, as in keras.metrics.AUC(name='auc').",
+                f"This run has the metrics {sorted(names - earlier)}, and earlier runs of the "
+                f"pipeline {self._record['pipeline']!r} have {sorted(earlier - names)} instead. "
+                "Statistics require the same names in all runs. Keras numbers unnamed metrics: "
+                "name them, for example keras.metrics.AUC(name='auc').",
                 stacklevel=2,
             )
 
     def _table(self, record: Mapping[str, Any]) -> str:
         rows = [row for run in (*self._others, record) if (row := _kept_values(run))]
         title = (
-            f"Pipeline {self._record['pipeline']!r}, value of each run at the epoch that it kept; "
+            f"Pipeline {self._record['pipeline']!r}, values at each run's kept epoch; "
             f"seeds: {len(rows)}, diverged: {self._num_diverged(rows)}, "
             f"unfinished runs: {self._num_unfinished}"
         )
@@ -344,7 +334,7 @@ def _at_epoch(
 
 
 def _kept_values(run: Mapping[str, Any]) -> dict[str, float]:
-    """The values at the epoch that a run kept, each metric's last where it kept the last."""
+    """The values at the kept epoch, or the last value of each metric."""
     if run["kept_epoch"] is not None:
         return _at_epoch(run["metrics"], run["epochs"], run["kept_epoch"])
     measured = {
@@ -368,7 +358,7 @@ def _std_reduction(plain: str, calibrated: str, rows: list[dict[str, float]]) ->
 
 
 def _flatten(metrics: Sequence[Any]) -> list[Any]:
-    """The metrics, with those that Keras keeps inside another, as `compile` gathers them."""
+    """The metrics, including those inside the container of `compile`."""
     inner = [getattr(metric, "metrics", None) or [metric] for metric in metrics]
     return [metric for group in inner for metric in group]
 

@@ -1,5 +1,5 @@
-"""Models in production: calibration over time and by field, from the log of what they predicted."""
+"""Monitor a model in production: calibration over time and by field, from its scored log."""
 
 from keras_calibration.monitoring.monitor import monitor as monitor
-from keras_calibration.monitoring.monitor_page import write_page as write_page
 from keras_calibration.monitoring.monitor_report import MonitorReport as MonitorReport
+from keras_calibration.monitoring.periods import Periods as Periods

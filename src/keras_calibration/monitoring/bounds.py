@@ -1,6 +1,6 @@
-"""What chance alone does to the sums of a period or a segment: exact bounds, for many at once.
+"""Bounds on the sums of a period or segment if the predictions are right.
 
-NumPy functions of sums; where the predictions are right, a label is 1 with its row's probability p.
+Right predictions mean that each label is 1 with its row's predicted probability p.
 """
 
 from typing import Any
@@ -21,28 +21,27 @@ from keras_calibration.ops.logit_moments import (
     terms_at,
 )
 
-# What the summary of the logits is right to, in nats a row.
+# Accuracy of the logit summary, in nats a row.
 _ROUNDING = 1e-8
 
 
 def rate_factors(
     positives: Any, predicted: Any, squares: Any, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Interval of the factor by which observed rates are above the predicted ones.
+    """Confidence interval of observed / predicted rates, for each cell.
 
-    The number of positives K of rows with the probabilities `r p` has the mean `r m`, m = Σ p. It
-    is taken for a binomial variable of `m² / Σ p²` trials: of the right mean and variance, exact
-    where p is the same in all rows. The ends are Clopper's and Pearson's: the factors r at which so
-    many or so few positives have the probability `(1 - confidence) / 2`.
+    If the true probabilities are `r p`, the number of positives has the mean `r m`, m = Σ p. It is
+    treated as binomial with `m² / Σ p²` trials, which gives the right mean and variance and is
+    exact if all p are equal. The interval for r is that of Clopper and Pearson.
 
     Args:
-        positives: Numbers of positives k (cells,).
-        predicted: Σ p (cells,), above 0.
-        squares: Σ p² (cells,).
-        confidence: Probability that an interval holds the factor, at least, in (0, 1).
+        positives: Number of positives of each cell.
+        predicted: Σ p of each cell, above 0.
+        squares: Σ p² of each cell.
+        confidence: Coverage of each interval, at least, in (0, 1).
 
     Returns:
-        Lower and upper ends (cells,); the lower is 0 where there is no positive.
+        Lower and upper ends; the lower end is 0 for a cell without positives.
 
     Example:
         >>> low, high = rate_factors([30], [20.0], [0.4], 0.95)  # 1000 rows of p = 0.02
@@ -67,25 +66,25 @@ def rate_factors(
 
 
 def loss_bounds(moments: Any, confidence: float) -> tuple[float, float, float, float]:
-    """The Calibrated Log Loss of some rows, and what it would be if `σ(l + c)` were right.
+    """The Calibrated Log Loss of a group of rows, with bounds that hold if `σ(l + c)` is right.
 
-    c is the bias that makes the predictions add up to the labels. The loss less its expectation,
-    the mean entropy of `σ(l + c)`, is `Σ (p - y) (x - x̄) / n` with x = l + c, x̄ any constant (the
-    residuals add up to 0): of mean 0 and variance `V = Σ p (1 - p) (x - x̄)²`, least at the mean of
-    x with the weights p (1 - p). Bernstein's inequality bounds it at any click rate: with
-    `L = log(2 / (1 - confidence))` and b the largest `|x - x̄|`,
-    `|Σ (p - y) (x - x̄)| ≤ sqrt(2 V L + (b L / 3)²) + b L / 3`.
+    The bias c makes the sum of the predictions equal the sum of the labels. The expected loss is
+    the mean entropy of `p = σ(l + c)`. The loss differs from it by `Σ (p - y) (x - x̄) / n` with
+    x = l + c and any constant x̄, since the residuals sum to 0. This has the mean 0 and a variance
+    `V = Σ p (1 - p) (x - x̄)²` that is least at the mean of x weighted by p (1 - p). Bernstein's
+    inequality bounds it at any rate of positives: with `L = log(2 / (1 - confidence))` and b the
+    largest `|x - x̄|`, `|Σ (p - y) (x - x̄)| ≤ sqrt(2 V L + (b L / 3)²) + b L / 3`.
 
-    A loss above its bounds means that the predictions no longer tell rows apart as they claim to:
-    a feature that broke, though the mean is right. A loss below says that they are too timid.
+    A loss above its bounds: the predictions are over-confident, for example because a feature
+    broke. A loss below: they are under-confident.
 
     Args:
-        moments: What `ops.logit_moments` returns for one group of rows (418, 8).
+        moments: `ops.logit_moments` of one group of rows, shape (418, 8).
         confidence: Probability that the bounds hold, at least, in (0, 1).
 
     Returns:
         The loss (in-sample, `CalibratedLogLoss(num_folds=1)`), its expectation, and the lower and
-        upper bounds, in nats a row. NaN where the rows are of one class or there is none.
+        upper bounds, in nats a row; all NaN if all labels are equal or there are no rows.
 
     Reference:
         Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.10.
@@ -100,13 +99,15 @@ def loss_bounds(moments: Any, confidence: float) -> tuple[float, float, float, f
     largest = float(np.max(np.abs(values[weights > 0] - middle)))
     level = np.log(2 / (1 - confidence))
     third = largest * level / 3
+    # Rounding can make it slightly negative if all predictions are equal.
+    variance = np.maximum(variance, 0.0)
     half_width = (np.sqrt(2 * variance * level + third**2) + third) / num_rows + _ROUNDING
     mean = float(expected) / num_rows
     return float(loss) / num_rows, mean, mean - half_width, mean + half_width
 
 
 def _sums(moments: Any) -> tuple[Any, ...]:
-    """Sums of loss and entropy, x̄ and V; by bin: the mean of x, and the weight."""
+    """Sums of loss and entropy, x̄ and V; for each bin the mean of x and the weight."""
     summary = by_group(moments)
     bias = bias_root(summary)
     at = terms_at(*terms(summary), bias)

@@ -1,4 +1,4 @@
-"""LogSums: what is kept of a scored log while it is read, sums by period, field and value."""
+"""Sums over a scored log by period, field and field value."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,13 +14,10 @@ _NUM_SUMS = 7
 
 
 class LogSums:
-    """Sums over the rows of each period: of the logits' moments, and of the values of each field.
+    """Logit moments of each period, and sums of each field value in each period.
 
-    27 kB a period, and 56 bytes for each value of a field in each period that has it: memory does
-    not grow with the rows.
-
-    Args:
-        fields: Names of the fields.
+    They take 27 kB a period, and 56 bytes for each field value in a period: memory does not grow
+    with the number of rows.
 
     Example:
         >>> sums = LogSums(["site"])
@@ -38,34 +35,18 @@ class LogSums:
 
     @property
     def periods(self) -> list[int]:
-        """Beginnings of the periods that have rows, in time."""
+        """Starts of the periods that have rows, in ascending order."""
         return sorted(self._moments)
 
     def add_batch(self, batch: Batch, timestamp: str, keep: Any = None) -> None:
-        """Adds a batch whose field `timestamp` holds the beginnings of the periods.
-
-        Args:
-            batch: Rows with their fields.
-            timestamp: Name of that field.
-            keep: Which rows to add (n,), or None for all.
-        """
+        """Adds rows of a batch (all, or where `keep` is true); `timestamp` holds period starts."""
         rows = slice(None) if keep is None else keep
         fields = {name: batch.fields[name][rows] for name in self.fields}
         labels, predictions = np.asarray(batch.labels), np.asarray(batch.predictions)
         self.add(labels[rows], predictions[rows], batch.fields[timestamp][rows], fields)
 
     def add(self, labels: Any, probabilities: Any, periods: Any, fields: Any) -> None:
-        """Adds rows.
-
-        Args:
-            labels: Labels, 0 or 1 (n,).
-            probabilities: Predicted probabilities (n,).
-            periods: Beginnings of the periods (n,), whole numbers.
-            fields: Field → ids (n,), -1 for "other".
-
-        Raises:
-            ValueError: If a label is not 0 or 1, or a probability is outside [0, 1].
-        """
+        """Adds rows with their period starts and, for each field, their ids (-1 for "other")."""
         labels = np.asarray(labels, np.float64)
         probabilities = np.asarray(probabilities, np.float64)
         _refuse(~np.isin(labels, (0, 1)), labels, "label", "Labels must be 0 or 1.")
@@ -86,15 +67,15 @@ class LogSums:
             )
 
     def of_period(self, period: int) -> np.ndarray:
-        """The seven sums of `ops.field_sums` over a period (7,)."""
+        """The seven sums of `ops.field_sums` over a period, shape (7,)."""
         return self._sums[period, None][1]
 
     def moments(self, period: int) -> np.ndarray:
-        """What `ops.logit_moments` gives for the period (NUM_BINS, NUM_COLUMNS)."""
+        """The `ops.logit_moments` of a period, shape (NUM_BINS, NUM_COLUMNS)."""
         return self._moments[period]
 
     def of_field(self, field: str, period: int | None = None) -> np.ndarray:
-        """Sums of each value of a field (values + 1, 7), "other" first; None is all periods."""
+        """Sums of each value of a field, "other" first; over all periods if `period` is `None`."""
         if period is not None:
             return self._sums[period, field]
         parts = [self._sums[each, field] for each in self.periods]
@@ -111,7 +92,7 @@ class LogSums:
         self._moments[period] = self._moments.get(period, empty) + np.asarray(moments)
         for field, ids in {None: np.zeros(len(labels), np.int64), **fields}.items():
             num_values = int(ids.max()) + 2
-            # "Other", -1, comes first, so that values can be added behind the others.
+            # "Other" comes first, so that new values can be appended.
             new = np.array(field_sums(labels, probabilities, ones, ids + 1, num_values))[:-1]
             known = self._sums.get((period, field), new[:0])
             longer, shorter = (known, new) if len(known) > len(new) else (new, known)
@@ -122,6 +103,6 @@ class LogSums:
 def _refuse(bad: np.ndarray, values: np.ndarray, name: str, expected: str) -> None:
     if bad.any():
         raise ValueError(
-            f"{expected} Received: {int(bad.sum())} other values among {len(values)} rows, a "
+            f"{expected} Received: {int(bad.sum())} invalid values in {len(values)} rows, a "
             f"{name} of {values[bad][0]:g} for example. Is it the right column?"
         )

@@ -1,4 +1,4 @@
-"""MonitorReport: what a scored log says of its probabilities, over time and by field."""
+"""The report of `monitor`: checks of a scored log, over time and by field."""
 
 import dataclasses
 import math
@@ -7,17 +7,17 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Predicted and observed rate of a period, a segment, or the whole log.
+class RateCheck:
+    """Predicted and observed rate of a period, a field value or the whole log.
 
     Args:
-        name: Beginning of the period, value of the field, or "all".
+        name: Start of the period, field value, or "all".
         num_rows: Number of rows.
         predicted: Mean predicted probability.
-        observed: Share of the labels that are 1.
-        low: Lower end of the interval of predicted / observed.
-        high: Upper end; infinite where there is no positive label.
-        is_off: Whether the whole interval is outside the bounds.
+        observed: Share of positive labels.
+        low: Lower end of the confidence interval of predicted / observed.
+        high: Upper end; infinite without positive labels.
+        is_off: Whether the whole interval is out of bounds.
     """
 
     name: str
@@ -30,26 +30,25 @@ class Rates:
 
     @property
     def ratio(self) -> float:
-        """Predicted / observed; infinite where there is no positive label."""
+        """Predicted / observed; infinite without positive labels."""
         return self.predicted / self.observed if self.observed else math.inf
 
     @property
     def excess(self) -> float:
-        """How many positive labels more than observed were predicted."""
+        """Number of positives predicted beyond those observed."""
         return self.num_rows * (self.predicted - self.observed)
 
 
 @dataclass(frozen=True)
-class Loss:
-    """The Calibrated Log Loss of a period, and what it would be if the predictions were right.
+class LossCheck:
+    """The Calibrated Log Loss of a period, with its value and bounds under right predictions.
 
     Args:
-        value: The loss, its bias corrected on the period's own rows; NaN where they are of one
-            class.
-        expected: Its expectation, the mean entropy of the corrected predictions.
+        value: The loss, with the bias fitted on the period's own rows; NaN if all labels are equal.
+        expected: Expected loss under right predictions: the mean entropy, bias corrected.
         low: Lower bound.
         high: Upper bound.
-        is_off: Whether the loss is outside the bounds.
+        is_off: Whether the loss is out of bounds.
     """
 
     value: float
@@ -60,13 +59,13 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class FieldError:
-    """A Field-RCE beside what chance alone would make it.
+class FieldErrorCheck:
+    """A Field-RCE with its distribution under right predictions.
 
     Args:
         field_rce: The field-level relative calibration error.
-        noise_floor: Its mean if the predictions were right.
-        noise_deviation: Its standard deviation then.
+        noise_floor: Its mean under right predictions.
+        noise_deviation: Its standard deviation under right predictions.
         high: Upper bound.
         is_off: Whether the error is above the bound.
     """
@@ -79,56 +78,56 @@ class FieldError:
 
 
 @dataclass(frozen=True)
-class Period:
-    """One period of the log.
+class PeriodReport:
+    """The checks of one period.
 
     Args:
         rates: Predicted and observed rate.
         loss: Calibrated Log Loss.
-        fields: Field → its Field-RCE in this period; shown, never a reason for an alert.
+        fields: Field name → Field-RCE in this period; shown, and never a reason for an alert.
     """
 
-    rates: Rates
-    loss: Loss
-    fields: dict[str, FieldError]
+    rates: RateCheck
+    loss: LossCheck
+    fields: dict[str, FieldErrorCheck]
 
 
 @dataclass(frozen=True)
-class Field:
-    """One field over the whole log.
+class FieldReport:
+    """The checks of one field over the whole log.
 
     Args:
         error: Its Field-RCE.
         values: Rates of its values, those with most rows first.
     """
 
-    error: FieldError
-    values: list[Rates]
+    error: FieldErrorCheck
+    values: list[RateCheck]
 
 
 @dataclass(frozen=True)
 class MonitorReport:
-    """What `monitor` found; `str` of it is the text of the command.
+    """The result of `monitor`; printing it gives the text of the command.
 
     Args:
         period: "hour", "day", "week" or "month".
-        confidence: Probability that right probabilities raise no alert.
+        confidence: Probability that right predictions raise no alert.
         tolerance: Relative error that does not matter.
         overall: Rates of the whole log.
-        periods: The periods that have rows, in time.
-        fields: Field → what was found of it.
+        periods: The periods that have rows, in ascending order.
+        fields: Field name → its checks.
     """
 
     period: str
     confidence: float
     tolerance: float
-    overall: Rates
-    periods: list[Period]
-    fields: dict[str, Field]
+    overall: RateCheck
+    periods: list[PeriodReport]
+    fields: dict[str, FieldReport]
 
     @property
     def alerts(self) -> list[str]:
-        """A sentence for everything that left its bounds; none where all is well."""
+        """A sentence for each check that is out of bounds."""
         found = [f"all rows: {_rates_sentence(self.overall)}"] if self.overall.is_off else []
         for period in self.periods:
             if period.rates.is_off:
@@ -149,36 +148,36 @@ class MonitorReport:
 
     @property
     def is_alert(self) -> bool:
-        """Whether anything left its bounds."""
+        """Whether any check is out of bounds."""
         return bool(self.alerts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in JSON values; what is not finite is None."""
+        """The report as JSON values; `None` where a value is not finite."""
         values: dict[str, Any] = _finite(dataclasses.asdict(self))
         return {"is_alert": self.is_alert, "alerts": self.alerts, **values}
 
     def __str__(self) -> str:
-        # Here, since text needs the report's classes.
-        from keras_calibration.monitoring.monitor_text import to_text
+        # Imported when printed: rendering is built on top of reports.
+        from keras_calibration.rendering.monitor_text import monitor_text
 
-        return to_text(self)
+        return monitor_text(self)
 
 
-def _rates_sentence(rates: Rates) -> str:
-    side = "much" if rates.low > 1 else "little"
+def _rates_sentence(rates: RateCheck) -> str:
+    verb = "over-predicts" if rates.low > 1 else "under-predicts"
     times = "infinitely" if not rates.observed else f"{rates.ratio:.3g} times"
     return (
-        f"predicts too {side}, {rates.predicted:.4g} against {rates.observed:.4g} observed "
+        f"{verb}: {rates.predicted:.4g} predicted, {rates.observed:.4g} observed "
         f"({times}, at {'least' if rates.low > 1 else 'most'} "
         f"{rates.low if rates.low > 1 else rates.high:.3g} times), {rates.num_rows:,} rows"
     )
 
 
-def _loss_sentence(loss: Loss) -> str:
+def _loss_sentence(loss: LossCheck) -> str:
     side, bound = ("above", loss.high) if loss.value > loss.high else ("below", loss.low)
     return (
-        f"Calibrated Log Loss {loss.value:.4g} is {side} {bound:.4g}; right probabilities would "
-        f"have {loss.expected:.4g}"
+        f"Calibrated Log Loss {loss.value:.4g} is {side} {bound:.4g}; right predictions would "
+        f"give {loss.expected:.4g}"
     )
 
 

@@ -1,6 +1,5 @@
-"""Scored logs, CSV or Parquet, in batches: labels, predictions, ids of fields and of periods."""
+"""Reads a scored log (CSV or Parquet) in batches of labels, predictions, field ids and times."""
 
-import datetime
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,18 +9,16 @@ import numpy as np
 
 from keras_calibration.scoring.parquet import ParquetBatches, read_parquet
 
-PERIODS = ("hour", "day", "week", "month")
-# The distinct values of a field that are told apart; those that come later share "other".
+# Distinct values of a field that are kept apart; later ones are counted as "other".
 LARGEST_NUM_VALUES = 10_000
-_DAY = 24 * 60 * 60
 _NAN = float("nan")
 
 
 class FieldValues:
-    """The values of a field in the order of their first appearance: value → id.
+    """Numbers the values of a field in the order of their first appearance.
 
     Args:
-        largest_num_values: Values after these get the id -1, "other".
+        largest_num_values: Number of values with an id; all others get -1, "other".
 
     Example:
         >>> values = FieldValues(2)
@@ -36,7 +33,7 @@ class FieldValues:
         self._ids: dict[Any, int] = {}
 
     def __call__(self, values: Any) -> np.ndarray:
-        """Ids (n,) of distinct values (n,)."""
+        """The ids of distinct values, shape (n,)."""
         return np.array([self._id(value) for value in np.asarray(values).tolist()], np.int64)
 
     def __len__(self) -> int:
@@ -44,60 +41,15 @@ class FieldValues:
 
     @property
     def names(self) -> list[str]:
-        """The values as text, by id."""
+        """The values as text, in the order of their ids."""
         return [str(value) for value in self._ids]
 
     def _id(self, value: Any) -> int:
-        if value != value:  # NaN is not itself: every one read would be a new value
+        if value != value:  # NaN != NaN: without this, each NaN would be a new value
             value = _NAN
         if value not in self._ids and len(self._ids) == self.largest_num_values:
             return -1
         return self._ids.setdefault(value, len(self._ids))
-
-
-def period_starts(times: Any, period: str) -> np.ndarray:
-    """The beginning of the period of each time, in seconds since 1970, UTC.
-
-    Args:
-        times: `datetime` or `date` objects (those with a time zone are moved to UTC), ISO 8601
-            texts, or numbers of seconds since 1970 (n,).
-        period: One of `PERIODS`; weeks begin on Monday.
-
-    Returns:
-        Seconds (n,), int64.
-
-    Raises:
-        ValueError: If a value is no time.
-
-    Example:
-        >>> [period_name(start, "day") for start in period_starts(["2026-03-07T12:30"], "day")]
-        ['2026-03-07']
-    """
-    seconds = _seconds(np.asarray(times))
-    if period in ("hour", "day"):
-        length = 3600 if period == "hour" else _DAY
-        return seconds // length * length
-    if period == "week":
-        # 1970 began on a Thursday.
-        days = seconds // _DAY
-        return (days - (days + 3) % 7) * _DAY
-    months = seconds.astype("datetime64[s]").astype("datetime64[M]")
-    return months.astype("datetime64[s]").astype(np.int64)
-
-
-def period_name(start: int, period: str) -> str:
-    """The beginning of a period as text.
-
-    Args:
-        start: Its beginning, in seconds since 1970.
-        period: One of `PERIODS`.
-
-    Example:
-        >>> period_name(3600, "hour"), period_name(0, "month")
-        ('1970-01-01T01:00', '1970-01')
-    """
-    unit = {"hour": "m", "month": "M"}.get(period, "D")
-    return str(np.datetime64(int(start), "s").astype(f"datetime64[{unit}]"))
 
 
 def read_log(
@@ -108,33 +60,16 @@ def read_log(
     timestamp: str,
     values_of: Callable[[str], Any],
 ) -> ParquetBatches:
-    """Batches of a scored log; `timestamp` is one of their fields.
-
-    Args:
-        paths: A file or folder of Parquet or CSV files, a list of files (the first one's name tells
-            which), or a `pyarrow.dataset.Dataset`.
-        probability: Column of the predicted probabilities.
-        label: Column of the labels.
-        fields: Columns of the fields.
-        timestamp: Column of the times.
-        values_of: Column → what turns its distinct values into ids.
-
-    Returns:
-        What `scoring.read_parquet` returns.
-
-    Raises:
-        ValueError: If there is no such file, a column is missing or is not what it must be.
-        ImportError: If pyarrow is not installed.
-    """
+    """Batches of a scored log; `timestamp` is one of their fields, `values_of` maps to ids."""
     columns = [*fields, timestamp]
     if twice := {name for name in columns if [*columns, probability, label].count(name) > 1}:
-        raise ValueError(f"Expected each column in one role. Received twice: {sorted(twice)}.")
+        raise ValueError(f"Each column must have one role. Received twice: {sorted(twice)}.")
     lookups = {name: values_of(name) for name in columns}
     return read_parquet(_data_set(paths), label, probability, fields=lookups)
 
 
 def _data_set(paths: Any) -> Any:
-    """CSV files as a data set; what is not CSV as it is."""
+    """CSV files and data frames as a `pyarrow.dataset.Dataset`; anything else unchanged."""
     if hasattr(paths, "columns") and hasattr(paths, "iloc"):
         return _data_set_of_frame(paths)
     is_path = isinstance(paths, str | os.PathLike)
@@ -142,7 +77,7 @@ def _data_set(paths: Any) -> Any:
         return paths
     files = [Path(path) for path in ([paths] if is_path else paths)]
     if absent := [str(path) for path in files if not path.exists()]:
-        raise ValueError(f"Received the log {', '.join(absent)}, which is not there.")
+        raise ValueError(f"Argument `log` must name existing files. Received: {', '.join(absent)}.")
     inside = sorted(files[0].rglob("*.csv*")) if files[0].is_dir() else files
     if not inside or ".csv" not in inside[0].suffixes:
         return paths
@@ -153,48 +88,13 @@ def _data_set(paths: Any) -> Any:
 
 
 def _data_set_of_frame(frame: Any) -> Any:
-    """A data frame of pandas as a data set."""
+    """A pandas data frame as a `pyarrow.dataset.Dataset`."""
     try:
         import pyarrow
         from pyarrow import dataset
     except ImportError as error:
         raise ImportError(
-            "The log is read by pyarrow, which is not installed: pip install "
-            '"keras-calibration[parquet]".'
+            "Reading a log requires pyarrow. Install it with `pip install "
+            '"keras-calibration[parquet]"`.'
         ) from error
     return dataset.dataset(pyarrow.Table.from_pandas(frame, preserve_index=False))
-
-
-def _seconds(times: np.ndarray) -> np.ndarray:
-    if times.dtype.kind in "iuf":
-        if not np.isfinite(times).all() or (np.abs(times) > 1e11).any():
-            raise ValueError(
-                "Numbers in the column of times must be seconds since 1970. Received: "
-                f"{times.min()} to {times.max()}. Divide milliseconds by 1000."
-            )
-        return np.floor(times).astype(np.int64)
-    if times.dtype.kind in "UOS":
-        times = np.array([_without_zone(value) for value in times.tolist()], "datetime64[s]")
-    if times.dtype.kind != "M":
-        raise ValueError(
-            "The column of times must hold times, dates, ISO 8601 texts or seconds since 1970. "
-            f"Received: {times.dtype}."
-        )
-    return times.astype("datetime64[s]").astype(np.int64)
-
-
-def _without_zone(value: Any) -> Any:
-    """A time in UTC; `numpy` has no zones."""
-    if isinstance(value, str):
-        try:
-            value = datetime.datetime.fromisoformat(value)
-        except ValueError as error:
-            raise ValueError(
-                f"The column of times must hold ISO 8601 texts. Received: {value!r}; expected "
-                "2026-03-07 or 2026-03-07T12:30:00Z, for example."
-            ) from error
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        return value.astimezone(datetime.UTC).replace(tzinfo=None)
-    if not isinstance(value, datetime.date):
-        raise ValueError(f"The column of times must hold times. Received: {value!r}.")
-    return value

@@ -1,0 +1,1 @@
+"""Two pipelines compared: the question, the runs that count, the figures and the verdict."""

@@ -1,0 +1,48 @@
+"""The results of one metric in a comparison."""
+
+from dataclasses import dataclass
+
+from keras_calibration.statistics.estimate import Estimate
+
+
+@dataclass(frozen=True)
+class MetricComparison:
+    """One metric of pipelines A and B, compared over their seeds.
+
+    Args:
+        metric: Name in the ledger.
+        maximize: Whether larger is better; `None` if unknown.
+        num_a: Number of runs of A.
+        num_b: Number of runs of B.
+        mean_a: Mean over the runs of A.
+        mean_b: Mean over the runs of B.
+        std_a: Sample standard deviation over the runs of A; NaN with one run.
+        std_b: The same for B.
+        difference: Mean of B minus mean of A with its interval; `None` with too few runs.
+        b_beats_a: Probability that a run of B beats a run of A with another seed; `None` if the
+            direction is unknown.
+        b_beats_a_same_seed: The same under one seed; `None` for independent runs.
+
+    Example:
+        >>> MetricComparison("val_auc", True, 1, 1, 0.7, 0.8, 0.0, 0.0, None, None, None).maximize
+        True
+    """
+
+    metric: str
+    maximize: bool | None
+    num_a: int
+    num_b: int
+    mean_a: float
+    mean_b: float
+    std_a: float
+    std_b: float
+    difference: Estimate | None
+    b_beats_a: Estimate | None
+    b_beats_a_same_seed: Estimate | None
+
+    @property
+    def better(self) -> str | None:
+        """`"A"` or `"B"` if the interval of the difference excludes 0, otherwise `None`."""
+        if self.maximize is None or self.difference is None or not self.difference.excludes(0.0):
+            return None
+        return "B" if (self.difference.value > 0) == self.maximize else "A"

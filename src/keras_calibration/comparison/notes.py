@@ -1,0 +1,158 @@
+"""Notes: the caveats of a comparison."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_calibration.comparison.comparison import Comparison
+from keras_calibration.comparison.pipeline_runs import PipelineRuns
+from keras_calibration.comparison.verdict import MOSTLY_CALIBRATION
+
+_SKEWED = 1.0
+
+
+def notes_of(comparison: Comparison) -> Comparison:
+    """The comparison with its notes, the most important first.
+
+    Example:
+        >>> from keras_calibration.comparison.pipeline_runs import gather_runs
+        >>> from keras_calibration.comparison.verdict import Outcome, Verdict
+        >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
+        >>> verdict = Verdict(Outcome.CANNOT_TELL, "cannot tell: no runs")
+        >>> notes_of(Comparison(*runs, "val_loss", {}, verdict, "Welch's t", epoch="best")).notes[0]
+        'values are from the best epoch of each run, chosen on the same rows: too good for both'
+    """
+    notes = [
+        *_calibration_notes(comparison),
+        *_epoch_notes(comparison),
+        *(note for runs in (comparison.a, comparison.b) for note in _run_notes(runs)),
+        *_pairing_notes(comparison),
+        *_record_notes(comparison),
+        *_skewness_notes(comparison),
+    ]
+    return dataclasses.replace(comparison, notes=tuple(notes))
+
+
+def _calibration_notes(comparison: Comparison) -> list[str]:
+    share = comparison.calibration_share
+    if comparison.plain_metric is None or comparison.calibrated_metric is None or share is None:
+        return []
+    plain = comparison.metrics[comparison.plain_metric]
+    calibrated = comparison.metrics[comparison.calibrated_metric]
+    gain = comparison.gain_difference
+    notes = []
+    if plain.better and share >= MOSTLY_CALIBRATION:
+        part = f"{share:.0%}" if share <= 1 else "more than all"
+        notes.append(
+            f"the gain is mostly calibration: {part} of the difference in {plain.metric} would "
+            "vanish if both were calibrated"
+        )
+    if {plain.better, calibrated.better} == {"A", "B"}:
+        notes.append(
+            f"{plain.metric} says {plain.better}, {calibrated.metric} says {calibrated.better}: "
+            f"{calibrated.better} ranks better and is worse calibrated; calibrate it before serving"
+        )
+    elif calibrated.better and gain is not None and gain.excludes(0.0):
+        worse = "B" if gain.value > 0 else "A"
+        if worse == calibrated.better:
+            notes.append(
+                f"{worse} is better by {calibrated.metric} and worse calibrated; calibrate it "
+                "before serving"
+            )
+    return notes
+
+
+def _epoch_notes(comparison: Comparison) -> list[str]:
+    if comparison.epoch == "best":
+        return [
+            "values are from the best epoch of each run, chosen on the same rows: too good for both"
+        ]
+    records = [run for runs in (comparison.a, comparison.b) for run in runs.records]
+    kept = sum(run["kept_epoch"] is not None for run in records)
+    if comparison.epoch == "kept" and kept:
+        return [
+            f"{kept} of {len(records)} runs kept the weights of their best epoch, whose values are "
+            "used; if it was chosen on the same rows, they are slightly too good"
+        ]
+    epochs = {*comparison.a.epochs, *comparison.b.epochs}
+    if len(epochs) > 1:
+        return [f"the runs end at different epochs, {min(epochs)} to {max(epochs)}"]
+    return []
+
+
+def _run_notes(runs: PipelineRuns) -> list[str]:
+    notes = []
+    for number, what in (
+        (runs.num_diverged, "diverged"),
+        (runs.num_unfinished, "never finished"),
+        (runs.num_without_metric, "without the metric at that epoch"),
+    ):
+        if number:
+            verb = "was" if number == 1 else "were"
+            left = "excluded: statistics cover finished runs"
+            reason = left if what == "diverged" else "excluded"
+            noun = "run" if number == 1 else "runs"
+            notes.append(f"{runs.pipeline}: {number} {noun} {what}, {verb} {reason}")
+    if runs.num_repeated:
+        notes.append(
+            f"{runs.pipeline}: {runs.num_repeated} earlier runs of repeated seeds were excluded"
+        )
+    return notes
+
+
+def _pairing_notes(comparison: Comparison) -> list[str]:
+    notes = []
+    for runs in (comparison.a, comparison.b):
+        alone = len(runs) - len(comparison.shared_seeds)
+        if comparison.shared_seeds and alone:
+            notes.append(
+                f"{runs.pipeline}: {alone} runs have no partner and were excluded from pairs"
+            )
+        hashes = [run["initial_weights"] for run in runs.records if run["initial_weights"]]
+        by_role = {run["seeds"].get("initialization", run["seed"]) for run in runs.records}
+        if len(hashes) == len(runs) > 1 and len(set(hashes)) < len(by_role):
+            notes.append(
+                f"{runs.pipeline}: runs with different seeds started from equal weights; set the "
+                "seed before the model is built"
+            )
+    for name, spread in (
+        (("A", comparison.deciding.std_a), ("B", comparison.deciding.std_b))
+        if (comparison.metric in comparison.metrics)
+        else ()
+    ):
+        if spread == 0:
+            notes.append(f"all runs of {name} are equal: check that the seed has an effect")
+    return notes
+
+
+def _record_notes(comparison: Comparison) -> list[str]:
+    records = [run for runs in (comparison.a, comparison.b) for run in runs.records]
+    notes = []
+    if len({run["num_rows"] for run in records if run["num_rows"] is not None}) > 1:
+        notes.append("the runs were evaluated on different numbers of rows")
+    packages = {package for run in records for package in run["versions"]}
+    mixed = [
+        package
+        for package in sorted(packages)
+        if len({run["versions"].get(package) for run in records}) > 1
+    ]
+    if mixed:
+        notes.append(f"the runs were made with different versions of {', '.join(mixed)}")
+    return notes
+
+
+def _skewness_notes(comparison: Comparison) -> list[str]:
+    if comparison.plain_metric is None or comparison.std_ratio_a is None:
+        return []
+    skewed = []
+    for runs in (comparison.a, comparison.b):
+        values = np.asarray(runs.of_seeds(comparison.plain_metric))
+        spread = values.std()
+        if spread > 0 and abs(np.mean(((values - values.mean()) / spread) ** 3)) > _SKEWED:
+            skewed.append(runs.pipeline)
+    if not skewed:
+        return []
+    return [
+        f"{comparison.plain_metric} of {' and '.join(skewed)} is skewed over seeds: intervals of "
+        "std ratios may be too narrow"
+    ]

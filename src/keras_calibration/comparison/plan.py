@@ -1,0 +1,134 @@
+"""How the differences of a comparison are judged: pairing, level, and noise of few runs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_calibration.comparison.pipeline_runs import PipelineRuns, gather_runs
+from keras_calibration.comparison.question import Question
+from keras_calibration.statistics.difference import mean_difference
+from keras_calibration.statistics.estimate import MAX_RUNS_WITHOUT_P_VALUE, Estimate, RunValues
+from keras_calibration.statistics.family_noise import (
+    MIN_PIPELINES,
+    FamilyNoise,
+    moderated_difference,
+)
+from keras_calibration.statistics.sequential import always_valid_difference, pocock_confidence
+
+# Runs are paired if the pipelines share at least this part of the smaller one's seeds.
+_MIN_SHARED_PART = 0.75
+
+
+class Plan(NamedTuple):
+    """How differences are judged, the same for all metrics.
+
+    Args:
+        seeds: shared seeds by which the runs are paired; empty for independent runs.
+        level: confidence of each interval.
+        num_looks: planned looks at the ledger; `None` for intervals that hold at every look.
+        few: whether a pipeline has too few runs for an interval of its own.
+        others: runs of the ledger's other pipelines, whose noise stands in for few runs.
+    """
+
+    seeds: tuple[int, ...]
+    level: float
+    num_looks: int | None
+    few: bool
+    others: list[PipelineRuns]
+
+    @property
+    def paired(self) -> bool:
+        """Whether the runs are paired by seed."""
+        return bool(self.seeds)
+
+    def values(self, metric: str, *pipelines: PipelineRuns) -> list[Any]:
+        """The values of a metric in the runs that are compared, an array a pipeline."""
+        return [np.asarray(runs.of_seeds(metric, self.seeds)) for runs in pipelines]
+
+    def family(self, metric: str) -> FamilyNoise | None:
+        """The noise of the other pipelines; `None` if it is not needed or they are too few."""
+        if not self.few:
+            return None
+        usable = [runs.of_seeds(metric) for runs in self.others if runs.complete(metric)]
+        spreads = [(float(np.var(values, ddof=1)), len(values) - 1) for values in usable]
+        spreads = [spread for spread in spreads if spread[0] > 0]
+        if len(spreads) < MIN_PIPELINES:
+            return None
+        variances, degrees = zip(*spreads, strict=True)
+        return FamilyNoise.fit(variances, degrees)
+
+    def difference(
+        self, a: RunValues, b: RunValues, family: FamilyNoise | None = None
+    ) -> Estimate | None:
+        """The mean of B − A with its interval; `None` with too few runs."""
+        if family is not None:
+            return moderated_difference(a, b, family, confidence=self.level)
+        num_pairs = min(len(a), len(b))
+        if num_pairs < 2:
+            return None
+        if self.num_looks is None:
+            # Pairs in the order of time, or of the shared seeds.
+            return always_valid_difference(a[:num_pairs], b[:num_pairs], confidence=self.level)
+        return mean_difference(a, b, paired=self.paired, confidence=self.level)
+
+    def method(self, metric: str) -> str:
+        """The method of the intervals in words."""
+        if self.few:
+            if self.family(metric) is None:
+                return "Welch's t"
+            return f"moderated t, by the noise of {len(self.others)} other pipelines"
+        pairing = "paired by seed" if self.paired else "independent seeds"
+        if self.num_looks is None:
+            return f"always-valid t, {pairing}"
+        test = "Student's t" if self.paired else "Welch's t"
+        looks = "" if self.num_looks == 1 else f", Pocock's level for {self.num_looks} looks"
+        return f"{test}, {pairing}{looks}"
+
+    def obstacle(self, metric: str, *pipelines: PipelineRuns) -> str | None:
+        """Why no verdict is possible; `None` if one is."""
+        for runs in pipelines:
+            if len(runs) == 0:
+                return f"no finished run of {runs.pipeline} with {metric}"
+        if self.few and self.family(metric) is None:
+            return (
+                f"{' and '.join(str(len(runs)) for runs in pipelines)} runs, and fewer than "
+                f"{MIN_PIPELINES} other pipelines to learn the noise from; train at least "
+                f"{MAX_RUNS_WITHOUT_P_VALUE + 1} seeds each"
+            )
+        return None
+
+
+def make_plan(
+    records: Sequence[Mapping[str, Any]],
+    runs: tuple[PipelineRuns, PipelineRuns],
+    metrics: Sequence[str],
+    question: Question,
+    *,
+    maximize: bool,
+) -> Plan:
+    """Decides on pairing, level and the use of other pipelines' noise."""
+    of_a, of_b = runs
+    shared = tuple(seed for seed in of_a.seeds if seed in set(of_b.seeds))
+    smaller = min(len(of_a), len(of_b))
+    few = smaller <= MAX_RUNS_WITHOUT_P_VALUE
+    is_paired = not few and len(shared) >= max(
+        MAX_RUNS_WITHOUT_P_VALUE + 1, _MIN_SHARED_PART * smaller
+    )
+    level = question.confidence
+    if question.num_looks is not None:
+        level = pocock_confidence(question.num_looks, question.confidence)
+    others: list[PipelineRuns] = []
+    if few:
+        families = {record.get("family") for pipeline in runs for record in pipeline.records}
+        by_pipeline: dict[str, list[Mapping[str, Any]]] = {}
+        for record in records:
+            is_alike = families <= {None} or record.get("family") in families
+            if is_alike and record["pipeline"] not in (of_a.pipeline, of_b.pipeline):
+                by_pipeline.setdefault(record["pipeline"], []).append(record)
+        gathered = [
+            gather_runs(mine, name, metrics, epoch=question.epoch, maximize=maximize)
+            for name, mine in by_pipeline.items()
+        ]
+        others = [pipeline for pipeline in gathered if len(pipeline) > 1]
+    return Plan(shared if is_paired else (), level, question.num_looks, few, others)

@@ -1,0 +1,107 @@
+"""The question of a comparison, and its checks against the ledger."""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from keras_calibration.ledger.metric_names import DIRECTIONS, direction_of
+from keras_calibration.statistics.estimate import check_confidence
+
+
+class Question(NamedTuple):
+    """The options of `compare`."""
+
+    metric: str = "calibrated_log_loss"
+    epoch: int | str = "kept"
+    delta: float | None = None
+    confidence: float = 0.95
+    num_looks: int | None = 1
+    directions: Mapping[str, str] | None = None
+
+
+def check_question(a: str, b: str, question: Question) -> None:
+    """Refuses invalid arguments."""
+    check_confidence(question.confidence)
+    epoch, delta, directions = question.epoch, question.delta, question.directions or {}
+    if a == b:
+        raise ValueError(
+            f"Arguments `a` and `b` must be different pipelines. Received: a={a!r}, b={b!r}."
+        )
+    is_number = isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0
+    if not (is_number or epoch in ("kept", "last", "best")):
+        raise ValueError(
+            "Argument `epoch` must be 'kept', 'last', 'best' or an int from 0. Received: "
+            f"epoch={epoch!r}."
+        )
+    if delta is not None and not 0 < delta < math.inf:
+        raise ValueError(
+            "Argument `delta` must be a positive number, in the unit of the metric, or None. "
+            f"Received: delta={delta!r}."
+        )
+    if any(way not in DIRECTIONS for way in directions.values()):
+        raise ValueError(
+            "Argument `directions` must map metrics to 'min' or 'max'. Received: "
+            f"directions={dict(directions)!r}."
+        )
+
+
+def recorded_metrics(records: Sequence[Mapping[str, Any]], a: str, b: str) -> list[str]:
+    """The metrics of the runs of either pipeline."""
+    pipelines = {record["pipeline"] for record in records}
+    for name in (a, b):
+        if name not in pipelines:
+            raise ValueError(
+                f"A pipeline must be one of the ledger's: {sorted(pipelines)[:20]}. Received: "
+                f"{name!r}. `keras-calibration runs` lists them."
+            )
+    mine = (record["metrics"] for record in records if record["pipeline"] in (a, b))
+    return list(dict.fromkeys(name for metrics in mine for name in metrics))
+
+
+def metric_directions(
+    records: Sequence[Mapping[str, Any]],
+    a: str,
+    b: str,
+    names: Sequence[str],
+    given: Mapping[str, str] | None,
+) -> dict[str, str | None]:
+    """The direction of each metric: as given, as recorded, or inferred from its name."""
+    told = {resolve_metric(name, names): way for name, way in (given or {}).items()}
+    told |= {name: way for name, way in (given or {}).items() if name in names}
+    recorded: dict[str, set[str]] = {}
+    for record in records:
+        if record["pipeline"] in (a, b):
+            for name, way in record["directions"].items():
+                recorded.setdefault(name, set()).add(way)
+    directions: dict[str, str | None] = {}
+    for name in names:
+        ways = recorded.get(name, set())
+        # Contradictory records are ignored.
+        by_runs = next(iter(ways)) if len(ways) == 1 else None
+        directions[name] = told.get(name) or (by_runs if ways else direction_of(name))
+    return directions
+
+
+def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str:
+    """The direction of the deciding metric, which must be known."""
+    direction = directions[metric]
+    if direction is None:
+        raise ValueError(
+            "Argument `metric` must have a known direction. Received: "
+            f"metric={metric!r}. Pass directions={{{metric!r}: 'max'}} or 'min' (in the command "
+            f"line --maximize or --minimize {metric})."
+        )
+    return direction
+
+
+def resolve_metric(metric: str, names: Sequence[str]) -> str:
+    """The name of a metric in the ledger, preferably of its held-out values."""
+    for candidate in (f"val_{metric}", metric):
+        if candidate in names:
+            return candidate
+    close = difflib.get_close_matches(metric, names) or list(names)
+    raise ValueError(
+        f"Argument `metric` must be recorded for both pipelines, for example {close[:10]}. "
+        f"Received: metric={metric!r}. (In the command line: --metric NAME.)"
+    )

@@ -1,0 +1,312 @@
+"""A folder of training runs, one JSON file a run."""
+
+import contextlib
+import os
+import time
+import uuid
+import warnings
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from keras_calibration.ledger.run_record import STATUSES, from_json, to_json, validate_record
+
+# From this number of runs on, an index makes reading faster.
+_MIN_INDEXED = 500
+# Older temporary files are from killed processes: no write takes this long.
+_STALE_SECONDS = 24 * 3600
+
+
+class Ledger:
+    """An append-only folder of training runs, safe for many writing processes.
+
+    Each run is one JSON file, written to a temporary file, flushed to disk and renamed. Readers
+    see complete records only, and a killed process loses at most its current run. No two processes
+    write the same file, so no lock is needed.
+
+    `append` a run with the status `"started"` when training begins and `finish` it at the end,
+    under the same run id. A run that died in between stays `"started"` and is counted as
+    unfinished. Other records are never replaced.
+
+    A record is a dict of JSON values (schema version 1, * required):
+
+    | field | meaning |
+    |---|---|
+    | `pipeline`* | non-empty string; the runs of a pipeline differ only in their seed |
+    | `seed`* | int |
+    | `status`* | `"started"`, `"finished"`, or `"diverged"` (ended with values not finite) |
+    | `epochs` | epochs of the run, strictly increasing ints from 0 |
+    | `metrics` | metric name → list with a float for each epoch, or `None` if not measured |
+    | `kept_epoch` | epoch whose weights the run kept as the best; `None` for the last |
+    | `directions` | metric name → `"min"` or `"max"`, if known |
+    | `initial_weights` | hash of the weights before training, a string, or `None` |
+    | `backend` | name of the Keras backend, or `None` |
+    | `versions` | package name → version string, or `None` if not installed |
+    | `configuration` | any JSON value |
+    | `family` | pipelines of one family share their noise estimate; a string, or `None` |
+    | `seeds` | role → int, for separate seeds: `"initialization"`, `"order"`, |
+    | | `"dropout"`, `"augmentation"` |
+    | `num_rows` | number of held-out rows, or `None` |
+    | `row_losses` | result of `write_row_losses` for the held-out rows, or `None` |
+    | `schema_version`, `run_id`, `created` | set by the ledger; `created` is ISO 8601 in UTC |
+
+    Metrics may be NaN or infinite: the file stores them as the strings `"NaN"`, `"Infinity"` and
+    `"-Infinity"`, and `runs` returns floats. Files are named by run id, which sorts by time. The
+    bias that a calibrated loss fitted is a metric with the suffix `_bias`, for example
+    `val_calibrated_log_loss_bias`.
+
+    Reading many runs creates a cache file, `index.cache`, which may be deleted at any time. Losses
+    of single rows are in the folder `rows`.
+
+    Args:
+        path: Folder of the ledger, created by the first `append`. Files other than `*.json` are
+            ignored. `append` deletes temporary files of killed processes after a day.
+
+    Raises:
+        ValueError: `path` is not a folder.
+
+    Example:
+        >>> import tempfile
+        >>> from keras_calibration.seeds import Ledger
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> ledger = Ledger(folder.name)
+        >>> run_id = ledger.append({"pipeline": "deepfm", "seed": 7, "status": "started"})
+        >>> ledger.finish(run_id, {"pipeline": "deepfm", "seed": 7, "status": "finished",
+        ...                        "epochs": [0, 1], "metrics": {"val_loss": [0.5, 0.25]}})
+        >>> [run["metrics"]["val_loss"] for run in ledger.runs("deepfm", status="finished")]
+        [[0.5, 0.25]]
+        >>> len(ledger)
+        1
+        >>> folder.cleanup()
+
+    Reference:
+        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, which compares
+        pipelines by many runs of each.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(
+                "Argument `path` must be a folder, or a path where one can be created. Received a "
+                f"file: path={str(self.path)!r}."
+            )
+        self._is_swept = False
+
+    def append(self, record: Mapping[str, Any]) -> str:
+        """Adds a run; when this returns, the record is on disk.
+
+        Args:
+            record: A record of the schema above, without the fields that the ledger sets.
+
+        Returns:
+            The run id.
+
+        Raises:
+            ValueError: The record violates the schema. Nothing is written.
+        """
+        record = validate_record(record)
+        now = datetime.now(UTC)
+        run_id = f"{now:%Y%m%dT%H%M%S%fZ}-{uuid.uuid4().hex}"
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True, exist_ok=True)
+            _sync_folder(self.path.parent)
+        self._sweep()
+        self._write(run_id, now.isoformat(), record)
+        return run_id
+
+    def finish(self, run_id: str, record: Mapping[str, Any]) -> None:
+        """Atomically replaces the record of a run whose status is `"started"`.
+
+        Args:
+            run_id: The result of `append` for the run.
+            record: The complete record, with another status than `"started"`.
+
+        Raises:
+            ValueError: The record violates the schema or has the status `"started"`; the ledger
+                has no such run, or it is finished already. Nothing is written.
+        """
+        record = validate_record(record)
+        if record["status"] == "started":
+            raise ValueError(
+                f"Argument `record` must have a status of {STATUSES[1:]}. Received: "
+                "status='started'. Use `append` to record another run."
+            )
+        path = self._file(run_id)
+        if not path.is_file():
+            raise ValueError(
+                f"Argument `run_id` must be a run of the ledger {str(self.path)!r}. Received: "
+                f"run_id={run_id!r}. Use `append` to record a new run."
+            )
+        started = _read(path)
+        if started["status"] != "started":
+            raise ValueError(
+                "Argument `run_id` must be a run with status='started'. Received: "
+                f"run_id={run_id!r} with status={started['status']!r}. Use `append` to record a "
+                "new run."
+            )
+        self._write(run_id, started["created"], record)
+
+    def runs(
+        self,
+        pipeline: str | None = None,
+        *,
+        status: str | None = None,
+        skip_damaged: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Reads the runs in the order in which they were appended.
+
+        Args:
+            pipeline: Read only the runs of this pipeline; `None` for all.
+            status: Read only the runs with this status; `None` for all.
+            skip_damaged: Whether invalid files are skipped with a warning instead of an error.
+
+        Returns:
+            A list of records, which the caller may change.
+
+        Raises:
+            ValueError: `status` is unknown; a `*.json` file in the folder is damaged, is not a
+                record, or was written by a newer version of this package.
+
+        Warns:
+            UserWarning: Files were skipped, with `skip_damaged=True`.
+        """
+        if status not in (None, *STATUSES):
+            raise ValueError(
+                f"Argument `status` must be one of {STATUSES}, or None. Received: "
+                f"status={status!r}."
+            )
+        damaged: list[Exception] = []
+        records = self._read_all(damaged if skip_damaged else None)
+        if damaged:
+            warnings.warn(
+                f"Skipped {len(damaged)} invalid files of the ledger {str(self.path)!r}. The first "
+                f"error: {damaged[0]}",
+                stacklevel=2,
+            )
+        return [
+            record
+            for record in records
+            if record is not None
+            and pipeline in (None, record["pipeline"])
+            and status in (None, record["status"])
+        ]
+
+    def write_row_losses(self, losses: Any, row_ids: Any) -> dict[str, Any]:
+        """Stores the loss of each held-out row; call it before the run is recorded.
+
+        Args:
+            losses: Losses, shape `(num_rows,)`, stored as float32.
+            row_ids: Ints or strings that identify the rows, shape `(num_rows,)`. Only their hash is
+                stored: it tells which runs were evaluated on the same rows in the same order.
+
+        Returns:
+            The value for the record's field `row_losses`.
+
+        Raises:
+            ValueError: The arguments are not one-dimensional and of equal length.
+        """
+        from keras_calibration.ledger.row_losses import write_row_losses
+
+        reference = write_row_losses(self.path, losses, row_ids)
+        for folder in (self.path / "rows", self.path):
+            _sync_folder(folder)
+        return reference
+
+    def read_row_losses(self, run: Mapping[str, Any]) -> Any:
+        """The losses of a run's held-out rows, float32 `(num_rows,)`.
+
+        Args:
+            run: A record that `runs` returned.
+
+        Raises:
+            ValueError: The run has no row losses, or their file is missing.
+        """
+        from keras_calibration.ledger.row_losses import read_row_losses
+
+        return read_row_losses(self.path, run)
+
+    def __len__(self) -> int:
+        return len(self._files())
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r}, num_runs={len(self)})"
+
+    def _file(self, run_id: str) -> Path:
+        if run_id != Path(run_id).name:
+            raise ValueError(
+                "Argument `run_id` must be a result of `append`, a name without folders. Received: "
+                f"run_id={run_id!r}."
+            )
+        return self.path / f"{run_id}.json"
+
+    def _files(self) -> list[Path]:
+        try:
+            # Folders and pipes with such a name are not records.
+            with os.scandir(self.path) as entries:
+                names = [e.name for e in entries if e.name.endswith(".json") and e.is_file()]
+        except FileNotFoundError:
+            return []
+        return [self.path / name for name in sorted(names)]
+
+    def _read_all(self, damaged: list[Exception] | None) -> list[dict[str, Any] | None]:
+        """All records; errors go to the list `damaged`, if given, with `None` for the record."""
+
+        def read(path: Path) -> dict[str, Any] | None:
+            try:
+                return _read(path)
+            except (ValueError, OSError) as error:
+                if damaged is None:
+                    raise
+                damaged.append(error)
+                return None
+
+        paths = self._files()
+        if len(paths) < _MIN_INDEXED:
+            return [read(path) for path in paths]
+        # Imported late: a process that only writes needs no index.
+        from keras_calibration.ledger.index import read_indexed
+
+        return read_indexed(self.path, paths, read)
+
+    def _sweep(self) -> None:
+        """Deletes temporary files of killed processes, once per object."""
+        if self._is_swept:
+            return
+        self._is_swept = True
+        for folder in (self.path, self.path / "rows"):
+            for path in folder.glob("*.tmp"):
+                # Another process may delete it first.
+                with contextlib.suppress(OSError):
+                    if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                        path.unlink()
+
+    def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
+        text = to_json({"run_id": run_id, "created": created}, record)
+        path = self._file(run_id)
+        temporary = path.with_suffix(".tmp")
+        try:
+            with temporary.open("w", encoding="ascii") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            # Still there only after an error.
+            temporary.unlink(missing_ok=True)
+        _sync_folder(self.path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return from_json(path.read_bytes(), str(path))
+
+
+def _sync_folder(path: Path) -> None:
+    # A rename is durable only once its folder is synced; Windows has no such call.
+    if os.name == "posix":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

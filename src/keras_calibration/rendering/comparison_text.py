@@ -1,0 +1,231 @@
+"""A comparison as plain text of at most 100 columns, as Markdown and as LaTeX."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from keras_calibration.comparison.comparison import Comparison
+from keras_calibration.comparison.metric_comparison import MetricComparison
+from keras_calibration.rendering.text import MAX_WIDTH, grid, shorten, terminal_safe, wrap
+from keras_calibration.statistics.estimate import Estimate
+
+_HEADER = ("metric", "A mean±std", "B mean±std", "B − A [interval]", "B beats A", "p")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "<": r"$<$",
+    ">": r"$>$",
+    **{character: f"\\{character}" for character in "&%$#_"},
+}
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """The comparison for a terminal: table, figures, notes and verdict, at most 100 columns."""
+    lines = [heading(comparison), "", *_narrow_grid(_rows(comparison)), ""]
+    lines += [line for figure in figures(comparison) for line in wrap(figure)]
+    lines += [line for note in comparison.notes for line in wrap(f"! {note}")]
+    return "\n".join([*lines, "", *wrap(f"Verdict: {comparison.verdict}")])
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """The comparison as a Markdown table, with the verdict above it and the notes below."""
+    header, *rows = [[_escape_markdown(cell) for cell in row] for row in _rows(comparison)]
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    table = ["| " + " | ".join(row) + " |" for row in (header, rule, *rows)]
+    points = [f"- {_escape_markdown(text)}" for text in (*figures(comparison), *comparison.notes)]
+    title = _escape_markdown(heading(comparison))
+    verdict = _escape_markdown(str(comparison.verdict))
+    return "\n".join([f"**{verdict}** ({title})", "", *table, "", *points])
+
+
+def comparison_latex(comparison: Comparison) -> str:
+    r"""The comparison as a LaTeX `tabular` with `\hline` rules, which needs no package."""
+    header, *rows = [[_escape_latex(cell) for cell in row] for row in _rows(comparison)]
+    # LaTeX takes a [ or * at the start of a row for an argument of the `\\` before it.
+    lines = [("{}" if row[0][:1] in ("[", "*") else "") + " & ".join(row) + r" \\" for row in rows]
+    comment = f"% {_escape_latex(terminal_safe(f'{heading(comparison)}: {comparison.verdict}'))}"
+    return "\n".join(
+        [
+            comment,
+            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            r"\hline",
+            " & ".join(header) + r" \\",
+            r"\hline",
+            *lines,
+            r"\hline",
+            r"\end{tabular}",
+        ]
+    )
+
+
+def heading(comparison: Comparison) -> str:
+    """One line that names the pipelines, their numbers of runs and the pairing."""
+    pairing = (
+        f"{len(comparison.shared_seeds)} shared seeds"
+        if comparison.shared_seeds
+        else "independent seeds"
+    )
+    sides = [
+        f"{side} = {shorten(runs.pipeline, 26)} (m = {len(runs)})"
+        for side, runs in (("A", comparison.a), ("B", comparison.b))
+    ]
+    return ", ".join([*sides, pairing])
+
+
+def figures(comparison: Comparison) -> list[str]:
+    """The lines below the table, one for each figure that the comparison has."""
+    return [
+        *_power_figures(comparison),
+        *_calibration_figures(comparison),
+        *_row_figures(comparison),
+    ]
+
+
+def _power_figures(comparison: Comparison) -> list[str]:
+    lines = []
+    if comparison.minimum_detectable_effect is not None:
+        lines.append(
+            f"minimum detectable effect {comparison.minimum_detectable_effect:.2g} (power 80 %); "
+            f"{comparison.method}"
+        )
+    if comparison.noise is not None and comparison.difference is not None:
+        lines.append(_posterior(comparison))
+    return lines
+
+
+def _calibration_figures(comparison: Comparison) -> list[str]:
+    lines = []
+    ratios = [("A", comparison.std_ratio_a), ("B", comparison.std_ratio_b)]
+    shown = [f"{name} {interval(ratio, '.2f')}" for name, ratio in ratios if ratio is not None]
+    if shown:
+        lines.append(f"std over seeds, calibrated / plain: {', '.join(shown)}")
+    if comparison.gain_difference is not None:
+        share = comparison.calibration_share
+        part = "" if share is None else f", {share:.0%} of the plain difference"
+        lines.append(f"calibration gain, B − A: {interval(comparison.gain_difference)}{part}")
+    if comparison.detection_gain is not None:
+        lines.append(
+            "single-run detection rate, calibrated − plain: "
+            f"{interval(comparison.detection_gain, '+.2f')} (paired DeLong)"
+        )
+    if comparison.hybrid_difference is not None:
+        lines.append(f"hybrid loss, B − A: {comparison.hybrid_difference:.2g}")
+    return lines
+
+
+def _row_figures(comparison: Comparison) -> list[str]:
+    lines = []
+    for name, parts in (("A", comparison.components_a), ("B", comparison.components_b)):
+        if parts is not None:
+            deviations = (
+                math.sqrt(parts.seeds),
+                math.sqrt(parts.interaction / parts.num_rows),
+                math.sqrt(parts.rows / parts.num_rows),
+            )
+            sources = " / ".join(f"{deviation:.2g}" for deviation in deviations)
+            lines.append(f"std of {name}'s loss from seeds / seeds × rows / rows: {sources}")
+    if comparison.difference_on_new_rows is not None:
+        lines.append(
+            f"B − A for new seeds and new rows: {interval(comparison.difference_on_new_rows)}"
+        )
+    return lines
+
+
+def _posterior(comparison: Comparison) -> str:
+    """The posterior probability that the leading pipeline is better, also by `delta`."""
+    chances = {"A": comparison.probability_a_better, "B": comparison.probability_b_better}
+    ahead = max(chances, key=lambda side: chances[side]())
+    text = f"posterior, flat prior: {ahead} better with probability {_chance(chances[ahead]())}"
+    if comparison.delta:
+        text += (
+            f", by at least {comparison.delta:g} with {_chance(chances[ahead](comparison.delta))}"
+        )
+    return text
+
+
+def _chance(probability: float) -> str:
+    """A probability with three digits, never rounded to 0 or 1."""
+    if probability < 0.001:
+        return "< 0.001"
+    return "> 0.999" if probability > 0.999 else f"{probability:.3f}"
+
+
+def interval(estimate: Estimate, form: str | None = None) -> str:
+    """A figure with its interval, in the format `form` or to two digits of the half-width.
+
+    Example:
+        >>> interval(Estimate(-0.00073, -0.00101, -0.00045))
+        '-0.73 [-1.01, -0.45] e-3'
+        >>> interval(Estimate(0.5, 0.41, 0.6), ".1f")
+        '0.5 [0.4, 0.6]'
+    """
+    if form is not None:
+        return f"{estimate.value:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
+    half = (estimate.high - estimate.low) / 2
+    largest = max(map(abs, estimate[:3]))
+    if not (math.isfinite(half) and largest > 0):
+        return interval(estimate, ".2g")
+    exponent = math.floor(math.log10(largest))
+    scale = 0 if -2 <= exponent <= 3 else exponent
+    # Two digits of the half-width, but at most four decimals.
+    digits = 1 - math.floor(math.log10(half)) + scale if half > 0 else 2
+    text = interval(
+        Estimate(*(part / 10.0**scale for part in estimate[:3])), f".{min(max(digits, 0), 4)}f"
+    )
+    return text if scale == 0 else f"{text} e{scale}"
+
+
+def _narrow_grid(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligns the rows and shortens the names until the table fits 100 columns."""
+    lines = grid(rows)
+    excess = max(map(len, lines)) - MAX_WIDTH
+    if excess > 0:
+        longest = max(len(row[0]) for row in rows)
+        lines = grid([[shorten(row[0], max(8, longest - excess)), *row[1:]] for row in rows])
+    return lines
+
+
+def _rows(comparison: Comparison) -> list[list[str]]:
+    held_out = comparison.metric.startswith("val_")
+    header = [f"{_HEADER[0]} (held out)" if held_out else _HEADER[0], *_HEADER[1:]]
+    return [header, *(_row(metric, held_out) for metric in comparison.metrics.values())]
+
+
+def _row(metric: MetricComparison, held_out: bool) -> list[str]:
+    difference = metric.difference
+    beats = metric.b_beats_a_same_seed or metric.b_beats_a
+    p_value = None if difference is None else difference.p_value
+    return [
+        terminal_safe(metric.metric).removeprefix("val_" if held_out else ""),
+        _mean_and_std(metric.mean_a, metric.std_a),
+        _mean_and_std(metric.mean_b, metric.std_b),
+        "no interval" if difference is None else interval(difference),
+        "" if beats is None else interval(beats, ".2f").replace("0.", "."),
+        "" if p_value is None else f"{p_value:.2g}" if p_value >= 1e-4 else "<1e-4",
+    ]
+
+
+def _mean_and_std(mean: float, std: float) -> str:
+    if not math.isfinite(mean):
+        return "none"
+    return f"{mean:.5g}±{std:.2g}" if math.isfinite(std) else f"{mean:.5g}"
+
+
+def _escape_markdown(text: str) -> str:
+    text = terminal_safe(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{c}" if c in "\\|*_`[]!#" else c for c in text)
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+FORMATS: dict[str, Callable[[Comparison], str]] = {
+    "text": comparison_text,
+    "markdown": comparison_markdown,
+    "latex": comparison_latex,
+}

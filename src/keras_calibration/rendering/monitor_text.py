@@ -1,0 +1,84 @@
+"""A monitor report as text of at most 100 columns."""
+
+import math
+
+from keras_calibration.monitoring.monitor_report import (
+    FieldErrorCheck,
+    LossCheck,
+    MonitorReport,
+    RateCheck,
+)
+from keras_calibration.rendering.text import grid, shorten, wrap
+
+_MAX_NAME = 30
+# Field values shown: this many, and all that are out of bounds.
+NUM_VALUES_SHOWN = 10
+RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
+LOSS_HEADER = ("C. log loss", "bounds", "")
+
+
+def monitor_text(report: MonitorReport) -> str:
+    """The report for a terminal: periods, fields and alerts."""
+    periods = [[*rates_cells(period.rates), *loss_cells(period.loss)] for period in report.periods]
+    header = [report.period, *RATES_HEADER, *LOSS_HEADER]
+    total = [*rates_cells(report.overall), "", "", ""]
+    lines = [*grid([header, *periods, total]), ""]
+    for name, field in report.fields.items():
+        shown = shown_values(field.values)
+        lines += grid([[shorten(name, _MAX_NAME), *RATES_HEADER], *map(rates_cells, shown)])
+        hidden = len(field.values) - len(shown)
+        lines += [f"and {hidden:,} more values, within their bounds"] * (hidden > 0)
+        lines += [f"Field-RCE {error_text(field.error)}", ""]
+    lines += wrap(bounds_sentence(report))
+    alerts = report.alerts
+    if not alerts:
+        return "\n".join([*lines, "No alert."])
+    found = [part for alert in alerts for part in wrap(f"! {alert}")]
+    return "\n".join([*lines, f"ALERT, {len(alerts)} out of bounds:", *found])
+
+
+def rates_cells(rates: RateCheck) -> list[str]:
+    """The table cells of a rate."""
+    return [
+        shorten(rates.name, _MAX_NAME),
+        f"{rates.num_rows:,}",
+        f"{rates.predicted:.4g}",
+        f"{rates.observed:.4g}",
+        number(rates.ratio),
+        f"{number(rates.low)}–{number(rates.high)}",
+        "!" if rates.is_off else "",
+    ]
+
+
+def loss_cells(loss: LossCheck) -> list[str]:
+    """The table cells of a Calibrated Log Loss; empty where it is undefined."""
+    if math.isnan(loss.value):
+        return ["", "", ""]
+    return [f"{loss.value:.4f}", f"{loss.low:.4f}–{loss.high:.4f}", "!" if loss.is_off else ""]
+
+
+def error_text(error: FieldErrorCheck) -> str:
+    """A Field-RCE with its noise floor and bound."""
+    flag = " !" if error.is_off else ""
+    return (
+        f"{error.field_rce:.4g}; noise floor {error.noise_floor:.4g} ± "
+        f"{error.noise_deviation:.2g}, bound {error.high:.4g}{flag}"
+    )
+
+
+def bounds_sentence(report: MonitorReport) -> str:
+    """One sentence on tolerance and confidence."""
+    return (
+        f"Bounds: relative errors up to {report.tolerance:.2g} do not matter; right predictions "
+        f"raise no alert with probability {report.confidence:.4g}, over all checks together."
+    )
+
+
+def shown_values(values: list[RateCheck]) -> list[RateCheck]:
+    """The values with most rows, and those out of bounds."""
+    return [rates for place, rates in enumerate(values) if place < NUM_VALUES_SHOWN or rates.is_off]
+
+
+def number(value: float) -> str:
+    """A ratio as text."""
+    return f"{value:.3f}" if value < 100 else f"{value:.3g}"

@@ -1,0 +1,51 @@
+"""Plain text for a terminal: safe names, wrapped lines and aligned columns."""
+
+import textwrap
+from collections.abc import Sequence
+
+MAX_WIDTH = 100
+
+
+def wrap(line: str, width: int = MAX_WIDTH) -> list[str]:
+    """Wraps a line at `width` columns and indents the continuation lines.
+
+    Example:
+        >>> wrap("a long line of words", 10)
+        ['a long', '  line of', '  words']
+    """
+    return textwrap.wrap(terminal_safe(line), width, subsequent_indent="  ") or [""]
+
+
+def terminal_safe(text: str) -> str:
+    r"""Escapes control characters, so that a name cannot send commands to the terminal.
+
+    Example:
+        >>> terminal_safe("a\x1b[31m\nb")
+        'a\\x1b[31m\\nb'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shorten(name: str, width: int) -> str:
+    """Escapes control characters and cuts the name at `width` columns.
+
+    Example:
+        >>> shorten("calibrated_log_loss", 8)
+        'calibra…'
+    """
+    name = terminal_safe(name)
+    return name if len(name) <= width else name[: width - 1] + "…"
+
+
+def grid(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligns rows of cells: the first column to the left, the others to the right.
+
+    Example:
+        >>> grid([["metric", "mean"], ["loss", "0.5"]])
+        ['metric  mean', 'loss     0.5']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
+        for first, *rest in rows
+    ]

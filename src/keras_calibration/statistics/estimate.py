@@ -1,0 +1,134 @@
+"""A figure with its confidence interval, and the checks shared by all statistics."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+RunValues = Sequence[float] | NDArray[np.floating]
+
+# With three runs each, no exact two-sided test can reach the 5 % level.
+MAX_RUNS_WITHOUT_P_VALUE = 3
+
+
+class Estimate(NamedTuple):
+    """A figure computed from runs, with its confidence interval.
+
+    Args:
+        value: The figure.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        confidence: Nominal coverage of the interval, in (0, 1).
+        p_value: Two-sided p-value of no effect (a difference of 0, a ratio of 1); `None` without a
+            test or with too few runs for one.
+
+    Example:
+        >>> estimate = Estimate(-0.7, -1.0, -0.4, 0.95)
+        >>> estimate.excludes(0.0), estimate.lies_within(0.8)
+        (True, False)
+    """
+
+    value: float
+    low: float
+    high: float
+    confidence: float = 0.95
+    p_value: float | None = None
+
+    def excludes(self, value: float) -> bool:
+        """Whether `value` lies outside the interval."""
+        return bool(value < self.low or value > self.high)
+
+    def lies_within(self, margin: float) -> bool:
+        """Whether the whole interval lies in [−margin, margin]."""
+        return bool(-margin <= self.low and self.high <= margin)
+
+
+def t_estimate(
+    value: float,
+    standard_error: float,
+    degrees: float,
+    confidence: float,
+    num_runs: int,
+) -> Estimate:
+    """Student's interval value ± t SE, with a p-value if both pipelines have runs enough.
+
+    Example:
+        >>> round(t_estimate(1.0, 0.5, float("inf"), 0.95, 10).low, 3)
+        0.02
+    """
+    half = float(t_quantile((1 + confidence) / 2, degrees) * standard_error)
+    p_value = None
+    if num_runs > MAX_RUNS_WITHOUT_P_VALUE and standard_error > 0:
+        tail = -abs(value) / standard_error
+        p_value = 2 * t_probability(tail, degrees)
+    return Estimate(value, value - half, value + half, confidence, p_value)
+
+
+def t_quantile(probability: float, degrees: float) -> float:
+    """Quantile of Student's t; of the normal distribution for infinite degrees of freedom.
+
+    Example:
+        >>> round(t_quantile(0.975, 9), 3)
+        2.262
+    """
+    if np.isfinite(degrees):
+        return float(special.stdtrit(degrees, probability))
+    return float(special.ndtri(probability))
+
+
+def t_probability(value: float, degrees: float) -> float:
+    """P(T ≤ value) of Student's t; of the normal distribution for infinite degrees of freedom.
+
+    Example:
+        >>> round(t_probability(2.262, 9), 3)
+        0.975
+    """
+    if np.isfinite(degrees):
+        return float(special.stdtr(degrees, value))
+    return float(special.ndtr(value))
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuses a confidence outside (0, 1)."""
+    # If rounding leaves no tail, the intervals would be infinite.
+    if not 0 < confidence < 1 or (1 + confidence) / 2 == 1:
+        raise ValueError(
+            "Argument `confidence` must be between 0 and 1, for example 0.95. Received: "
+            f"confidence={confidence!r}. Divide percentages by 100."
+        )
+
+
+def check_runs(name: str, values: RunValues, at_least: int = 1) -> NDArray[np.float64]:
+    """The values as float64 after a check: one finite value for each of `at_least` runs.
+
+    Example:
+        >>> check_runs("a", [1, 2])
+        array([1., 2.])
+    """
+    array = np.asarray(values, np.float64)
+    if array.ndim != 1 or array.size < at_least:
+        raise ValueError(
+            f"Argument `{name}` must have shape (num_runs,) with at least {at_least} runs. "
+            f"Received: {name}.shape={array.shape}. Pass one value for each run."
+        )
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"Argument `{name}` must be finite. Received: {np.sum(~np.isfinite(array))} values "
+            "that are not. Leave out diverged runs, as `seeds.compare` does."
+        )
+    return array
+
+
+def check_paired(**values: RunValues) -> list[NDArray[np.float64]]:
+    """Values of the same runs in the same order, after a check of their lengths."""
+    arrays = [check_runs(name, array, at_least=2) for name, array in values.items()]
+    if len({array.size for array in arrays}) > 1:
+        sizes = {name: array.size for name, array in zip(values, arrays, strict=True)}
+        raise ValueError(
+            f"Arguments {' and '.join(f'`{name}`' for name in sizes)} must have equal lengths, a "
+            f"value for each run in the same order. Received lengths: {sizes}. Leave out runs "
+            "without a partner."
+        )
+    return arrays

@@ -1,0 +1,468 @@
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from keras_calibration.ledger.metric_names import direction_of
+from keras_calibration.rendering.comparison_text import (
+    comparison_latex,
+    comparison_markdown,
+    comparison_text,
+)
+from keras_calibration.seeds import Ledger, Outcome, compare, metric_accuracy
+from keras_calibration.statistics import mean_difference
+
+numbers = itertools.count()
+
+
+def append(ledger, pipeline, seed, metrics, **fields):
+    """A run with one value, or a list over epochs, of each metric."""
+    series = {name: np.atleast_1d(values).tolist() for name, values in metrics.items()}
+    epochs = list(range(max(map(len, series.values()))))
+    record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": epochs}
+    return ledger.append({**record, "metrics": series, **fields})
+
+
+def losses(seed, num_runs, shift=0.0, gain=0.0, spread=1.0, bias=0.0):
+    """The metrics of runs, plain = calibrated + gain."""
+    rng = np.random.default_rng(seed)
+    biases = bias + 0.03 * spread * rng.normal(size=num_runs)
+    calibrated = 0.37 + shift + 2e-4 * spread * rng.normal(size=num_runs)
+    gains = gain + 0.06 * biases**2
+    return [
+        {
+            "loss": 0.4,
+            "val_loss": float(loss + extra),
+            "val_calibrated_log_loss": float(loss),
+            "val_calibrated_log_loss_bias": float(c),
+            "val_auc": float(0.75 - loss / 10),
+        }
+        for loss, extra, c in zip(calibrated, gains, biases, strict=True)
+    ]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path / "runs")
+
+
+def fill(ledger, pipeline, metrics, first_seed=None, **fields):
+    # Seeds of their own unless told otherwise: independent runs.
+    start = 1000 * next(numbers) if first_seed is None else first_seed
+    for number, values in enumerate(metrics):
+        append(ledger, pipeline, start + number, values, **fields)
+
+
+def test_the_better_in_both_directions(ledger):
+    fill(ledger, "deepfm", losses(0, 12))
+    fill(ledger, "dcn", losses(1, 12, shift=-7e-4))
+    there, back = compare(ledger, "deepfm", "dcn"), compare(ledger, "dcn", "deepfm")
+    assert (str(there.verdict), str(back.verdict)) == ("B better", "A better")
+    assert there.metric == "val_calibrated_log_loss"
+    np.testing.assert_allclose(there.difference.value, -back.difference.value)
+    assert there.probability_b_better() > 0.99
+    assert back.probability_b_better() < 0.01
+    np.testing.assert_allclose(there.probability_b_better(2e-4), back.probability_a_better(2e-4))
+    # By AUC, larger is better.
+    by_auc = compare(ledger, "deepfm", "dcn", metric="auc")
+    assert by_auc.deciding.maximize
+    assert str(by_auc.verdict) == "B better"
+    assert by_auc.probability_b_better() > 0.99
+    assert by_auc.deciding.b_beats_a.value > 0.9
+    told = compare(ledger, "deepfm", "dcn", metric="auc", directions={"auc": "min"})
+    assert str(told.verdict) == "A better"
+
+
+def test_agrees_with_the_functions_for_independent_seeds(ledger):
+    a, b = losses(0, 9), losses(1, 14, shift=-1e-4)
+    fill(ledger, "deepfm", a)
+    fill(ledger, "dcn", b)
+    comparison = compare(ledger, "deepfm", "dcn")
+    values = [[run["val_calibrated_log_loss"] for run in runs] for runs in (a, b)]
+    assert comparison.difference == mean_difference(*values)
+    assert comparison.deciding.b_beats_a.value == metric_accuracy(values[1], values[0])
+    assert comparison.deciding.b_beats_a_same_seed is None
+    assert comparison.shared_seeds == ()
+
+
+def test_shared_seeds_are_paired(ledger):
+    common = 1e-2 * np.random.default_rng(2).normal(size=10)
+    for pipeline, shift in (("deepfm", 0.0), ("dcn", -1e-3)):
+        runs = [{**run} for run in losses(len(pipeline), 10, shift=shift)]
+        for run, extra in zip(runs, common, strict=True):
+            run["val_calibrated_log_loss"] += extra
+        fill(ledger, pipeline, runs, first_seed=0)
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert comparison.shared_seeds == tuple(range(10))
+    assert str(comparison.verdict) == "B better"
+    assert comparison.deciding.b_beats_a_same_seed.value == 1.0
+    assert comparison.deciding.b_beats_a.value < 0.8
+    assert "paired by seed" in comparison.method
+
+
+def test_a_gain_that_is_calibration_only(ledger):
+    fill(ledger, "deepfm", losses(0, 12, gain=2e-3))
+    fill(ledger, "calibrated", losses(1, 12))
+    for a, b, better in (("deepfm", "calibrated", "B"), ("calibrated", "deepfm", "A")):
+        for metric in ("calibrated_log_loss", "loss"):
+            comparison = compare(ledger, a, b, metric=metric)
+            assert str(comparison.verdict) == "the gain is calibration only"
+            assert comparison.verdict.better == better
+            assert any("mostly calibration" in note for note in comparison.notes)
+            assert comparison.calibration_share > 0.9
+
+
+def test_the_parts_add_up(ledger):
+    fill(ledger, "deepfm", losses(0, 8, gain=1e-3))
+    fill(ledger, "dcn", losses(1, 8))
+    comparison = compare(ledger, "deepfm", "dcn")
+    plain = comparison.metrics["val_loss"].difference.value
+    calibrated = comparison.metrics["val_calibrated_log_loss"].difference.value
+    np.testing.assert_allclose(plain, calibrated + comparison.gain_difference.value, rtol=1e-9)
+
+
+def test_says_who_is_better_and_worse_calibrated(ledger):
+    fill(ledger, "deepfm", losses(0, 12))
+    fill(ledger, "dcn", losses(1, 12, shift=-7e-4, gain=2e-3))
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert str(comparison.verdict) == "B better"
+    (note,) = (note for note in comparison.notes if "worse calibrated" in note)
+    assert note.startswith("val_loss says A, val_calibrated_log_loss says B: B ranks better")
+
+
+def test_the_hybrid_loss_sees_a_systematic_bias(ledger):
+    fill(ledger, "deepfm", losses(0, 10))
+    fill(ledger, "dcn", losses(1, 10, bias=0.2))
+    comparison = compare(ledger, "deepfm", "dcn")
+    # 0.06 c² is what the bias costs; the calibrated losses differ by noise.
+    assert comparison.hybrid_difference == pytest.approx(0.06 * 0.2**2, abs=6e-4)
+
+
+def test_undecided_says_how_many_more(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    fill(ledger, "dcn", losses(0, 6, shift=-1e-4))
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert comparison.verdict.outcome is Outcome.UNDECIDED
+    assert str(comparison.verdict) == f"undecided: about {comparison.more_seeds} more seeds each"
+    assert comparison.minimum_detectable_effect > 1e-4
+    closer = compare(ledger, "deepfm", "dcn", delta=5e-5)
+    assert closer.more_seeds > comparison.more_seeds
+
+
+def test_no_difference_that_matters(ledger):
+    fill(ledger, "deepfm", losses(0, 20))
+    fill(ledger, "dcn", losses(1, 20))
+    comparison = compare(ledger, "deepfm", "dcn", delta=1e-3)
+    assert str(comparison.verdict) == "no difference larger than 0.001"
+
+
+@pytest.mark.parametrize(("num_a", "num_b"), [(1, 1), (2, 3), (3, 3), (1, 12)])
+def test_few_runs_without_a_family_cannot_tell(ledger, num_a, num_b):
+    fill(ledger, "deepfm", losses(0, num_a))
+    fill(ledger, "dcn", losses(1, num_b, shift=-0.1))
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert str(comparison.verdict).startswith(f"cannot tell: {num_a} and {num_b} runs, and fewer")
+    assert comparison.deciding.difference is None or comparison.difference.p_value is None
+    assert (comparison.minimum_detectable_effect is None) == (num_a == 1)
+    for show in (comparison_text, comparison_markdown, comparison_latex):
+        assert "deepfm" in show(comparison)
+
+
+@pytest.mark.parametrize("num_runs", [1, 2, 3])
+def test_few_runs_with_a_family(ledger, num_runs):
+    for number in range(4):
+        fill(ledger, f"earlier {number}", losses(10 + number, 8))
+    fill(ledger, "deepfm", losses(0, num_runs))
+    fill(ledger, "dcn", losses(1, num_runs, shift=-3e-3))
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert str(comparison.verdict) == "B better"
+    assert comparison.method == "moderated t, by the noise of 4 other pipelines"
+    assert comparison.difference.p_value is None
+    assert comparison.probability_b_better() > 0.99
+    assert compare(ledger, "dcn", "deepfm").verdict.better == "A"
+
+
+def test_the_posterior_in_words(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    fill(ledger, "dcn", losses(1, 6, shift=-3e-4))
+    for a, b, ahead in (("deepfm", "dcn", "B"), ("dcn", "deepfm", "A")):
+        comparison = compare(ledger, a, b, delta=1e-4)
+        chances = [
+            getattr(comparison, f"probability_{ahead.lower()}_better")(margin)
+            for margin in (0.0, 1e-4)
+        ]
+        assert 0.5 < chances[0] < 0.999
+        assert chances[1] < chances[0]
+        line = (
+            f"posterior, flat prior: {ahead} better with probability {chances[0]:.3f}, "
+            f"by at least 0.0001 with {chances[1]:.3f}"
+        )
+        assert line in comparison_text(comparison)
+        posterior = comparison.to_dict()["posterior"]
+        assert posterior["margin"] == 1e-4
+        assert posterior[f"{ahead.lower()}_better"] == chances[1]
+    fill(ledger, "far", losses(2, 6, shift=-1))
+    assert "B better with probability > 0.999\n" in comparison_text(
+        compare(ledger, "deepfm", "far")
+    )
+
+
+def test_only_the_own_family_counts(ledger):
+    for number in range(4):
+        fill(ledger, f"earlier {number}", losses(10 + number, 8), family="towers")
+    fill(ledger, "deepfm", losses(0, 2), family="clicks")
+    fill(ledger, "dcn", losses(1, 2, shift=-3e-3), family="clicks")
+    assert compare(ledger, "deepfm", "dcn").verdict.outcome is Outcome.CANNOT_TELL
+
+
+def test_runs_that_do_not_count_are_counted(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    fill(ledger, "dcn", losses(1, 6), first_seed=50)
+    append(ledger, "dcn", 90, {"val_calibrated_log_loss": math.nan}, status="diverged")
+    append(ledger, "dcn", 91, {"val_calibrated_log_loss": math.inf})
+    append(ledger, "dcn", 92, {"loss": 0.5})
+    append(ledger, "dcn", 50, losses(9, 1)[0])
+    ledger.append({"pipeline": "dcn", "seed": 93, "status": "started"})
+    comparison = compare(ledger, "deepfm", "dcn")
+    b = comparison.b
+    assert (len(b), b.num_diverged, b.num_unfinished) == (6, 2, 1)
+    assert (b.num_repeated, b.num_without_metric) == (1, 1)
+    text = comparison_text(comparison)
+    for words in ("2 runs diverged", "1 run never finished", "1 earlier runs of repeated seeds"):
+        assert words in text
+    # Of the runs with one seed the latest counts.
+    assert b.values["val_calibrated_log_loss"][0] == losses(9, 1)[0]["val_calibrated_log_loss"]
+
+
+def test_without_any_finished_run(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    append(ledger, "dcn", 1, {"val_calibrated_log_loss": math.nan}, status="diverged")
+    comparison = compare(ledger, "deepfm", "dcn")
+    expected = "cannot tell: no finished run of dcn with val_calibrated_log_loss"
+    assert str(comparison.verdict) == expected
+    assert "none" in comparison_text(comparison)
+    json.dumps(comparison.to_dict(), allow_nan=False)
+    with pytest.raises(ValueError, match="at least two runs of each pipeline"):
+        comparison.probability_b_better()
+
+
+def test_which_epoch(ledger):
+    rng = np.random.default_rng(3)
+    for pipeline in ("deepfm", "dcn"):
+        for _ in range(5):
+            values = 0.5 + 0.01 * rng.normal(size=3)
+            append(ledger, pipeline, next(numbers), {"val_loss": values})
+    runs = [run["metrics"]["val_loss"] for run in ledger.runs("deepfm")]
+    for epoch, pick in (
+        ("kept", lambda v: v[-1]),
+        ("last", lambda v: v[-1]),
+        (1, lambda v: v[1]),
+        ("best", min),
+    ):
+        comparison = compare(ledger, "deepfm", "dcn", metric="loss", epoch=epoch)
+        assert comparison.deciding.mean_a == pytest.approx(np.mean([pick(v) for v in runs]))
+        assert any("too good" in note for note in comparison.notes) == (epoch == "best")
+    beyond = compare(ledger, "deepfm", "dcn", metric="loss", epoch=7)
+    assert (beyond.a.num_without_metric, beyond.verdict.decided) == (5, False)
+
+
+def test_the_epoch_that_was_kept_counts(ledger):
+    for pipeline, best in (("deepfm", 0.5), ("dcn", 0.4)):
+        for seed in range(5):
+            series = {"val_loss": [0.9, best + seed / 1e3, 0.7], "val_auc": [0.6, None, 0.8]}
+            append(ledger, pipeline, seed, series, kept_epoch=1)
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    assert comparison.deciding.mean_b == pytest.approx(0.402)
+    assert comparison.b.epochs == (1,) * 5
+    (note,) = (note for note in comparison.notes if "kept" in note)
+    assert note.startswith("10 of 10 runs kept the weights of their best epoch")
+    last = compare(ledger, "deepfm", "dcn", metric="loss", epoch="last")
+    assert (last.deciding.mean_b, last.b.epochs) == (pytest.approx(0.7), (2,) * 5)
+    # A metric that was not measured there has no value of the model that was kept.
+    assert compare(ledger, "deepfm", "dcn", metric="auc").b.num_without_metric == 5
+
+
+def test_a_direction_that_is_not_known_is_not_guessed(ledger):
+    for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
+        for seed in range(5):
+            values = {"val_uplift": value + seed / 1e3, "val_calibration_ratio": value}
+            append(ledger, pipeline, seed, {**values, "val_loss": 0.5 + seed / 1e3})
+    for metric in ("uplift", "calibration_ratio"):
+        with pytest.raises(ValueError, match=rf"directions=.'val_{metric}': 'max'.*--maximize"):
+            compare(ledger, "deepfm", "dcn", metric=metric)
+    for way, words in (("max", "B better"), ("min", "A better")):
+        told = compare(ledger, "deepfm", "dcn", metric="uplift", directions={"uplift": way})
+        assert str(told.verdict) == words
+        assert (told.deciding.maximize, told.deciding.b_beats_a.value) == (
+            way == "max",
+            way == "max",
+        )
+    # Shown beside one that decides, and not judged.
+    beside = compare(ledger, "deepfm", "dcn", metric="loss").metrics["val_uplift"]
+    assert beside.difference.value == pytest.approx(0.1)
+    assert (beside.maximize, beside.better, beside.b_beats_a) == (None, None, None)
+    assert "val_uplift" in compare(ledger, "deepfm", "dcn", metric="loss").to_dict()["metrics"]
+
+
+def test_the_runs_say_which_direction_is_better(ledger):
+    for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
+        for seed in range(5):
+            values = {"val_uplift": value + seed / 1e3}
+            append(ledger, pipeline, seed, values, directions={"val_uplift": "max"})
+    assert str(compare(ledger, "deepfm", "dcn", metric="uplift").verdict) == "B better"
+    append(ledger, "dcn", 9, {"val_uplift": 0.3}, directions={"val_uplift": "min"})
+    with pytest.raises(ValueError, match="must have a known direction"):
+        compare(ledger, "deepfm", "dcn", metric="uplift")
+
+
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        ("val_mrr", "max"),
+        ("val_hit_rate", "max"),
+        ("r2_score", "max"),
+        ("site_id_field_ece", "min"),
+        ("val_normalized_entropy", "min"),
+        ("mean_squared_error", "min"),
+        ("calibration_ratio", None),
+        ("calibration_gain", None),
+        ("learning_rate", None),
+        ("auc_loss", None),
+    ],
+)
+def test_what_a_name_tells(name, direction):
+    assert direction_of(name) == direction
+
+
+def test_looks_widen_the_interval(ledger):
+    fill(ledger, "deepfm", losses(0, 12))
+    fill(ledger, "dcn", losses(1, 12))
+    widths = []
+    for num_looks in (1, 4, None):
+        comparison = compare(ledger, "deepfm", "dcn", num_looks=num_looks)
+        widths.append(comparison.difference.high - comparison.difference.low)
+    assert widths == sorted(widths)
+    assert comparison.method == "always-valid t, independent seeds"
+
+
+def test_variance_components_from_row_losses(ledger):
+    rng = np.random.default_rng(4)
+    ids, rows = np.arange(400), rng.exponential(size=400)
+    for pipeline in ("deepfm", "dcn"):
+        for seed in range(5):
+            of_rows = rows + 0.05 * rng.normal() + 0.1 * rng.normal(size=400)
+            reference = ledger.write_row_losses(of_rows, ids)
+            mean = {"val_loss": of_rows.mean()}
+            append(ledger, pipeline, seed, mean, row_losses=reference, num_rows=400)
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    assert comparison.components_a.interaction == pytest.approx(0.01, rel=0.2)
+    assert comparison.difference_on_new_rows.value == pytest.approx(
+        comparison.difference.value, abs=1e-6
+    )
+    append(ledger, "dcn", 99, {"val_loss": 1.0})
+    assert compare(ledger, "deepfm", "dcn", metric="loss").components_a is None
+
+
+def test_notes_on_what_the_records_say(ledger):
+    for pipeline, version in (("deepfm", "3.15"), ("dcn", "3.16")):
+        for seed in range(4):
+            append(
+                ledger,
+                pipeline,
+                seed,
+                {"val_loss": 0.5},
+                initial_weights="same",
+                versions={"keras": version},
+                num_rows=len(pipeline),
+            )
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    text = "\n".join(comparison.notes)
+    for words in (
+        "deepfm: runs with different seeds started from equal weights",
+        "all runs of A are equal: check that the seed has an effect",
+        "evaluated on different numbers of rows",
+        "different versions of keras",
+    ):
+        assert words in text
+    assert str(comparison.verdict) == "no difference larger than 0"
+
+
+def test_text_is_at_most_100_columns_wide(ledger):
+    long = "a_metric_with_a_very_long_name_that_nobody_would_want_to_read_in_full" * 2
+    for pipeline in ("deep\x1b[31mfm\n" * 9, "dcn" * 40):
+        fill(ledger, pipeline, [{**run, long: 0.123456789} for run in losses(5, 6)])
+    names = list(dict.fromkeys(run["pipeline"] for run in ledger.runs()))
+    text = str(compare(ledger, *names))
+    assert max(map(len, text.splitlines())) <= 100
+    assert "\x1b" not in text
+
+
+def test_no_name_is_a_command_of_latex(ledger):
+    for pipeline in ("deepfm", "\\input{/etc/passwd}"):
+        runs = [{**run, "[9cm]": 0.5, "\\write18{id}": 0.5} for run in losses(5, 6)]
+        fill(ledger, pipeline, [{f"val_{name}": v for name, v in run.items()} for run in runs])
+    names = list(dict.fromkeys(run["pipeline"] for run in ledger.runs()))
+    text = comparison_latex(compare(ledger, *names, metric="val_loss"))
+    assert "\\input" not in text
+    assert "\\write" not in text
+    assert r"\textbackslash{}input\{/etc/passwd\}" in text
+    # As an argument of the line end before it would be a length.
+    assert "\n{}[9cm] & " in text
+
+
+def test_json_is_strict(ledger):
+    fill(ledger, "deepfm", losses(0, 4))
+    fill(ledger, "dcn", losses(1, 4))
+    values = json.loads(json.dumps(compare(ledger, "deepfm", "dcn").to_dict(), allow_nan=False))
+    assert values["verdict"]["words"] == str(compare(ledger, "deepfm", "dcn").verdict)
+    assert len(values["a"]["seeds"]) == 4
+    assert set(values["metrics"]["val_loss"]["difference"]) >= {"value", "low", "high", "p_value"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"b": "dnn"}, r"one of the ledger's: \['dcn', 'deepfm'\]\. Received: 'dnn'"),
+        ({"b": "deepfm"}, "must be different pipelines"),
+        ({"metric": "calibrated_los"}, r"val_calibrated_log_loss.*metric='calibrated_los'"),
+        ({"epoch": "first"}, "must be 'kept'.*epoch='first'"),
+        ({"epoch": True}, "must be 'kept'.*epoch=True"),
+        ({"delta": 0.0}, "must be a positive.*delta=0.0"),
+        ({"delta": math.inf}, "must be a positive.*delta=inf"),
+        ({"directions": {"auc": "up"}}, "must map metrics to 'min' or 'max'.*'up'"),
+        ({"directions": {"acu": "max"}}, "must be recorded for both pipelines.*metric='acu'"),
+        ({"confidence": 95}, "between 0 and 1.*confidence=95"),
+        ({"num_looks": 0}, "between 1 and 50.*num_looks=0"),
+    ],
+)
+def test_refuses_wrong_arguments(ledger, arguments, message):
+    fill(ledger, "deepfm", losses(0, 4))
+    fill(ledger, "dcn", losses(1, 4))
+    with pytest.raises(ValueError, match=message):
+        compare(**{"ledger": ledger, "a": "deepfm", "b": "dcn", **arguments})
+
+
+def test_a_large_ledger_is_read_file_by_file_once(tmp_path, monkeypatch):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    series = [0.5, 0.4, 0.3]
+    for number in range(2000):
+        pipeline = f"pipeline {number % 50}"
+        record = {
+            "schema_version": 1,
+            "run_id": f"{number:06}",
+            "created": "2026-01-01T00:00:00+00:00",
+            "pipeline": pipeline,
+            "seed": number,
+            "status": "finished",
+            "epochs": [0, 1, 2],
+            "metrics": {"loss": series, "val_loss": [0.5, 0.4, 0.3 + number % 97 / 1e3]},
+        }
+        (folder / f"{number:06}.json").write_text(json.dumps(record))
+    ledger = Ledger(folder)
+    first = compare(ledger, "pipeline 0", "pipeline 1", metric="loss")
+    monkeypatch.setattr("keras_calibration.ledger.ledger._read", None)
+    again = compare(ledger, "pipeline 0", "pipeline 1", metric="loss")
+    assert again.difference == first.difference

@@ -1,0 +1,381 @@
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration.ledger import ledger
+from keras_calibration.seeds import Ledger
+
+STARTED = {"pipeline": "deepfm", "seed": 7, "status": "started"}
+FINISHED = {
+    **STARTED,
+    "status": "finished",
+    "epochs": [0, 1],
+    "metrics": {"loss": [0.5, 0.25], "val_loss": [None, 0.125]},
+    "initial_weights": "ab12",
+    "backend": "tensorflow",
+    "versions": {"keras": "3.15.1", "torch": None},
+    "configuration": {"layers": [8, 8], "lr": 0.1},
+    "family": "click models",
+    "seeds": {"initialization": 7, "order": 1},
+    "num_rows": 60_000,
+    "row_losses": None,
+    "kept_epoch": 0,
+    "directions": {"val_loss": "min"},
+}
+
+# Packages without their `__init__`: a process that only writes need not wait for Keras.
+WRITER = """
+import sys, types
+for name, folder in zip(("keras_calibration", "keras_calibration.ledger"), sys.argv[1].split("|")):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [folder]
+from keras_calibration.ledger.ledger import Ledger
+assert "keras" not in sys.modules and "numpy" not in sys.modules
+ledger, seed, num_runs = Ledger(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+record = {"pipeline": "deepfm", "seed": seed, "status": "started", "epochs": list(range(300))}
+for _ in range(num_runs):
+    run_id = ledger.append(record)
+    ledger.finish(run_id, {**record, "status": "finished", "metrics": {"loss": [0.1] * 300}})
+    print(run_id, flush=True)
+"""
+
+
+def start_writer(folder, seed, num_runs):
+    room = Path(ledger.__file__).parent
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, f"{room.parent}|{room}", folder, str(seed), str(num_runs)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_appends_and_reads(tmp_path):
+    runs = Ledger(tmp_path)
+    run_id = runs.append(FINISHED)
+    (record,) = runs.runs()
+    assert record == {
+        **FINISHED,
+        "schema_version": 1,
+        "run_id": run_id,
+        "created": record["created"],
+    }
+    assert record["created"].endswith("+00:00")
+    assert [path.name for path in tmp_path.iterdir()] == [f"{run_id}.json"]
+
+
+def test_a_record_may_leave_out_what_is_not_known(tmp_path):
+    Ledger(tmp_path).append(STARTED)
+    (record,) = Ledger(tmp_path).runs()
+    assert (record["epochs"], record["metrics"], record["configuration"]) == ([], {}, None)
+
+
+def test_a_record_from_before_the_later_fields_is_read(tmp_path):
+    run_id = Ledger(tmp_path).append(FINISHED)
+    path = tmp_path / f"{run_id}.json"
+    content = json.loads(path.read_text())
+    for name in ("family", "seeds", "num_rows", "row_losses"):
+        del content[name]
+    path.write_text(json.dumps(content))
+    (record,) = Ledger(tmp_path).runs()
+    assert (record["family"], record["seeds"], record["num_rows"]) == (None, {}, None)
+    assert record["metrics"] == FINISHED["metrics"]
+
+
+def test_reads_by_pipeline_and_status_in_the_order_of_time(tmp_path):
+    runs = Ledger(str(tmp_path))
+    runs.append({**FINISHED, "seed": 3})
+    runs.append({**FINISHED, "pipeline": "dcn"})
+    runs.append({**FINISHED, "seed": 1})
+    runs.append({**STARTED, "seed": 2})
+    assert [run["seed"] for run in runs.runs("deepfm")] == [3, 1, 2]
+    assert [run["seed"] for run in runs.runs("deepfm", status="finished")] == [3, 1]
+    assert [run["seed"] for run in runs.runs(status="started")] == [2]
+    assert runs.runs("xdeepfm") == []
+    with pytest.raises(ValueError, match=r"must be one of .*status='done'"):
+        runs.runs(status="done")
+
+
+def test_a_ledger_is_empty_and_makes_no_folder_until_a_run_is_appended(tmp_path):
+    runs = Ledger(tmp_path / "a" / "b")
+    assert (len(runs), runs.runs()) == (0, [])
+    assert not (tmp_path / "a").exists()
+    runs.append(STARTED)
+    assert len(runs) == 1
+    assert repr(runs) == f"Ledger({str(tmp_path / 'a' / 'b')!r}, num_runs=1)"
+
+
+def test_non_finite_metrics_are_stored_as_strict_json(tmp_path):
+    values = [math.nan, math.inf, -math.inf, None, 0.1]
+    record = {**FINISHED, "epochs": list(range(5)), "metrics": {"loss": values}}
+    run_id = Ledger(tmp_path).append(record)
+
+    def refuse(token):
+        raise AssertionError(f"{token} is not JSON")
+
+    text = (tmp_path / f"{run_id}.json").read_text(encoding="ascii")
+    stored = json.loads(text, parse_constant=refuse)["metrics"]["loss"]
+    assert stored == ["NaN", "Infinity", "-Infinity", None, 0.1]
+    (read,) = Ledger(tmp_path).runs()
+    np.testing.assert_equal(read["metrics"]["loss"], values)
+
+
+def test_numpy_numbers_become_plain_ones(tmp_path):
+    record = {**FINISHED, "seed": np.int64(3), "epochs": [np.int32(0)]}
+    Ledger(tmp_path).append({**record, "metrics": {"loss": [np.float32(0.5)]}})
+    (read,) = Ledger(tmp_path).runs()
+    assert (read["seed"], read["epochs"], read["metrics"]) == (3, [0], {"loss": [0.5]})
+
+
+def test_finish_replaces_what_had_started(tmp_path):
+    runs = Ledger(tmp_path)
+    run_id = runs.append(STARTED)
+    (started,) = runs.runs()
+    runs.finish(run_id, FINISHED)
+    (finished,) = runs.runs()
+    assert (finished["run_id"], finished["created"]) == (run_id, started["created"])
+    assert (finished["status"], len(runs)) == ("finished", 1)
+
+
+def test_finish_replaces_nothing_else(tmp_path):
+    runs = Ledger(tmp_path)
+    run_id = runs.append(FINISHED)
+    with pytest.raises(ValueError, match=r"status='started'\. Received: .*status='finished'"):
+        runs.finish(run_id, {**FINISHED, "seed": 8})
+    with pytest.raises(ValueError, match=r"must be a run of the ledger .*run_id='nothing'"):
+        runs.finish("nothing", FINISHED)
+    with pytest.raises(ValueError, match=r"must have a status of .*status='started'"):
+        runs.finish(run_id, STARTED)
+    assert runs.runs()[0]["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pipeline": ""}, "must be a non-empty string.*pipeline=''"),
+        ({"pipeline": None}, "must be a non-empty string.*pipeline=None"),
+        ({"seed": "7"}, "must be an int.*seed='7'"),
+        ({"seed": 7.0}, "must be an int.*seed=7.0"),
+        ({"seed": True}, "must be an int.*seed=True"),
+        ({"status": "done"}, "must be one of .*status='done'"),
+        ({"epochs": [1, 0]}, "strictly increasing list of ints"),
+        ({"epochs": [-1, 0]}, "strictly increasing list of ints"),
+        ({"epochs": 2}, "strictly increasing list of ints"),
+        ({"metrics": [0.5, 0.25]}, "a dict from the metric's name"),
+        ({"metrics": {"loss": [0.5]}}, "list with one float for each of the 2 epochs"),
+        ({"metrics": {"loss": 0.5}}, "list with one float"),
+        ({"metrics": {"loss": ["0.5", "low"]}}, "list with one float"),
+        ({"metrics": {3: [0.5, 0.25]}}, "list with one float"),
+        ({"initial_weights": b"ab"}, "must be a string or None.*initial_weights=.*"),
+        ({"backend": 3}, "must be a string or None.*backend=3"),
+        ({"versions": ["3.15"]}, "a dict from the package's name"),
+        ({"configuration": {"at": {1, 2}}}, "configuration=.* JSON"),
+        ({"configuration": [math.nan]}, "configuration=.* JSON"),
+        ({"family": 3}, "must be a string or None.*family=3"),
+        ({"seeds": {"weights": 3}}, "must be a dict from one of .*'initialization'.*seeds="),
+        ({"seeds": {"order": 0.5}}, "must be a dict from one of .*'initialization'.*seeds="),
+        ({"num_rows": -1}, "must be a number of rows or None.*num_rows=-1"),
+        ({"kept_epoch": "best"}, "must be one of the epochs.*kept_epoch='best'"),
+        ({"kept_epoch": 7}, r"one of the epochs \[0, 1\].*kept_epoch=7"),
+        ({"directions": {"loss": "up"}}, "must be a dict from the metric's name.*directions=.*"),
+        ({"row_losses": [0.1]}, "must be a result of `Ledger.write_row_losses`.*row_losses="),
+        ({"metric": {}}, r"remove \['metric'\]"),
+    ],
+)
+def test_refuses_a_wrong_record_and_writes_nothing(tmp_path, change, message):
+    runs = Ledger(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        runs.append({**FINISHED, **change})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_the_missing_field(tmp_path):
+    with pytest.raises(ValueError, match=r"Add \['seed'\]"):
+        Ledger(tmp_path).append({"pipeline": "deepfm", "status": "started"})
+
+
+def test_refuses_a_file_for_a_folder(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(ValueError, match=r"must be a folder.*Received a file"):
+        Ledger(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        '{"schema_version": 1',
+        "[" * 10**5,
+        "[]",
+        "3",
+        "{}",
+        '{"schema_version": 1}',
+        "\x00",
+        "\u00e9",
+    ],
+)
+def test_names_the_file_that_is_no_record(tmp_path, text):
+    runs = Ledger(tmp_path)
+    runs.append(FINISHED)
+    (tmp_path / "foreign.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"must be the record of a run.*foreign\.json"):
+        runs.runs()
+
+
+def test_names_the_file_whose_metrics_are_damaged(tmp_path):
+    run_id = Ledger(tmp_path).append(FINISHED)
+    path = tmp_path / f"{run_id}.json"
+    path.write_text(path.read_text().replace("0.125", '"low"'))
+    with pytest.raises(ValueError, match=f"must be the record of a run.*{run_id}.json"):
+        Ledger(tmp_path).runs()
+
+
+@pytest.mark.parametrize("field", ["run_id", "created"])
+def test_names_the_file_whose_header_is_damaged(tmp_path, field):
+    run_id = Ledger(tmp_path).append(FINISHED)
+    path = tmp_path / f"{run_id}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: 5}))
+    with pytest.raises(
+        ValueError, match=r"must be the record of a run.*\(run_id and created are not strings"
+    ):
+        Ledger(tmp_path).runs()
+
+
+def test_asks_to_upgrade_for_a_newer_schema(tmp_path):
+    (tmp_path / "new.json").write_text('{"schema_version": 2, "runs": "otherwise"}')
+    with pytest.raises(ValueError, match=r"new\.json' with schema_version=2.*Upgrade"):
+        Ledger(tmp_path).runs()
+
+
+def test_looks_at_no_other_files(tmp_path):
+    Ledger(tmp_path).append(FINISHED)
+    (tmp_path / "20260101T000000000000Z-00.tmp").write_text('{"schema')
+    (tmp_path / "README.md").write_text("Our runs.")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe.json")
+    assert len(Ledger(tmp_path).runs()) == len(Ledger(tmp_path)) == 1
+
+
+def test_what_killed_processes_left_is_deleted_a_day_after(tmp_path):
+    runs = Ledger(tmp_path)
+    (tmp_path / "rows").mkdir()
+    left = [tmp_path / name for name in ("a.tmp", "index.cache.b.tmp", "rows/c.tmp", "README.md")]
+    recent = tmp_path / "d.tmp"
+    for path in (*left, recent):
+        path.write_text("{")
+    for path in left:
+        os.utime(path, (time.time() - 25 * 3600,) * 2)
+    runs.append(STARTED)
+    assert [path.exists() for path in (*left, recent)] == [False, False, False, True, True]
+
+
+def test_a_run_id_is_no_path(tmp_path):
+    other = Ledger(tmp_path / "other")
+    run_id = other.append(STARTED)
+    Ledger(tmp_path / "runs").append(STARTED)
+    with pytest.raises(ValueError, match="a name without folders"):
+        Ledger(tmp_path / "runs").finish(f"../other/{run_id}", FINISHED)
+    assert other.runs()[0]["status"] == "started"
+
+
+def test_a_record_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    calls = []
+
+    def watch(name):
+        call = getattr(os, name)
+
+        def watched(*arguments):
+            calls.append((name, [path.suffix for path in tmp_path.iterdir()]))
+            return call(*arguments)
+
+        monkeypatch.setattr(os, name, watched)
+
+    watch("fsync")
+    watch("replace")
+    Ledger(tmp_path).append(FINISHED)
+    assert calls == [("fsync", [".tmp"]), ("replace", [".tmp"]), ("fsync", [".json"])]
+
+
+def test_a_disk_that_refuses_leaves_the_ledger_as_it_was(tmp_path, monkeypatch):
+    runs = Ledger(tmp_path)
+    run_id = runs.append(STARTED)
+
+    def refuse(descriptor):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        runs.append(FINISHED)
+    with pytest.raises(OSError, match="No space left"):
+        runs.finish(run_id, FINISHED)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{run_id}.json"]
+    assert [run["status"] for run in runs.runs()] == ["started"]
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_round_trip(data):
+    epochs = sorted(data.draw(st.sets(st.integers(0, 10**6), max_size=4)))
+    values = st.lists(st.none() | st.floats(width=64), min_size=len(epochs), max_size=len(epochs))
+    record = {
+        "pipeline": data.draw(st.text(st.characters(exclude_categories=()), min_size=1)),
+        "seed": data.draw(st.integers()),
+        "status": data.draw(st.sampled_from(["started", "finished", "diverged"])),
+        "epochs": epochs,
+        "metrics": data.draw(st.dictionaries(st.text(), values, max_size=3)),
+        "configuration": data.draw(json_values),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        Ledger(folder).append(record)
+        (read,) = Ledger(folder).runs(record["pipeline"])
+    np.testing.assert_equal({name: read[name] for name in record}, record)
+
+
+def test_many_processes_append_at_once(tmp_path):
+    writers = [start_writer(tmp_path, seed, 20) for seed in range(4)]
+    while any(writer.poll() is None for writer in writers):
+        # A reader beside them finds whole records only.
+        assert all(run["epochs"] == [*range(300)] for run in Ledger(tmp_path).runs())
+    written = [run_id for writer in writers for run_id in writer.communicate()[0].split()]
+    assert [writer.returncode for writer in writers] == [0] * 4
+    runs = Ledger(tmp_path).runs("deepfm", status="finished")
+    assert [run["run_id"] for run in runs] == sorted(written)
+    assert sorted(run["seed"] for run in runs) == sorted([*range(4)] * 20)
+
+
+def test_kill_9_loses_at_most_the_run_in_flight(tmp_path):
+    written = set()
+    for kill in range(5):
+        writer = start_writer(tmp_path, kill, 10**6)
+        lines = [writer.stdout.readline() for _ in range(1 + 7 * kill)]
+        writer.send_signal(signal.SIGKILL)
+        lines += writer.communicate()[0].splitlines(keepends=True)
+        written.update(line.strip() for line in lines if line.endswith("\n"))
+        runs = Ledger(tmp_path).runs()
+        finished = {run["run_id"] for run in runs if run["status"] == "finished"}
+        assert finished >= written
+        # A killed writer is at most one run ahead of what it said.
+        assert len(runs) <= len(written) + kill + 1
+        assert all(run["metrics"]["loss"] == [0.1] * 300 for run in runs if run["metrics"])

@@ -1,0 +1,63 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration.seeds import set_dropout_seed, set_seeds
+
+X = np.arange(40.0, dtype="float32").reshape(20, 2)
+Y = (np.arange(20) % 3 == 0).astype("float32")[:, None]
+
+
+class Order(keras.layers.Layer):
+    """Lets through what it sees, and keeps a moving value that depends on the order alone."""
+
+    def build(self, input_shape):
+        self.trace = self.add_weight(shape=(), trainable=False, initializer="zeros")
+
+    def call(self, inputs):
+        self.trace.assign(0.5 * self.trace + keras.ops.sum(inputs))
+        return inputs
+
+
+def train(initialization, order, dropout=None):
+    """The first weights, the trace of the order of the rows, and the last weights."""
+    keras.backend.clear_session()
+    set_seeds(initialization=initialization, order=order)
+    model = keras.Sequential(
+        [keras.Input((2,)), Order(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+    )
+    model.compile(loss="mse", optimizer=keras.optimizers.SGD(1e-4), run_eagerly=False)
+    if dropout is not None:
+        set_dropout_seed(model, seed=dropout)
+    dense, trace = model.layers[-1], model.layers[0].trace
+    first = dense.kernel.numpy().tolist()
+    model.fit(X, Y, batch_size=4, epochs=2, verbose=0)
+    return first, float(trace.numpy()), dense.kernel.numpy().tolist()
+
+
+def test_the_seeds_act_apart():
+    base = train(1, 1)
+    assert train(1, 1) == base
+    other_order = train(1, 2)
+    assert other_order[0] == base[0]
+    assert other_order[1] != base[1]
+    other_weights = train(2, 1)
+    assert other_weights[0] != base[0]
+    assert other_weights[1] == base[1]
+
+
+def test_dropout_has_a_seed_of_its_own():
+    first, second = train(1, 1, dropout=1), train(1, 1, dropout=2)
+    assert train(1, 1, dropout=1) == first
+    assert first[:2] == second[:2]
+    assert first[2] != second[2]
+
+
+def test_refuses_what_is_no_seed():
+    with pytest.raises(ValueError, match=r"must be an int .*order=0\.5"):
+        set_seeds(initialization=1, order=0.5)
+    with pytest.raises(ValueError, match="initialization=-1"):
+        set_seeds(initialization=-1, order=0)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="a layer that is random"):
+        set_dropout_seed(model, seed=1)

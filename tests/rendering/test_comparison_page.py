@@ -1,0 +1,201 @@
+import csv
+import html.parser
+import io
+import os
+import re
+import urllib.parse
+
+import numpy as np
+import pytest
+
+from keras_calibration.rendering.comparison_page import report_html, write_report
+from keras_calibration.seeds import Ledger, compare
+
+EVIL = "<script>alert(1)</script>\"'&"
+VOID = {"meta", "rect", "line", "circle"}
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that every tag is closed, and gathers what the tests look for."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.attributes, self.verdicts = [], [], [], []
+        self.in_verdict = False
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+        self.in_verdict = ("class", "verdict") in attrs
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.in_verdict:
+            self.verdicts.append(data)
+            self.in_verdict = False
+
+
+def fill(ledger, pipeline, num_runs, shift=0.0, metrics=("val_loss", "val_calibrated_log_loss")):
+    rng = np.random.default_rng(len(pipeline))
+    for seed in range(num_runs):
+        loss = 0.37 + shift + 1e-3 * rng.normal()
+        values = {name: [loss + 1e-3 * rng.random()] for name in metrics}
+        of_rows = loss + np.random.default_rng(seed).normal(size=50)
+        ledger.append(
+            {
+                "pipeline": pipeline,
+                "seed": seed,
+                "status": "finished",
+                "epochs": [0],
+                "metrics": values,
+                "configuration": {"name": EVIL},
+                "row_losses": ledger.write_row_losses(of_rows, range(50)),
+            }
+        )
+
+
+def downloaded(comparison):
+    page = Page(report_html([comparison]))
+    (link,) = (value for name, value in page.attributes if name == "href")
+    return list(csv.reader(io.StringIO(urllib.parse.unquote(link.partition(",")[2]))))
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    found = Ledger(tmp_path / "runs")
+    fill(found, "deepfm", 8)
+    fill(found, EVIL, 8, shift=-0.01)
+    return found
+
+
+def test_the_verdict_comes_first_and_everything_is_there(ledger, tmp_path):
+    (comparison,) = write_report(ledger, tmp_path / "report.html", delta=1e-4)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.verdicts == [str(comparison.verdict)] == ["B better"]
+    assert text.index('class="verdict"') < text.index("<svg")
+    # Strips of both losses, the difference, the components.
+    assert page.tags.count("svg") == 3
+    assert page.tags.count("circle") == 2 * 8 + 3
+    for words in ("minimum detectable", "seeds × rows", "unit of replication", "mean"):
+        assert words in text
+
+
+def test_names_do_no_harm(ledger):
+    text = report_html([compare(ledger, "deepfm", EVIL)])
+    page = Page(text)
+    assert "script" not in page.tags
+    assert not any(name.startswith("on") for name, _ in page.attributes)
+    assert "<script" not in text
+
+
+def test_nothing_is_fetched(ledger):
+    text = report_html([compare(ledger, "deepfm", EVIL)])
+    page = Page(text)
+    links = [value for name, value in page.attributes if name in ("href", "src", "xlink:href")]
+    assert links
+    assert all(link.startswith("data:") for link in links)
+    assert {"link", "img", "iframe", "script"}.isdisjoint(page.tags)
+    assert not re.search(r"url\(|@import|https?://", text)
+    assert "default-src 'none'" in text
+
+
+def test_dark_and_print(ledger):
+    text = report_html([compare(ledger, "deepfm", EVIL)])
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_the_table_to_download_is_the_runs(ledger):
+    comparison = compare(ledger, "deepfm", EVIL)
+    head, *rows = downloaded(comparison)
+    assert [row[0] for row in rows] == ["deepfm"] * 8 + [EVIL] * 8
+    found = [float(row[head.index("val_loss")]) for row in rows[:8]]
+    assert found == list(comparison.a.values["val_loss"])
+
+
+@pytest.mark.parametrize("first", [*"=+-@\t\r＝＋－＠", "\n=", " =", "\u200b=", "\u00a0@", "\x00-"])
+def test_no_name_is_a_formula_in_a_spreadsheet(tmp_path, first):
+    name = f"{first}cmd|' /C calc'!A1"
+    found = Ledger(tmp_path / "runs")
+    for pipeline in ("deepfm", name):
+        fill(found, pipeline, 4, metrics=(f"{first}loss", "score"))
+        # Numbers below 0 stay numbers.
+        record = {"pipeline": pipeline, "seed": 9, "status": "finished", "epochs": [0]}
+        found.append({**record, "metrics": {f"{first}loss": [0.4], "score": [-0.5]}})
+    head, *rows = downloaded(
+        compare(found, "deepfm", name, metric="score", directions={"score": "max"})
+    )
+    assert not any(cell.startswith(first) for cell in head)
+    assert {row[0] for row in rows} == {"deepfm", f"'{name}"}
+    assert [row[head.index("score")] for row in rows if row[1] == "9"] == ["-0.5"] * 2
+
+
+def test_marks_lie_within_the_picture(ledger):
+    text = report_html([compare(ledger, "deepfm", EVIL)])
+    for name in ("x", "x1", "x2", "cx"):
+        values = [float(value) for value in re.findall(rf'\b{name}="([^"]+)"', text)]
+        assert all(0 <= value <= 720 for value in values)
+
+
+@pytest.mark.parametrize("num_runs", [0, 1, 2])
+def test_few_runs(ledger, num_runs):
+    fill(ledger, "few", num_runs)
+    ledger.append({"pipeline": "few", "seed": 99, "status": "started"})
+    page = Page(report_html([compare(ledger, "deepfm", "few")]))
+    assert page.verdicts[0].startswith("cannot tell")
+
+
+def test_equal_runs_and_a_metric_alone(ledger):
+    for pipeline in ("one", "two"):
+        for seed in range(4):
+            record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
+            ledger.append({**record, "metrics": {"val_auc": [0.75]}})
+    page = Page(report_html([compare(ledger, "one", "two", metric="auc")]))
+    assert page.verdicts == ["no difference larger than 0"]
+
+
+def test_reads_the_ledger_once(ledger, tmp_path, monkeypatch):
+    fill(ledger, "third", 8)
+    num_reads = []
+    runs = Ledger.runs
+    monkeypatch.setattr(Ledger, "runs", lambda *args: num_reads.append(1) or runs(*args))
+    comparisons = write_report(ledger, tmp_path / "page.html")
+    assert (len(comparisons), len(num_reads)) == (2, 1)
+
+
+def test_a_full_disk_leaves_the_page_of_before(ledger, tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    page.write_text("before")
+
+    def refuse(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            write_report(ledger, page)
+    assert page.read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "runs"]
+
+
+def test_a_name_that_utf_8_cannot_hold_is_written_escaped(ledger, tmp_path):
+    fill(ledger, "half \ud800", 8)
+    write_report(ledger, tmp_path / "page.html", pipelines=["deepfm", "half \ud800"])
+    assert "half \\ud800" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_needs_two_pipelines(ledger, tmp_path):
+    with pytest.raises(ValueError, match="at least two pipelines"):
+        write_report(ledger, tmp_path / "page.html", pipelines=["deepfm"])

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from keras_calibration.seeds import metric_accuracy
+from keras_calibration.statistics import (
+    accuracy_interval,
+    detection_gain,
+    independent_seed_accuracy,
+    same_seed_accuracy,
+)
+
+
+def brute_force(a, b):
+    return np.mean([(x < y) + 0.5 * (x == y) for x in a for y in b])
+
+
+def test_agrees_with_all_pairs_one_by_one_and_with_mann_whitney():
+    rng = np.random.default_rng(0)
+    for num_a, num_b in ((1, 1), (3, 7), (12, 12)):
+        # Rounded, so that there are ties.
+        a, b = rng.normal(size=num_a).round(1), rng.normal(0.3, 1.0, num_b).round(1)
+        assert metric_accuracy(a, b) == pytest.approx(brute_force(a, b), abs=1e-15)
+        expected = stats.mannwhitneyu(b, a).statistic / (num_a * num_b)
+        assert metric_accuracy(a, b) == pytest.approx(expected, abs=1e-15)
+
+
+def test_ties_count_half_and_the_sides_add_up():
+    assert metric_accuracy([0.5, 0.5], [0.5]) == 0.5
+    a, b = [0.1, 0.4, 0.4], [0.4, 0.2]
+    assert metric_accuracy(a, b) + metric_accuracy(b, a) == 1.0
+
+
+def test_newcombe_solves_its_equation():
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=9), rng.normal(1.0, 1.0, 14)
+    estimate = accuracy_interval(a, b)
+    quantile = stats.t.ppf(0.975, 9 * 14)
+    for t in (estimate.low, estimate.high):
+        runs = 1 + (23 / 2 - 1) * ((1 - t) / (2 - t) + t / (1 + t))
+        variance = t * (1 - t) * runs / (9 * 14)
+        assert abs(estimate.value - t) == pytest.approx(quantile * np.sqrt(variance), rel=1e-5)
+
+
+def test_newcombe_is_defined_where_the_runs_do_not_overlap():
+    above = accuracy_interval(np.arange(5.0), np.arange(5.0) + 10)
+    below = accuracy_interval(np.arange(5.0) + 10, np.arange(5.0))
+    assert (above.value, above.high, below.value, below.low) == (1.0, 1.0, 0.0, 0.0)
+    assert 0.6 < above.low < 0.7
+    assert below.high == pytest.approx(1 - above.low)
+
+
+def draw(rng, kind, accuracy, shape):
+    """Runs of which A is better with the given probability, exactly."""
+    if kind == "skewed":
+        shift = -np.log(2 * (1 - accuracy))
+        return rng.exponential(size=shape), shift + rng.exponential(size=shape)
+    scale = 2.0 if kind == "unequal" else 1.0
+    shift = special.ndtri(accuracy) * np.hypot(1, scale)
+    return rng.normal(size=shape), shift + scale * rng.normal(size=shape)
+
+
+@pytest.mark.parametrize("kind", ["normal", "unequal", "skewed"])
+@pytest.mark.parametrize(("accuracy", "num_runs"), [(0.6, 10), (0.75, 5), (0.9, 5), (0.9, 20)])
+def test_coverage_of_newcombe(kind, accuracy, num_runs):
+    a, b = draw(np.random.default_rng(2), kind, accuracy, (800, num_runs))
+    covered = [not accuracy_interval(*pair).excludes(accuracy) for pair in zip(a, b, strict=True)]
+    assert 0.925 <= np.mean(covered) <= 0.98
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6, 0.95])
+def test_coverage_with_shared_seeds(correlation):
+    rng = np.random.default_rng(3)
+    common = np.sqrt(correlation) * rng.normal(size=(500, 15))
+    noise = np.sqrt(1 - correlation)
+    a = common + noise * rng.normal(size=(500, 15))
+    b = 1.0 + common + noise * rng.normal(size=(500, 15))
+    independent = special.ndtri(0.5) + special.ndtr(1 / np.sqrt(2))
+    same = special.ndtr(1 / (noise * np.sqrt(2)))
+    pairs = list(zip(a, b, strict=True))
+    covered = [not independent_seed_accuracy(*pair).excludes(independent) for pair in pairs]
+    assert 0.915 <= np.mean(covered) <= 0.98
+    few = [(x[:5], y[:5]) for x, y in pairs]
+    # Too wide there, and not too narrow.
+    covered = [not independent_seed_accuracy(*pair).excludes(independent) for pair in few]
+    assert np.mean(covered) >= 0.93
+    covered = [not same_seed_accuracy(*pair).excludes(same) for pair in pairs]
+    assert np.mean(covered) >= 0.92
+
+
+@pytest.mark.parametrize("num_runs", [5, 10, 20])
+def test_the_same_seed_interval_covers_at_every_accuracy(num_runs):
+    ends = []
+    for wins in range(num_runs + 1):
+        a = np.arange(float(num_runs))
+        estimate = same_seed_accuracy(a, a + np.where(np.arange(num_runs) < wins, 1, -1))
+        ends.append(estimate[1:3])
+        # The tails beyond the ends, by SciPy's binomial distribution.
+        for end, beyond in (
+            (estimate.low, stats.binom.sf(wins, num_runs, estimate.low)),
+            (estimate.high, stats.binom.cdf(wins - 1, num_runs, estimate.high)),
+        ):
+            if 0 < end < 1:
+                at = stats.binom.pmf(wins, num_runs, end)
+                assert beyond + at / 2 == pytest.approx(0.025, abs=1e-9)
+    low, high = np.transpose(ends)
+    assert (low[0], high[-1]) == (0, 1)
+    np.testing.assert_allclose(low + high[::-1], 1)
+    for truth in np.linspace(0.01, 0.99, 99):
+        chances = stats.binom.pmf(np.arange(num_runs + 1), num_runs, truth)
+        assert 0.924 <= chances[(low <= truth) & (truth <= high)].sum() <= 0.9999
+
+
+def test_ties_under_one_seed_count_half():
+    a = np.zeros(4)
+    low, middle, high = (
+        same_seed_accuracy(a, b) for b in ([1, 1, -1, -1], [1, 1, 0, -1], [1] * 3 + [-1])
+    )
+    assert middle.value == 0.625
+    assert low.low < middle.low < high.low
+    assert low.high < middle.high < high.high
+    tied = same_seed_accuracy(a, a)
+    assert (tied.value, tied.low + tied.high) == (0.5, pytest.approx(1))
+
+
+def test_detection_gain_is_zero_for_one_and_the_same_loss():
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(size=8), rng.normal(1, 1, 8)
+    estimate = detection_gain(a, b, a, b)
+    assert (estimate.value, estimate.low, estimate.high, estimate.p_value) == (0, 0, 0, None)
+
+
+def test_detection_gain_refuses_seldom_and_sees_a_steadier_loss():
+    rng = np.random.default_rng(5)
+    found = []
+    for extra in (1.0, 0.0):
+        # Two metrics of the same runs, the second with as much noise of its own, or with none.
+        a, b, noise_a, noise_b, other_a, other_b = rng.normal(size=(6, 1500, 20))
+        b = b + 1
+        rows = zip(a + noise_a, b + noise_b, a + extra * other_a, b + extra * other_b, strict=True)
+        found.append(np.mean([detection_gain(*row).excludes(0.0) for row in rows]))
+    assert found[0] <= 0.055
+    assert found[1] > 0.1
+
+
+def test_no_p_value_with_three_runs():
+    a, b = np.arange(3.0), np.arange(3.0) + 0.5
+    assert detection_gain(a, b, a, b[::-1].copy()).p_value is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ([], [1.0], r"Argument `a` must have shape .*\(0,\)"),
+        ([1.0], [[1.0]], "Argument `b` must have shape"),
+        ([1.0, np.nan], [1.0], "must be finite.* 1 values"),
+    ],
+)
+def test_refuses_what_is_not_one_finite_value_a_run(a, b, message):
+    with pytest.raises(ValueError, match=message):
+        metric_accuracy(a, b)
+
+
+def test_refuses_a_confidence_in_percent_and_pairs_of_unequal_number():
+    with pytest.raises(ValueError, match=r"must be between 0 and 1.*confidence=95"):
+        accuracy_interval([1.0], [2.0], confidence=95)
+    with pytest.raises(ValueError, match="must have equal lengths"):
+        same_seed_accuracy([1.0, 2.0], [2.0, 3.0, 4.0])

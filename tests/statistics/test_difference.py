@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from keras_calibration.statistics import mean_difference, minimum_detectable_effect, seeds_needed
+
+
+def test_agrees_with_scipy():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=9), rng.normal(0.5, 2.0, 14)
+    expected = stats.ttest_ind(b, a, equal_var=False)
+    interval = expected.confidence_interval()
+    estimate = mean_difference(a, b)
+    np.testing.assert_allclose(estimate[1:3], [interval.low, interval.high], rtol=1e-9)
+    assert estimate.p_value == pytest.approx(expected.pvalue, rel=1e-9)
+    expected = stats.ttest_rel(b[:9], a)
+    interval = expected.confidence_interval()
+    estimate = mean_difference(a, b[:9], paired=True)
+    np.testing.assert_allclose(estimate[1:3], [interval.low, interval.high], rtol=1e-9)
+    assert estimate.p_value == pytest.approx(expected.pvalue, rel=1e-9)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_no_p_value_with_three_runs_and_one_with_four(paired):
+    a, b = np.arange(4.0), np.array([1.0, 3.0, 2.0, 5.0])
+    assert mean_difference(a[:3], b[:3], paired=paired).p_value is None
+    assert mean_difference(a, b, paired=paired).p_value is not None
+
+
+def test_turning_the_sides_turns_the_sign():
+    a, b = np.arange(5.0), np.arange(5.0) ** 2
+    forward, back = mean_difference(a, b), mean_difference(b, a)
+    np.testing.assert_allclose(forward[:3], [-back.value, -back.high, -back.low])
+
+
+def test_equal_values_have_an_interval_of_no_width():
+    assert mean_difference([1.0, 1.0], [2.0, 2.0])[:3] == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["normal", "unequal", "skewed"])
+@pytest.mark.parametrize("num_runs", [5, 20])
+def test_coverage(kind, num_runs):
+    rng = np.random.default_rng(1)
+    shape = (1000, num_runs)
+    if kind == "skewed":
+        a, b = rng.exponential(size=shape), 1 + rng.exponential(size=shape)
+    else:
+        a = rng.normal(size=shape)
+        b = 1 + (2 if kind == "unequal" else 1) * rng.normal(size=shape)
+    covered = [not mean_difference(*pair).excludes(1.0) for pair in zip(a, b, strict=True)]
+    assert 0.925 <= np.mean(covered) <= 0.98
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "seeds"),
+    [(0.60, 124), (0.70, 30), (0.75, 19), (0.80, 13), (0.85, 9), (0.90, 6), (0.95, 5)],
+)
+def test_seeds_needed_for_a_single_run_accuracy(accuracy, seeds):
+    assert seeds_needed(np.sqrt(2) * special.ndtri(accuracy), 2.0) == seeds
+
+
+def test_seeds_needed_is_the_least_that_detects():
+    needed = seeds_needed(0.4, 1.0, paired=True)
+    assert minimum_detectable_effect(1.0, needed, needed - 1) <= 0.4
+    assert minimum_detectable_effect(1.0, needed - 1, needed - 2) > 0.4
+
+
+def test_seeds_needed_ends_where_there_is_nothing_to_find():
+    assert seeds_needed(0.0, 1.0) == 100_000
+    assert seeds_needed(1.0, 0.0) == 2
+
+
+def test_the_detectable_effect_is_found_four_times_in_five():
+    rng = np.random.default_rng(2)
+    effect = minimum_detectable_effect(2.0, 8, 14)
+    a, b = rng.normal(size=(2, 1500, 8))
+    found = [mean_difference(x, y + effect).excludes(0.0) for x, y in zip(a, b, strict=True)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.035)
+
+
+def test_refuses_a_single_run():
+    with pytest.raises(ValueError, match="with at least 2 runs"):
+        mean_difference([1.0], [1.0, 2.0])

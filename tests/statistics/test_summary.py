@@ -1,0 +1,76 @@
+import math
+import statistics
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_calibration.statistics import summarize
+
+hostile = st.lists(st.floats(width=64), max_size=12)
+
+
+def test_agrees_with_numpy_in_float64():
+    values = np.random.default_rng(0).normal(0.37, 5e-4, 17)
+    summary = summarize(values)
+    np.testing.assert_allclose(summary["mean"], np.mean(values), rtol=1e-14)
+    np.testing.assert_allclose(summary["std"], np.std(values, ddof=1), rtol=1e-12)
+    assert (summary["min"], summary["max"]) == (values.min(), values.max())
+    assert (summary["count"], summary["num_diverged"]) == (17, 0)
+
+
+def test_a_single_value_has_no_standard_deviation():
+    summary = summarize([0.5])
+    assert (summary["mean"], summary["min"], summary["max"]) == (0.5, 0.5, 0.5)
+    assert math.isnan(summary["std"])
+
+
+@pytest.mark.parametrize("values", [[], [math.nan], [math.inf, -math.inf]])
+def test_nothing_finite_leaves_every_statistic_undefined(values):
+    summary = summarize(values)
+    assert (summary["count"], summary["num_diverged"]) == (0, len(values))
+    assert all(math.isnan(summary[name]) for name in ("mean", "std", "min", "max"))
+
+
+def test_diverged_runs_are_counted_and_enter_no_statistic():
+    summary = summarize([1.0, math.nan, 3.0, math.inf, -math.inf])
+    assert summary == {**summarize([1.0, 3.0]), "num_diverged": 3}
+
+
+def test_float32_values_are_summed_in_float64():
+    values = np.full(10_000, 0.1, np.float32)
+    summary = summarize(values)
+    assert summary["mean"] == float(np.float32(0.1))
+    assert summary["std"] == 0.0
+
+
+@pytest.mark.parametrize("scale", [1e-310, 1e-200, 1e200, 1e307])
+def test_extreme_magnitudes_neither_overflow_nor_vanish(scale):
+    summary = summarize([1.0 * scale, 2.0 * scale, 3.0 * scale])
+    np.testing.assert_allclose([summary["mean"], summary["std"]], [2.0 * scale, scale], rtol=1e-9)
+
+
+@pytest.mark.parametrize("values", [0.5, [[0.5, 0.25]]])
+def test_refuses_anything_but_one_value_a_run(values):
+    with pytest.raises(ValueError, match=r"must have shape \(num_runs,\)"):
+        summarize(values)
+
+
+@settings(max_examples=300, deadline=None)
+@given(hostile)
+def test_hostile_values(values):
+    summary = summarize(values)
+    finite = [value for value in values if math.isfinite(value)]
+    assert summary["count"] == len(finite)
+    assert summary["num_diverged"] == len(values) - len(finite)
+    if finite:
+        assert (summary["min"], summary["max"]) == (min(finite), max(finite))
+        assert summary["min"] <= summary["mean"] <= summary["max"]
+        mean = sum(map(Fraction, finite)) / len(finite)
+        scale = max(map(abs, finite))
+        assert abs(Fraction(summary["mean"]) - mean) <= Fraction(scale) / 2**48 + Fraction(5e-324)
+    if len(finite) > 1 and max(map(abs, finite)) < 1e150:
+        expected = statistics.stdev(map(Fraction, finite))
+        np.testing.assert_allclose(summary["std"], float(expected), rtol=1e-6, atol=scale * 1e-14)

@@ -1,0 +1,133 @@
+"""The rooms of the package: who may import whom, and no circle between modules."""
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+import keras_calibration
+
+ROOT = Path(keras_calibration.__file__).parent
+PACKAGE = "keras_calibration"
+
+# Each room with the rooms that its modules may import when they are loaded, beside themselves.
+CALIBRATION = {
+    "_compat": set(),
+    "ops": {"_compat"},
+    "solvers": {"_compat", "ops"},
+    "layers": {"_compat", "ops", "solvers"},
+    "metrics": {"_compat", "ops", "solvers"},
+    "models": {"_compat", "ops", "solvers", "layers", "metrics"},
+    "scoring": {"_compat", "ops", "metrics", "models"},
+    "datasets": {"ops"},
+    "calibration": {"_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"},
+    "export": {
+        *("_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"),
+        *("calibration",),
+    },
+    "plots": {"_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"},
+}
+EVIDENCE = {
+    "ledger": set(),
+    "statistics": set(),
+    "comparison": {"ledger", "statistics"},
+    "callbacks": {"ledger", "statistics", "metrics", "ops", "_compat"},
+    "monitoring": {"ops", "metrics", "scoring", "_compat"},
+    "training": {"_compat", "ops", "layers", "metrics", "models", "ledger", "callbacks"},
+}
+TOP = {
+    "rendering": {"ledger", "statistics", "comparison", "monitoring"},
+    "seeds": {"ledger", "statistics", "comparison", "rendering"},
+    "monitor_command": {"monitoring", "rendering"},
+    "cli": {"ledger", "statistics", "comparison", "monitoring", "rendering", "monitor_command"},
+}
+ALLOWED = CALIBRATION | EVIDENCE | TOP
+# What these say is read, compared and printed by the command line, which does not wait for Keras.
+WITHOUT_KERAS = ("ledger", "statistics", "comparison", "rendering", "seeds", "cli")
+
+
+def statements(tree):
+    """All statements that run when a module is loaded: not the bodies of functions."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from statements(node)
+
+
+def imported_names(path):
+    """Full dotted names of what a module imports when it is loaded."""
+    for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_name(path):
+    parts = [PACKAGE, *path.relative_to(ROOT).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def module_of(name):
+    """The module that an imported name is in; `None` outside of the package."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+GRAPH = {
+    module: {found for name in imported_names(path) if (found := module_of(name))}
+    for module, path in MODULES.items()
+}
+
+
+def room_of(module):
+    return module.split(".")[1] if "." in module else ""
+
+
+def test_the_graph_is_not_empty():
+    assert f"{PACKAGE}.ledger.run_record" in GRAPH[f"{PACKAGE}.ledger.ledger"]
+    assert sum(map(len, GRAPH.values())) > 300
+
+
+def test_no_circle_between_modules():
+    # The package itself imports the rooms, and no module imports it back.
+    assert [module for module, imported in GRAPH.items() if PACKAGE in imported] == []
+    graphlib.TopologicalSorter(GRAPH).prepare()
+
+
+@pytest.mark.parametrize("room", sorted({room_of(module) for module in MODULES} - {""}))
+def test_a_room_imports_only_rooms_below_it(room):
+    assert room in ALLOWED, "list the new room with what it may import"
+    wrong = {
+        f"{module} imports {other}"
+        for module, imported in GRAPH.items()
+        if room_of(module) == room
+        for other in imported
+        if room_of(other) not in {room, *ALLOWED[room]}
+    }
+    assert wrong == set()
+
+
+def test_the_allowed_order_has_no_circle():
+    graphlib.TopologicalSorter(ALLOWED).prepare()
+
+
+def test_evidence_without_keras():
+    heavy = ("keras", "tensorflow", "tensorflow_probability", "jax")
+    wrong = {
+        f"{module} imports {name}"
+        for module, path in MODULES.items()
+        if room_of(module) in WITHOUT_KERAS
+        for name in imported_names(path)
+        if name.split(".")[0] in heavy
+    }
+    assert wrong == set()
