@@ -59,6 +59,9 @@ def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, help="folder with a meta.json and its tables")
+    parser.add_argument(
+        "--num-rows", type=int, default=200_000, help="rows of the generated log (default: 200000)"
+    )
     parser.add_argument("--field", help="field of the errors and the picture (default: the first)")
     parser.add_argument("--order-by", nargs="+", help="columns that order the rows in time")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
@@ -72,7 +75,7 @@ def parse_arguments() -> argparse.Namespace:
 def read_table(arguments: argparse.Namespace) -> Table:
     """The generated click log, or the folder of `--data`."""
     if arguments.data is None:
-        return generate_click_log()
+        return generate_click_log(arguments.num_rows)
     return read_data_folder(arguments.data, field=arguments.field, order_by=arguments.order_by)
 
 

@@ -258,7 +258,8 @@ def _line(logits: Any, knots: Any) -> Any:
         return ops.searchsorted(knots[1:], logits, side="right")
     line = ops.zeros_like(logits, dtype="int32")
     for start in range(1, knots.shape[0], _COUNTED_TOGETHER):
-        some = knots[start : start + _COUNTED_TOGETHER]
+        # LiteRT takes no slice past the end.
+        some = knots[start : min(start + _COUNTED_TOGETHER, knots.shape[0])]
         if keras.backend.backend() == "tensorflow":
             line = line + ops.searchsorted(some, logits, side="right")
         else:
@@ -331,7 +332,10 @@ def isotonic_values(values: Any) -> Any:
         [0.  1.5 1.5 3. ]
     """
     values = ops.convert_to_tensor(values)
-    return 0.5 * (running_maximum(values) - ops.flip(running_maximum(-ops.flip(values, 0)), 0))
+    # Without `flip`, whose negative stride LiteRT does not convert.
+    later = np.tri(values.shape[0], dtype=bool).T
+    smallest_later = ops.min(ops.where(later, values[None, :], math.inf), axis=1)
+    return 0.5 * (running_maximum(values) + smallest_later)
 
 
 def running_maximum(values: Any) -> Any:
