@@ -172,9 +172,13 @@ def cross_fitted_loss(summary: Any, held_out: bool, correction: str) -> tuple[An
         correction: One of `CORRECTIONS`.
 
     Returns:
-        The loss in nats, a scalar, and the scales and biases (corrections,) that it was taken with.
+        The loss in nats, a scalar, and the scales and biases (corrections,) that it was taken with,
+        NaN where the loss of their part is.
     """
     scale, bias = fit_correction(fitting_sums(summary, held_out), correction)
     scored = scored_sums(summary, held_out)
     losses, weights = log_loss_and_weight(scored, bias, None if correction == "bias" else scale)
+    # A correction whose loss cannot be told is none to go by.
+    spoilt = ops.where(ops.isnan(losses), float("nan"), 0.0)
+    scale, bias = (values + ops.cast(spoilt, values.dtype) for values in (scale, bias))
     return ops.sum(losses) / ops.sum(weights), scale, bias

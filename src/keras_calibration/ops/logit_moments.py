@@ -284,7 +284,14 @@ def log_loss_and_weight(summary: Any, bias: Any, scale: Any = None) -> tuple[Any
 
 def sums(parts: list[Any]) -> list[Any]:
     """Sums over the terms, each (g,), taken together."""
-    return list(ops.unstack(ops.sum(ops.stack(parts), axis=-1), len(parts)))
+    return list(ops.unstack(_sum_of_terms(ops.stack(parts)), len(parts)))
+
+
+def _sum_of_terms(values: Any) -> Any:
+    """Sums over the last axis: on a CPU, a product of matrices is nothing to compile."""
+    if runs_on_gpu():  # whose products of float32 are rounded
+        return ops.sum(values, axis=-1)
+    return ops.matmul(values, ops.cast(_ONES, values.dtype))[..., 0]
 
 
 def bias_root(summary: Any) -> Any:
@@ -328,6 +335,9 @@ def bias_root(summary: Any) -> Any:
     return ops.where(found, state[0], float("nan"))
 
 
+# A column of ones. The other one keeps it a matrix.
+_ONES = np.tile([1.0, 0.0], (NUM_BINS * NUM_COLUMNS, 1))
+
 # What the search for the bias carries: the bias, the ends of its bracket, how far it moved, whether
 # it can be told; and four sums, Σ w (1 - y), Σ w y and Σ w of each open bin.
 _NUM_STATES = 9
@@ -341,7 +351,7 @@ def _start(summary: Any) -> Any:
     """What the search for the bias starts from (9, g); NaN where there is none."""
     summary = ops.reshape(summary, (1, -1, NUM_BINS * NUM_COLUMNS))
     # A sum that is not finite comes from a row that is not: 0 times it, it makes all NaN.
-    totals = ops.sum(summary * ops.cast(_SUMS, summary.dtype), axis=-1)
+    totals = _sum_of_terms(summary * ops.cast(_SUMS, summary.dtype))
     solvable = ops.logical_and(totals[5] > 0, totals[6] > 0)
     return ops.where(solvable, totals + ops.cast(_START, totals.dtype), float("nan"))
 
