@@ -21,8 +21,8 @@ class LogitAUC(AdditiveMetric):
     The share of (click, non-click) pairs that the model puts in the right order, ties counting
     half: `Σ_b clicks_b (Σ_{a<b} non-clicks_a + non-clicks_b / 2) / (clicks · non-clicks)` over 4352
     bins of the logit, 1/64 wide on [-16, 16], 1/16 wide to ±88 and open beyond.
-    `keras.metrics.AUC` has 200 thresholds even in the probability, nearly all of which lie above every prediction where one row
-    in a thousand is a click. Error against the exact AUC of 10⁶ rows, normal logits:
+    `keras.metrics.AUC` has 200 thresholds even in the probability, nearly all of which lie
+    above every prediction where one row in a thousand is a click. Error against the exact AUC of 10⁶ rows, normal logits:
 
     | click rate | spread of logits | AUC    | this metric | Keras  | Keras, 2000 thresholds |
     |------------|------------------|--------|-------------|--------|------------------------|
@@ -33,7 +33,8 @@ class LogitAUC(AdditiveMetric):
 
     The error is at most half the share of pairs in one bin, and 1/2 of the pairs is what a model
     gets that gives all rows logits within 1/64, or beyond the same end: more than a
-    thousandth of all pairs beyond one end makes the result NaN, with `from_logits=True`. (Probabilities rounded to 1 are ties as such.)
+    thousandth of all pairs beyond one end makes the result NaN, with `from_logits=True`.
+    (Probabilities rounded to 1 are ties as such.)
 
     A label within [0, 1] may be soft: it counts as y of a click and 1 - y of a non-click. The
     result is NaN where it cannot be told: no rows, labels of one class only, a label outside
