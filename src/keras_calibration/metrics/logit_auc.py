@@ -22,7 +22,8 @@ class LogitAUC(AdditiveMetric):
     half: `Σ_b clicks_b (Σ_{a<b} non-clicks_a + non-clicks_b / 2) / (clicks · non-clicks)` over 4352
     bins of the logit, 1/64 wide on [-16, 16], 1/16 wide to ±88 and open beyond.
     `keras.metrics.AUC` has 200 thresholds even in the probability, nearly all of which lie
-    above every prediction where one row in a thousand is a click. Error against the exact AUC of 10⁶ rows, normal logits:
+    above every prediction where one row in a thousand is a click. Error against the exact AUC of
+    10⁶ rows, normal logits:
 
     | click rate | spread of logits | AUC    | this metric | Keras  | Keras, 2000 thresholds |
     |------------|------------------|--------|-------------|--------|------------------------|
