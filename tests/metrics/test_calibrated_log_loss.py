@@ -294,7 +294,7 @@ def test_bad_arguments_are_refused(arguments, message):
         ([0, 1, 1], [0.5, 0.5], None, "3 labels and 2 predictions"),
         ([0, 1], [[0.5, 0.5], [0.5, 0.5]], None, "one probability a row"),
         ([0, 1], [0.5, 0.5], [1.0, 1.0, 1.0], "3 sample weights"),
-        ([[0, 1], [1, 0]], [0.5, 0.5], None, "4 labels"),
+        ([[0, 1], [1, 0]], [0.5, 0.5], None, "labels of shape"),
         (1, 0.5, None, "shape"),
     ],
 )

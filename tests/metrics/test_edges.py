@@ -50,6 +50,17 @@ def test_a_shifted_pipeline_is_right(shifted, mean, spread):
     assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-6))
 
 
+@pytest.mark.parametrize("num_folds", [1, 2])
+def test_where_the_loss_cannot_be_told_neither_can_scale_and_bias(shifted, num_folds):
+    labels, z = shifted
+    metric = CalibratedLogLoss(num_folds=num_folds, correction="temperature", from_logits=True)
+    metric.update_state(labels, (40 * z).astype("float32"))
+    with pytest.warns(RuntimeWarning, match="NaN"):
+        assert np.isnan(float(metric.result()))
+    assert np.isnan(metric.scale).all()
+    assert np.isnan(metric.bias).all()
+
+
 def test_a_shifted_period_is_right(shifted):
     labels, z = shifted
     logits, period = (25 + 8 * z).astype("float32"), np.arange(5000) % 2

@@ -114,7 +114,7 @@ def test_counts_past_the_digits_of_float32():
     metric.update_state([1.0, 0.0], [0.0, 0.0], [2.0**25, 2.0**25])
     for _ in range(8):
         metric.update_state([1.0, 0.0], [0.0, 1.0])
-    clicks = float(metric._histogram.value()[1024, 0])
+    clicks = float(metric._histogram.value()[2176, 0])
     assert clicks == 2.0**25 + 8
 
 
@@ -148,3 +148,20 @@ def test_in_compile_and_early_stopping(jit_compile):
     scores = model.evaluate(**data, batch_size=100, verbose=0, return_dict=True)
     logits = model.predict(data["x"], verbose=0)[:, 0]
     assert scores["logit_auc"] == pytest.approx(reference(LABELS, logits, WEIGHTS), abs=1e-4)
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(25, 3), (-40, 5), (0, 20)])
+def test_a_shifted_or_steep_pipeline_is_right(mean, spread):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=5000)
+    labels = (rng.random(5000) < 1 / (1 + np.exp(-z))).astype("float32")
+    metric = LogitAUC(from_logits=True)
+    metric.update_state(labels, (mean + spread * z).astype("float32"))
+    assert float(metric.result()) == pytest.approx(roc_auc_score(labels, z), abs=1e-4)
+
+
+def test_a_pipeline_beyond_the_bins_is_nan():
+    metric = LogitAUC(from_logits=True)
+    metric.update_state([0, 1, 0, 1], [100.0, 101.0, 102.0, 103.0])
+    with pytest.warns(RuntimeWarning, match="NaN"):
+        assert np.isnan(float(metric.result()))

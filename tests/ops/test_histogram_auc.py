@@ -10,8 +10,9 @@ from keras_calibration import ops as kernels
 
 
 def bins(logits):
-    """Bins of 1/64 on [-16, 16], the end ones open."""
-    return np.clip(np.floor(np.clip(logits, -1e6, 1e6) * 64) + 1024, 0, 2047).astype(int)
+    """Bins of 1/64 on [-16, 16], and of 1/16 to ±88, the end ones open."""
+    edges = [np.arange(-88, -16, 1 / 16), np.arange(-16, 16, 1 / 64), np.arange(16, 88, 1 / 16)]
+    return np.maximum(np.searchsorted(np.concatenate(edges), logits, side="right") - 1, 0)
 
 
 def reference(labels, scores, weights):
@@ -31,7 +32,7 @@ def draw(num_rows=300):
 def test_histogram_equals_the_reference(run, dtype, tolerance):
     rows = [array.astype(dtype) for array in draw()]
     labels, logits, weights = (array.astype(np.float64) for array in rows)
-    expected = np.zeros((2048, 2))
+    expected = np.zeros((4352, 2))
     for label, number, weight in zip(labels, bins(logits), weights, strict=True):
         expected[number] += weight * label, weight * (1 - label)
     received = run(kernels.label_histogram, *rows, num_of_any_size=3)
@@ -50,15 +51,19 @@ def test_auc_equals_the_reference(run, dtype, tolerance):
 @pytest.mark.parametrize(
     ("logit", "number"),
     [
-        (0.0, 1024),
-        (-1e-6, 1023),
-        (1 / 64, 1025),
-        (15.999, 2047),
-        (16.0, 2047),
-        (-16.0, 0),
-        (3e38, 2047),
+        (0.0, 2176),
+        (-1e-6, 2175),
+        (1 / 64, 2177),
+        (15.999, 3199),
+        (16.0, 3200),
+        (-16.0, 1152),
+        (-16.01, 1151),
+        (87.99, 4351),
+        (88.0, 4351),
+        (-88.0, 0),
+        (3e38, 4351),
         (-3e38, 0),
-        (np.inf, 2047),
+        (np.inf, 4351),
         (-np.inf, 0),
     ],
 )
@@ -70,7 +75,7 @@ def test_edges_of_bins(run, dtype, logit, number):
 
 
 def test_counts_may_be_huge(dtype):
-    histogram = np.zeros((2048, 2), dtype)
+    histogram = np.zeros((4352, 2), dtype)
     histogram[3], histogram[9] = (1e30, 3e30), (3e30, 1e30)
     assert float(kernels.histogram_auc(histogram)) == pytest.approx(0.75, rel=1e-6)
 

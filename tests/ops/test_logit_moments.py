@@ -323,7 +323,7 @@ def test_bias_root_of_hostile_rows(rows, rate):
 # The rows may be where a bias, or a whole pipeline's shift, takes them: right, or NaN.
 far_rows = st.lists(
     st.tuples(
-        st.one_of(st.floats(-88, 88), st.sampled_from([-88.0, 80.0, 16.0, 60.2, 87.99])),
+        st.one_of(st.floats(-88, 87.99), st.sampled_from([-88.0, 80.0, 16.0, 60.2, 87.99])),
         st.sampled_from([0.0, 1.0, 0.25]),
         st.sampled_from([0.0, 0.1, 1.0, 30.0]),
     ),
@@ -361,7 +361,7 @@ def test_rows_beyond_the_bins_that_are_moved_near_0_make_the_loss_nan():
 def test_a_scale_too_large_for_the_bins_makes_the_loss_nan():
     logits = np.random.default_rng(0).uniform(-1, 1, 1000)
     summary = summary_of(logits, 0.5)
-    for scale in (1, 2, 4, 6, 16, 60):
+    for scale in (1, 2, 4, 16, 60):
         arguments = (keras.ops.cast([value], summary.dtype) for value in (0.1, scale))
         received = float(kernels.log_loss_sum(summary, *arguments)[0])
         expected = exact_loss(logits, 0.5, 1, scale, 0.1)

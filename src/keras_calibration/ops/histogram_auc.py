@@ -4,35 +4,37 @@ from typing import Any
 
 from keras import ops
 
-NUM_BINS = 2048
-# A power of two, so that the bin number is exact in float32.
-BIN_WIDTH = 1 / 64
-_LARGEST_LOGIT = NUM_BINS // 2 * BIN_WIDTH
+# Powers of two, so that the bin number is exact in float32.
+_FINE_WIDTH, _WIDTH = 1 / 64, 1 / 16
+_FINE_END, _END = 16, 88
+NUM_BINS = int(2 * _FINE_END / _FINE_WIDTH + 2 * (_END - _FINE_END) / _WIDTH)
 
 
 def label_histogram(labels: Any, logits: Any, weights: Any) -> Any:
-    """Clicks and non-clicks in 2048 bins of the logit, 1/64 wide on [-16, 16].
+    """Clicks and non-clicks in 4352 bins of the logit: 1/64 wide on [-16, 16], 1/16 to ±88.
 
     Args:
         labels: Labels y in [0, 1], soft or not (n,), float.
-        logits: Logits (n,), of the same dtype. Those beyond ±16 count in the end bins; NaN makes
+        logits: Logits (n,), of the same dtype. Those beyond ±88 count in the end bins; NaN makes
             the whole histogram NaN.
         weights: Weights (n,), of the same dtype, not negative.
 
     Returns:
-        A tensor (2048, 2) of that dtype: `Σ w y` and `Σ w (1 - y)`. Histograms add up over batches,
+        A tensor (4352, 2) of that dtype: `Σ w y` and `Σ w (1 - y)`. Histograms add up over batches,
         replicas and shards.
 
     Example:
         >>> rows = ops.array([1.0, 0.0]), ops.array([0.01, 0.0]), ops.ones(2)
-        >>> print(label_histogram(*rows)[1024].numpy())
+        >>> print(label_histogram(*rows)[2176].numpy())
         [1. 1.]
     """
     logits = ops.convert_to_tensor(logits)
     # Clipped before it is divided: the largest logits would overflow.
-    position = (
-        ops.floor(ops.clip(logits, -_LARGEST_LOGIT, _LARGEST_LOGIT) / BIN_WIDTH) + NUM_BINS // 2
-    )
+    inside = ops.clip(logits, -_END, _END)
+    fine, coarse = ops.floor(inside / _FINE_WIDTH), ops.floor(inside / _WIDTH)
+    fine_ends, ends = _FINE_END / _FINE_WIDTH, _FINE_END / _WIDTH
+    position = ops.clip(fine, -fine_ends, fine_ends) + coarse - ops.clip(coarse, -ends, ends)
+    position = position + NUM_BINS // 2
     is_nan = ops.isnan(logits)
     bin_number = ops.cast(ops.where(is_nan, 0.0, ops.minimum(position, NUM_BINS - 1)), "int32")
     weights = ops.where(is_nan, float("nan"), weights)

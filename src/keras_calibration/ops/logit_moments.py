@@ -30,8 +30,8 @@ columns are a power of two, which XLA adds up faster than seven.
 What runs where: on a CPU one row is added after the other, straight into the summary. On a GPU all
 are added at once, atomically, and those of a bin would wait for each other: there the rows are
 dealt out in turns to up to 256 summaries, as many as 131,072 bins allow, which are then added up.
-On a CPU, compilation takes longest, some 30 ms for each array that XLA makes: sums over terms are
-therefore taken together.
+On a CPU, compilation takes longest, some 30 ms for each array that XLA makes, however small: sums
+over terms are therefore taken together, and what a loop carries is one array.
 """
 
 from typing import Any, NamedTuple
@@ -284,7 +284,14 @@ def log_loss_and_weight(summary: Any, bias: Any, scale: Any = None) -> tuple[Any
 
 def sums(parts: list[Any]) -> list[Any]:
     """Sums over the terms, each (g,), taken together."""
-    return list(ops.unstack(ops.sum(ops.stack(parts), axis=-1), len(parts)))
+    return list(ops.unstack(_sum_of_terms(ops.stack(parts)), len(parts)))
+
+
+def _sum_of_terms(values: Any) -> Any:
+    """Sums over the last axis: on a CPU, a product of matrices is nothing to compile."""
+    if runs_on_gpu():  # whose products of float32 are rounded
+        return ops.sum(values, axis=-1)
+    return ops.matmul(values, ops.cast(_ONES, values.dtype))[..., 0]
 
 
 def bias_root(summary: Any) -> Any:
@@ -311,44 +318,88 @@ def bias_root(summary: Any) -> Any:
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
     """
     summary = ops.convert_to_tensor(summary)
-    of_0, of_1 = terms(summary)
-    totals = ops.sum(summary, axis=1)
-    negatives, positives = totals[:, 0], totals[:, 1]
-    # A sum that is not finite comes from a row that is not.
-    is_finite = ops.isfinite(ops.sum(0 * totals, axis=-1))
-    solvable = ops.logical_and(ops.logical_and(positives > 0, negatives > 0), is_finite)
-    rounding = _ROUNDING[keras.backend.standardize_dtype(summary.dtype)]
+    weights = terms(summary)
+    start = _start(summary)
 
-    def improve(bias: Any, low: Any, high: Any, *_: Any) -> tuple[Any, ...]:
-        at = terms_at(of_0, of_1, bias)
-        beyond = ops.where(np.logical_and(_IS_CENTRE, _IS_OPEN), (of_0 + of_1) * at.tail, 0.0)
-        # `Σ w σ - Σ w y` from the labels against each bin's side: no large sums cancel.
-        excess, curvature, beyond = sums(
-            [at.weight * with_bias(at.slope), at.weight * at.curvature, beyond]
-        )
-        excess = ops.clip(excess, (rounding - 1) * positives, (1 - rounding) * negatives)
-        ones, zeros = positives + excess, negatives - excess
-        share = excess * (1 / positives + 1 / negatives)
-        # The logit of the mean prediction less that of the mean label.
-        value = ops.log1p(share * (negatives / zeros))
-        low, high = ops.where(value < 0, bias, low), ops.where(value > 0, bias, high)
-        # Where the slope is lost to rounding, the step is infinite.
-        proposed = bias - value / (curvature * (1 / ones + 1 / zeros))
-        # At the root the bias is itself an end of the bracket, and must be let rest there.
-        inside = ops.logical_and(proposed >= low, proposed <= high)
-        improved = ops.where(inside, proposed, 0.5 * (low + high))
-        improved = ops.where(ops.abs(value) <= rounding, bias, improved)
-        # An error of the rows' sum moves the bias by as much over the curvature.
-        is_known = beyond <= 1e-7 * curvature + _ABSOLUTE_ERROR * (ones + zeros)
-        return improved, low, high, ops.abs(improved - bias), is_known
+    def improve(state: Any) -> tuple[Any]:
+        return (ops.stack(_improved_bias(weights, *ops.unstack(state, _NUM_STATES)), axis=0),)
 
-    start, end = ops.zeros_like(positives), ops.full_like(positives, _LARGEST_BIAS)
-    bias, _, _, _, is_known = ops.while_loop(
-        # A group without a root neither goes on nor stops the others.
-        lambda bias, low, high, moved, _: ops.any(ops.logical_and(moved > _TOLERANCE, solvable)),
+    (state,) = ops.while_loop(
+        # A group without a root is NaN: it neither goes on nor stops the others.
+        lambda state: ops.any(state[3] > _TOLERANCE),
         improve,
-        (start, -end, end, end, solvable),
+        (start,),
         maximum_iterations=_LARGEST_NUM_STEPS,
     )
-    found = ops.logical_and(solvable, ops.logical_and(is_known, ops.abs(bias) < _LARGEST_BIAS - 1))
-    return ops.where(found, bias, float("nan"))
+    found = ops.logical_and(state[4] > 0, ops.abs(state[0]) < _LARGEST_BIAS - 1)
+    return ops.where(found, state[0], float("nan"))
+
+
+# A column of ones. The other one keeps it a matrix.
+_ONES = np.tile([1.0, 0.0], (NUM_BINS * NUM_COLUMNS, 1))
+
+# What the search for the bias carries: the bias, the ends of its bracket, how far it moved, whether
+# it can be told; and four sums, Σ w (1 - y), Σ w y and Σ w of each open bin.
+_NUM_STATES = 9
+_START = np.array([0, -1, 1, 1, 0, 0, 0, 0, 0])[:, None] * _LARGEST_BIAS
+_SUMS = np.zeros((_NUM_STATES, NUM_BINS, NUM_COLUMNS))
+_SUMS[5, :, 0] = _SUMS[6, :, 1] = _SUMS[7, 0, :2] = _SUMS[8, -1, :2] = 1
+_SUMS = _SUMS.reshape(_NUM_STATES, 1, -1)
+
+
+def _start(summary: Any) -> Any:
+    """What the search for the bias starts from (9, g); NaN where there is none."""
+    summary = ops.reshape(summary, (1, -1, NUM_BINS * NUM_COLUMNS))
+    # A sum that is not finite comes from a row that is not: 0 times it, it makes all NaN.
+    totals = _sum_of_terms(summary * ops.cast(_SUMS, summary.dtype))
+    solvable = ops.logical_and(totals[5] > 0, totals[6] > 0)
+    return ops.where(solvable, totals + ops.cast(_START, totals.dtype), float("nan"))
+
+
+def _improved_bias(
+    weights: tuple[Any, Any],
+    bias: Any,
+    low: Any,
+    high: Any,
+    _: Any,
+    __: Any,
+    negatives: Any,
+    positives: Any,
+    below: Any,
+    above: Any,
+) -> list[Any]:
+    """One step of `bias_root`: its state."""
+    rounding = _ROUNDING[keras.backend.standardize_dtype(bias.dtype)]
+    at = terms_at(*weights, bias)
+    # `Σ w σ - Σ w y` from the labels against each bin's side: no large sums cancel.
+    excess, curvature = sums([at.weight * with_bias(at.slope), at.weight * at.curvature])
+    excess = ops.clip(excess, (rounding - 1) * positives, (1 - rounding) * negatives)
+    ones, zeros = positives + excess, negatives - excess
+    share = excess * (1 / positives + 1 / negatives)
+    # The logit of the mean prediction less that of the mean label.
+    value = ops.log1p(share * (negatives / zeros))
+    low, high = ops.where(value < 0, bias, low), ops.where(value > 0, bias, high)
+    # Where the slope is lost to rounding, the step is infinite.
+    proposed = bias - value / (curvature * (1 / ones + 1 / zeros))
+    # At the root the bias is itself an end of the bracket, and must be let rest there.
+    inside = ops.logical_and(proposed >= low, proposed <= high)
+    improved = ops.where(inside, proposed, 0.5 * (low + high))
+    improved = ops.where(ops.abs(value) <= rounding, bias, improved)
+    # What the open bins lack: an error of the rows' sum moves the bias by as much over the
+    # curvature. (Beyond 0, where the exponential would overflow, that is too much at any rate.)
+    beyond = below * ops.exp(ops.minimum(bias - LARGEST_LOGIT, 0.0)) + above * ops.exp(
+        ops.minimum(-bias - LARGEST_LOGIT, 0.0)
+    )
+    is_known = beyond <= 1e-7 * curvature + _ABSOLUTE_ERROR * (ones + zeros)
+    moved = ops.abs(improved - bias)
+    return [
+        improved,
+        low,
+        high,
+        moved,
+        ops.cast(is_known, bias.dtype),
+        negatives,
+        positives,
+        below,
+        above,
+    ]
