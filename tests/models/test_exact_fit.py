@@ -1,5 +1,7 @@
 """`CalibratedModel.fit` from the exact solution: never worse than the head's own `fit`."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -285,3 +287,24 @@ def test_progress_is_explained_and_holds_no_nan(capsys):
     assert "calibrated_log_loss" in shown
     assert "nan" not in shown
     assert "1/1 " not in shown
+
+
+def live(kind):
+    gc.collect()
+    return sum(type(each).__name__ == kind for each in gc.get_objects())
+
+
+KINDS = ("FuncGraph", "Functional", "CalibratedModel", "Variable", "EagerTensor")
+
+
+def test_nothing_grows_with_fits_and_models():
+    x, y = draw(400)
+    model = make_model(make_head("network"))
+    counts = []
+    for _ in range(3):
+        model.fit(x, y, verbose=0)
+        another = make_model(make_head("network"))
+        another.fit(x, y, batch_size=400, epochs=1, verbose=0)
+        del another
+        counts.append([live(kind) for kind in KINDS])
+    assert counts[2] == counts[1]
