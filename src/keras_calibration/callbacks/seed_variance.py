@@ -53,8 +53,8 @@ class SeedVariance(keras.callbacks.Callback):
 
     **What is recorded.** When training begins the run is in the ledger with the status
     `"started"`; when it ends, the record is replaced by the whole one, `"finished"`, or
-    `"diverged"` where a monitored value was not finite up to the epoch that is kept. Keras calls
-    no callback when training dies by an exception, Ctrl-C or kill -9: such a run stays `"started"`
+    `"diverged"` where a monitored value was not finite at the epoch that is kept. Keras calls no
+    callback when training dies by an exception, Ctrl-C or kill -9: such a run stays `"started"`
     and is counted, as unfinished, in what is printed. A record has the metrics of each epoch,
     whether smaller or larger values of each are better where Keras or the name says so, the
     configuration, the versions of the packages and a SHA-256 of the initial weights. The bias that
@@ -220,18 +220,16 @@ class SeedVariance(keras.callbacks.Callback):
         if not self._is_chief:
             return
         kept = kept_epoch(fit_callbacks(), self._logs)
-        # What happened after the epoch whose weights are kept is of no account.
-        end = len(self._epochs) if kept is None else self._epochs.index(kept) + 1
-        recorded = (value for values in self._metrics.values() for value in values[:end])
-        diverged = any(value is not None and not math.isfinite(value) for value in recorded)
         record = {
             **self._record,
-            "status": "diverged" if diverged else "finished",
             "epochs": self._epochs,
             "metrics": self._metrics,
             "kept_epoch": kept,
             "directions": self._directions(),
         }
+        # What happened before or after the epoch that is kept is of no account.
+        is_finite = all(map(math.isfinite, _kept_values(record).values()))
+        record["status"] = "finished" if is_finite else "diverged"
         end_run(self.ledger, self._run_id, record)
         if self._trial is not None:
             self._trial.on_train_end()

@@ -52,7 +52,7 @@ def _let_graph_own_gradient(graph: Any, operation: Any) -> None:
         gradient = entries[name]["type"]
     except (ImportError, AttributeError, KeyError, ValueError):
         return  # Then it stays in memory.
-    owned = weakref.ref(gradient)
+    owned: Any = weakref.ref(gradient)
     graph._gradients_of_calibration = [*getattr(graph, "_gradients_of_calibration", ()), gradient]
     entries[name]["type"] = lambda *arguments: owned()(*arguments)
     weakref.finalize(graph, entries.pop, name, None).atexit = False
