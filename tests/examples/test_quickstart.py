@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import matplotlib.image
-import pytest
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 

@@ -1,5 +1,7 @@
 """`CalibratedModel.fit` from the exact solution: never worse than the head's own `fit`."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -134,7 +136,9 @@ def test_harmful_training_is_not_kept(form):
     assert summary.num_epochs == 2
     assert not summary.held_out_change < -summary.held_out_error  # NaN where it diverged
     assert "not kept" in str(summary)
-    assert len(history["loss"]) == 2
+    assert len(history["loss"]) == 3  # the last is of the direct fit
+    loss = model.evaluate({n: column[part] for n, column in x.items()}, y[part], verbose=0)
+    assert history["loss"][-1] == pytest.approx(loss, abs=1e-5)
     assert ("val_loss" in history) == (form != "fifth")
 
 
@@ -211,6 +215,26 @@ def test_callbacks(epochs, tmp_path):
         assert run["metrics"]["val_auc"] == pytest.approx([scores["auc"]], abs=1e-6)
 
 
+@pytest.mark.parametrize("learning_rate", [20.0, np.nan])
+def test_the_ledger_records_the_model_that_is_left(learning_rate, tmp_path):
+    x, y = draw(600)
+    held_out = draw(400, seed=1)
+    model = make_model(optimizer=keras.optimizers.SGD(learning_rate))
+    seeds = kc.callbacks.SeedVariance(tmp_path / "runs", pipeline="p", seed=1, verbose=0)
+    stop = keras.callbacks.EarlyStopping("val_loss", restore_best_weights=True)
+    callbacks = [seeds] if np.isnan(learning_rate) else [seeds, stop]
+    history = model.fit(
+        x, y, batch_size=100, epochs=2, validation_data=held_out, callbacks=callbacks, verbose=0
+    ).history
+    assert not model.fit_summary.training_kept
+    loss = model.evaluate(*held_out, verbose=0)
+    assert history["val_loss"][-1] == pytest.approx(loss, abs=1e-6)
+    (run,) = kc.seeds.Ledger(tmp_path / "runs").runs("p")
+    assert run["metrics"]["val_loss"] == pytest.approx(history["val_loss"], nan_ok=True)
+    assert run["kept_epoch"] is None  # the last
+    assert run["status"] == "finished"
+
+
 def test_a_head_without_a_direct_fit_is_trained():
     class Shift(keras.layers.Layer):
         def build(self, shape):
@@ -285,3 +309,73 @@ def test_progress_is_explained_and_holds_no_nan(capsys):
     assert "calibrated_log_loss" in shown
     assert "nan" not in shown
     assert "1/1 " not in shown
+
+
+def live(kind):
+    gc.collect()
+    return sum(type(each).__name__ == kind for each in gc.get_objects())
+
+
+KINDS = ("FuncGraph", "Functional", "CalibratedModel", "Variable", "EagerTensor")
+
+
+def test_nothing_grows_with_fits_and_models():
+    x, y = draw(400)
+    model = make_model(make_head("network"))
+    counts = []
+    for _ in range(3):
+        model.fit(x, y, verbose=0)
+        another = make_model(make_head("network"))
+        another.fit(x, y, verbose=0)
+        del another
+        counts.append({kind: live(kind) for kind in KINDS})
+    assert counts[2] == counts[1]
+
+
+@pytest.mark.parametrize("kind", ["class", "lambda"])
+def test_a_network_of_a_class_of_the_users_own(kind):
+    class Site(keras.layers.Layer):
+        feature_names = ("site",)
+
+        def __init__(self, inner=None, **kwargs):
+            super().__init__(**kwargs)
+            self.table = keras.layers.Embedding(NUM_SITES, 1, embeddings_initializer="zeros")
+
+        def build(self, shapes):
+            self.table.build(shapes["site"])
+
+        def call(self, features):
+            return self.table(features["site"])
+
+    network = Site()
+    if kind == "lambda":
+        logit = keras.Input((1,), name="l")
+        values = keras.layers.Lambda(lambda inputs: 0.1 * inputs)(logit)
+        network = keras.Model({"l": logit}, keras.layers.Dense(1)(values))
+    x, y = draw(300)
+    model = CalibratedModel(make_base(), NeuralCalibration(ILPS(), network))
+    model.fit(x, y, verbose=0)
+    assert len(model.fit_summary.exact.epochs) == 3
+    assert model.fit_summary.logits["min"] == pytest.approx(x["l"].min())
+
+
+def test_a_network_that_cannot_be_copied_says_what_to_do():
+    class Scaled(keras.layers.Layer):
+        feature_names = ("site",)
+
+        def __init__(self, scale):
+            super().__init__()
+            self.scale = scale
+
+        def build(self, shapes):
+            self.slope = self.add_weight(shape=(), initializer="zeros")
+
+        def call(self, features):
+            return self.slope * self.scale * keras.ops.cast(features["site"], "float32")[:, None]
+
+    x, y = draw(300)
+    head = NeuralCalibration(ILPS(), Scaled(0.1))
+    before = [np.array(weight) for weight in head.get_weights()]
+    with pytest.raises(ValueError, match="initialize=None"):
+        CalibratedModel(make_base(), head).fit(x, y, verbose=0)
+    assert all(map(np.array_equal, before, head.get_weights()))

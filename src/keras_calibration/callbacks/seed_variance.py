@@ -54,7 +54,7 @@ class SeedVariance(keras.callbacks.Callback):
 
     **The record.** The run is in the ledger with the status `"started"` when training begins. At
     its end the record is replaced: `"finished"`, or `"diverged"` if a monitored value was not
-    finite up to the kept epoch. A run that dies stays `"started"` and is counted as unfinished. A
+    finite at the kept epoch. A run that dies stays `"started"` and is counted as unfinished. A
     record has the metrics of each epoch, their directions if known, the configuration, package
     versions and a SHA-256 of the initial weights. The fitted bias of a `CalibratedLogLoss` is
     recorded as the metric `{name}_bias`.
@@ -212,18 +212,16 @@ class SeedVariance(keras.callbacks.Callback):
         if not self._is_chief:
             return
         kept = kept_epoch(fit_callbacks(), self._logs)
-        # Values after the kept epoch do not matter.
-        end = len(self._epochs) if kept is None else self._epochs.index(kept) + 1
-        recorded = (value for values in self._metrics.values() for value in values[:end])
-        diverged = any(value is not None and not math.isfinite(value) for value in recorded)
         record = {
             **self._record,
-            "status": "diverged" if diverged else "finished",
             "epochs": self._epochs,
             "metrics": self._metrics,
             "kept_epoch": kept,
             "directions": self._directions(),
         }
+        # What happened before or after the epoch that is kept is of no account.
+        is_finite = all(map(math.isfinite, _kept_values(record).values()))
+        record["status"] = "finished" if is_finite else "diverged"
         end_run(self.ledger, self._run_id, record)
         if self._trial is not None:
             self._trial.on_train_end()

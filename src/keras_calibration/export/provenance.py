@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.models.logit_range import describe_logits
 
 _FILE_NAME = "provenance.json"
 # A longer list in a configuration, a vocabulary say, is told by its length; `head.keras` has it.
@@ -114,7 +115,7 @@ def describe_fit(model: CalibratedModel, fit_summary: Any) -> dict[str, Any]:
 
     Args:
         model: The calibrated model.
-        fit_summary: What the head's `fit` returned, or None.
+        fit_summary: What the head's `fit` returned; None for what the model's `fit` said.
 
     Returns:
         Plain values; null for what nobody knows.
@@ -122,6 +123,8 @@ def describe_fit(model: CalibratedModel, fit_summary: Any) -> dict[str, Any]:
     told = [w for w in model.head.weights if w.name == "num_rows" and w.shape == ()]
     rows: Iterable[int] = (round(float(keras.ops.convert_to_numpy(weight))) for weight in told)
     num_rows = max(rows, default=0) or None
+    if fit_summary is None:
+        fit_summary = _own_summary(model, num_rows)
     figures = fit_summary if fit_summary is not None else model.report
     history = getattr(model, "history", None)
     return {
@@ -135,34 +138,11 @@ def describe_fit(model: CalibratedModel, fit_summary: Any) -> dict[str, Any]:
     }
 
 
-def describe_logits(logits: Any, rows: str, weights: Any = None) -> dict[str, Any]:
-    """The distribution of base logits, by which a refresh tells logits from probabilities.
-
-    Args:
-        logits: Base logits, of any shape.
-        rows: Which rows they are of.
-        weights: How many rows each logit stands for; ones by default.
-
-    Returns:
-        Plain values.
-    """
-    values = np.asarray(keras.ops.convert_to_numpy(logits), "float64").reshape(-1)
-    weights = np.ones(len(values)) if weights is None else np.asarray(weights)
-    counts = np.isfinite(values) & (weights > 0)
-    values, weights = values[counts], weights[counts]
-    if not len(values):
-        return {"rows": rows, "num_rows": 0}
-    levels = (0.01, 0.1, 0.5, 0.9, 0.99)
-    quantiles = np.quantile(values, levels, weights=weights, method="inverted_cdf")
-    return {
-        "rows": rows,
-        "num_rows": round(float(weights.sum())),
-        "min": values.min(),
-        "max": values.max(),
-        "mean": np.average(values, weights=weights),
-        "quantiles": dict(zip(map(str, levels), quantiles, strict=True)),
-        "share_in_0_1": np.average((values >= 0) & (values <= 1), weights=weights),
-    }
+def _own_summary(model: CalibratedModel, num_rows: int | None) -> Any:
+    """What the model's own `fit` said, if the head has seen no other rows since."""
+    summary = model.fit_summary
+    is_of_head = summary is None or num_rows is None or np.isclose(num_rows, summary.num_rows)
+    return summary if is_of_head else None
 
 
 def known_logits(model: CalibratedModel, sample_logits: Any) -> dict[str, Any] | None:
@@ -177,6 +157,8 @@ def known_logits(model: CalibratedModel, sample_logits: Any) -> dict[str, Any] |
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
         return describe_logits(atoms.means, "fitted on", counts)
+    if model.fit_summary is not None and model.fit_summary.logits is not None:
+        return dict(model.fit_summary.logits)
     return None if sample_logits is None else describe_logits(sample_logits, "sample")
 
 
@@ -189,9 +171,15 @@ def summary_figures(fit_summary: Any) -> dict[str, Any]:
     Returns:
         Plain values.
     """
-    figures = dataclasses.asdict(fit_summary)
-    figures.pop("fitted_at", None)
-    return {name: value for name, value in figures.items() if not isinstance(value, np.ndarray)}
+    return _without_rows(dataclasses.asdict(fit_summary))
+
+
+def _without_rows(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_rows(value) if isinstance(value, Mapping) else value
+        for name, value in figures.items()
+        if not isinstance(value, np.ndarray) and name not in ("fitted_at", "logits")
+    }
 
 
 def _shortened(config: Any) -> Any:

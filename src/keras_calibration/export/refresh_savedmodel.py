@@ -17,7 +17,6 @@ from keras_calibration.export.head_file import head_features, head_of, read_head
 from keras_calibration.export.model_rows import NUM_SAMPLE_ROWS, signature_input
 from keras_calibration.export.provenance import (
     describe_head,
-    describe_logits,
     files_sha256,
     origin,
     read_provenance,
@@ -39,6 +38,7 @@ from keras_calibration.export.version_folder import (
     versions_in,
 )
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.ops.losses import logits_from_probabilities
 
 

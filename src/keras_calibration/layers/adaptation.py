@@ -6,6 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration.ops.custom_gradients import with_gradient
+
 
 def known_value(variable: Any) -> float | None:
     """The value of a scalar weight, also while a step is traced; None where only the step has it.
@@ -60,4 +62,4 @@ def on_gradient(values: Any, action: Callable[[], None], factor: Any = 1.0) -> A
         return values, gradient
 
     factor = ops.convert_to_tensor(factor, values.dtype)
-    return ops.custom_gradient(identity)(values, factor)
+    return with_gradient(identity)(values, factor)

@@ -35,6 +35,20 @@ class TrainingRows:
     weights: np.ndarray
 
 
+class OneReplicaAdam(keras.optimizers.Adam):
+    """Adam, without Keras' sum over replicas where there is but one.
+
+    On TensorFlow this sum has a custom gradient, which keeps the traced step in memory for good.
+    """
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        import tensorflow as tf
+
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            return super()._all_reduce_sum_gradients(grads_and_vars)
+        return grads_and_vars
+
+
 class NetworkTrainer:
     """Trains copies of a field network, one after the other, in one compiled program.
 
@@ -78,7 +92,7 @@ class NetworkTrainer:
         correction = ops.reshape(correction, (-1, num_columns))
         self.model = keras.Model([curve, *inputs], curve + ops.cast(correction, "float32"))
         averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
-        optimizer = keras.optimizers.Adam(
+        optimizer = OneReplicaAdam(
             learning_rate, use_ema=True, ema_momentum=float(1 - 1 / averaged_steps)
         )
         losses = keras.losses
@@ -181,12 +195,28 @@ def copy_of(network: Any) -> Any:
     """A layer or model of the same configuration, with fresh weights.
 
     Args:
-        network: A layer or model that serialises.
+        network: A layer or model. Its class, and those of the layers in it, need not be registered.
 
     Returns:
         The copy, not built where the network builds itself when called.
+
+    Raises:
+        ValueError: If the configuration does not make a copy.
     """
-    return keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(network))
+    classes = {type(layer) for layer in network._flatten_layers()}
+    known = {keras.saving.get_registered_name(each): each for each in classes}
+    try:
+        config = keras.saving.serialize_keras_object(network)
+        # The configuration is of an object at hand: a Lambda in it runs no foreign code.
+        return keras.saving.deserialize_keras_object(config, known, safe_mode=False)
+    except Exception as error:  # Whatever a user's constructor raises.
+        raise ValueError(
+            "A direct fit trains copies of the field network, which are made from its "
+            f"configuration. Received: {network!r}, of which no copy can be made "
+            f"({type(error).__name__}: {error}). Give its class a `get_config` that returns all "
+            "arguments of its constructor, or train it by gradient: initialize=None in "
+            "CalibratedModel.fit."
+        ) from error
 
 
 def weights_of(network: Any) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """CalibratedModel: a trained base model and a calibration head, as one Keras model."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -19,6 +19,7 @@ from keras_calibration.models.base_logits import (
 )
 from keras_calibration.models.development_set import DevelopmentSet, as_inputs, read_development_set
 from keras_calibration.models.epoch_reports import (
+    EndOfTraining,
     figures_of,
     reported_as_epoch,
     with_finite_progress,
@@ -186,7 +187,7 @@ class CalibratedModel(FieldMetricsModel):
         least 1, training goes on from there with the optimizer, loss and callbacks of `compile` and
         `fit`, and held-out rows decide whether it is kept: those of `validation_data`, or else a
         random fifth of the development set, which neither that direct fit nor the training saw.
-        Training is kept if it lowers the log loss of these rows by more than a standard error, and
+        Training is kept if it lowers the log loss of these rows by three standard errors, and
         ten of them are not of the more frequent class; otherwise the head is the direct fit to the
         whole development set. `fit_summary` tells which it is.
 
@@ -201,8 +202,8 @@ class CalibratedModel(FieldMetricsModel):
             epochs: Number of passes of training over the development set. None is 0 after a direct
                 fit, for which the model need not be compiled, and 1 otherwise.
             verbose: As for `keras.Model.fit`.
-            callbacks: As for `keras.Model.fit`. Without training they see the direct fit as the end
-                of one epoch.
+            callbacks: As for `keras.Model.fit`. Without training they see the direct fit as one
+                epoch; where training is not kept, they see the direct fit as one more epoch.
             initialize: `"exact"` or None, as said above.
             validation_data: Held-out rows, `(x, y)`, `(x, y, sample_weight)` or a data set.
             sample_weight: Weights (n,), where `x` is arrays.
@@ -213,7 +214,8 @@ class CalibratedModel(FieldMetricsModel):
                 `validation_split` holds out the last rows.
 
         Returns:
-            The `History`, of the epochs of training; without training, of the direct fit as one.
+            The `History`: the epochs of training, and the direct fit as a last one if that is what
+            is left.
 
         Raises:
             ValueError: If an argument or a row is not as described. Nothing is changed then.
@@ -236,22 +238,34 @@ class CalibratedModel(FieldMetricsModel):
         )
         if development.batch_size is not None:
             steps_per_epoch = None
+        batch_size = batch_size or development.batch_size
         arguments = {
             **validation,
             **kwargs,
-            "batch_size": batch_size or development.batch_size,
+            "batch_size": batch_size,
             "epochs": epochs,
             "steps_per_epoch": steps_per_epoch,
             "verbose": verbose,
-            "callbacks": with_finite_progress(callbacks, verbose),
         }
         histories = []
 
-        def train(part: HeadRows) -> None:
+        def train(part: HeadRows, decide: Callable[[], bool]) -> None:
+            def figures_if_not_kept() -> dict[str, float] | None:
+                if hasattr(self.head, "finalize"):
+                    self.head.finalize()
+                return None if decide() else figures_of(self, rows, held_out, batch_size)
+
+            seen_by = EndOfTraining(
+                with_finite_progress(callbacks, verbose),
+                figures_if_not_kept,
+                model=self,
+                verbose=verbose,
+                epochs=epochs,
+                steps=steps_per_epoch or math.ceil(len(part) / (batch_size or 32)),
+            )
             arrays = dict(zip(("x", "y", "sample_weight"), part.keras_data, strict=True))
-            histories.append(super(CalibratedModel, self).fit(**arrays, **arguments))
-            if hasattr(self.head, "finalize"):
-                self.head.finalize()
+            fit = super(CalibratedModel, self).fit
+            histories.append(fit(**arrays, callbacks=seen_by, **arguments))
 
         if is_exact and num_epochs > 0:
             summary = train_from_exact(self.head, rows, held_out, num_epochs, train, bool(verbose))
@@ -259,12 +273,12 @@ class CalibratedModel(FieldMetricsModel):
             with reported_as_epoch(self, callbacks, verbose) as report:
                 exact = fit_exactly(self.head, rows, bool(verbose))
                 summary = summarize(self.head, rows, exact)
-                report(figures_of(self, rows, held_out, arguments["batch_size"]))
+                report(figures_of(self, rows, held_out, batch_size))
             histories.append(self.history)
         else:
             if not getattr(self.head, "is_adapted", True):
                 self.head.adapt(rows.logits, rows.features, rows.labels, rows.weights)
-            train(rows)
+            train(rows, lambda: True)
             summary = summarize(self.head, rows, None, num_epochs=num_epochs, training_kept=True)
         if verbose and is_exact:
             print(summary)

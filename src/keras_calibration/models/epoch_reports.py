@@ -22,7 +22,7 @@ class _FiniteProgress(keras.callbacks.ProgbarLogger):
         super().on_train_batch_end(batch, finite)
 
 
-def with_finite_progress(callbacks: Any, verbose: Any) -> Any:
+def with_finite_progress(callbacks: Any, verbose: Any) -> list[Any]:
     """Callbacks for `keras.Model.fit`, whose progress bar shows no NaN within an epoch.
 
     Args:
@@ -30,18 +30,65 @@ def with_finite_progress(callbacks: Any, verbose: Any) -> Any:
         verbose: What `fit` was given; 0 shows no progress bar.
 
     Returns:
-        A list of callbacks, or the `CallbackList` that was given.
+        A list of callbacks.
 
     Example:
         >>> with_finite_progress(None, verbose=0)
         []
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        return callbacks
+        callbacks = callbacks.callbacks
     given = keras.tree.flatten(callbacks) if callbacks else []
     has_bar = any(isinstance(each, keras.callbacks.ProgbarLogger) for each in given)
     # Last, as Keras' own: it shows what the others put into the logs.
     return given if has_bar or not verbose else [*given, _FiniteProgress()]
+
+
+class EndOfTraining(keras.callbacks.CallbackList):
+    """The callbacks of a training that may turn out not to be kept.
+
+    When training ends, `EarlyStopping` restores its weights first, and then `decide` chooses what
+    the head is. If that is not the trained head, the other callbacks see what it is as one more
+    epoch, before their own `on_train_end`: what they record last is the model that is left.
+
+    Args:
+        callbacks: A list of callbacks.
+        decide: Returns the logs of the head that was chosen, or None where it is the trained one.
+        **arguments: What every `CallbackList` takes.
+    """
+
+    callbacks: list[Any]
+
+    def __init__(
+        self, callbacks: list[Any], decide: Callable[[], dict[str, float] | None], **arguments: Any
+    ) -> None:
+        super().__init__(callbacks, add_history=True, **arguments)
+        self._decide = decide
+        self._last_epoch = -1
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """As every `CallbackList`."""
+        self._last_epoch = epoch
+        super().on_epoch_begin(epoch, logs)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Ends the training of all callbacks, `EarlyStopping` first."""
+        callbacks = self.callbacks
+        restoring = [c for c in callbacks if isinstance(c, keras.callbacks.EarlyStopping)]
+        for callback in restoring:
+            callback.on_train_end(logs)
+        figures = self._decide()
+        others = [c for c in callbacks if c not in restoring]
+        if figures is not None:
+            # Without those whose best epoch is not the one that is left.
+            self.callbacks = others
+            self.on_epoch_begin(self._last_epoch + 1)
+            self.on_epoch_end(self._last_epoch, figures)
+        for callback in others:
+            callback.on_train_end(figures or logs)
+        self.callbacks = []
+        super().on_train_end(logs)
+        self.callbacks = callbacks
 
 
 @contextlib.contextmanager

@@ -14,10 +14,14 @@ from keras_calibration.layers.network_training import weights_of
 from keras_calibration.layers.neural_head import NeuralHead
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.head_rows import HeadRows
+from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.models.model_fit_summary import ModelFitSummary
 from keras_calibration.ops.data_checks import check_rows
 
 _HELD_OUT_SHARE = 0.2
+# Training is kept if it gains so many standard errors. With one, small development sets kept
+# training that had gained by chance, and ended worse than the direct fit to all rows.
+_GAIN_IN_ERRORS = 3.0
 # The sums of labels and predictions differ by chance within so many standard errors; a difference
 # of less than this share of either class is of no account.
 _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
@@ -65,7 +69,7 @@ def train_from_exact(
     rows: HeadRows,
     held_out: HeadRows | None,
     num_epochs: int,
-    train: Callable[[HeadRows], Any],
+    train: Callable[[HeadRows, Callable[[], bool]], Any],
     verbose: bool = False,
 ) -> ModelFitSummary:
     """Trains a head from its direct fit on, and keeps that where held-out rows gain by it.
@@ -76,12 +80,13 @@ def train_from_exact(
         held_out: The rows that decide; None for a fifth of the development set, which is then kept
             from the direct fit and from the training that are compared.
         num_epochs: Number of epochs, for the summary.
-        train: Trains the head on rows, from its weights on.
+        train: Trains the head on rows, from its weights on; when it has ended, calls its second
+            argument, which tells whether the training is kept and makes the head what it then is.
         verbose: Whether a head with a network shows its progress.
 
     Returns:
         The figures. The head is the trained one if that lowers the log loss of the held-out rows by
-        more than a standard error, and there are ten of them that are not of the more frequent
+        three standard errors, and there are ten of them that are not of the more frequent
         class; else it is the direct fit to the whole development set.
 
     Raises:
@@ -94,22 +99,22 @@ def train_from_exact(
     weights, before = weights_of(head), _log_losses(head, deciding)
     if not getattr(head, "is_adapted", True):
         head.adapt(fitted.logits, fitted.features, fitted.labels, fitted.weights)
-    train(fitted)
-    change, error = _mean_and_error(_log_losses(head, deciding) - before, deciding)
-    kept = change < -error and enough_for(1, deciding.flat)
-    if not kept and held_out is None:
-        exact = fit_exactly(head, rows, verbose)
-    elif not kept:
-        head.set_weights(weights)
+    figures: dict[str, Any] = {}
+
+    def decide() -> bool:
+        nonlocal exact
+        change, error = _mean_and_error(_log_losses(head, deciding) - before, deciding)
+        kept = bool(change < -_GAIN_IN_ERRORS * error and enough_for(1, deciding.flat))
+        if not kept and held_out is None:
+            exact = fit_exactly(head, rows, verbose)
+        elif not kept:
+            head.set_weights(weights)
+        figures.update(training_kept=kept, held_out_change=change, held_out_error=error)
+        return kept
+
+    train(fitted, decide)
     return summarize(
-        head,
-        rows,
-        exact,
-        num_epochs=num_epochs,
-        training_kept=bool(kept),
-        num_held_out=len(deciding),
-        held_out_change=change,
-        held_out_error=error,
+        head, rows, exact, num_epochs=num_epochs, num_held_out=len(deciding), **figures
     )
 
 
@@ -149,6 +154,7 @@ def summarize(
         num_iterations=0 if exact is None else exact.num_iterations,
         converged=exact is not None and exact.converged,
         exact=exact,
+        logits=describe_logits(flat.logits, "fitted on", flat.row_weights),
         **figures,
     )
 

@@ -1,6 +1,8 @@
 """ModelFitSummary: what the fit of a calibrated model says about itself."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from keras_calibration.layers.fit_summary import FitSummary
 
@@ -20,6 +22,8 @@ class ModelFitSummary(FitSummary):
         held_out_change: Their log loss after training less that of the direct fit; NaN without
             them.
         held_out_error: Standard error of this difference.
+        logits: The distribution of the base logits of the rows, by which an export's refresh tells
+            logits from probabilities.
 
     Example:
         >>> exact = FitSummary(900, 0.31, 0.28, 4, True)
@@ -34,6 +38,7 @@ class ModelFitSummary(FitSummary):
     num_held_out: int = 0
     held_out_change: float = float("nan")
     held_out_error: float = float("nan")
+    logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         if self.exact is not None and not self.num_epochs:

@@ -31,6 +31,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.ops.compiled import is_compiled
+from keras_calibration.ops.custom_gradients import with_gradient
 
 _COUNTED_TOGETHER = 32
 _MOST_COUNTED_KNOTS = 256
@@ -79,7 +80,7 @@ def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = 
         # The comparison keeps NaN, which a clip may turn into an end of the range.
         rows = ops.where(ops.isnan(rows), rows, ops.clip(rows, knots[0], knots[-1]))
     table = lines(knots, values)
-    return ops.reshape(ops.custom_gradient(_on_lines)(rows, table), ops.shape(logits))
+    return ops.reshape(with_gradient(_on_lines)(rows, table), ops.shape(logits))
 
 
 def lines(knots: Any, values: Any) -> Any:

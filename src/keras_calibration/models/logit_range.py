@@ -1,0 +1,36 @@
+"""The distribution of base logits, in a few numbers."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+
+def describe_logits(logits: Any, rows: str, weights: Any = None) -> dict[str, Any]:
+    """The distribution of base logits, by which a refresh tells logits from probabilities.
+
+    Args:
+        logits: Base logits, of any shape.
+        rows: Which rows they are of.
+        weights: How many rows each logit stands for; ones by default.
+
+    Returns:
+        Plain values.
+    """
+    values = np.asarray(keras.ops.convert_to_numpy(logits), "float64").reshape(-1)
+    weights = np.ones(len(values)) if weights is None else np.asarray(weights)
+    counts = np.isfinite(values) & (weights > 0)
+    values, weights = values[counts], weights[counts]
+    if not len(values):
+        return {"rows": rows, "num_rows": 0}
+    levels = (0.01, 0.1, 0.5, 0.9, 0.99)
+    quantiles = np.quantile(values, levels, weights=weights, method="inverted_cdf")
+    return {
+        "rows": rows,
+        "num_rows": round(float(weights.sum())),
+        "min": values.min(),
+        "max": values.max(),
+        "mean": np.average(values, weights=weights),
+        "quantiles": dict(zip(map(str, levels), quantiles, strict=True)),
+        "share_in_0_1": np.average((values >= 0) & (values <= 1), weights=weights),
+    }
