@@ -135,7 +135,8 @@ def test_the_papers_curve_never_falls_in_a_model_of_ones_own(optimizer, rate, ji
     grid = np.linspace(-6, 6, 2001, dtype="float32")[:, None]
     assert np.ptp(curve.get_values()) < start - 0.01  # it has learnt something
     assert np.all(np.diff(curve.get_values()) >= 0)
-    assert np.all(np.diff(model.predict(grid, verbose=0, batch_size=4096), axis=0) >= 0)
+    # The last digit of a sigmoid depends on where in the batch a row stands.
+    assert np.all(np.diff(model.predict(grid, verbose=0, batch_size=4096), axis=0) >= -2e-7)
 
 
 @only_on_tensorflow

@@ -165,7 +165,7 @@ def warn_of_probabilities(logits: Any, labels: Any = None, stacklevel: int = 3) 
         UserWarning: If all logits are in [0, 1], more than a handful of different ones, or if they
             are all 0 or 1 and the labels are not.
     """
-    values = np.asarray(logits)
+    values = np.asarray(logits).reshape(-1)
     if not (values.size and values.dtype.kind in "iubf" and _are_within_unit(values)):
         return
     distinct = np.unique(values)
