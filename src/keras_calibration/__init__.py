@@ -1,6 +1,7 @@
 """Calibrated probabilities for Keras models.
 
-Right for every segment (`layers`, `models`), told apart from seed noise (`metrics`, `callbacks`,
+Calibration (`calibrate`, `layers`, `models`), evaluation (`metrics`, `scoring`, `callbacks`,
+`seeds`), serving (`export_savedmodel`, `refresh_savedmodel`, `monitor`).
 """
 
 import sys
