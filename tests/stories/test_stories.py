@@ -82,6 +82,8 @@ def fresh():
     ids=lambda part: part.replace(" ", "_") if isinstance(part, str) else part.__name__,
 )
 def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
+    if head == "neural":
+        development = World.draw(1500, seed=1)  # networks are trained twice below
     base = make_base()
     x, fresh_x = inputs_of(development), inputs_of(fresh)
     model = kc.models.CalibratedModel(base, HEADS[head](), **_base_output(make_base))
@@ -92,7 +94,7 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
     uncalibrated = 1 / (1 + np.exp(-model.base_logits(fresh_x)[:, 0].astype("float64")))
     before, after = (_log_loss(fresh, each) for each in (uncalibrated, probabilities))
     attainable = _log_loss(fresh, fresh.probabilities)
-    share = 0.93 if head in KNOW_THE_SITE else 0.55
+    share = 0.9 if head in KNOW_THE_SITE else 0.55
     assert before - after > share * (before - attainable)
     assert probabilities.mean() == pytest.approx(fresh.labels.mean(), abs=0.02)
 
