@@ -359,14 +359,20 @@ def test_the_curve_never_falls_after_fit():
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
     calibrator = ILPS(num_knots=10, penalty=0.01)
     model = make_model(base, calibrator, keras.optimizers.Adam(0.1))
-    fell = []
-    watch = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: fell.append(np.diff(calibrator.get_values()).min() < 0)
-    )
+    crossed, fell = [], []
+
+    def look(epoch, logs):
+        values = np.array(calibrator.trainable_weights[0])
+        crossed.append(np.diff(values).min() < 0)
+        fell.append(np.diff(calibrator.get_values()).min() < 0)
+
+    watch = keras.callbacks.LambdaCallback(on_epoch_end=look)
     model.fit({"logit": logit}, labels, epochs=5, callbacks=[watch], verbose=0, initialize=None)
-    assert any(fell)
+    assert any(crossed)
+    assert not any(fell)
     assert (np.diff(calibrator.get_values()) >= 0).all()
-    assert (np.diff(model.predict({"logit": logit}, verbose=0)[:, 0]) >= 0).all()
+    # The last digit of a sigmoid depends on where in the batch a row stands.
+    assert (np.diff(model.predict({"logit": logit}, verbose=0)[:, 0]) >= -2e-7).all()
 
 
 IN_A_NEW_PROCESS = """
