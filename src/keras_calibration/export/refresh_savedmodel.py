@@ -131,7 +131,10 @@ def refresh_savedmodel(
         )
     logits = _logits(logits, from_logits, before.get("logits"))
     columns = _columns(wrapped, features)
-    summary = _fit(head, logits, columns, labels, sample_weight, update, fit_arguments)
+    with warnings.catch_warnings():
+        # `_logits` knows what the earlier logits were and has said what there is to say.
+        warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
+        summary = _fit(head, logits, columns, labels, sample_weight, update, fit_arguments)
     rows = _expected_rows(wrapped, logits, columns)
     with temporary_folder(target.parent if version is None else target) as temporary:
         savedmodel = temporary / "model"
