@@ -11,7 +11,9 @@ Y = np.arange(100) % 3 == 0
 
 
 def sequential():
-    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
+    return keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")]
+    )
 
 
 @pytest.mark.parametrize("fitted", [False, True])

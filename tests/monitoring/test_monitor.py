@@ -86,7 +86,7 @@ def test_false_alerts_are_as_rare_as_promised():
         sites = rng.integers(0, 20, n)
         sums.add(rng.random(n) < p, p, rng.integers(0, 4, n) * 86400, {"site": sites})
         names = {"site": ["(other)", *map(str, range(20))]}
-        alerts += _report(sums, names, "day", tolerance=0.0, confidence=0.8).is_alert
+        alerts += _report(sums, names, DAY, tolerance=0.0, confidence=0.8).is_alert
     # 20 at most in the mean; 32 is three standard deviations above.
     assert alerts <= 32
 
