@@ -6,8 +6,9 @@ import pytest
 
 import keras_calibration as kc
 
-X = np.random.default_rng(0).normal(size=(100, 2)).astype("float32")
-Y = np.arange(100) % 3 == 0
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(100, 2)).astype("float32")
+Y = X.sum(axis=1) + RNG.normal(size=100) > 0
 
 
 def sequential():
