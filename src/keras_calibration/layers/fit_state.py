@@ -4,8 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
+from keras_calibration.layers.network_training import weights_of
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 
 
@@ -18,8 +17,7 @@ def unchanged_if_refused(layer: Any) -> Iterator[None]:
     Args:
         layer: A head or calibrator.
     """
-    # In memory of their own: `get_weights` may give views of what will be reused.
-    weights = [np.array(weight) for weight in layer.get_weights()]
+    weights = weights_of(layer)
     histograms = [(part, part._histogram) for part in _streaming_calibrators(layer)]
     try:
         yield
