@@ -17,6 +17,7 @@ from keras_calibration.models.head_rows import HeadRows
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.models.model_fit_summary import ModelFitSummary
 from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.ops.logistic_fit import sigmoid
 
 _HELD_OUT_SHARE = 0.2
 # Training is kept if it gains so many standard errors. With one, small development sets kept
@@ -194,8 +195,7 @@ def _mean_and_error(differences: np.ndarray, rows: HeadRows) -> tuple[float, flo
 
 def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
     """Warns if the mean prediction and the mean label differ beyond chance."""
-    with np.errstate(over="ignore"):
-        predictions = 1 / (1 + np.exp(-logits))
+    predictions = sigmoid(logits)
     total = weights.sum()
     predicted, observed = weights @ predictions / total, weights @ labels / total
     error = np.sqrt(weights**2 @ (predictions * (1 - predictions))) / total
