@@ -49,6 +49,16 @@ def test_the_copy_that_the_docstring_advises():
     np.testing.assert_array_equal(copy.predict(X, verbose=0), model.predict(X, verbose=0))
 
 
+def test_what_keras_clones_computes_the_same():
+    """Keras clones any Functional model layer by layer, as a plain one with fresh weights."""
+    model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
+    model.fit(X, Y, verbose=0)
+    clone = keras.models.clone_model(model)
+    assert len(clone.trainable_weights) == len(model.trainable_weights)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(clone.predict(X, verbose=0), model.predict(X, verbose=0))
+
+
 def test_inputs_without_a_name_of_their_own_get_a_stable_one(tmp_path):
     model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
     assert model.input.name == "inputs"
