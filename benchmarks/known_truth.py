@@ -74,8 +74,8 @@ def centre_of(rate: float, truth: Curve, normal: np.ndarray) -> float:
 
 def divergence(truth: np.ndarray, fitted: np.ndarray) -> float:
     clicks = sigmoid(truth) * (np.logaddexp(0, -fitted) - np.logaddexp(0, -truth))
-    no_clicks = sigmoid(-truth) * (np.logaddexp(0, fitted) - np.logaddexp(0, truth))
-    return float(np.mean(clicks + no_clicks))
+    negatives = sigmoid(-truth) * (np.logaddexp(0, fitted) - np.logaddexp(0, truth))
+    return float(np.mean(clicks + negatives))
 
 
 def layer(make: Callable) -> Callable[[np.ndarray, np.ndarray], Curve]:

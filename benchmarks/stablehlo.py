@@ -25,7 +25,8 @@ import numpy as np
 import tensorflow as tf
 from jaxlib import xla_client
 
-from keras_calibration.ops import logit_moments, piecewise_linear
+from keras_calibration.ops import piecewise_linear
+from keras_calibration.ops.logit_moments import logit_moments
 
 NUM_KNOTS = 20
 

@@ -19,7 +19,7 @@ CALIBRATION = {
     "layers": {"_compat", "ops", "solvers"},
     "metrics": {"_compat", "ops", "solvers"},
     "models": {"_compat", "ops", "solvers", "layers", "metrics"},
-    "scoring": {"_compat", "ops", "metrics", "models"},
+    "scoring": {"_compat", "ops", "solvers", "metrics", "models"},
     "datasets": {"ops"},
     "calibration": {"_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"},
     "export": {
@@ -33,7 +33,7 @@ EVIDENCE = {
     "statistics": set(),
     "comparison": {"ledger", "statistics"},
     "callbacks": {"ledger", "statistics", "metrics", "ops", "_compat"},
-    "monitoring": {"ops", "metrics", "scoring", "_compat"},
+    "monitoring": {"ops", "solvers", "metrics", "scoring", "_compat"},
     "training": {"_compat", "ops", "layers", "metrics", "models", "ledger", "callbacks"},
 }
 TOP = {

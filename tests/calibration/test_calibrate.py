@@ -8,8 +8,8 @@ from sklearn.linear_model import LogisticRegression
 import keras_calibration as kc
 from keras_calibration.calibration.candidates import vocabularies
 from keras_calibration.calibration.cross_fitted_scores import simplest_within_error
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.row_folds import fold_of_rows
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.row_folds import fold_of_rows
 
 NUM_ROWS = 6000
 LOGIT, SITE = {}, {"fields": ["site"]}

@@ -10,7 +10,7 @@ from calibration.test_calibrate import NUM_ROWS, base_model, make_rows
 from keras_calibration.calibration import splits
 from keras_calibration.calibration.cross_fitted_scores import mean_and_error
 from keras_calibration.calibration.splits import splits_of
-from keras_calibration.ops.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows
 
 STRETCH = np.arange(NUM_ROWS) * 8 // NUM_ROWS
 

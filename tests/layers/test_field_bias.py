@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 from backends import ON_TENSORFLOW, compiled, examples
 from keras_calibration.layers import ILPS, FieldBias
 from keras_calibration.layers.field_bias import half_cauchy
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.field_offsets import fit_field_offsets
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.field_offsets import fit_field_offsets
 
 
 def sigmoid(logits):

@@ -311,8 +311,8 @@ def test_any_rows_are_fitted_or_refused(rows, smoothness, extrapolation):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = ILPS(6, smoothness=smoothness, extrapolation=extrapolation)
     before = layer.get_values()
-    clicks, no_clicks = (weights * labels).sum(), (weights * (1 - labels)).sum()
-    if not (clicks > 0 and no_clicks > 0):
+    clicks, negatives = (weights * labels).sum(), (weights * (1 - labels)).sum()
+    if not (clicks > 0 and negatives > 0):
         with pytest.raises(ValueError, match=r"one class|All sample weights"):
             layer.fit(logits, labels, weights)
         np.testing.assert_array_equal(layer.get_values(), before)

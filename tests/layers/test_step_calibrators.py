@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import keras_calibration as kc
 from backends import compiled, digits, examples
 from keras_calibration.layers import HistogramBinning, IsotonicRegression
-from keras_calibration.ops.step_fit import isotonic_steps
+from keras_calibration.solvers.step_fit import isotonic_steps
 
 LAYERS = [HistogramBinning, IsotonicRegression]
 
@@ -343,8 +343,8 @@ def test_few_clicks_and_duplicates_equal_scikit_learn(rows):
 
 
 def test_pooling_is_of_the_rows_that_count():
-    from keras_calibration.ops.data_checks import check_rows
-    from keras_calibration.ops.step_fit import tied_rows
+    from keras_calibration.solvers.data_checks import check_rows
+    from keras_calibration.solvers.step_fit import tied_rows
 
     rows = check_rows([0.0, 1.0, 1.0, 2.0], [0, 1, 0, 1], [1.0, 1.0, 1.0, 0.0])
     steps = isotonic_steps(tied_rows(rows, "float32"), 8)

@@ -13,7 +13,8 @@ from keras_calibration.metrics import (
     CalibratedCategoricalLogLoss,
     SparseCalibratedCategoricalLogLoss,
 )
-from keras_calibration.ops import hashed_uniform, log_partition_sum, temperature_sums
+from keras_calibration.ops.class_temperature import log_partition_sum, temperature_sums
+from keras_calibration.ops.folds import hashed_uniform
 
 MODES = [
     {"num_folds": 1},

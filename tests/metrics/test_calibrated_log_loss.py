@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backends import digits, examples
 from keras_calibration.metrics import CalibratedLogLoss
-from keras_calibration.ops import hashed_uniform
+from keras_calibration.ops.folds import hashed_uniform
 
 MODES = [
     {"num_folds": 1},

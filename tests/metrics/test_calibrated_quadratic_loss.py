@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backends import FLOATS, JIT_COMPILE, digits, examples, needs_float64
 from keras_calibration.metrics import CalibratedQuadraticLoss
-from keras_calibration.ops import hashed_uniform
+from keras_calibration.ops.folds import hashed_uniform
 
 MODES = [
     {"num_folds": 1},

@@ -17,7 +17,7 @@ import scipy.optimize
 
 from backends import digits
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
-from keras_calibration.ops import hashed_uniform
+from keras_calibration.ops.folds import hashed_uniform
 
 N = 1216  # 19 batches of 64
 RNG = np.random.default_rng(0)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy import special
 
 from backends import digits, examples
-from keras_calibration import ops as kernels
 from keras_calibration.metrics import FieldECE, FieldRCE
+from keras_calibration.ops.field_sums import crossed_ids, field_sums
+from keras_calibration.solvers.field_noise import drawn_field_sums, jeffreys_interval
 
 RNG = np.random.default_rng(0)
 FIELD = RNG.integers(-1, 8, 3000)
@@ -120,7 +121,7 @@ def test_a_bad_confidence_is_refused(confidence):
 )
 def test_jeffreys_interval_equals_scipy(pairs, confidence):
     positives, trials = np.array(pairs).T
-    lower, upper = kernels.jeffreys_interval(positives, trials, confidence)
+    lower, upper = jeffreys_interval(positives, trials, confidence)
     a, b = positives + 0.5, trials - positives + 0.5
     expected = special.betaincinv(a, b, (1 - confidence) / 2)
     np.testing.assert_allclose(
@@ -227,8 +228,8 @@ def test_the_noise_floor_repeats_itself_and_leaves_the_state_alone():
 def test_drawn_sums_have_the_right_mean_and_variance(rows):
     predictions, weights = np.array(rows).T
     ids = np.zeros(len(rows), int)
-    sums = np.asarray(kernels.field_sums(np.zeros(len(rows)), predictions, weights, ids, 1))
-    drawn = np.array(list(kernels.drawn_field_sums(sums, 1500)))
+    sums = np.asarray(field_sums(np.zeros(len(rows)), predictions, weights, ids, 1))
+    drawn = np.array(list(drawn_field_sums(sums, 1500)))
     assert np.isfinite(drawn).all()
     assert (drawn[:, 0, 1] >= -1e-9).all()
     np.testing.assert_allclose(drawn[:, 0, 2], weights.sum(), rtol=digits(1e-7))
@@ -246,7 +247,7 @@ def test_drawn_sums_have_the_right_mean_and_variance(rows):
 
 def test_labels_are_not_drawn_from_nan():
     with pytest.raises(ValueError, match="NaN"):
-        next(kernels.drawn_field_sums(np.full((2, 7), np.nan), 2))
+        next(drawn_field_sums(np.full((2, 7), np.nan), 2))
 
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
@@ -328,7 +329,7 @@ def test_crossed_ids_of_any_ids(rows):
         int(a * 6 + b * 3 + c) if 0 <= a < 4 and 0 <= b < 2 and 0 <= c < 3 else 24
         for a, b, c in rows
     ]
-    np.testing.assert_array_equal(kernels.crossed_ids(columns, (4, 2, 3)), expected)
+    np.testing.assert_array_equal(crossed_ids(columns, (4, 2, 3)), expected)
 
 
 def test_bad_crosses_are_refused():

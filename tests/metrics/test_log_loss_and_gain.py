@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import digits, examples
-from keras_calibration import ops as kernels
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
+from keras_calibration.ops import folds as kernels
 
 NUM_ROWS = 3001
 RNG = np.random.default_rng(0)

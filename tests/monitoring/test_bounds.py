@@ -7,7 +7,7 @@ from scipy.stats import binom
 
 from keras_calibration.metrics import CalibratedLogLoss
 from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
-from keras_calibration.ops import logit_moments
+from keras_calibration.ops.logit_moments import logit_moments
 
 
 def moments_of(labels, logits):

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import digits, examples
-from keras_calibration import ops as kernels
+from keras_calibration.ops.affine_correction import fit_correction
+from keras_calibration.ops.logit_moments import by_group, log_loss_sum, logit_moments
 
 
 def loss(scale, bias, logits, labels, weights):
@@ -33,8 +34,8 @@ def reference(logits, labels, weights, correction):
 
 def summary(logits, labels, weights, group=None, num_groups=1):
     group = np.zeros(len(logits), "int32") if group is None else group
-    sums = kernels.logit_moments(labels, logits, weights, group, num_groups)
-    return keras.ops.convert_to_numpy(kernels.by_group(sums))
+    sums = logit_moments(labels, logits, weights, group, num_groups)
+    return keras.ops.convert_to_numpy(by_group(sums))
 
 
 def some_rows(click_rate, num_rows=20_000, seed=0):
@@ -50,10 +51,10 @@ def some_rows(click_rate, num_rows=20_000, seed=0):
 def test_the_fit_is_that_of_the_rows(run, correction, click_rate):
     logits, labels, weights = some_rows(click_rate)
     summaries = summary(logits, labels, weights)
-    scale, bias = run(lambda given: kernels.fit_correction(given, correction), summaries)
+    scale, bias = run(lambda given: fit_correction(given, correction), summaries)
     *expected, expected_loss = reference(logits, labels, weights, correction)
     np.testing.assert_allclose([scale[0], bias[0]], expected, atol=digits(2e-5, 1e-3))
-    received = kernels.log_loss_sum(summaries, bias, scale)[0] / weights.sum()
+    received = log_loss_sum(summaries, bias, scale)[0] / weights.sum()
     assert float(received) == pytest.approx(expected_loss, abs=digits(1e-8))
 
 
@@ -64,7 +65,7 @@ def test_groups_are_fitted_apart_and_a_bad_one_is_nan():
     logits[2500] = np.nan
     summaries = summary(logits, labels, weights, group, 5)
     for correction in ("temperature", "platt"):
-        scale, bias = kernels.fit_correction(summaries, correction)
+        scale, bias = fit_correction(summaries, correction)
         assert np.isnan(scale[1])
         assert np.isnan(scale[2])
         assert np.isnan(bias[4])
@@ -78,14 +79,14 @@ def test_groups_are_fitted_apart_and_a_bad_one_is_nan():
 def test_separated_labels_have_no_platt_scaling():
     logits = np.linspace(-3, 3, 200)
     summaries = summary(logits, (logits > 0.5).astype(float), np.ones(200))
-    scale, bias = kernels.fit_correction(summaries, "platt")
+    scale, bias = fit_correction(summaries, "platt")
     assert np.isnan(scale[0])
     assert np.isnan(bias[0])
 
 
 def test_one_logit_for_all_leaves_the_scale_alone():
     summaries = summary(np.full(10, 0.7), np.r_[np.ones(3), np.zeros(7)], np.ones(10))
-    scale, bias = kernels.fit_correction(summaries, "platt")
+    scale, bias = fit_correction(summaries, "platt")
     assert float(scale[0] * 0.7 + bias[0]) == pytest.approx(np.log(3 / 7), abs=digits(1e-8))
 
 
@@ -102,8 +103,8 @@ def test_hostile_rows_are_no_worse_than_without_correction(rows):
     summaries = summary(logits, labels, weights)
     before = loss(1, 0, logits, labels, weights)
     for correction in ("bias", "temperature", "platt"):
-        scale, bias = kernels.fit_correction(summaries, correction)
-        sums = kernels.log_loss_sum(summaries, bias, scale)
+        scale, bias = fit_correction(summaries, correction)
+        sums = log_loss_sum(summaries, bias, scale)
         received = float(sums[0]) / weights.sum()
         assert np.isnan(received) or received <= before + digits(1e-7)
         if not np.isnan(received):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
 from backends import FLOATS, digits
-from keras_calibration import ops as kernels
+from keras_calibration.ops import class_bias as kernels
 
 
 def reference_sums(labels, logits, weights, group, num_groups):

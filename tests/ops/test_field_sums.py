@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import HAS_FLOAT64, digits, examples
-from keras_calibration import ops as kernels
+from keras_calibration.ops.field_sums import field_ece, field_rce, field_sums, known_ids
 
 LARGEST_ID = 2**63 - 1 if HAS_FLOAT64 else 2**31 - 1
 
@@ -41,7 +41,7 @@ def some_rows(dtype, num_rows=500, num_values=20):
 
 def test_field_sums_equal_the_reference(run, dtype, tolerance):
     rows = some_rows(dtype)
-    received = run(lambda *rows: kernels.field_sums(*rows, num_values=20), *rows, num_of_any_size=4)
+    received = run(lambda *rows: field_sums(*rows, num_values=20), *rows, num_of_any_size=4)
     assert received.dtype == dtype
     np.testing.assert_allclose(
         received, reference_sums(*rows, 20), rtol=tolerance, atol=500 * tolerance / 10
@@ -50,15 +50,15 @@ def test_field_sums_equal_the_reference(run, dtype, tolerance):
 
 def test_field_sums_of_no_rows_are_zero(run):
     rows = [array[:0] for array in some_rows("float32")]
-    received = run(lambda *rows: kernels.field_sums(*rows, num_values=3), *rows, num_of_any_size=4)
+    received = run(lambda *rows: field_sums(*rows, num_values=3), *rows, num_of_any_size=4)
     np.testing.assert_array_equal(received, np.zeros((4, 7)))
 
 
 def test_field_sums_of_the_whole_are_the_sum_over_chunks():
     rows = some_rows("float64")
-    whole = kernels.field_sums(*rows, num_values=20)
+    whole = field_sums(*rows, num_values=20)
     chunks = [
-        kernels.field_sums(*(array[part] for array in rows), num_values=20)
+        field_sums(*(array[part] for array in rows), num_values=20)
         for part in (slice(0, 1), slice(1, 130), slice(130, 130), slice(130, 500))
     ]
     np.testing.assert_allclose(
@@ -85,22 +85,22 @@ def test_field_sums_of_the_whole_are_the_sum_over_chunks():
 def test_known_ids_of_every_dtype(run, ids, expected):
     if not HAS_FLOAT64 and ids.dtype.itemsize == 8:
         pytest.skip("Without x64, JAX cuts ids to 32 bits before the kernel sees them.")
-    received = run(lambda ids: kernels.known_ids(ids, 5000), ids, num_of_any_size=1)
+    received = run(lambda ids: known_ids(ids, 5000), ids, num_of_any_size=1)
     assert received.dtype == "int32"
     np.testing.assert_array_equal(received, expected)
 
 
 def test_known_ids_compare_half_floats_with_the_exact_number_of_values():
     ids = keras.ops.convert_to_tensor([4992.0], "bfloat16")  # 5000 itself would be rounded to 4992
-    np.testing.assert_array_equal(kernels.known_ids(ids, 5000), [4992])
+    np.testing.assert_array_equal(known_ids(ids, 5000), [4992])
     ids = keras.ops.convert_to_tensor([5000.0], "float16")
-    np.testing.assert_array_equal(kernels.known_ids(ids, 5001), [5000])
+    np.testing.assert_array_equal(known_ids(ids, 5001), [5000])
 
 
 @pytest.mark.tensorflow
 def test_known_ids_refuse_strings():
     with pytest.raises(ValueError, match="StringLookup"):
-        kernels.known_ids(keras.ops.convert_to_tensor(["a"]), 3)
+        known_ids(keras.ops.convert_to_tensor(["a"]), 3)
 
 
 def reference_ece(sums):
@@ -120,23 +120,23 @@ def test_field_errors_equal_the_reference(run, dtype, tolerance):
     sums = reference_sums(*some_rows("float64"), 20).astype(dtype)
     sums[3] = 0  # a value without rows
     sums[4, :3] = (-1.5, 0, 7)  # and one without clicks
-    received = run(kernels.field_ece, sums)
+    received = run(field_ece, sums)
     np.testing.assert_allclose(received, reference_ece(sums.astype(float)), rtol=tolerance)
-    received = run(lambda sums: kernels.field_rce(sums, 0.01), sums)
+    received = run(lambda sums: field_rce(sums, 0.01), sums)
     np.testing.assert_allclose(received, reference_rce(sums.astype(float), 0.01), rtol=tolerance)
 
 
 def test_field_errors_of_no_rows_are_nan(run):
-    assert np.isnan(run(kernels.field_ece, np.zeros((3, 3), np.float32)))
-    assert np.isnan(run(lambda sums: kernels.field_rce(sums, 0.01), np.zeros((3, 3), np.float32)))
+    assert np.isnan(run(field_ece, np.zeros((3, 3), np.float32)))
+    assert np.isnan(run(lambda sums: field_rce(sums, 0.01), np.zeros((3, 3), np.float32)))
 
 
 def test_a_nan_prediction_makes_field_errors_nan(run):
     labels, predictions, weights, ids = some_rows("float32")
     predictions[7] = np.nan
-    sums = kernels.field_sums(labels, predictions, weights, ids, 20)
-    assert np.isnan(run(kernels.field_ece, sums))
-    assert np.isnan(run(lambda sums: kernels.field_rce(sums, 0.01), sums))
+    sums = field_sums(labels, predictions, weights, ids, 20)
+    assert np.isnan(run(field_ece, sums))
+    assert np.isnan(run(lambda sums: field_rce(sums, 0.01), sums))
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -156,12 +156,12 @@ def test_field_sums_of_hostile_rows(rows):
         np.array([row[place] for row in rows], np.float32) for place in range(3)
     )
     ids = np.array([row[3] for row in rows], np.int64)
-    received = kernels.field_sums(labels, predictions, weights, ids, 4)
+    received = field_sums(labels, predictions, weights, ids, 4)
     expected = reference_sums(labels, predictions, weights, ids, 4)
     np.testing.assert_allclose(
         received, expected, rtol=1e-5, atol=1e-5 * (1 + np.square(weights).sum())
     )
     if weights.sum() > 0:
-        ece, rce = kernels.field_ece(received), kernels.field_rce(received, 0.01)
+        ece, rce = field_ece(received), field_rce(received, 0.01)
         np.testing.assert_allclose(ece, reference_ece(expected), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(rce, reference_rce(expected, 0.01), rtol=1e-3, atol=1e-3)

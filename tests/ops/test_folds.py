@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_calibration import ops as kernels
+from keras_calibration.ops import folds as kernels
 
 
 def reference_hash(row_number, seed):

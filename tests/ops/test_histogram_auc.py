@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import digits
-from keras_calibration import ops as kernels
+from keras_calibration.ops import histogram_auc as kernels
 
 
 def bins(logits):
@@ -17,10 +17,10 @@ def bins(logits):
 
 def reference(labels, scores, weights):
     """The share of pairs in the right order, pair by pair; ties count half."""
-    clicks, no_clicks = weights * labels, weights * (1 - labels)
+    clicks, negatives = weights * labels, weights * (1 - labels)
     order = 0.5 + 0.5 * np.sign(scores[:, None] - scores[None, :])
-    pairs = clicks.sum() * no_clicks.sum()
-    return clicks @ order @ no_clicks / pairs if pairs > 0 else np.nan
+    pairs = clicks.sum() * negatives.sum()
+    return clicks @ order @ negatives / pairs if pairs > 0 else np.nan
 
 
 def draw(num_rows=300):

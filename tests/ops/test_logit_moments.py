@@ -1,6 +1,5 @@
 """The mergeable summary of labelled logits: log loss at any scale and bias, and the bias."""
 
-import sys
 import types
 
 import keras
@@ -10,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import digits, examples
-from keras_calibration import ops as kernels
+from keras_calibration.ops import logit_moments as kernels
 
-# `ops.logit_moments` is the function.
-MODULE = sys.modules["keras_calibration.ops.logit_moments"]
 NUM_BINS = 418
 CLICK_RATES = [1e-4, 0.01, 0.3, 0.5, 0.9, 0.999, 0.9999]
 
@@ -59,12 +56,12 @@ def reference_summary(labels, logits, weights, group, num_groups):
 def reference_root(logits, weights, rate):
     """Bisection of the sum of predictions, a share of the rarer class at a time."""
     low, high = -50 - logits.max(), 50 - logits.min()
-    clicks, no_clicks = rate * weights.sum(), (1 - rate) * weights.sum()
+    clicks, negatives = rate * weights.sum(), (1 - rate) * weights.sum()
     for _ in range(200):
         middle = (low + high) / 2
         excess = weights @ sigmoid(logits + middle) - clicks
         if rate > 0.5:
-            excess = no_clicks - weights @ sigmoid(-logits - middle)
+            excess = negatives - weights @ sigmoid(-logits - middle)
         low, high = (low, middle) if excess > 0 else (middle, high)
     return (low + high) / 2
 
@@ -87,7 +84,7 @@ def some_logits(shape, num_rows=4000):
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_summary_equals_the_reference(run, dtype, tolerance, on_gpu, monkeypatch):
-    monkeypatch.setattr(MODULE, "runs_on_gpu", lambda: on_gpu)
+    monkeypatch.setattr(kernels, "runs_on_gpu", lambda: on_gpu)
     generator = np.random.default_rng(7)
     edges = np.r_[0.0, -0.0, 1 / 4, -1 / 4, 15.99, -16.0, 16.0, 1e-30, -1e-30, 16.5, -88.0, 88.0]
     beyond = np.r_[87.9, -88.1, 100.0, -1000.0, np.nextafter(np.float32(16.5), np.float32(0))]
@@ -122,8 +119,8 @@ def test_rows_are_dealt_out_to_parts_on_a_gpu(num_groups, on_gpu, num_parts, mon
         return keras.ops.segment_sum(rows, cell, num_segments=num_segments)
 
     spied = types.SimpleNamespace(**{**vars(keras.ops), "segment_sum": segment_sum})
-    monkeypatch.setattr(MODULE, "ops", spied)
-    monkeypatch.setattr(MODULE, "runs_on_gpu", lambda: on_gpu)
+    monkeypatch.setattr(kernels, "ops", spied)
+    monkeypatch.setattr(kernels, "runs_on_gpu", lambda: on_gpu)
     received = summary_of(np.full(512, 0.3, np.float32), 0.5, num_groups=num_groups)
     [(cell, num_segments)] = used
     assert num_segments == num_parts * num_groups * NUM_BINS
@@ -135,7 +132,7 @@ def test_rows_are_dealt_out_to_parts_on_a_gpu(num_groups, on_gpu, num_parts, mon
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_summary_of_no_rows_is_zero(run, on_gpu, monkeypatch):
-    monkeypatch.setattr(MODULE, "runs_on_gpu", lambda: on_gpu)
+    monkeypatch.setattr(kernels, "runs_on_gpu", lambda: on_gpu)
     empty = np.zeros(0, np.float32)
     received = run(
         lambda *rows: kernels.logit_moments(*rows, num_groups=2),
@@ -181,8 +178,8 @@ def test_label_sums_are_exact():
     generator = np.random.default_rng(11)
     logits = some_logits("one mode", 500)
     labels, weights = generator.choice([0.0, 0.3, 1.0], 500), generator.choice([0, 1, 2.5], 500)
-    clicks, no_clicks, click_logits = kernels.label_sums(summary_of(logits, labels, weights))
-    received = [float(part[0]) for part in (clicks, no_clicks, click_logits)]
+    clicks, negatives, click_logits = kernels.label_sums(summary_of(logits, labels, weights))
+    received = [float(part[0]) for part in (clicks, negatives, click_logits)]
     expected = [weights @ labels, weights @ (1 - labels), weights @ (labels * logits)]
     np.testing.assert_allclose(received, expected, rtol=digits(1e-12))
     assert float(kernels.label_sums(summary_of(logits, 1.0, weights))[1][0]) == 0

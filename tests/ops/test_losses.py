@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import digits, examples, gradients
-from keras_calibration import ops as kernels
+from keras_calibration.ops import losses as kernels
 
 
 def reference_log_loss(label, logit):

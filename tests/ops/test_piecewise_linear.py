@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import ON_TENSORFLOW, compiled, examples, gradients
-from keras_calibration import ops as kernels
+from keras_calibration.ops.piecewise_linear import (
+    decrease_penalty,
+    hat_basis,
+    piecewise_linear,
+    slope_change_penalty,
+    slopes,
+)
 
 EXTRAPOLATIONS = ("linear", "constant")
 
@@ -72,7 +78,7 @@ def test_piecewise_linear_and_its_gradients_equal_the_reference(
 
     def curve_and_gradients(logits, knots, values, upstream):
         def curve(logits, values):
-            return kernels.piecewise_linear(logits, knots, values, extrapolation)
+            return piecewise_linear(logits, knots, values, extrapolation)
 
         by_both = gradients(lambda *given: curve(*given) * upstream, logits, values)
         return curve(logits, values), *by_both
@@ -108,9 +114,9 @@ def test_piecewise_linear_of_any_number_of_knots(run, num_knots):
 
     def curve_and_gradients(logits, knots, values, upstream):
         by_all = gradients(
-            lambda *given: kernels.piecewise_linear(*given) * upstream, logits, knots, values
+            lambda *given: piecewise_linear(*given) * upstream, logits, knots, values
         )
-        return kernels.piecewise_linear(logits, knots, values), *by_all
+        return piecewise_linear(logits, knots, values), *by_all
 
     received = run(curve_and_gradients, logits, knots, values, upstream, num_of_any_size=1)
     curve, scale, slope, matrix = reference_curve(logits, knots, values, "linear")
@@ -130,9 +136,9 @@ def test_gradients_of_many_rows_are_accurate_and_always_the_same(run):
     knots = np.quantile(logits, (np.arange(20) + 0.5) / 20).astype(np.float32)
 
     def by_values(logits, knots, values, upstream):
-        return gradients(
-            lambda values: kernels.piecewise_linear(logits, knots, values) * upstream, values
-        )[0]
+        return gradients(lambda values: piecewise_linear(logits, knots, values) * upstream, values)[
+            0
+        ]
 
     first, again = (run(by_values, logits, knots, knots, upstream) for _ in range(2))
     segment = np.clip(np.searchsorted(knots, logits, side="right") - 1, 0, 18)
@@ -155,7 +161,7 @@ def test_values_that_do_not_fall_give_a_curve_that_does_not_fall(run, num_knots)
         near.append(np.nextafter(near[-1], np.float32(-np.inf)))
     within = generator.uniform(knots[0] - 1, knots[-1] + 1, 2000).astype(np.float32)
     logits = np.sort(np.concatenate([*near, within]))
-    curve = run(kernels.piecewise_linear, logits, knots, values)
+    curve = run(piecewise_linear, logits, knots, values)
     assert (np.diff(curve) >= 0).all()
 
 
@@ -175,7 +181,7 @@ def test_no_row_of_many_falls(run, num_rows):
 
     def curve(logits, knots, lowest, above):
         # Not read from memory but worked out in the same program.
-        return kernels.piecewise_linear(logits, knots, lowest + above * 1.1)
+        return piecewise_linear(logits, knots, lowest + above * 1.1)
 
     received = run(curve, logits, knots, np.float32(0), values)
     assert (np.diff(received) >= 0).all()
@@ -214,11 +220,11 @@ def test_many_rows_and_knots_under_xla(knots):
 
     def curve_and_gradients(logits, knots, values):
         by_both = gradients(
-            lambda *given: kernels.piecewise_linear(given[0], knots, given[1]) * upstream,
+            lambda *given: piecewise_linear(given[0], knots, given[1]) * upstream,
             logits,
             values,
         )
-        return kernels.piecewise_linear(logits, knots, values), *by_both
+        return piecewise_linear(logits, knots, values), *by_both
 
     tensors = map(keras.ops.convert_to_tensor, (logits, knots, values))
     curve, by_logits, by_values = map(np.asarray, compiled(curve_and_gradients)(*tensors))
@@ -250,7 +256,7 @@ def test_many_logits_that_are_no_numbers(run, dtype):
     knots = values = np.linspace(-4, 4, 60).astype(dtype)
     logits = np.zeros(1 << 16, dtype)
     logits[:3] = np.nan, np.inf, -np.inf
-    curve = run(kernels.piecewise_linear, logits, knots, 2 * values, num_of_any_size=1)
+    curve = run(piecewise_linear, logits, knots, 2 * values, num_of_any_size=1)
     assert curve.dtype == dtype
     np.testing.assert_allclose(curve[:4], [np.nan, np.inf, -np.inf, 0], atol=1e-6)
 
@@ -273,7 +279,7 @@ def test_how_a_row_finds_its_line(num_knots, num_rows, jit_compile, way):
 
     def both_gradients(logits):
         return gradients(
-            lambda logits, values: kernels.piecewise_linear(logits, knots, values), logits, values
+            lambda logits, values: piecewise_linear(logits, knots, values), logits, values
         )
 
     traced = tf.function(both_gradients, jit_compile=jit_compile)
@@ -311,7 +317,7 @@ def curves(draw):
 @given(curves(), st.sampled_from(EXTRAPOLATIONS))
 def test_piecewise_linear_of_hostile_logits(curve, extrapolation):
     logits, knots, values = curve
-    received = kernels.piecewise_linear(logits, knots, values, extrapolation)
+    received = piecewise_linear(logits, knots, values, extrapolation)
     expected, scale, *_ = reference_curve(logits, knots, values, extrapolation)
     np.testing.assert_allclose(received / scale, expected / scale, rtol=0, atol=1e-5)
 
@@ -322,7 +328,7 @@ def test_piecewise_linear_of_hostile_logits(curve, extrapolation):
 )
 def test_piecewise_linear_of_infinite_logits(run, extrapolation, expected):
     received = run(
-        lambda logits: kernels.piecewise_linear(
+        lambda logits: piecewise_linear(
             logits, np.float32([0, 1]), np.float32([1, 3]), extrapolation
         ),
         np.float32([-np.inf, np.inf]),
@@ -334,19 +340,19 @@ def test_piecewise_linear_keeps_any_shape_and_empty_batches(run):
     knots = values = np.float32([0, 1, 3])
     for shape in ((0,), (0, 1), (4, 1), (2, 3, 1)):
         logits = np.full(shape, 2.0, np.float32)
-        received = run(kernels.piecewise_linear, logits, knots, values, num_of_any_size=1)
+        received = run(piecewise_linear, logits, knots, values, num_of_any_size=1)
         np.testing.assert_allclose(received, logits, rtol=1e-6)
         assert received.shape == shape
 
 
 def test_slopes_and_penalties_equal_the_reference(run, dtype, tolerance):
     _, knots, values = some_curve(dtype)
-    slopes = run(kernels.slopes, knots, values)
-    falls = run(kernels.decrease_penalty, values)
-    changes = run(kernels.slope_change_penalty, knots, values)
+    found = run(slopes, knots, values)
+    falls = run(decrease_penalty, values)
+    changes = run(slope_change_penalty, knots, values)
     pairs = list(itertools.pairwise(zip(knots.astype(float), values.astype(float), strict=True)))
     expected = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairs]
-    np.testing.assert_allclose(slopes, expected, rtol=tolerance)
+    np.testing.assert_allclose(found, expected, rtol=tolerance)
     expected_falls = sum(max(left[1] - right[1], 0) for left, right in pairs)
     np.testing.assert_allclose(falls, expected_falls, rtol=tolerance)
     expected_changes = sum((b - a) ** 2 for a, b in itertools.pairwise(expected)) / 2
@@ -355,8 +361,8 @@ def test_slopes_and_penalties_equal_the_reference(run, dtype, tolerance):
 
 def test_penalties_of_straight_and_of_rising_curves_are_zero():
     knots = np.float32([-2, -1, 0.5, 3])
-    assert float(kernels.slope_change_penalty(knots, -2 * knots + 1)) == 0
-    assert float(kernels.decrease_penalty(np.float32([-1, -1, 0, 5]))) == 0
+    assert float(slope_change_penalty(knots, -2 * knots + 1)) == 0
+    assert float(decrease_penalty(np.float32([-1, -1, 0, 5]))) == 0
 
 
 def test_hat_basis_equals_the_reference(run, dtype, tolerance):
@@ -365,10 +371,10 @@ def test_hat_basis_equals_the_reference(run, dtype, tolerance):
         knots = np.array(knots, dtype)
         values = np.r_[generator.normal(0, 5, 50), knots, 1e30, -1e30, np.inf, -np.inf, np.nan]
         values = values.astype(dtype)
-        hats = run(kernels.hat_basis, values, knots, num_of_any_size=1)
+        hats = run(hat_basis, values, knots, num_of_any_size=1)
         assert hats.dtype == dtype
         np.testing.assert_allclose(hats, reference_hats(values, knots), rtol=0, atol=tolerance)
-        assert run(kernels.hat_basis, values[:0], knots, num_of_any_size=1).shape == (0, len(knots))
+        assert run(hat_basis, values[:0], knots, num_of_any_size=1).shape == (0, len(knots))
 
 
 @settings(max_examples=examples(50), deadline=None)
@@ -383,7 +389,7 @@ def test_hat_basis_equals_the_reference(run, dtype, tolerance):
 )
 def test_hat_basis_of_repeated_knots(knots, values):
     knots, values = np.sort(np.float32(knots)), np.array(values, np.float32)
-    hats = np.asarray(kernels.hat_basis(values, knots))
+    hats = np.asarray(hat_basis(values, knots))
     np.testing.assert_allclose(hats, reference_hats(values, knots), rtol=0, atol=1e-5)
     assert (hats >= 0).all()
     np.testing.assert_allclose(hats.sum(axis=1), np.where(np.isnan(values), 0, 1), atol=1e-6)

@@ -191,7 +191,7 @@ def test_calibration_map_draws_curve_knots_and_where_the_rows_lie(rows, axes):
     (below,) = axes.child_axes
     assert below.get_xlim() == axes.get_xlim()
     names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["identity", "η(l)", "knots", "non-clicks", "clicks"]
+    assert names == ["identity", "η(l)", "knots", "negatives", "positives"]
     for label, share in enumerate(display.shares.values()):
         chosen = np.repeat(2.0 * logits + 1.0, weights * (labels == label))
         expected = np.histogram(chosen, display.bin_edges)[0] / len(chosen)

@@ -34,8 +34,8 @@ from keras_calibration.models.base_logits import symbolic_input, trainable_flags
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy, read_development_set
 from keras_calibration.models.model_inputs import inputs_by_name
-from keras_calibration.ops.data_checks import Rows, check_rows, warn_of_probabilities
-from keras_calibration.ops.logistic_fit import row_log_losses
+from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
+from keras_calibration.solvers.logistic_fit import row_log_losses
 
 _NUM_FOLDS = 3
 
@@ -60,7 +60,7 @@ def calibrate(
     is scored by a fit that did not see it. The candidate with the lowest log loss is taken, or the
     simplest one that is within one standard error of it, or a hundredth of its gain. "No change" is
     a candidate. The chosen one is then fitted to all rows. One that these rows do not allow, with
-    too few clicks, is left out, and the report says so.
+    too few positives, is left out, and the report says so.
 
     Candidates, the simplest first: `"identity"`, `"bias"` (σ(l + c)), `"platt"` (σ(a l + c)),
     `"beta"`, `"ilps"` (isotonic, piecewise linear); with fields `"field_bias"` (an offset for each

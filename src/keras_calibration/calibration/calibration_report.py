@@ -33,7 +33,7 @@ class CandidateScore:
         auc: Area under the ROC curve.
         field_ece: Field name → Field-ECE.
         field_rce: Field name → Field-RCE.
-        calibration_ratio: Predicted over observed clicks.
+        calibration_ratio: Predicted over observed positives.
         seconds: Time of all fits.
     """
 

@@ -13,7 +13,7 @@ from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.ops.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows
 
 
 @dataclass(frozen=True)

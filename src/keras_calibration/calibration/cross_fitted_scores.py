@@ -10,8 +10,8 @@ from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.models.development_set import as_numpy
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.logistic_fit import sigmoid
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.logistic_fit import sigmoid
 
 _NUM_DRAWS = 100
 _SHARE_OF_GAIN = 0.01

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.row_folds import fold_of_rows
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.row_folds import fold_of_rows
 
 FORWARD = "forward"
 # Enough for a standard error: of four scored stretches, its own error would be 40 %.

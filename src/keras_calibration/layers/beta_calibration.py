@@ -9,8 +9,7 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.ops.click_histogram import ClickHistogram
-from keras_calibration.ops.logistic_fit import (
+from keras_calibration.solvers.logistic_fit import (
     SMALLEST_SCALE,
     LogisticFit,
     check_scale,
@@ -19,6 +18,7 @@ from keras_calibration.ops.logistic_fit import (
     starting_bias,
     starting_scale,
 )
+from keras_calibration.solvers.logit_histogram import LogitHistogram
 
 # Of a Gaussian prior about slope 1, in units of summed log likelihood, as for ILPS: it decides only
 # where the rows do not.
@@ -31,13 +31,13 @@ class BetaCalibration(StreamingCalibrator):
 
     Far below 0 the curve has the slope a, far above 0 the slope b, both above 0; with a = b it is
     Platt scaling. It adds what Platt scaling cannot do, other corrections for likely than for
-    unlikely clicks, and bends at probability ½ only: where no prediction is near it, b hardly
+    unlikely positives, and bends at probability ½ only: where no prediction is near it, b hardly
     matters.
 
     The fit is convex: the maximum of the likelihood under a prior `0.05 [(a - 1)² + (b - 1)²]`,
-    which a few clicks outweigh. It keeps the slopes finite where a threshold separates the classes,
-    and b at 1 where no logit is near 0. A best slope below 0 is held at 1e-6, which keeps the
-    ranking; where both are, the fit warns. A weight of 2 counts as two rows.
+    which a few positives outweigh. It keeps the slopes finite where a threshold separates the
+    classes, and b at 1 where no logit is near 0. A best slope below 0 is held at 1e-6, which keeps
+    the ranking; where both are, the fit warns. A weight of 2 counts as two rows.
 
     Trained with a model, the layer's weights are log a, log b and c; it starts as the identity. An
     infinite logit stays infinite. The curve rises but for the rounding of float32: neighbouring
@@ -76,7 +76,7 @@ class BetaCalibration(StreamingCalibrator):
         line = line - scaled_logits(ops.softplus(-logits), below)
         return line + ops.convert_to_tensor(self._bias)
 
-    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Newton's method for c, b and a."""
         atoms = histogram.atoms()
 

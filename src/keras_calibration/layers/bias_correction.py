@@ -7,16 +7,16 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.ops.click_histogram import ClickHistogram
-from keras_calibration.ops.logistic_fit import LogisticFit, fit_logistic, starting_bias
+from keras_calibration.solvers.logistic_fit import LogisticFit, fit_logistic, starting_bias
+from keras_calibration.solvers.logit_histogram import LogitHistogram
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class BiasCorrection(StreamingCalibrator):
-    """Bias correction: `l + c`, so that predictions add up to clicks.
+    """Bias correction: `l + c`, so that predictions add up to positives.
 
     The fit is the c with the lowest log loss, which is the root of `Σ w σ(l + c) = Σ w y`. It
-    mends what a change of the click rate or a sampling of the non-clicks does, and nothing else;
+    mends what a change of the positive rate or a sampling of the negatives does, and nothing else;
     the ranking stays. c is one trainable weight, 0 at the start: the identity.
 
     Args:
@@ -45,7 +45,7 @@ class BiasCorrection(StreamingCalibrator):
         """`l + c`."""
         return logits + ops.convert_to_tensor(self._bias)
 
-    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Newton's method for c."""
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:

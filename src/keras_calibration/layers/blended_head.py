@@ -16,8 +16,8 @@ from keras_calibration.layers.fit_state import unchanged_if_refused
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.ops.data_checks import check_rows, warn_of_probabilities
-from keras_calibration.ops.logistic_fit import row_log_losses
+from keras_calibration.solvers.data_checks import check_rows, warn_of_probabilities
+from keras_calibration.solvers.logistic_fit import row_log_losses
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.data_checks import Rows, check_rows, checked_logits
+from keras_calibration.solvers.data_checks import Rows, check_rows, checked_logits
 
 
 def calibration_dtype(dtype: Any) -> str:

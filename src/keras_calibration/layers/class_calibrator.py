@@ -7,9 +7,9 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.class_rows import ClassRows, check_class_rows
-from keras_calibration.ops.data_checks import checked_class_logits
-from keras_calibration.ops.softmax_fit import SoftmaxFit, mean_class_log_loss
+from keras_calibration.solvers.class_rows import ClassRows, check_class_rows
+from keras_calibration.solvers.data_checks import checked_class_logits
+from keras_calibration.solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 
 
 class ClassCalibrator(Calibrator):

@@ -6,8 +6,8 @@ import keras
 from keras import ops
 
 from keras_calibration.layers.neural_head import NeuralHead
-from keras_calibration.ops.class_rows import check_class_rows
-from keras_calibration.ops.data_checks import Rows
+from keras_calibration.solvers.class_rows import check_class_rows
+from keras_calibration.solvers.data_checks import Rows
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -17,8 +17,8 @@ from keras_calibration.layers.network_training import (
     copy_of,
     weights_of,
 )
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.offset_histogram import offset_histogram
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.offset_histogram import offset_histogram
 
 _ROWS_OF_OTHER_CLASSES = 10  # in each fold
 

@@ -26,10 +26,10 @@ from keras_calibration.layers.field_ids import (
 )
 from keras_calibration.layers.fit_state import unchanged_if_refused
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.data_checks import Rows, check_rows, warn_of_probabilities
-from keras_calibration.ops.distributions import distributions
-from keras_calibration.ops.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
-from keras_calibration.ops.logistic_fit import row_log_losses
+from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
+from keras_calibration.solvers.distributions import distributions
+from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
+from keras_calibration.solvers.logistic_fit import row_log_losses
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

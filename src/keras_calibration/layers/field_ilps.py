@@ -9,9 +9,9 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator, as_column, check_column
 from keras_calibration.layers.field_bias import FieldBias, half_cauchy
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.field_offsets import FieldCurves, fit_field_curves, within_room
-from keras_calibration.ops.knots import balanced_knots, isotonic_projection, sigmoid_knots
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.field_offsets import FieldCurves, fit_field_curves, within_room
+from keras_calibration.solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -18,8 +18,8 @@ from keras_calibration.layers.field_ids import (
     table_rows,
     vocabulary_size,
 )
-from keras_calibration.ops.knots import numeric_knots
 from keras_calibration.ops.piecewise_linear import hat_basis
+from keras_calibration.solvers.knots import numeric_knots
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

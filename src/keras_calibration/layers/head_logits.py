@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calibration.ops.logistic_fit import row_log_losses
-from keras_calibration.ops.softmax_fit import row_class_log_losses
+from keras_calibration.solvers.logistic_fit import row_log_losses
+from keras_calibration.solvers.softmax_fit import row_class_log_losses
 
 _ROWS_TOGETHER = 1 << 16
 

@@ -1,4 +1,4 @@
-"""HistogramBinning: the click rate of each of a few bins of the logit."""
+"""HistogramBinning: the positive rate of each of a few bins of the logit."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.step_fit import equal_mass_steps, tied_rows
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.step_fit import equal_mass_steps, tied_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -19,11 +19,11 @@ class HistogramBinning(Calibrator):
     The bins hold equal weight, as far as ties in the logit allow: equal logits share a bin, and
     there may then be fewer bins. The end bins are open.
 
-    It does not keep the ranking: the logits of a bin all come out as one, and the click rate of a
-    higher bin may be the lower one. A bin without a click counts as half a click, one of nothing
-    but clicks as half a non-click, so that the calibrated logits are finite, also those of infinite
-    logits; a click is worth the mean weight of the rows. (With equal weights, the rate of n rows is
-    held in [½/n, 1 - ½/n].)
+    It does not keep the ranking: the logits of a bin all come out as one, and the positive rate of
+    a higher bin may be the lower one. A bin without a positive counts as half a positive, one of
+    nothing but positives as half a negative, so that the calibrated logits are finite, also those
+    of infinite logits; a positive is worth the mean weight of the rows. (With equal weights, the
+    rate of n rows is held in [½/n, 1 - ½/n].)
 
     The layer has no trainable weights: it learns from `fit` alone, and is the identity before.
     The fit needs the rows themselves: there is no `update`, call `fit` with all of them.

@@ -11,16 +11,6 @@ from keras import ops
 
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.ops.click_histogram import ClickHistogram, quantile_edges
-from keras_calibration.ops.data_checks import check_rows, warn_of_probabilities
-from keras_calibration.ops.ilps_fit import fit_ilps, strictly_increasing
-from keras_calibration.ops.knots import (
-    balanced_knots,
-    isotonic_projection,
-    quantile_knots,
-    sigmoid_knots,
-)
-from keras_calibration.ops.logistic_fit import LogisticFit
 from keras_calibration.ops.piecewise_linear import (
     decrease_penalty,
     isotonic_values,
@@ -28,6 +18,16 @@ from keras_calibration.ops.piecewise_linear import (
     running_maximum,
     slope_change_penalty,
 )
+from keras_calibration.solvers.data_checks import check_rows, warn_of_probabilities
+from keras_calibration.solvers.ilps_fit import fit_ilps, strictly_increasing
+from keras_calibration.solvers.knots import (
+    balanced_knots,
+    isotonic_projection,
+    quantile_knots,
+    sigmoid_knots,
+)
+from keras_calibration.solvers.logistic_fit import LogisticFit
+from keras_calibration.solvers.logit_histogram import LogitHistogram, quantile_edges
 
 _KNOT_PLACES = ("balanced", "quantile", "sigmoid")
 _UNIT_SLOPE = math.log(math.e - 1)  # softplus of it is 1
@@ -42,9 +42,9 @@ class ILPS(StreamingCalibrator):
 
     On its own it is fitted by `fit`: the values of lowest log loss under the prior below, exactly,
     in one pass over the rows, with every slope at least 1e-6 whatever `monotonic` says. With few
-    clicks it becomes Platt scaling, and where even that has no finite optimum the slopes are held
-    by a weak prior about 1 (`ops.fit_ilps`). `update` adds new rows to such a fit. `fit` places
-    learnt knots on multiples of 1/64, where the histogram of the logits loses nothing.
+    positives it becomes Platt scaling, and where even that has no finite optimum the slopes are
+    held by a weak prior about 1 (`ops.fit_ilps`). `update` adds new rows to such a fit. `fit`
+    places learnt knots on multiples of 1/64, where the histogram of the logits loses nothing.
 
     In a model it starts as the identity, b = a, and is trained by whatever loss the model is
     trained by. The curve never falls, during training and after, under any optimizer:
@@ -59,22 +59,22 @@ class ILPS(StreamingCalibrator):
     the number of rows n, and learnt knots need the logits: call `adapt(logits, labels)` before
     training the layer in a model of your own (`CalibratedModel.fit` does it). Without it the knots
     are those of `knots="sigmoid"`, there is no prior, and training warns. Straight lines cost
-    nothing: with few clicks the curve is Platt scaling.
+    nothing: with few positives the curve is Platt scaling.
 
     The defaults are not the paper's: 100 knots evenly spaced in probability leave a single segment
-    for most rows at click rates of a few percent, and constant ends erase the ranking beyond them.
-    `ILPS.from_paper()` gives the paper's form.
+    for most rows at positive rates of a few percent, and constant ends erase the ranking beyond
+    them. `ILPS.from_paper()` gives the paper's form.
 
     Args:
         num_knots: K, at least 2. Ignored where `knots` is a list.
-        knots: `"balanced"` (quantiles of the logits, clicks and non-clicks holding half the mass
+        knots: `"balanced"` (quantiles of the logits, positives and negatives holding half the mass
             each) or `"quantile"`, both learnt by `adapt`; `"sigmoid"`, evenly spaced in
             probability; or a list of at least two increasing logits.
         extrapolation: `"linear"`, the end segments go on, or `"constant"` (eq. 9).
         monotonic: `"penalty"` or `"strict"`; neither curve ever falls.
         smoothness: τ ≥ 0; or `"auto"`: `fit` chooses it by an estimate of the log loss on rows left
             out, training in a model takes 1.
-        penalty: λ ≥ 0, in units of mean loss. Any λ above a tenth of the click rate is enough.
+        penalty: λ ≥ 0, in units of mean loss. Any λ above a tenth of the positive rate is enough.
         **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
 
     Raises:
@@ -192,7 +192,7 @@ class ILPS(StreamingCalibrator):
         self._assign_values(isotonic_projection(ops.convert_to_numpy(values)))
         self._num_rows.assign(float(len(rows.logits)))
 
-    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Places the knots and solves for the values; replaces the curve."""
         if self.knots in ("balanced", "quantile"):
             knots = quantile_edges(histogram, self.num_knots, balanced=self.knots == "balanced")

@@ -1,4 +1,4 @@
-"""IsotonicRegression: the closest non-decreasing click rates."""
+"""IsotonicRegression: the closest non-decreasing positive rates."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.data_checks import Rows
 from keras_calibration.ops.piecewise_linear import piecewise_linear
-from keras_calibration.ops.step_fit import isotonic_steps, largest_logit, tied_rows
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.step_fit import isotonic_steps, largest_logit, tied_rows
 
 # Steps are given this slope, relative to the spread of the logits, to keep the ranking within them.
 _TIE_SLOPE = 1e-4
@@ -30,9 +30,9 @@ class IsotonicRegression(Calibrator):
     0.01, or to 0.01 standard deviations where these are above 1. An infinite logit then stays
     infinite; without the slope it has the end's value.
 
-    A first step without a click counts as half a click, a last one of nothing but clicks as half a
-    non-click, but never past the neighbouring step's rate; scikit-learn gives 0 and 1, which no
-    logit has. A click is worth the mean weight of the rows.
+    A first step without a positive counts as half a positive, a last one of nothing but positives
+    as half a negative, but never past the neighbouring step's rate; scikit-learn gives 0 and 1,
+    which no logit has. A positive is worth the mean weight of the rows.
 
     The layer has no trainable weights: it learns from `fit` alone, and is the identity before.
     The fit needs the rows themselves: there is no `update`, call `fit` with all of them.

@@ -6,7 +6,7 @@ import keras
 
 from keras_calibration.layers.calibrator import as_column, check_column
 from keras_calibration.layers.neural_head import NeuralHead, check_part
-from keras_calibration.ops.data_checks import Rows, check_rows
+from keras_calibration.solvers.data_checks import Rows, check_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -19,8 +19,8 @@ from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.network_training import copy_of
 from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
-from keras_calibration.ops.data_checks import Rows, warn_of_probabilities
-from keras_calibration.ops.row_folds import fold_of_rows
+from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
+from keras_calibration.solvers.row_folds import fold_of_rows
 
 _NUM_FOLDS = 3  # of a single member
 

@@ -9,8 +9,7 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.ops.click_histogram import ClickHistogram
-from keras_calibration.ops.logistic_fit import (
+from keras_calibration.solvers.logistic_fit import (
     SMALLEST_SCALE,
     LogisticFit,
     check_scale,
@@ -18,6 +17,7 @@ from keras_calibration.ops.logistic_fit import (
     starting_bias,
     starting_scale,
 )
+from keras_calibration.solvers.logit_histogram import LogitHistogram
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -35,7 +35,7 @@ class PlattScaling(StreamingCalibrator):
         **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: In `fit`, if a threshold on the logit separates clicks from non-clicks (no
+        ValueError: In `fit`, if a threshold on the logit separates positives from negatives (no
             finite scale is best), the rows hold one class only, or cannot be used, see
             `Calibrator.fit`.
 
@@ -60,7 +60,7 @@ class PlattScaling(StreamingCalibrator):
         scale = ops.exp(ops.convert_to_tensor(self._log_scale))
         return scaled_logits(logits, scale) + ops.convert_to_tensor(self._bias)
 
-    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Newton's method for c and a."""
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:

@@ -7,20 +7,20 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.click_histogram import ClickHistogram, click_histogram
-from keras_calibration.ops.data_checks import checked_logits
-from keras_calibration.ops.logistic_fit import LogisticFit, mean_log_loss
+from keras_calibration.solvers.data_checks import checked_logits
+from keras_calibration.solvers.logistic_fit import LogisticFit, mean_log_loss
+from keras_calibration.solvers.logit_histogram import LogitHistogram, logit_histogram
 
-_STORED = "click_histogram_"
+_STORED = "logit_histogram_"
 
 
 class StreamingCalibrator(Calibrator):
-    """Base of the calibrators whose direct fit needs the rows only as a `ClickHistogram`.
+    """Base of the calibrators whose direct fit needs the rows only as a `LogitHistogram`.
 
     `fit` reads the rows once and keeps their histogram, some thousand sums; `update` adds new rows
-    to it and fits again, so that a deployed calibrator follows new clicks without the old rows. The
-    histogram is saved with the layer (`.keras` and `.weights.h5` files), hence a calibrator that is
-    loaded goes on where it was. It is no weight: Keras' own export does not carry it,
+    to it and fits again, so that a deployed calibrator follows new positives without the old rows.
+    The histogram is saved with the layer (`.keras` and `.weights.h5` files), hence a calibrator
+    that is loaded goes on where it was. It is no weight: Keras' own export does not carry it,
     `export_savedmodel` keeps it in `assets.extra/head.keras`.
 
     Args:
@@ -39,7 +39,7 @@ class StreamingCalibrator(Calibrator):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._histogram: ClickHistogram | None = None
+        self._histogram: LogitHistogram | None = None
 
     def fit(
         self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
@@ -47,7 +47,7 @@ class StreamingCalibrator(Calibrator):
         """Fits the curve to labelled rows, exactly, in one pass over them. See `Calibrator.fit`."""
         check_labels_given(labels, type(self).__name__)
         logits = checked_logits(logits, labels, from_logits)
-        return self._fit_and_keep(click_histogram(logits, labels, sample_weight))
+        return self._fit_and_keep(logit_histogram(logits, labels, sample_weight))
 
     def update(
         self,
@@ -61,7 +61,7 @@ class StreamingCalibrator(Calibrator):
         """Adds rows to those of earlier fits and updates, and fits the curve to all of them.
 
         With `forget=0` the result is that of one `fit` to all the rows. The new rows may be of one
-        class, as those of an hour without a click are, as long as all together hold both.
+        class, as those of an hour without a positive are, as long as all together hold both.
 
         Args:
             logits: New uncalibrated logits (n,) or (n, 1), finite.
@@ -93,7 +93,7 @@ class StreamingCalibrator(Calibrator):
                 "`fit` with all the rows, or `remember` with the earlier ones first."
             )
         logits = checked_logits(logits, labels, from_logits)
-        histogram = click_histogram(logits, labels, sample_weight)
+        histogram = logit_histogram(logits, labels, sample_weight)
         if self._histogram is not None and forget < 1:
             histogram = self._histogram.scaled(1 - forget) + histogram
         return self._fit_and_keep(histogram)
@@ -111,9 +111,9 @@ class StreamingCalibrator(Calibrator):
         Raises:
             ValueError: As for `fit`.
         """
-        self._histogram = click_histogram(logits, labels, sample_weight)
+        self._histogram = logit_histogram(logits, labels, sample_weight)
 
-    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """The direct fit to a histogram of both classes; assigns the weights once it succeeded."""
         raise NotImplementedError(f"{type(self).__name__} does not write `fit_histogram`.")
 
@@ -129,7 +129,7 @@ class StreamingCalibrator(Calibrator):
         names = list(store.keys())
         super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
-        self._histogram = ClickHistogram.from_arrays(**arrays) if arrays else None
+        self._histogram = LogitHistogram.from_arrays(**arrays) if arrays else None
 
     def _is_fitted(self) -> bool:
         """Whether the curve is another than that of a new layer."""
@@ -140,9 +140,9 @@ class StreamingCalibrator(Calibrator):
         before, now = (ops.convert_to_numpy(layer(logits)) for layer in (fresh, self))
         return not np.allclose(before, now, rtol=0, atol=1e-4)
 
-    def _fit_and_keep(self, histogram: ClickHistogram) -> FitSummary:
-        if not (histogram.clicks > 0 and histogram.no_clicks > 0):
-            kind = "clicks" if histogram.clicks > 0 else "non-clicks"
+    def _fit_and_keep(self, histogram: LogitHistogram) -> FitSummary:
+        if not (histogram.positives > 0 and histogram.negatives > 0):
+            kind = "positives" if histogram.positives > 0 else "negatives"
             raise ValueError(
                 f"The rows hold one class only. Received: {histogram.num_rows:g} rows, all of them "
                 f"{kind} where the weight is above 0. Expected both classes: use more rows, or "

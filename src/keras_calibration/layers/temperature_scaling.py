@@ -9,14 +9,14 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.ops.click_histogram import ClickHistogram
-from keras_calibration.ops.logistic_fit import (
+from keras_calibration.solvers.logistic_fit import (
     SMALLEST_SCALE,
     LogisticFit,
     check_scale,
     fit_logistic,
     starting_scale,
 )
+from keras_calibration.solvers.logit_histogram import LogitHistogram
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -24,7 +24,7 @@ class TemperatureScaling(StreamingCalibrator):
     """Temperature scaling: `l / T` with T > 0.
 
     The fit is the T with the lowest log loss. It mends a network that is too sure of itself (T > 1)
-    or not sure enough, and leaves 0, a probability of one half, where it is: for clicks that are
+    or not sure enough, and leaves 0, a probability of one half, where it is: for positives that are
     rare or often, `PlattScaling` is the better choice. Trained with a model, the layer's weight is
     log T, 0 at the start: the identity. An infinite logit stays infinite.
 
@@ -59,7 +59,7 @@ class TemperatureScaling(StreamingCalibrator):
         """`l / T`."""
         return scaled_logits(logits, ops.exp(-ops.convert_to_tensor(self._log_temperature)))
 
-    def fit_histogram(self, histogram: ClickHistogram) -> LogisticFit:
+    def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Newton's method for 1 / T."""
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:

@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.class_calibrator import ClassCalibrator
-from keras_calibration.ops.class_rows import ClassRows
-from keras_calibration.ops.softmax_fit import SoftmaxFit, fit_vector
+from keras_calibration.solvers.class_rows import ClassRows
+from keras_calibration.solvers.softmax_fit import SoftmaxFit, fit_vector
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

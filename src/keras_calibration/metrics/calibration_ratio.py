@@ -36,8 +36,8 @@ class CalibrationRatio(AdditiveMetric):
         1.25
 
     Reference:
-        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014 (there
-        "calibration").
+        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014
+        (there "calibration").
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class ExpectedCalibrationError(AdditiveMetric):
     - `binning="equal_width"`: (k / B, (k + 1) / B], the first closed at 0 too. Exact; edges are
       rounded to the dtype of the predictions, so that a float32 0.3 is on the edge 3 / 10.
     - `binning="equal_mass"`: of nearly equal weight, which tells more where predictions crowd in a
-      corner, as click rates do. Rows are summed on 2048 bins of width 1/64 of the logit on
+      corner, as positive rates do. Rows are summed on 2048 bins of width 1/64 of the logit on
       [-16, 16], with their exact weights, predictions and labels; adjacent ones are taken together.
       Only the bounds are approximate, each off by at most half the weight of one fine bin: on 13
       real tables (4,000 to 136,000 rows, 10 or 15 bins) the result is within 1e-3 of that of

@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_ids, flat_rows, nan_outside_unit_interval
-from keras_calibration.ops.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration.ops.field_sums import crossed_ids, field_sums
+from keras_calibration.solvers.field_noise import drawn_field_sums, jeffreys_interval
 
 _LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" needs one
 

@@ -16,9 +16,9 @@ class FieldRCE(FieldError):
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
     The inner sums run over the rows of the value z; N_z is their number. It is the error of each
-    segment relative to its own clicks. With weights, every sum, N_z and n is weighted. A value
-    without clicks has the denominator ε N_z: such values can hold most of the error, and reward a
-    model that predicts too little; read it beside the log loss.
+    segment relative to its own positives. With weights, every sum, N_z and n is weighted. A value
+    without positives has the denominator ε N_z: such values can hold most of the error, and reward
+    a model that predicts too little; read it beside the log loss.
 
     Args:
         num_values: Number of field values; ids beyond count as one value "other".

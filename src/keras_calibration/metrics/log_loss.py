@@ -16,8 +16,8 @@ class LogLoss(AdditiveMetric):
 
     `keras.metrics.BinaryCrossentropy` adds up in float32: its count stops at 16,777,216 rows when
     they come one by one, and in batches of 257 its value is off by 3e-5 after 2e7 rows. From
-    probabilities it also clips: a click that was given the logit -20 costs 16.1 instead of 20. This
-    metric does neither, and is what `CalibratedLogLoss` and `CalibrationGain` add up to.
+    probabilities it also clips: a positive that was given the logit -20 costs 16.1 instead of 20.
+    This metric does neither, and is what `CalibratedLogLoss` and `CalibrationGain` add up to.
 
     The result is NaN over no rows, and where a label is outside [0, 1], a weight negative, a
     prediction NaN or a probability outside [0, 1]. Keras hands `sample_weight` only to

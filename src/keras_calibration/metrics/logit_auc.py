@@ -16,16 +16,16 @@ _MOST_TIED = 1e-3
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class LogitAUC(AdditiveMetric):
-    """Area under the ROC curve, right also where clicks are rare.
+    """Area under the ROC curve, right also where positives are rare.
 
-    The share of (click, non-click) pairs that the model puts in the right order, ties counting
-    half: `Σ_b clicks_b (Σ_{a<b} non-clicks_a + non-clicks_b / 2) / (clicks · non-clicks)` over 4352
-    bins of the logit, 1/64 wide on [-16, 16], 1/16 wide to ±88 and open beyond.
-    `keras.metrics.AUC` has 200 thresholds even in the probability, nearly all of which lie
-    above every prediction where one row in a thousand is a click. Error against the exact AUC of
-    10⁶ rows, normal logits:
+    The share of (positive, negative) pairs that the model puts in the right order, ties counting
+    half: `Σ_b positives_b (Σ_{a<b} negatives_a + negatives_b / 2) / (positives · negatives)` over
+        4352 bins of the logit, 1/64 wide on [-16, 16], 1/16 wide to ±88 and open beyond.
+        `keras.metrics.AUC` has 200 thresholds even in the probability, nearly all of which lie
+        above every prediction where one row in a thousand is a positive. Error against the exact
+        AUC of 10⁶ rows, normal logits:
 
-    | click rate | spread of logits | AUC    | this metric | Keras  | Keras, 2000 thresholds |
+    | positive rate | spread of logits | AUC    | this metric | Keras  | Keras, 2000 thresholds |
     |------------|------------------|--------|-------------|--------|------------------------|
     | 0.0015     | 1                | 0.7624 | 8e-8        | -0.16  | -6e-3                  |
     | 0.0011     | 0.5              | 0.6385 | -6e-5       | -0.14  | -1e-2                  |
@@ -37,7 +37,7 @@ class LogitAUC(AdditiveMetric):
     thousandth of all pairs beyond one end makes the result NaN, with `from_logits=True`.
     (Probabilities rounded to 1 are ties as such.)
 
-    A label within [0, 1] may be soft: it counts as y of a click and 1 - y of a non-click. The
+    A label within [0, 1] may be soft: it counts as y of a positive and 1 - y of a negative. The
     result is NaN where it cannot be told: no rows, labels of one class only, a label outside
     [0, 1], a NaN prediction (an infinite logit counts in its end bin), a negative weight, or
     probabilities outside [0, 1] (most often logits without `from_logits=True`). Keras hands

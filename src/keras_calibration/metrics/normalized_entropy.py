@@ -18,8 +18,8 @@ class NormalizedEntropy(AdditiveMetric):
     `NE = (Σ w loss / Σ w) / -(r log r + (1 - r) log(1 - r))`, with `r = Σ w y / Σ w`. The
     denominator is the log loss of the best constant prediction: at 1 a model tells nothing beyond
     the mean, below 1 it does, above 1 a constant is better. Unlike the log loss it can be compared
-    between data of different click rates; between soft labels it cannot, whose own entropy stays in
-    the loss.
+    between data of different positive rates; between soft labels it cannot, whose own entropy stays
+    in the loss.
 
     The result is NaN where it cannot be told: no rows, labels of one class only, a label outside
     [0, 1], a NaN or infinite logit, a negative weight, or probabilities outside [0, 1] (most often
@@ -45,7 +45,8 @@ class NormalizedEntropy(AdditiveMetric):
         0.6495
 
     Reference:
-        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq. 3.
+        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq.
+        3.
     """
 
     def __init__(

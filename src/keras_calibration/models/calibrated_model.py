@@ -38,7 +38,7 @@ from keras_calibration.models.model_inputs import (
     inputs_by_name,
     named_inputs,
 )
-from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.solvers.data_checks import check_rows
 
 _LOGIT_BATCH_SIZE = 4096
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calibration.ops.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows
 
 # Rows whose base logit is at hand go through a model as a dictionary of just these two.
 LOGIT, FEATURES = "base_logit", "head_features"

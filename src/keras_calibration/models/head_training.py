@@ -16,8 +16,8 @@ from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.head_rows import HeadRows
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.models.model_fit_summary import ModelFitSummary
-from keras_calibration.ops.data_checks import check_rows
-from keras_calibration.ops.logistic_fit import sigmoid
+from keras_calibration.solvers.data_checks import check_rows
+from keras_calibration.solvers.logistic_fit import sigmoid
 
 _HELD_OUT_SHARE = 0.2
 # Training is kept if it gains so many standard errors. With one, small development sets kept

@@ -19,7 +19,7 @@ from keras_calibration.monitoring.monitor_report import (
 )
 from keras_calibration.monitoring.periods import Periods
 from keras_calibration.monitoring.scored_log import FieldValues, read_log
-from keras_calibration.ops.field_noise import drawn_field_sums
+from keras_calibration.solvers.field_noise import drawn_field_sums
 
 _EPSILON = 0.01  # the paper's
 _NUM_DRAWS = 100

@@ -48,7 +48,7 @@ def fit_correction(summary: Any, correction: str) -> tuple[Any, Any]:
 
     Example:
         >>> import numpy as np
-        >>> from keras_calibration.ops import by_group, logit_moments
+        >>> from keras_calibration.ops.logit_moments import by_group, logit_moments
         >>> logits = np.array([-2.0, -2.0, -2.0, 1.0, 1.0])
         >>> labels = np.array([1.0, 0.0, 0.0, 1.0, 0.0])  # positive: one of three, one of two
         >>> summary = by_group(logit_moments(labels, logits, np.ones(5), np.zeros(5, "int32"), 1))

@@ -11,7 +11,7 @@ NUM_BINS = int(2 * _FINE_END / _FINE_WIDTH + 2 * (_END - _FINE_END) / _WIDTH)
 
 
 def label_histogram(labels: Any, logits: Any, weights: Any) -> Any:
-    """Clicks and non-clicks in 4352 bins of the logit: 1/64 wide on [-16, 16], 1/16 to ±88.
+    """Positives and negatives in 4352 bins of the logit: 1/64 wide on [-16, 16], 1/16 to ±88.
 
     Args:
         labels: Labels y in [0, 1], soft or not (n,), float.
@@ -45,17 +45,17 @@ def label_histogram(labels: Any, logits: Any, weights: Any) -> Any:
 
 
 def histogram_auc(histogram: Any) -> Any:
-    """Area under the ROC curve: the share of (click, non-click) pairs in the right order.
+    """Area under the ROC curve: the share of (positive, negative) pairs in the right order.
 
-    `AUC = Σ_b clicks_b (Σ_{a<b} non-clicks_a + non-clicks_b / 2) / (clicks · non-clicks)`: pairs
+    `AUC = Σ_b positives_b (Σ_{a<b} negatives_a + negatives_b / 2) / (positives · negatives)`: pairs
     within one bin count half, as ties do. With the same bins it is exact; for rows of a continuous
     score the error is at most half the share of pairs that fall in one bin.
 
     Args:
-        histogram: Clicks and non-clicks in bins of rising score (bins, 2).
+        histogram: Positives and negatives in bins of rising score (bins, 2).
 
     Returns:
-        The AUC, a scalar in [0, 1]; NaN where there are no clicks or no non-clicks.
+        The AUC, a scalar in [0, 1]; NaN where there are no positives or no negatives.
 
     Example:
         >>> round(float(histogram_auc(ops.array([[0.0, 2.0], [1.0, 1.0], [1.0, 0.0]]))), 4)
@@ -65,8 +65,8 @@ def histogram_auc(histogram: Any) -> Any:
         Hanley & McNeil, *The meaning and use of the area under a receiver operating characteristic
         (ROC) curve*, Radiology 143, 1982.
     """
-    clicks, no_clicks = histogram[:, 0], histogram[:, 1]
+    positives, negatives = histogram[:, 0], histogram[:, 1]
     # Shares rather than counts: the products of large counts would overflow in float32.
-    clicks, no_clicks = clicks / ops.sum(clicks), no_clicks / ops.sum(no_clicks)
-    below = ops.cumsum(no_clicks) - 0.5 * no_clicks
-    return ops.sum(clicks * below)
+    positives, negatives = positives / ops.sum(positives), negatives / ops.sum(negatives)
+    below = ops.cumsum(negatives) - 0.5 * negatives
+    return ops.sum(positives * below)

@@ -43,7 +43,8 @@ def normalized_entropy(loss_sum: Any, positives: Any, negatives: Any) -> Any:
         1.0
 
     Reference:
-        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq. 3.
+        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq.
+        3.
     """
     total = ops.add(positives, negatives)
     both = ops.logical_and(ops.greater(positives, 0), ops.greater(negatives, 0))

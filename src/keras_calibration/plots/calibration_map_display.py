@@ -23,9 +23,9 @@ class CalibrationMapDisplay(Display):
 
     Above, the calibrated logit against the logit, with the identity: where the curve lies above it,
     the model predicts too little. Knots are marked where the calibrator has them. Below, the rows
-    that the curve rests on: the share of the clicks, and of the non-clicks, in bins of equal width,
-    each scaled by itself to add up to 1. Where there are none, the curve only goes on. Make one
-    with `from_calibrator`.
+    that the curve rests on: the share of the positives, and of the negatives, in bins of equal
+    width, each scaled by itself to add up to 1. Where there are none, the curve only goes on. Make
+    one with `from_calibrator`.
 
     Args:
         logits: Logits l at which the curve is drawn (m,), increasing.
@@ -119,7 +119,7 @@ class CalibrationMapDisplay(Display):
         edges = np.histogram_bin_edges(rows[finite], num_bins)
         named = {"rows": finite}
         if labels is not None:
-            named = {"non-clicks": finite & (flat == 0.0), "clicks": finite & (flat == 1.0)}
+            named = {"negatives": finite & (flat == 0.0), "positives": finite & (flat == 1.0)}
         shares = {}
         for name, chosen in named.items():
             mass = np.histogram(rows[chosen], edges, weights=weights[chosen])[0]

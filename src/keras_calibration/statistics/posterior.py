@@ -50,7 +50,7 @@ def probability_better(
         # With scipy, so that the command line need not load TensorFlow.
         return t_probability((-margin - difference) / standard_error, degrees)
     # Imported late: it loads TensorFlow.
-    from keras_calibration.ops.distributions import distributions
+    from keras_calibration.solvers.distributions import distributions
 
     tfd = distributions()
     value, error = np.float64(difference), np.float64(standard_error)

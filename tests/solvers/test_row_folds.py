@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_calibration.ops.class_rows import check_class_rows
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.row_folds import fold_of_rows
+from keras_calibration.solvers.class_rows import check_class_rows
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.row_folds import fold_of_rows
 
 
 @pytest.mark.parametrize("of_classes", [False, True])

@@ -59,10 +59,10 @@ def quantile_knots(
 def balanced_knots(
     logits: np.ndarray, labels: np.ndarray, num_knots: int, weights: np.ndarray | None = None
 ) -> np.ndarray:
-    """Knots at class-balanced quantiles: clicks and non-clicks hold half the mass each.
+    """Knots at class-balanced quantiles: positives and negatives hold half the mass each.
 
-    With few clicks, plain quantiles put nearly every knot where no click is; the curve is then
-    blind in just the region that the loss depends on.
+    With few positives, plain quantiles put nearly every knot where no positive is; the curve is
+    then blind in just the region that the loss depends on.
 
     Args:
         logits: Uncalibrated logits (n,), finite.
@@ -80,8 +80,8 @@ def balanced_knots(
     """
     labels = np.asarray(labels, np.float64)
     weights = np.ones_like(labels) if weights is None else np.asarray(weights, np.float64)
-    clicks, no_clicks = weights * labels, weights * (1 - labels)
-    balanced = clicks / clicks.sum() + no_clicks / no_clicks.sum()
+    positives, negatives = weights * labels, weights * (1 - labels)
+    balanced = positives / positives.sum() + negatives / negatives.sum()
     return quantile_knots(logits, num_knots, balanced, SMALLEST_GAP)
 
 

@@ -1,23 +1,23 @@
-"""A click histogram of rows to whose curve something is added: the fit of η in `η(l) + g(x)`."""
+"""A logit histogram of rows to whose curve something is added: the fit of η in `η(l) + g(x)`."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from keras_calibration.ops.click_histogram import (
+from keras_calibration.solvers.logit_histogram import (
     EDGES,
     NUM_BINS,
     Atoms,
-    ClickHistogram,
-    click_histogram,
+    LogitHistogram,
+    logit_histogram,
 )
 
 _CELLS_PER_UNIT = 16  # of the offset: at a cell's mean, a row is off by less than 1/16
 
 
 @dataclass(frozen=True)
-class OffsetHistogram(ClickHistogram):
-    """A click histogram whose atoms have offsets: a curve's fit to it is that of `η(l) + o`.
+class OffsetHistogram(LogitHistogram):
+    """A logit histogram whose atoms have offsets: a curve's fit to it is that of `η(l) + o`.
 
     Knots are placed as by the histogram without offsets.
 
@@ -55,7 +55,7 @@ def offset_histogram(
         >>> round(layer.bias, 3)  # log 1/3, less 2
         -3.099
     """
-    plain = click_histogram(logits, labels, weights)
+    plain = logit_histogram(logits, labels, weights)
     counts = weights > 0
     logits, labels, weights, offsets = (
         values[counts].astype(np.float64) for values in (logits, labels, weights, offsets)

@@ -1,4 +1,4 @@
-"""Exact logistic fits of a few parameters to a click histogram: Newton's method on the host."""
+"""Exact logistic fits of a few parameters to a logit histogram: Newton's method on the host."""
 
 import warnings
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration.ops.click_histogram import Atoms, ClickHistogram
+from keras_calibration.solvers.logit_histogram import Atoms, LogitHistogram
 
 # Steps of Newton's method, and halvings of one of them. The convex problems here take 5 to 30.
 _LARGEST_NUM_STEPS = 200
@@ -42,7 +42,7 @@ class LogisticFit:
 
 
 def fit_logistic(
-    histogram: ClickHistogram,
+    histogram: LogitHistogram,
     design: Callable[[np.ndarray, np.ndarray], np.ndarray],
     start: Any,
     lower: Any = -np.inf,
@@ -69,8 +69,8 @@ def fit_logistic(
         The parameters and what is known about them.
 
     Example:
-        >>> from keras_calibration.ops import click_histogram
-        >>> rows = click_histogram([0.0, 0.0, 0.0, 0.0], [1, 0, 0, 0])
+        >>> from keras_calibration.solvers.logit_histogram import logit_histogram
+        >>> rows = logit_histogram([0.0, 0.0, 0.0, 0.0], [1, 0, 0, 0])
         >>> fit_logistic(rows, lambda logits, means: np.ones((len(logits), 1)), [0.0]).parameters
         array([-1.09861229])
 
@@ -85,9 +85,9 @@ def fit_logistic(
     weights = 0.5 * np.concatenate([atoms.weights, atoms.weights])
     total = atoms.weights.sum()
     # The labels enter through this sum alone, exactly.
-    by_label = atoms.clicks @ design(atoms.click_means, atoms.means)
+    by_label = atoms.positives @ design(atoms.positive_means, atoms.means)
     offsets = np.broadcast_to(atoms.offsets, atoms.means.shape)
-    fixed_by_label = atoms.clicks @ (offset * atoms.click_means + offsets)
+    fixed_by_label = atoms.positives @ (offset * atoms.positive_means + offsets)
     fixed = offset * logits + np.concatenate([offsets, offsets])
     theta = np.array(start, np.float64)
     lower = np.broadcast_to(np.asarray(lower, np.float64), theta.shape)
@@ -145,20 +145,20 @@ def check_scale(scale: float, taker: str) -> None:
     """
     if scale <= SMALLEST_SCALE:
         warnings.warn(
-            f"{taker}: the best scale of the logit is not above 0, the logits do not rank clicks "
-            f"before non-clicks. The scale is set to {SMALLEST_SCALE}, which keeps the ranking. "
+            f"{taker}: the best scale of the logit is not above 0: the logits do not rank "
+            f"positives above negatives. It is set to {SMALLEST_SCALE}, which keeps the ranking. "
             "Check the labels' meaning and the order of the rows.",
             stacklevel=5,
         )
     if not scale < _LARGEST_SCALE:
         raise ValueError(
-            f"{taker} has no finite best scale here. Received: rows whose clicks and non-clicks a "
-            f"threshold on the logit separates, or all but (scale above {_LARGEST_SCALE:g}). Use "
+            f"{taker} has no finite best scale here. Received: rows whose positives and negatives "
+            f"a threshold on the logit separates, or nearly (scale above {_LARGEST_SCALE:g}). Use "
             "more rows, or ILPS or BiasCorrection, which such rows have an answer for."
         )
 
 
-def mean_log_loss(histogram: ClickHistogram) -> float:
+def mean_log_loss(histogram: LogitHistogram) -> float:
     """The mean log loss of the uncalibrated probabilities σ(l).
 
     Args:
@@ -168,14 +168,14 @@ def mean_log_loss(histogram: ClickHistogram) -> float:
         Nats a row.
 
     Example:
-        >>> from keras_calibration.ops import click_histogram
-        >>> round(mean_log_loss(click_histogram([0.0, 0.0], [0, 1])), 6)
+        >>> from keras_calibration.solvers.logit_histogram import logit_histogram
+        >>> round(mean_log_loss(logit_histogram([0.0, 0.0], [0, 1])), 6)
         0.693147
     """
     atoms = histogram.atoms()
     softplus = np.logaddexp(0.0, atoms.means - atoms.spreads)
     softplus += np.logaddexp(0.0, atoms.means + atoms.spreads)
-    labels = atoms.clicks @ atoms.click_means
+    labels = atoms.positives @ atoms.positive_means
     return float((0.5 * atoms.weights @ softplus - labels) / atoms.weights.sum())
 
 
@@ -204,7 +204,7 @@ def row_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     return np.logaddexp(0.0, logits) - labels * logits
 
 
-def starting_scale(histogram: ClickHistogram, with_bias: bool = True) -> float:
+def starting_scale(histogram: LogitHistogram, with_bias: bool = True) -> float:
     """A scale at which few logits are saturated, to start a fit from: 1 unless they are very wide.
 
     Args:
@@ -221,7 +221,7 @@ def starting_scale(histogram: ClickHistogram, with_bias: bool = True) -> float:
     return 1.0 if width <= 4.0 else 4.0 / width
 
 
-def starting_bias(histogram: ClickHistogram, scale: float) -> float:
+def starting_bias(histogram: LogitHistogram, scale: float) -> float:
     """The bias at which `σ(scale l + bias)` adds up to the labels, to 1e-3, to start a fit from.
 
     Args:
@@ -233,9 +233,9 @@ def starting_bias(histogram: ClickHistogram, scale: float) -> float:
     """
     atoms = histogram.atoms()
     logits, share = scale * atoms.means, atoms.weights / atoms.weights.sum()
-    clicks, no_clicks = histogram.clicks, histogram.no_clicks
-    target, rate = clicks / (clicks + no_clicks), np.log(clicks) - np.log(no_clicks)
-    # At the ends every prediction is on one side of the click rate.
+    positives, negatives = histogram.positives, histogram.negatives
+    target, rate = positives / (positives + negatives), np.log(positives) - np.log(negatives)
+    # At the ends every prediction is on one side of the positive rate.
     low, high = rate - logits.max(), rate - logits.min()
     while high - low > 1e-3:
         middle = 0.5 * (low + high)
@@ -259,7 +259,7 @@ def _gradient_spread(
     atoms: Atoms, weights: np.ndarray, rows: np.ndarray, one: np.ndarray
 ) -> np.ndarray:
     """`Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows."""
-    rate = np.concatenate([atoms.clicks, atoms.clicks]) / np.concatenate(
+    rate = np.concatenate([atoms.positives, atoms.positives]) / np.concatenate(
         [atoms.weights, atoms.weights]
     )
     squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)

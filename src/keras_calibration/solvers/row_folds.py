@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration.ops.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows
 
 _NUM_BLOCKS = 5
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration.ops.distributions import distributions
+from keras_calibration.solvers.distributions import distributions
 
 # Weights count as varying within a value when they add more than this to the squared mean weight:
 # more than the rounding of their sums.

@@ -5,8 +5,8 @@ import pytest
 import scipy.optimize
 
 from keras_calibration.layers import ILPS, PlattScaling
-from keras_calibration.ops import click_histogram
-from keras_calibration.ops.offset_histogram import offset_histogram
+from keras_calibration.solvers.logit_histogram import logit_histogram
+from keras_calibration.solvers.offset_histogram import offset_histogram
 
 
 def rows_with_offsets(num_rows=4000):
@@ -56,8 +56,8 @@ def test_a_curve_under_offsets_comes_back(smoothness):
 def test_no_offsets_are_a_click_histogram():
     logits, labels, weights, _ = rows_with_offsets(2000)
     atoms = offset_histogram(logits, labels, weights, np.zeros(2000)).atoms()
-    expected = click_histogram(logits, labels, weights).atoms()
-    for name in ("means", "spreads", "weights", "clicks", "click_means"):
+    expected = logit_histogram(logits, labels, weights).atoms()
+    for name in ("means", "spreads", "weights", "positives", "positive_means"):
         np.testing.assert_allclose(getattr(atoms, name), getattr(expected, name), atol=1e-7)
     np.testing.assert_array_equal(atoms.offsets, 0)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.optimize
 
-from keras_calibration.ops.class_rows import ClassRows
-from keras_calibration.ops.logistic_fit import SMALLEST_SCALE
+from keras_calibration.solvers.class_rows import ClassRows
+from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 
 # The precision of the prior, in units of the log likelihood of a row of mean weight.
 PRECISION = 0.1
@@ -55,7 +55,7 @@ def mean_class_log_loss(rows: ClassRows, scales: np.ndarray, biases: np.ndarray)
         Nats a row.
 
     Example:
-        >>> from keras_calibration.ops.class_rows import check_class_rows
+        >>> from keras_calibration.solvers.class_rows import check_class_rows
         >>> rows = check_class_rows(np.zeros((2, 4)), [0, 3])
         >>> round(mean_class_log_loss(rows, np.ones(4), np.zeros(4)), 4)  # log 4
         1.3863
@@ -93,7 +93,7 @@ def fit_temperature(rows: ClassRows) -> SoftmaxFit:
         The fit, its scale of shape ().
 
     Example:
-        >>> from keras_calibration.ops.class_rows import check_class_rows
+        >>> from keras_calibration.solvers.class_rows import check_class_rows
         >>> rows = check_class_rows(np.tile([2.0, 0.0], (4000, 1)), np.arange(4000) % 4 == 0)
         >>> round(float(fit_temperature(rows).scales), 4)  # the logit of 3/4, over 2
         0.5493
@@ -132,7 +132,7 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
         all of them changes nothing but the prior.
 
     Example:
-        >>> from keras_calibration.ops.class_rows import check_class_rows
+        >>> from keras_calibration.solvers.class_rows import check_class_rows
         >>> rows = check_class_rows(np.zeros((4000, 2)), np.arange(4000) % 4 == 0)
         >>> fit_vector(rows).biases.round(3)  # half the logit of 3/4, and less that
         array([ 0.549, -0.549])

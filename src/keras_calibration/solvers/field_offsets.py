@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
-from keras_calibration.ops.logistic_fit import SMALLEST_SCALE
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
+from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 
-# The prior of a, about 1: it matters only where clicks and non-clicks are separated.
+# The prior of a, about 1: it matters only where positives and negatives are separated.
 _SLOPE_PRECISION = 1e-3
 # Of each bend of the curve that all values share, about none.
 _BEND_PRECISION = 1.0

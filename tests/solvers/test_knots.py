@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from keras_calibration import ops as kernels
+from keras_calibration.solvers import knots as kernels
 
 SMALLEST_GAP = 0.01
 
@@ -62,10 +62,10 @@ def test_balanced_knots_give_clicks_and_no_clicks_half_the_mass_each():
     labels[generator.random(20_000) < 0.005] = 1
     weights = generator.choice([0, 1, 3.0], 20_000)
     knots = kernels.balanced_knots(logits, labels, 20, weights)
-    clicks, no_clicks = weights * labels, weights * (1 - labels)
+    clicks, negatives = weights * labels, weights * (1 - labels)
     assert (np.diff(knots) > 2 * SMALLEST_GAP).all()  # nothing had to be moved
     for number, knot in enumerate(knots):
-        of_clicks, of_no_clicks = (mass_up_to(logits, part, knot) for part in (clicks, no_clicks))
+        of_clicks, of_no_clicks = (mass_up_to(logits, part, knot) for part in (clicks, negatives))
         below, up_to = ((a + b) / 2 for a, b in zip(of_clicks, of_no_clicks, strict=True))
         assert below <= (number + 0.5) / 20 + 1e-9
         assert up_to >= (number + 0.5) / 20 - 1e-9

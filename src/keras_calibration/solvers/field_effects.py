@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration.ops.data_checks import Rows
-from keras_calibration.ops.logistic_fit import row_log_losses, sigmoid
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.logistic_fit import row_log_losses, sigmoid
 
 # No curve rises less than this share of the one that it deviates from.
 SMALLEST_SHARE = 0.01

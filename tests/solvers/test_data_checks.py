@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.solvers.data_checks import check_rows
 
 
 def test_rows_come_back_flat_in_float64():

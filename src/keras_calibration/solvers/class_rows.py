@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.solvers.data_checks import check_rows
 
 # Soft labels that were float32, or sums of many classes in it, may miss 1 by this much.
 _LABEL_TOLERANCE = 1e-3

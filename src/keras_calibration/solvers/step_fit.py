@@ -1,8 +1,8 @@
 """Fits of step functions of the logit, on the host: equal-mass bins, and pooled adjacent violators.
 
-NumPy, float64. A rate of 0 or 1 has no finite logit: a step without a click (or of nothing but
-clicks) counts as if it held half a click (half a non-click), a click being worth the mean weight of
-the rows. With equal weights that is the rate `½ / n` of a step of n rows.
+NumPy, float64. A rate of 0 or 1 has no finite logit: a step without a positive (or of nothing but
+positives) counts as if it held half a positive (half a negative), a positive being worth the mean
+weight of the rows. With equal weights that is the rate `½ / n` of a step of n rows.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.optimize
 
-from keras_calibration.ops.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,19 @@ class TiedRows:
     Args:
         logits: The distinct logits of the rows that count (m,), increasing.
         weights: `Σ w` of each (m,), above 0.
-        clicks: `Σ w y` of each (m,).
-        mean_weight: Mean weight of the rows that count: what one click is worth.
+        positives: `Σ w y` of each (m,).
+        mean_weight: Mean weight of the rows that count: what one positive is worth.
     """
 
     logits: np.ndarray
     weights: np.ndarray
-    clicks: np.ndarray
+    positives: np.ndarray
     mean_weight: float
 
     def mean_log_loss(self, calibrated: np.ndarray) -> float:
         """The mean log loss, in nats a row, of calibrated logits (m,)."""
-        loss_sum = self.clicks @ np.logaddexp(0.0, -calibrated)
-        loss_sum += (self.weights - self.clicks) @ np.logaddexp(0.0, calibrated)
+        loss_sum = self.positives @ np.logaddexp(0.0, -calibrated)
+        loss_sum += (self.weights - self.positives) @ np.logaddexp(0.0, calibrated)
         return float(loss_sum / self.weights.sum())
 
 
@@ -76,8 +76,8 @@ def tied_rows(rows: Rows, dtype: str) -> TiedRows:
         The sums.
 
     Example:
-        >>> from keras_calibration.ops.data_checks import check_rows
-        >>> tied_rows(check_rows([2.0, 1.0, 2.0], [1, 0, 0]), "float32").clicks
+        >>> from keras_calibration.solvers.data_checks import check_rows
+        >>> tied_rows(check_rows([2.0, 1.0, 2.0], [1, 0, 0]), "float32").positives
         array([0., 1.])
     """
     num_rows = len(rows.logits)
@@ -99,7 +99,7 @@ def tied_rows(rows: Rows, dtype: str) -> TiedRows:
 
 
 def equal_mass_steps(rows: TiedRows, num_bins: int) -> Steps:
-    """Bins of equal weight, as far as ties allow, with the logit of each bin's click rate.
+    """Bins of equal weight, as far as ties allow, with the logit of each bin's positive rate.
 
     Equal logits share a bin, the one that the middle of their weight falls into. Where ties leave
     a bin empty there are fewer steps.
@@ -112,7 +112,7 @@ def equal_mass_steps(rows: TiedRows, num_bins: int) -> Steps:
         At most K steps.
 
     Example:
-        >>> from keras_calibration.ops.data_checks import check_rows
+        >>> from keras_calibration.solvers.data_checks import check_rows
         >>> rows = check_rows(np.arange(8), [0, 0, 0, 1, 0, 1, 1, 1])
         >>> equal_mass_steps(tied_rows(rows, "float32"), 2).values.round(4)
         array([-1.0986,  1.0986])
@@ -120,16 +120,19 @@ def equal_mass_steps(rows: TiedRows, num_bins: int) -> Steps:
     middles = np.cumsum(rows.weights) - 0.5 * rows.weights
     bin_number = np.floor(middles * (num_bins / rows.weights.sum()))
     starts = np.flatnonzero(np.r_[True, np.diff(bin_number) > 0])
-    clicks, weights = np.add.reduceat(rows.clicks, starts), np.add.reduceat(rows.weights, starts)
-    half_click = _half_click(rows, weights)
-    return _steps(rows, starts, np.clip(clicks / weights, half_click, 1 - half_click))
+    positives, weights = (
+        np.add.reduceat(rows.positives, starts),
+        np.add.reduceat(rows.weights, starts),
+    )
+    half_positive = _half_positive(rows, weights)
+    return _steps(rows, starts, np.clip(positives / weights, half_positive, 1 - half_positive))
 
 
 def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
-    """The non-decreasing rates closest to the clicks, in log loss and in squared error alike.
+    """The non-decreasing rates closest to the positives, in log loss and in squared error alike.
 
-    Of the pooled blocks, the first one's rate may be 0 and the last one's 1. Half a click is then
-    put in, but no more than the neighbour's rate, so that the steps still do not fall.
+    Of the pooled blocks, the first one's rate may be 0 and the last one's 1. Half a positive is
+    then put in, but no more than the neighbour's rate, so that the steps still do not fall.
 
     Args:
         rows: The rows.
@@ -140,7 +143,7 @@ def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
         At most `max_num_steps` steps, whose values do not fall.
 
     Example:
-        >>> from keras_calibration.ops.data_checks import check_rows
+        >>> from keras_calibration.solvers.data_checks import check_rows
         >>> rows = check_rows(np.arange(4), [0, 1, 0, 1])
         >>> steps = isotonic_steps(tied_rows(rows, "float32"), 10)
         >>> steps.first, steps.last
@@ -152,22 +155,25 @@ def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
         Zadrozny and Elkan, *Transforming classifier scores into accurate multiclass probability
         estimates*, KDD 2002.
     """
-    pooled = scipy.optimize.isotonic_regression(rows.clicks / rows.weights, weights=rows.weights)
+    pooled = scipy.optimize.isotonic_regression(rows.positives / rows.weights, weights=rows.weights)
     starts = pooled.blocks[:-1]
     if len(starts) > max_num_steps:
         starts = starts[np.arange(max_num_steps) * len(starts) // max_num_steps]
-    clicks, weights = np.add.reduceat(rows.clicks, starts), np.add.reduceat(rows.weights, starts)
-    half_click = _half_click(rows, weights)
-    rates = np.maximum.accumulate(clicks / weights)  # they rise but for rounding
+    positives, weights = (
+        np.add.reduceat(rows.positives, starts),
+        np.add.reduceat(rows.weights, starts),
+    )
+    half_positive = _half_positive(rows, weights)
+    rates = np.maximum.accumulate(positives / weights)  # they rise but for rounding
     first, last = rates[0], rates[-1]
     if first == 0:
-        rates[0] = min(half_click[0], *rates[1:2])
+        rates[0] = min(half_positive[0], *rates[1:2])
     if last == 1:
-        rates[-1] = max(1 - half_click[-1], *rates[-2:-1])
+        rates[-1] = max(1 - half_positive[-1], *rates[-2:-1])
     return _steps(rows, starts, rates)
 
 
-def _half_click(rows: TiedRows, weights: np.ndarray) -> np.ndarray:
+def _half_positive(rows: TiedRows, weights: np.ndarray) -> np.ndarray:
     return np.minimum(0.5, 0.5 * rows.mean_weight / weights)
 
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_calibration.ops.click_histogram import (
+from keras_calibration.solvers.logit_histogram import (
     EDGES,
     LARGEST_LOGIT,
     NUM_BINS,
-    ClickHistogram,
-    click_histogram,
+    LogitHistogram,
+    logit_histogram,
     quantile_edges,
 )
 
@@ -51,7 +51,7 @@ def test_edges():
 def test_sums_are_those_of_the_rows(given_rows, dtype):
     logits, labels, weights = (np.array(column, dtype) for column in zip(*given_rows, strict=True))
     weights[0] = 1
-    histogram = click_histogram(logits, labels, weights)
+    histogram = logit_histogram(logits, labels, weights)
     assert histogram.num_rows == len(logits)
     wide = np.clip(logits.astype(float), -LARGEST_LOGIT, LARGEST_LOGIT)
     number = np.clip(np.searchsorted(EDGES, wide, side="right") - 1, 0, NUM_BINS - 1)
@@ -68,7 +68,7 @@ def test_sums_are_those_of_the_rows(given_rows, dtype):
     total = (weights.astype(float) * wide).sum()
     assert atoms.weights @ atoms.means == pytest.approx(total, rel=1e-6, abs=1e-5)
     clicked = (weights.astype(float) * labels * wide).sum()
-    assert atoms.clicks @ atoms.click_means == pytest.approx(clicked, rel=1e-6, abs=1e-5)
+    assert atoms.positives @ atoms.positive_means == pytest.approx(clicked, rel=1e-6, abs=1e-5)
 
 
 @pytest.mark.parametrize("scale", [0.2, 1.0, 1.7])
@@ -76,7 +76,7 @@ def test_sums_are_those_of_the_rows(given_rows, dtype):
 def test_softplus_of_two_atoms_a_bin_is_that_of_the_rows(scale, spread):
     logits, labels, weights = rows(100_000, spread=spread)
     scale *= min(1.0, 10 / spread)
-    atoms = click_histogram(logits, labels, weights).atoms()
+    atoms = logit_histogram(logits, labels, weights).atoms()
     received = sum(
         0.5 * atoms.weights @ np.logaddexp(0, scale * (atoms.means + sign * atoms.spreads) + 0.3)
         for sign in (-1, 1)
@@ -87,13 +87,13 @@ def test_softplus_of_two_atoms_a_bin_is_that_of_the_rows(scale, spread):
 
 def test_many_chunks_weights_of_one_and_columns():
     logits, labels, weights = rows(100_000)
-    whole = click_histogram(logits, labels)
-    ones = click_histogram(logits[:, None], labels[:, None], np.ones(len(logits)))
+    whole = logit_histogram(logits, labels)
+    ones = logit_histogram(logits[:, None], labels[:, None], np.ones(len(logits)))
     np.testing.assert_allclose(whole.moments, ones.moments, rtol=1e-12, atol=1e-12)
-    parts = [click_histogram(logits[p::3], labels[p::3], weights[p::3]) for p in range(3)]
+    parts = [logit_histogram(logits[p::3], labels[p::3], weights[p::3]) for p in range(3)]
     merged = parts[0] + parts[1] + parts[2]
     np.testing.assert_allclose(
-        merged.moments, click_histogram(logits, labels, weights).moments, rtol=1e-10, atol=1e-10
+        merged.moments, logit_histogram(logits, labels, weights).moments, rtol=1e-10, atol=1e-10
     )
     assert merged.num_rows == 100_000
 
@@ -101,27 +101,27 @@ def test_many_chunks_weights_of_one_and_columns():
 def test_input_is_left_as_it_was_and_may_have_any_dtype():
     logits, labels, weights = rows(1000)
     kept = logits.copy(), labels.copy(), weights.copy()
-    expected = click_histogram(logits, labels, weights)
+    expected = logit_histogram(logits, labels, weights)
     for before, after in zip(kept, (logits, labels, weights), strict=True):
         np.testing.assert_array_equal(before, after)
     for kind in (bool, np.int8, np.float64):
-        received = click_histogram(logits, labels.astype(kind), weights)
+        received = logit_histogram(logits, labels.astype(kind), weights)
         np.testing.assert_array_equal(received.moments, expected.moments)
     half = logits.astype(np.float16)
-    received = click_histogram(half, labels, weights)
-    expected = click_histogram(half.astype(np.float64), labels, weights)
+    received = logit_histogram(half, labels, weights)
+    expected = logit_histogram(half.astype(np.float64), labels, weights)
     np.testing.assert_array_equal(received.moments, expected.moments)
 
 
 def test_scaled_and_stored():
-    histogram = click_histogram(*rows(500, spread=20.0))
+    histogram = logit_histogram(*rows(500, spread=20.0))
     half = histogram.scaled(0.5)
-    assert half.clicks == pytest.approx(0.5 * histogram.clicks)
+    assert half.positives == pytest.approx(0.5 * histogram.positives)
     assert half.num_rows == 250
-    restored = ClickHistogram.from_arrays(**histogram.to_arrays())
+    restored = LogitHistogram.from_arrays(**histogram.to_arrays())
     np.testing.assert_array_equal(restored.moments, histogram.moments)
     assert restored.num_rows == 500
-    assert restored.no_clicks == histogram.no_clicks
+    assert restored.negatives == histogram.negatives
 
 
 @pytest.mark.parametrize("balanced", [True, False])
@@ -137,24 +137,24 @@ def test_quantile_edges_are_near_the_quantiles(balanced):
         logits[order][np.searchsorted(cumulative, (k - 0.5) / 9 * cumulative[-1])]
         for k in range(1, 10)
     ]
-    received = quantile_edges(click_histogram(logits, labels, weights), 9, balanced)
+    received = quantile_edges(logit_histogram(logits, labels, weights), 9, balanced)
     np.testing.assert_allclose(received, expected, atol=1 / 64)
     assert np.isin(received, EDGES).all()
 
 
 @pytest.mark.parametrize("place", [0.0, 5.013, 16.0, 300.0, -1e9, 1e9])
 def test_quantile_edges_of_ties_stay_apart(place):
-    histogram = click_histogram(np.full(50, place), np.arange(50) % 2)
+    histogram = logit_histogram(np.full(50, place), np.arange(50) % 2)
     knots = quantile_edges(histogram, 30)
     assert np.isin(knots, EDGES).all()
     assert (np.diff(knots.astype(np.float32)) > 0).all()
 
 
 def test_one_class_is_for_the_caller_to_refuse():
-    histogram = click_histogram([0.0, 1.0], [0, 0])
-    assert (histogram.clicks, histogram.no_clicks) == (0.0, 2.0)
-    histogram = click_histogram([0.0, 1.0], [1, 1])
-    assert (histogram.clicks, histogram.no_clicks) == (2.0, 0.0)
+    histogram = logit_histogram([0.0, 1.0], [0, 0])
+    assert (histogram.positives, histogram.negatives) == (0.0, 2.0)
+    histogram = logit_histogram([0.0, 1.0], [1, 1])
+    assert (histogram.positives, histogram.negatives) == (2.0, 0.0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -164,8 +164,8 @@ def test_a_bad_row_is_named_wherever_it_is(bad):
         kept = column[77_777]
         column[77_777] = bad
         with pytest.raises(ValueError, match=f"{message}.*row 77777"):
-            click_histogram(logits, labels, weights)
+            logit_histogram(logits, labels, weights)
         column[77_777] = kept
     labels[77_777] = bad
     with pytest.raises(ValueError, match=r"Labels must be in \[0, 1\].*row 77777"):
-        click_histogram(logits, labels, weights)
+        logit_histogram(logits, labels, weights)

@@ -86,7 +86,7 @@ def check_rows(
         _refuse(
             ~((flat_labels >= 0) & (flat_labels <= 1)),
             flat_labels,
-            "Labels must be in [0, 1]: 0 for no click, 1 for a click, or a share of clicks.",
+            "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share of positives.",
             _SWAP_THEM
             if are_swapped
             else "Recode them, for example as (labels > 0).astype('float32').",

@@ -1,8 +1,9 @@
 """A fixed-size, mergeable summary of labelled logits, from which calibrators are fitted exactly.
 
 Where `logit_moments` serves metrics inside compiled steps, this is its companion on the host:
-NumPy, float64, one pass over arrays that are at hand, a few nanoseconds a row. Non-clicks and
-clicks of each bin are kept apart, each with its weight and the first two moments about the centre.
+NumPy, float64, one pass over arrays that are at hand, a few nanoseconds a row. Negatives and
+positives of each bin are kept apart, each with its weight and the first two moments about the
+centre.
 
 Bins are 1/64 wide on [-16, 16] and grow in proportion beyond, 128 to an octave, up to ±16384; what
 lies farther out counts as that. On a curve that is affine within each bin the labels enter exactly,
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration.ops.data_checks import check_rows
+from keras_calibration.solvers.data_checks import check_rows
 
 _INNER_LIMIT = 16.0
 _BINS_PER_UNIT = 64
@@ -44,53 +45,55 @@ class Atoms:
         means: Mean logit of each bin (m,).
         spreads: Standard deviation of the logits of each bin (m,).
         weights: `Σ w` (m,).
-        clicks: `Σ w y` (m,).
-        click_means: Mean logit of the clicks of each bin (m,); the bin's mean where there is none.
+        positives: `Σ w y` (m,).
+        positive_means: Mean logit of the positives of each bin (m,); the bin's mean where there is
+            none.
         offsets: What is added to the curve (m,), logits; nothing by default.
     """
 
     means: np.ndarray
     spreads: np.ndarray
     weights: np.ndarray
-    clicks: np.ndarray
-    click_means: np.ndarray
+    positives: np.ndarray
+    positive_means: np.ndarray
     offsets: Any = 0.0
 
 
 @dataclass(frozen=True)
-class ClickHistogram:
+class LogitHistogram:
     """Sums over rows by class and bin; histograms add up over batches, hours and shards.
 
     Args:
-        moments: `Σ w`, `Σ w (l - centre)`, `Σ w (l - centre)²` of the non-clicks and of the clicks
-            (2, NUM_BINS, 3), float64. A soft label y counts as y of a click, 1 - y of a non-click.
+        moments: `Σ w`, `Σ w (l - centre)`, `Σ w (l - centre)²` of the negatives and of the
+            positives
+            (2, NUM_BINS, 3), float64. A soft label y is y of a positive, 1 - y of a negative.
         num_rows: Number of rows, less what was forgotten.
 
     Example:
-        >>> histogram = click_histogram([-1.0, 0.5, 0.5], [0, 0, 1])
-        >>> histogram.num_rows, histogram.clicks, histogram.no_clicks
+        >>> histogram = logit_histogram([-1.0, 0.5, 0.5], [0, 0, 1])
+        >>> histogram.num_rows, histogram.positives, histogram.negatives
         (3.0, 1.0, 2.0)
-        >>> (histogram + histogram).clicks
+        >>> (histogram + histogram).positives
         2.0
     """
 
     moments: np.ndarray
     num_rows: float
 
-    def __add__(self, other: "ClickHistogram") -> "ClickHistogram":
-        return ClickHistogram(self.moments + other.moments, self.num_rows + other.num_rows)
+    def __add__(self, other: "LogitHistogram") -> "LogitHistogram":
+        return LogitHistogram(self.moments + other.moments, self.num_rows + other.num_rows)
 
-    def scaled(self, factor: float) -> "ClickHistogram":
+    def scaled(self, factor: float) -> "LogitHistogram":
         """The histogram with every weight multiplied by `factor`."""
-        return ClickHistogram(factor * self.moments, factor * self.num_rows)
+        return LogitHistogram(factor * self.moments, factor * self.num_rows)
 
     @property
-    def clicks(self) -> float:
+    def positives(self) -> float:
         """`Σ w y`."""
         return float(self.moments[1, :, 0].sum())
 
     @property
-    def no_clicks(self) -> float:
+    def negatives(self) -> float:
         """`Σ w (1 - y)`."""
         return float(self.moments[0, :, 0].sum())
 
@@ -104,7 +107,7 @@ class ClickHistogram:
         }
 
     @classmethod
-    def from_arrays(cls, bin_numbers: Any, moments: Any, num_rows: Any) -> "ClickHistogram":
+    def from_arrays(cls, bin_numbers: Any, moments: Any, num_rows: Any) -> "LogitHistogram":
         """The histogram that `to_arrays` was taken of."""
         dense = np.zeros((2, NUM_BINS, 3))
         dense[:, np.asarray(bin_numbers)] = moments
@@ -116,18 +119,20 @@ class ClickHistogram:
         (filled,) = np.nonzero(total[:, 0])
         weights, first, second = total[filled].T
         offsets = first / weights
-        clicks, click_first, _ = self.moments[1, filled].T
-        click_offsets = np.divide(click_first, clicks, out=offsets.copy(), where=clicks > 0)
+        positives, positive_first, _ = self.moments[1, filled].T
+        positive_offsets = np.divide(
+            positive_first, positives, out=offsets.copy(), where=positives > 0
+        )
         return Atoms(
             _CENTRES[filled] + offsets,
             np.sqrt(np.maximum(second / weights - offsets**2, 0.0)),
             weights,
-            clicks,
-            _CENTRES[filled] + click_offsets,
+            positives,
+            _CENTRES[filled] + positive_offsets,
         )
 
 
-def click_histogram(logits: Any, labels: Any, sample_weight: Any = None) -> ClickHistogram:
+def logit_histogram(logits: Any, labels: Any, sample_weight: Any = None) -> LogitHistogram:
     """Sums labelled logits into a histogram and checks them, in one pass over the rows.
 
     float32 and float64 arrays are read as they are, chunk by chunk, without a copy of the whole.
@@ -145,7 +150,7 @@ def click_histogram(logits: Any, labels: Any, sample_weight: Any = None) -> Clic
             is negative or all are 0, or numbers of rows differ. One class only is not refused here.
 
     Example:
-        >>> click_histogram([[0.25], [0.75]], [[1.0], [0.0]], [2, 3]).moments[:, :, 0].sum(axis=1)
+        >>> logit_histogram([[0.25], [0.75]], [[1.0], [0.0]], [2, 3]).moments[:, :, 0].sum(axis=1)
         array([3., 2.])
     """
     given = (logits, labels) if sample_weight is None else (logits, labels, sample_weight)
@@ -163,10 +168,10 @@ def click_histogram(logits: Any, labels: Any, sample_weight: Any = None) -> Clic
             _add_rows(moments, *chunk)
     if not fine or not moments[..., 0].any():
         check_rows(logits, labels, sample_weight)  # says which row is wrong, and how to mend it
-    return ClickHistogram(moments, float(num_rows))
+    return LogitHistogram(moments, float(num_rows))
 
 
-def quantile_edges(histogram: ClickHistogram, num_knots: int, balanced: bool = True) -> np.ndarray:
+def quantile_edges(histogram: LogitHistogram, num_knots: int, balanced: bool = True) -> np.ndarray:
     """Knots at quantiles `(k - ½) / K` of the logits, each moved to the nearest edge of a bin.
 
     On edges, a piecewise-linear curve is affine within every bin, which makes its fit exact.
@@ -174,13 +179,13 @@ def quantile_edges(histogram: ClickHistogram, num_knots: int, balanced: bool = T
     Args:
         histogram: The rows.
         num_knots: K.
-        balanced: Whether clicks and non-clicks hold half the mass each.
+        balanced: Whether positives and negatives hold half the mass each.
 
     Returns:
         K increasing logits, float64, at least 1/64 apart.
 
     Example:
-        >>> rows = click_histogram(np.linspace(-6, -2, 1000), np.arange(1000) % 10 == 0)
+        >>> rows = logit_histogram(np.linspace(-6, -2, 1000), np.arange(1000) % 10 == 0)
         >>> quantile_edges(rows, 4).round(2)
         array([-5.52, -4.52, -3.52, -2.52])
     """
@@ -218,9 +223,9 @@ def _rows_are_fine(logits: Any, labels: Any, weights: Any = None) -> bool:
 
 def _add_rows(moments: np.ndarray, logits: Any, labels: Any, weights: Any = None) -> None:
     bin_number, offset = _binned(logits)
-    is_click = labels.astype(np.intp)
-    if (is_click == labels).all():
-        _add_class(moments.reshape(-1, 3), bin_number + NUM_BINS * is_click, offset, weights)
+    is_positive = labels.astype(np.intp)
+    if (is_positive == labels).all():
+        _add_class(moments.reshape(-1, 3), bin_number + NUM_BINS * is_positive, offset, weights)
         return
     weights = np.ones(len(logits)) if weights is None else weights
     _add_class(moments[0], bin_number, offset, weights * (1 - labels))

@@ -2,25 +2,25 @@
 
 import numpy as np
 
-from keras_calibration.ops.click_histogram import ClickHistogram
-from keras_calibration.ops.logistic_fit import (
+from keras_calibration.solvers.logistic_fit import (
     LogisticFit,
     fit_logistic,
     starting_bias,
     starting_scale,
 )
+from keras_calibration.solvers.logit_histogram import LogitHistogram
 
 # A curve that never rises more gently than this keeps the ranking, and costs nothing.
 SMALLEST_SLOPE = 1e-6
 # Of a Gaussian prior about slope 1, in units of summed log likelihood. It decides only where the
-# rows do not: where a threshold separates clicks from non-clicks, the slope ends at about 10.
+# rows do not: where a threshold separates positives from negatives, the slope ends at about 10.
 _SLOPE_PRECISION = 0.1
 # What `smoothness="auto"` chooses from, the straightest first.
 SMOOTHNESS_CHOICES = (10_000.0, 1_000.0, 100.0, 10.0, 1.0, 0.1)
 
 
 def fit_ilps(
-    histogram: ClickHistogram,
+    histogram: LogitHistogram,
     knots: np.ndarray,
     smoothness: float | str = 1.0,
     extrapolation: str = "linear",
@@ -28,14 +28,14 @@ def fit_ilps(
     """`argmin_b Σ w log loss(y, σ(η(l))) + τ/2 Σ (s_{k+1} - s_k)² + κ/2 mean (s_k - 1)²`.
 
     s are the slopes of the curve, all at least 1e-6. The last term, with κ = 0.1, is a prior so
-    weak that a few clicks outweigh it; it keeps the slope finite where the labels do not.
+    weak that a few positives outweigh it; it keeps the slope finite where the labels do not.
 
     With `smoothness="auto"`, τ is the one of 10⁴, 10³ … 0.1 with the lowest estimate of the log
     loss on rows left out; the larger one where two come out the same.
 
     Args:
         histogram: The rows, of both classes.
-        knots: Increasing knots a (K,). On `click_histogram.EDGES` the fit is that of the rows; the
+        knots: Increasing knots a (K,). On `logit_histogram.EDGES` the fit is that of the rows; the
             rows of a bin with a knot inside it count to first order.
         smoothness: τ ≥ 0, or `"auto"`.
         extrapolation: `"linear"` or `"constant"`, as for `piecewise_linear`.
@@ -44,8 +44,8 @@ def fit_ilps(
         The values b at the knots (K,), and the fit.
 
     Example:
-        >>> from keras_calibration.ops import click_histogram
-        >>> rows = click_histogram([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0], [0, 0, 1, 0, 1, 1])
+        >>> from keras_calibration.solvers.logit_histogram import logit_histogram
+        >>> rows = logit_histogram([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0], [0, 0, 1, 0, 1, 1])
         >>> values, _ = fit_ilps(rows, np.array([-1.0, 0.0, 1.0]), smoothness=100.0)
         >>> values.round(2)
         array([-0.71, -0.  ,  0.71])
