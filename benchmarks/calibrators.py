@@ -150,7 +150,7 @@ def methods(
 
     def of_features(head: Any) -> Callable[[Part], Callable[[Part], Any]]:
         def fit(part: Part) -> Callable[[Part], Any]:
-            print(f"    {head.fit(part.logits, part.features, part.labels)}")
+            print(f"    {head.fit(part.logits, part.labels, part.features)}")
             return lambda test: head(test.logits, test.features)
 
         return fit

@@ -77,7 +77,7 @@ def main() -> None:
                 x, y = draw(num_rows, base, seed=0)
                 fresh = draw(_NUM_FRESH, base, seed=1)
                 head = make_head(kind)
-                head.fit(x["l"], {"site": x["site"]}, y)
+                head.fit(x["l"], y, {"site": x["site"]})
                 expected = losses(head, *fresh)
                 for epochs, batch_size in _TRAINING:
                     model = make_model(kind)

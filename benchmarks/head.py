@@ -98,11 +98,11 @@ def make_heads(batch: tuple[Any, dict[str, Any], Any]) -> dict[str, Any]:
 
     heads = {
         "ILPS + FieldNetwork": NeuralCalibration(ILPS(), network()),
-        "FieldNetwork alone": NeuralCalibration(keras.layers.Identity(), network()),
-        KERAS: NeuralCalibration(keras.layers.Identity(), keras_network()),
+        "FieldNetwork alone": NeuralCalibration(None, network()),
+        KERAS: NeuralCalibration(None, keras_network()),
     }
     for head in heads.values():
-        head.adapt(logits, features, labels)
+        head.adapt(logits, labels, features)
         head(logits, features)
     return heads
 

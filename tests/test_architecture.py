@@ -29,7 +29,7 @@ CALIBRATION = {
     "plots": {"_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"},
 }
 EVIDENCE = {
-    "ledger": set(),
+    "ledger": {"_compat"},
     "statistics": set(),
     "comparison": {"ledger", "statistics"},
     "callbacks": {"ledger", "statistics", "metrics", "ops", "_compat"},
@@ -44,7 +44,7 @@ TOP = {
 }
 ALLOWED = CALIBRATION | EVIDENCE | TOP
 # What these say is read, compared and printed by the command line, which does not wait for Keras.
-WITHOUT_KERAS = ("ledger", "statistics", "comparison", "rendering", "seeds", "cli")
+WITHOUT_KERAS = ("_compat", "ledger", "statistics", "comparison", "rendering", "seeds", "cli")
 
 
 def statements(tree):

@@ -64,7 +64,7 @@ def test_large_weights_stay_variables_and_are_refreshed_with_the_small(tmp_path)
     second = refresh_savedmodel(
         first, logits, labels, features, verify="same_process", max_epochs=2, folds=2
     )
-    model.head.fit(logits, features, labels, max_epochs=2, folds=2)
+    model.head.fit(logits, labels, features, settings=kc.layers.FitSettings(max_epochs=2, folds=2))
     expected = 1 / (1 + np.exp(-model.head(logits, features).numpy()))
     calibrate = tf.saved_model.load(str(second)).signatures["calibrate"]
     served = calibrate(logit=tf.constant(logits[:, None]), site=tf.constant(site))

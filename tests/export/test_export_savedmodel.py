@@ -160,7 +160,7 @@ def test_a_feature_space_goes_into_the_file(tmp_path):
     columns = {name: tf.constant(column.reshape(-1, 1)) for name, column in raw.items()}
     logits = model.base_logits(columns)
     labels = rng.random(300) < np.where(raw["site"] == "news", 0.7, 0.3)
-    model.head.fit(logits, {"site": columns["site"]}, labels)
+    model.head.fit(logits, labels, {"site": columns["site"]})
     path = export(model, tmp_path / "1", columns, jit_compile=True)
     raw["site"][0] = "never seen"
     columns["site"] = tf.constant(raw["site"].reshape(-1, 1))

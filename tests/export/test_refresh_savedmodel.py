@@ -145,7 +145,7 @@ def test_only_the_head_is_another(kind, tmp_path):
         summary = model.head.calibrator.fit(logits, labels)
     else:
         columns = {name: tensors_of(features)[name] for name in names}
-        summary = model.head.fit(logits, columns, labels, **fit_arguments)
+        summary = model.head.fit(logits, labels, columns, **fit_arguments)
     expected = model(tensors_of(features)).numpy()
     loaded = tf.saved_model.load(str(second)).signatures["serving_default"]
     outputs = loaded(**arguments)

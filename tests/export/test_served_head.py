@@ -17,6 +17,7 @@ from keras_calibration.layers import (
     FieldBias,
     FieldILPS,
     FieldNetwork,
+    FitSettings,
     NeuralCalibration,
     PlattScaling,
 )
@@ -91,9 +92,9 @@ def learnt(make_head, seed=0):
     if alone:
         head.calibrator.fit(logits, labels)
     elif isinstance(head, NeuralCalibration | BlendedHead):
-        head.fit(logits, features, labels, max_epochs=2)
+        head.fit(logits, labels, features, settings=FitSettings(max_epochs=2))
     else:
-        head.fit(logits, features, labels)
+        head.fit(logits, labels, features)
     rng = np.random.default_rng(seed)
     for part in getattr(head, "heads", [head]):
         for member in getattr(part, "members", ()):

@@ -11,6 +11,7 @@ from keras_calibration.layers import (
     ClassNeuralCalibration,
     ClassTemperatureScaling,
     FieldNetwork,
+    FitSettings,
     VectorScaling,
 )
 
@@ -26,7 +27,7 @@ def segment_rows(num_rows=3000, effect=1.0, seed=0):
     truth = 0.6 * logits + effect * OFFSETS[site]
     rates = scipy.special.softmax(truth, axis=1)
     labels = (rates.cumsum(axis=1) > generator.random((num_rows, 1))).argmax(axis=1)
-    return logits, {"site": site, "age": generator.normal(size=num_rows)}, labels
+    return logits, labels, {"site": site, "age": generator.normal(size=num_rows)}
 
 
 def log_loss(calibrated, labels, weights=None):
@@ -63,7 +64,7 @@ def head_model(head, features, num_classes=3):
 
 @pytest.mark.parametrize("kind", ["fields", "functional"])
 def test_is_the_sum_of_its_parts(kind, reload):
-    logits, features, labels = segment_rows(50)
+    logits, labels, features = segment_rows(50)
     logits = logits.astype(np.float32)
     network = FieldNetwork({"site": 4}, ("age",), seed=0, num_outputs=3)
     if kind == "functional":
@@ -90,7 +91,7 @@ def test_is_the_sum_of_its_parts(kind, reload):
 
 
 def test_starts_as_the_identity_with_or_without_parts():
-    logits, features, _ = segment_rows(20)
+    logits, _, features = segment_rows(20)
     logits = logits.astype(np.float32)
     for head in (some_head(), some_head(num_members=2), ClassNeuralCalibration()):
         np.testing.assert_array_equal(head(logits, features), logits)
@@ -102,34 +103,36 @@ def test_fit_learns_segments(num_members, reload):
     rows, held_out = segment_rows(), segment_rows(seed=1)
     weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], 3000)
     head = some_head(num_members=num_members)
-    summary = head.fit(*rows, weights, folds=2, max_epochs=12, learning_rate=5e-3)
+    summary = head.fit(
+        *rows, weights, settings=FitSettings(folds=2, max_epochs=12, learning_rate=5e-3)
+    )
     assert summary.network_kept
     assert len(summary.epochs) == 2
     assert summary.num_rows == 3000
     assert summary.converged
     assert "with the network" in str(summary)
-    calibrated = head(rows[0], rows[1])
-    assert summary.log_loss_after == pytest.approx(log_loss(calibrated, rows[2], weights), rel=1e-5)
+    calibrated = head(rows[0], rows[2])
+    assert summary.log_loss_after == pytest.approx(log_loss(calibrated, rows[1], weights), rel=1e-5)
 
     alone = VectorScaling(3)
-    of_eta = alone.fit(rows[0], rows[2], weights)
+    of_eta = alone.fit(rows[0], rows[1], weights)
     np.testing.assert_array_equal(head.calibrator.scales, alone.scales)
-    assert summary.log_loss_before == of_eta.log_loss_before
+    assert summary.log_loss_before == pytest.approx(of_eta.log_loss_before, rel=1e-8)
     assert of_eta.log_loss_after < summary.cross_fitted_curve < of_eta.log_loss_after + 0.01
     assert summary.cross_fitted_logits.shape == (3000, 3)
     assert summary.cross_fitted_both == pytest.approx(
-        log_loss(summary.cross_fitted_logits, rows[2], weights), rel=1e-6
+        log_loss(summary.cross_fitted_logits, rows[1], weights), rel=1e-6
     )
     assert 0.003 < summary.standard_error < 0.02
 
-    truth = log_loss(0.6 * held_out[0] + OFFSETS[held_out[1]["site"]], held_out[2])
-    received = log_loss(head(held_out[0], held_out[1]), held_out[2])
-    of_alone = log_loss(alone(held_out[0]), held_out[2])
+    truth = log_loss(0.6 * held_out[0] + OFFSETS[held_out[2]["site"]], held_out[1])
+    received = log_loss(head(held_out[0], held_out[2]), held_out[1])
+    of_alone = log_loss(alone(held_out[0]), held_out[1])
     assert truth < received < truth + 0.3 * (of_alone - truth)
     assert of_alone > truth + 0.1
 
-    model = head_model(head, rows[1])
-    inputs = [np.float32(rows[0]), rows[1]]
+    model = head_model(head, rows[2])
+    inputs = [np.float32(rows[0]), rows[2]]
     restored = reload(model)
     np.testing.assert_array_equal(
         restored.predict(inputs, verbose=0), model.predict(inputs, verbose=0)
@@ -137,11 +140,15 @@ def test_fit_learns_segments(num_members, reload):
 
 
 def test_rows_of_weight_0_teach_nothing():
-    logits, features, labels = segment_rows()
+    logits, labels, features = segment_rows()
     counts = np.random.default_rng(1).random(3000) < 0.5
     head = some_head(ClassTemperatureScaling())
     summary = head.fit(
-        logits, features, np.where(counts, labels, 2), counts, max_epochs=15, learning_rate=5e-3
+        logits,
+        np.where(counts, labels, 2),
+        features,
+        counts,
+        settings=FitSettings(max_epochs=15, learning_rate=5e-3),
     )
     assert summary.network_kept
     assert np.isfinite(summary.cross_fitted_logits).all()
@@ -158,10 +165,10 @@ def test_fit_leaves_out_what_does_not_help(calibrator):
     head = ClassNeuralCalibration(
         calibrator, FieldNetwork({"site": 4}, ("age",), seed=0, num_outputs=3), num_members=2
     )
-    logits, features, labels = rows
+    logits, labels, features = rows
     if calibrator is None:
         logits = 0.6 * logits
-    summary = head.fit(logits, features, labels, max_epochs=2)
+    summary = head.fit(logits, labels, features, settings=FitSettings(max_epochs=2))
     assert not summary.network_kept
     assert len(summary.epochs) == 2
     assert "left out" in str(summary)
@@ -174,12 +181,12 @@ def test_fit_leaves_out_what_does_not_help(calibrator):
 
 
 def test_fit_of_few_rows_is_the_calibrator():
-    logits, features, labels = segment_rows(200)
+    logits, labels, features = segment_rows(200)
     labels = np.where(np.arange(200) % 20 == 7, labels, 0)  # 10 rows at most of other classes
     head = some_head()
     for weight in head.field_network.trainable_weights:
         weight.assign(keras.ops.ones(weight.shape))
-    summary = head.fit(logits, features, labels)
+    summary = head.fit(logits, labels, features)
     assert summary.epochs == ()
     assert not summary.network_kept
     alone = VectorScaling(3)
@@ -188,32 +195,36 @@ def test_fit_of_few_rows_is_the_calibrator():
 
 
 def test_a_rare_class_is_no_hindrance():
-    logits, features, labels = segment_rows(1500)
+    logits, labels, features = segment_rows(1500)
     logits = np.concatenate([logits, np.full((1500, 1), -3.0)], axis=1)
     labels[5] = 3
     network = FieldNetwork({"site": 4}, seed=0, num_outputs=4)
     head = ClassNeuralCalibration(VectorScaling(4), network)
-    summary = head.fit(logits, features, labels, folds=2, max_epochs=8, learning_rate=5e-3)
+    summary = head.fit(
+        logits, labels, features, settings=FitSettings(folds=2, max_epochs=8, learning_rate=5e-3)
+    )
     assert summary.network_kept
     rates = scipy.special.softmax(head(logits, features), axis=1)
     assert 0 < rates[:, 3].sum() < 5
 
 
 def test_forms_of_labels_and_any_network():
-    logits, features, labels = segment_rows(600)
+    logits, labels, features = segment_rows(600)
     columns = columns_of(features)
     network = dense_network(kernel_initializer="zeros", bias_initializer="ones")
     start, results = network.get_weights(), []
     for given in (labels, labels[:, None].astype(np.float32), np.eye(3)[labels]):
         network.set_weights(start)
         head = ClassNeuralCalibration(None, network)
-        summary = head.fit(logits, columns, given, folds=2, max_epochs=20, learning_rate=0.1)
+        summary = head.fit(
+            logits, given, columns, settings=FitSettings(folds=2, max_epochs=20, learning_rate=0.1)
+        )
         assert summary.network_kept
         results.append(np.asarray(head(logits, columns)))
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
     # Of rows that it cannot learn from, it is left at 0.
-    head.fit(logits, columns, np.arange(600) == 3)
+    head.fit(logits, np.arange(600) == 3, columns)
     np.testing.assert_array_equal(network(columns), np.zeros((600, 3)))
 
 
@@ -228,7 +239,7 @@ class LateNetwork(keras.layers.Layer):
 
 
 def test_folds_of_a_network_that_is_not_built_start_afresh():
-    logits, features, labels = segment_rows(600)
+    logits, labels, features = segment_rows(600)
     summaries = []
     for built in (False, True):
         network = LateNetwork()
@@ -236,16 +247,18 @@ def test_folds_of_a_network_that_is_not_built_start_afresh():
             network(features)
         with keras.saving.custom_object_scope({"LateNetwork": LateNetwork}):
             head = ClassNeuralCalibration(None, network)
-            summaries.append(head.fit(logits, features, labels, folds=2, max_epochs=3))
+            summaries.append(
+                head.fit(logits, labels, features, settings=FitSettings(folds=2, max_epochs=3))
+            )
     assert summaries[0].cross_fitted_both == summaries[1].cross_fitted_both
 
 
 @pytest.mark.parametrize("jit_compile", JIT_COMPILE)
 def test_trains_in_a_model(jit_compile):
-    logits, features, labels = segment_rows(1000)
+    logits, labels, features = segment_rows(1000)
     logits = logits.astype(np.float32)
     head = some_head()
-    head.adapt(logits, features, labels)
+    head.adapt(logits, labels, features)
     assert head.is_adapted
     model = head_model(head, features)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -257,7 +270,7 @@ def test_trains_in_a_model(jit_compile):
 
 
 def test_float32_under_a_mixed_policy(mixed_bfloat16):
-    logits, features, labels = segment_rows(300)
+    logits, labels, features = segment_rows(300)
     logits = (logits + 1e-3).astype(np.float32)
     network = dense_network(kernel_initializer="zeros")  # in bfloat16
     columns = columns_of(features)
@@ -267,7 +280,7 @@ def test_float32_under_a_mixed_policy(mixed_bfloat16):
         assert received.dtype == "float32"
         np.testing.assert_allclose(received, logits, rtol=1e-6)
     head = ClassNeuralCalibration(None, network)
-    summary = head.fit(logits, columns, labels, folds=2, max_epochs=1)
+    summary = head.fit(logits, labels, columns, settings=FitSettings(folds=2, max_epochs=1))
     assert np.isfinite(summary.log_loss_after)
 
 
@@ -275,9 +288,9 @@ def test_float32_under_a_mixed_policy(mixed_bfloat16):
 def test_exports(tmp_path):
     import tensorflow as tf
 
-    logits, features, labels = segment_rows(300)
+    logits, labels, features = segment_rows(300)
     head = some_head()
-    head.fit(logits, features, labels, folds=2, max_epochs=2)
+    head.fit(logits, labels, features, settings=FitSettings(folds=2, max_epochs=2))
     logits = logits.astype(np.float32)
     model = head_model(head, features)
     model.export(tmp_path / "model", verbose=False)
@@ -300,7 +313,7 @@ def test_config_round_trip():
 
 @pytest.mark.parametrize("arguments", [("vector",), (None, lambda features: 0)])
 def test_parts_must_be_layers(arguments):
-    with pytest.raises(ValueError, match="must be a Keras layer"):
+    with pytest.raises(ValueError, match=r"must be a (Keras layer|`Calibrator`)"):
         ClassNeuralCalibration(*arguments)
 
 
@@ -316,20 +329,23 @@ ROWS = segment_rows(60)
 @pytest.mark.parametrize(
     ("head", "changed", "message"),
     [
-        (some_head(), {"features": {"site": ROWS[1]["site"]}}, r"without \['age'\]"),
-        (some_head(), {"features": {**ROWS[1], "age": np.ones(59)}}, "59 rows of 'age'"),
+        (some_head(), {"features": {"site": ROWS[2]["site"]}}, r"without \['age'\]"),
+        (some_head(), {"features": {**ROWS[2], "age": np.ones(59)}}, "59 rows of 'age'"),
         (some_head(), {"labels": None}, "labels=None"),
         (some_head(), {"labels": np.full(60, 3)}, "class numbers 0 … 2"),
         (some_head(), {"labels": np.zeros(60)}, "one class only"),
-        (some_head(), {"labels": ROWS[2][:59]}, "one label a row"),
+        (some_head(), {"labels": ROWS[1][:59]}, "one label a row"),
         (some_head(), {"logits": ROWS[0][:, 0]}, "n, K"),
-        (some_head(), {"logits": ROWS[0][:, :2], "labels": ROWS[2] % 2}, r"\(batch, 3\)"),
+        (some_head(), {"logits": ROWS[0][:, :2], "labels": ROWS[1] % 2}, r"\(batch, 3\)"),
         (some_head(), {"logits": np.where(ROWS[0] > 1, np.nan, 0)}, "must be finite"),
         (some_head(), {"sample_weight": -np.ones(60)}, "not negative"),
         (some_head(), {"sample_weight": np.zeros(60)}, "weights are 0"),
-        (some_head(), {"folds": 1}, "Argument `folds`"),
-        (some_head(num_members=2), {"folds": np.arange(60) % 3}, "Make them equal"),
-        (ClassNeuralCalibration(keras.layers.Dense(3)), {}, "direct fit.*VectorScaling"),
+        (some_head(), {"settings": FitSettings(folds=1)}, "Argument `folds`"),
+        (
+            some_head(num_members=2),
+            {"settings": FitSettings(folds=np.arange(60) % 3)},
+            "Make them equal",
+        ),
         (ClassNeuralCalibration(ILPS()), {}, r"\(batch,\) or \(batch, 1\)"),
         (
             ClassNeuralCalibration(VectorScaling(3), FieldNetwork({"site": 4})),
@@ -340,8 +356,8 @@ ROWS = segment_rows(60)
 )
 def test_fit_refuses_and_changes_nothing(head, changed, message):
     logits = np.ones((2, 3), np.float32)
-    features = {name: values[:2] for name, values in ROWS[1].items()}
-    names = ("logits", "features", "labels")
+    features = {name: values[:2] for name, values in ROWS[2].items()}
+    names = ("logits", "labels", "features")
     arguments = {**dict(zip(names, ROWS, strict=True)), **changed}
     with pytest.raises(ValueError, match=message):
         head.fit(**arguments)

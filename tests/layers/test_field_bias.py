@@ -84,7 +84,7 @@ def test_spread_is_learnt():
     logits, site, labels, offsets = made_clicks()
     nothing = np.arange(len(logits)) % 7
     head = FieldBias({"site": 50, "nothing": 7})
-    summary = head.fit(logits, {"site": site, "nothing": nothing}, labels)
+    summary = head.fit(logits, labels, {"site": site, "nothing": nothing})
     assert summary.converged
     assert summary.log_loss_after < summary.log_loss_before
     deviations = head.get_deviations()
@@ -102,7 +102,7 @@ def test_spread_is_learnt():
 def test_unseen_values_have_the_mean():
     logits, site, labels, _ = made_clicks(2000, 10)
     head = FieldBias({"site": 12})
-    head.fit(logits, {"site": site}, labels)
+    head.fit(logits, labels, {"site": site})
     np.testing.assert_array_equal(head.get_offsets("site")[10:], 0)
     unseen = np.asarray(head(np.zeros(4), {"site": np.array([10, 11, 12, -5])}))
     np.testing.assert_array_equal(unseen, unseen[:1].repeat(4, axis=0))
@@ -113,8 +113,8 @@ def test_a_curve_comes_first():
     bent = np.where(logits > 0, 3 * logits, logits)
     straight, curved = FieldBias({"site": 50}), FieldBias({"site": 50}, ILPS())
     features = {"site": site}
-    loss = straight.fit(bent, features, labels).log_loss_after
-    assert curved.fit(bent, features, labels).log_loss_after < loss - 1e-3
+    loss = straight.fit(bent, labels, features).log_loss_after
+    assert curved.fit(bent, labels, features).log_loss_after < loss - 1e-3
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -144,14 +144,14 @@ def test_saves_and_compiles(reload):
     vocabulary = [f"s{number}" for number in range(8)]
     field = keras.layers.StringLookup(vocabulary=vocabulary) if ON_TENSORFLOW else 8
     head = FieldBias({"site": field}, ILPS())
-    head.fit(logits[:, None], {"site": names[:, None]}, labels[:, None])
+    head.fit(logits[:, None], labels[:, None], {"site": names[:, None]})
     dtype = "string" if ON_TENSORFLOW else "int32"
     inputs = [keras.Input((), name="logits"), {"site": keras.Input((), dtype=dtype, name="site")}]
     model = keras.Model(inputs, head(*inputs))
     rows = [keras.ops.convert_to_tensor(logits, "float32"), {"site": _tensor(names)}]
     np.testing.assert_array_equal(reload(model)(rows), model(rows))
     numeric = FieldBias({"site": 10})
-    numeric.fit(logits, {"site": site}, labels)
+    numeric.fit(logits, labels, {"site": site})
     ids = keras.ops.convert_to_tensor(site, "int32")
     in_xla = compiled(lambda given, ids: numeric(given, {"site": ids}))(rows[0], ids)
     np.testing.assert_allclose(in_xla, numeric(rows[0], {"site": ids}), rtol=1e-5, atol=1e-6)
@@ -185,11 +185,11 @@ def test_refuses_rows():
     with pytest.raises(ValueError, match=r"without .'site'."):
         head(np.zeros(3), {"device": np.zeros(3)})
     with pytest.raises(ValueError, match="same number of rows"):
-        head.fit(np.zeros(3), {"site": np.zeros(2, int)}, [0, 1, 1])
+        head.fit(np.zeros(3), [0, 1, 1], {"site": np.zeros(2, int)})
     with pytest.raises(ValueError, match="one class only"):
-        head.fit(np.zeros(3), {"site": np.zeros(3, int)}, [1, 1, 1])
+        head.fit(np.zeros(3), [1, 1, 1], {"site": np.zeros(3, int)})
     with pytest.raises(ValueError, match="labels=None"):
-        head.fit(np.zeros(3), {"site": np.zeros(3, int)}, None)
+        head.fit(np.zeros(3), None, {"site": np.zeros(3, int)})
     assert np.all(head.get_offsets("site") == 0)
 
 
@@ -199,8 +199,8 @@ def test_ids_that_have_no_rows_change_nothing():
     ids = generator.choice([2, 70_000, 3_000_000], 600)
     dense, sparse = FieldBias({"site": 3}), FieldBias({"site": 4_000_000})
     compact = np.searchsorted([2, 70_000, 3_000_000], ids)
-    given = dense.fit(logits, {"site": compact}, labels)
-    other = sparse.fit(logits, {"site": ids}, labels)
+    given = dense.fit(logits, labels, {"site": compact})
+    other = sparse.fit(logits, labels, {"site": ids})
     assert given == other
     offsets = sparse.get_offsets("site")
     np.testing.assert_array_equal(offsets[[2, 70_000, 3_000_000]], dense.get_offsets("site"))

@@ -122,8 +122,8 @@ def test_spreads_are_learnt():
     logits, site, labels, slopes = made_clicks()
     features = {"site": site, "nothing": np.arange(len(logits)) % 7}
     head, offsets = FieldILPS({"site": 40, "nothing": 7}), FieldBias({"site": 40, "nothing": 7})
-    assert head.fit(logits, features, labels).converged
-    offsets.fit(logits, features, labels)
+    assert head.fit(logits, labels, features).converged
+    offsets.fit(logits, labels, features)
     scales, unit = head.get_scales("site"), head.get_knots().std()
     assert 0.35 < scales["level"] < 0.8
     assert 0.25 < scales["slope"] / unit < 0.6
@@ -150,7 +150,7 @@ def test_a_bend_for_some_values():
     loss = {}
     for num_knots in (2, 6):
         head = FieldILPS({"site": 20}, num_knots=num_knots)
-        head.fit(logits, {"site": site}, labels)
+        head.fit(logits, labels, {"site": site})
         curve = np.asarray(head(logits, {"site": site}))[:, 0]
         loss[num_knots] = np.mean((sigmoid(curve) - sigmoid(truth)) ** 2)
     assert head.get_scales("site")["bend"] > 0.1
@@ -160,7 +160,7 @@ def test_a_bend_for_some_values():
 def test_unseen_values_have_the_curve_of_all():
     logits, site, labels, _ = made_clicks(4000, 10)
     head = FieldILPS({"site": 12}, ILPS())
-    head.fit(logits, {"site": site}, labels)
+    head.fit(logits, labels, {"site": site})
     grid = np.linspace(-6, 6, 50)
     unseen = [np.asarray(head(grid, {"site": np.full(50, i)})) for i in (10, 11, 12, -5)]
     np.testing.assert_array_equal(head.get_curves("site")[10:], [head.get_values()] * 2)
@@ -176,7 +176,7 @@ def test_every_curve_rises(trained):
     falls = (site == 2) ^ (device == 1)
     labels = np.where(falls, np.random.default_rng(3).random(6000) < sigmoid(-logits), labels)
     head = FieldILPS({"site": 5, "device": 5}, ILPS(monotonic="strict"))
-    assert head.fit(logits, {"site": site, "device": device}, labels).converged
+    assert head.fit(logits, labels, {"site": site, "device": device}).converged
     if trained:
         noise = np.random.default_rng(4)
         for weight in (head._values, head._field_deviations):
@@ -199,7 +199,7 @@ def test_a_value_that_would_fall_keeps_its_level():
     generator = np.random.default_rng(3)
     labels = np.where(site == 1, generator.random(8000) < sigmoid(1 - logits), labels)
     head = FieldILPS({"site": 4}, num_knots=3)
-    head.fit(logits, {"site": site}, labels)
+    head.fit(logits, labels, {"site": site})
     rises = np.diff(head.get_curves("site")) / np.diff(head.get_knots())
     of_all = np.diff(head.get_values()) / np.diff(head.get_knots())
     assert np.all(rises >= 0.0099 * of_all)
@@ -213,8 +213,8 @@ def test_rows_of_weight_0_change_nothing():
     weights = (np.arange(3000) % 3 > 0).astype(float)
     some = weights > 0
     heads = [FieldILPS({"site": 5}, ILPS()) for _ in range(2)]
-    heads[0].fit(logits, {"site": site}, labels, weights)
-    heads[1].fit(logits[some], {"site": site[some]}, labels[some])
+    heads[0].fit(logits, labels, {"site": site}, weights)
+    heads[1].fit(logits[some], labels[some], {"site": site[some]})
     np.testing.assert_allclose(*(head.get_curves("site") for head in heads), atol=digits(1e-4))
 
 
@@ -249,14 +249,14 @@ def test_saves_and_compiles(reload):
     vocabulary = [f"s{number}" for number in range(8)]
     field = keras.layers.StringLookup(vocabulary=vocabulary) if ON_TENSORFLOW else 8
     head = FieldILPS({"site": field}, ILPS(), num_knots=3)
-    head.fit(logits[:, None], {"site": names[:, None]}, labels[:, None])
+    head.fit(logits[:, None], labels[:, None], {"site": names[:, None]})
     dtype = "string" if ON_TENSORFLOW else "int32"
     inputs = [keras.Input((), name="logits"), {"site": keras.Input((), dtype=dtype, name="site")}]
     model = keras.Model(inputs, head(*inputs))
     rows = [keras.ops.convert_to_tensor(logits, "float32"), {"site": _tensor(names)}]
     np.testing.assert_array_equal(reload(model)(rows), model(rows))
     numeric = FieldILPS({"site": 10})
-    numeric.fit(logits, {"site": site}, labels)
+    numeric.fit(logits, labels, {"site": site})
     ids = keras.ops.convert_to_tensor(site, "int32")
     in_xla = compiled(lambda given, ids: numeric(given, {"site": ids}))(rows[0], ids)
     np.testing.assert_allclose(in_xla, numeric(rows[0], {"site": ids}), rtol=1e-5, atol=1e-5)
@@ -294,7 +294,7 @@ def test_exports(tmp_path):
     inputs = {name: keras.Input((1,), name=name) for name in ("score", "site")}
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
     head = FieldILPS({"site": 4}, ILPS())
-    head.fit(logits, {"site": site}, labels)
+    head.fit(logits, labels, {"site": site})
     model = CalibratedModel(base, head)
     x = {"score": logits[:50, None].astype("float32"), "site": site[:50, None].astype("float32")}
     export_savedmodel(model, tmp_path / "model")
@@ -328,5 +328,5 @@ def test_refuses_rows():
     with pytest.raises(ValueError, match=r"FieldILPS reads .* without .'site'."):
         head(np.zeros(3), {"device": np.zeros(3)})
     with pytest.raises(ValueError, match="one class only"):
-        head.fit(np.zeros(3), {"site": np.zeros(3, int)}, [1, 1, 1])
+        head.fit(np.zeros(3), [1, 1, 1], {"site": np.zeros(3, int)})
     assert np.all(head.get_offsets("site") == 0)

@@ -10,6 +10,7 @@ from keras_calibration.layers import (
     BiasCorrection,
     BlendedHead,
     FieldBias,
+    FitSettings,
     HistogramBinning,
     IsotonicRegression,
     NeuralCalibration,
@@ -64,7 +65,7 @@ def test_updates_and_heads_warn_too():
     heads = [FieldBias({"site": 3}), NeuralCalibration(PlattScaling())]
     for head in [*heads, BlendedHead(heads)]:
         with pytest.warns(UserWarning, match="look like probabilities"):
-            head.fit(PROBABILITIES, site, LABELS)
+            head.fit(PROBABILITIES, LABELS, site)
     with pytest.warns(UserWarning, match="look like probabilities"):
         PlattScaling().update(PROBABILITIES, LABELS)
     with pytest.warns(UserWarning, match="look like probabilities"):
@@ -107,7 +108,7 @@ def test_a_refused_fit_leaves_weights_and_summaries(blended):
     alone.fit(LOGITS, LABELS)
     before = head.get_weights()
     with pytest.raises(ValueError, match="refused"):
-        head.fit(0.5 * LOGITS + 2, site, LABELS)
+        head.fit(0.5 * LOGITS + 2, LABELS, site)
     for weight, other in zip(head.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, other)
     new = LOGITS[:50] - 1, LABELS[:50]
@@ -120,4 +121,4 @@ def test_members_need_as_many_folds():
 
     head = NeuralCalibration(PlattScaling(), FieldNetwork({"site": 3}), num_members=2)
     with pytest.raises(ValueError, match="2 members and 5 folds"):
-        head.fit(LOGITS, {"site": np.arange(400) % 3}, LABELS, folds=5)
+        head.fit(LOGITS, LABELS, {"site": np.arange(400) % 3}, settings=FitSettings(folds=5))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from keras_calibration.layers import FieldNetwork
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.network_training import NetworkTrainer, TrainingRows
 
 NUM_ROWS = 50
@@ -20,9 +21,7 @@ def trainer_of(network, features):
             labels=RNG.integers(0, 2, (NUM_ROWS, 1)).astype("float32"),
             weights=np.ones(NUM_ROWS, "float32"),
         ),
-        learning_rate=0.01,
-        batch_size=16,
-        seed=0,
+        FitSettings(learning_rate=0.01, batch_size=16),
     )
 
 

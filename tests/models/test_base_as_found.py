@@ -25,11 +25,14 @@ def flags(model):
     return layers + [(variable.path, variable.trainable) for variable in model.variables]
 
 
-class Failing(keras.layers.Layer):
-    """A head that cannot be called."""
+class Failing(kc.layers.Head):
+    """A head that cannot be built."""
+
+    def build(self, logits_shape=None, features_shape=None):
+        raise ValueError("this head fails")
 
     def call(self, logits, features):
-        raise ValueError("this head fails")
+        return logits
 
 
 def separable(base):

@@ -8,7 +8,14 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
-from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration, PlattScaling
+from keras_calibration.layers import (
+    ILPS,
+    Calibrator,
+    FieldNetwork,
+    Head,
+    NeuralCalibration,
+    PlattScaling,
+)
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.models import CalibratedModel
@@ -75,7 +82,7 @@ def test_never_worse_than_the_heads_own_fit(num_rows, base, kind, arguments):
     model = make_model(make_head(kind))
     model.fit(x, y, verbose=0, **arguments)
     head = make_head(kind)
-    head.fit(x["l"], {"site": x["site"]}, y)
+    head.fit(x["l"], y, {"site": x["site"]})
     difference = row_losses(model.head, fresh_x, fresh_y) - row_losses(head, fresh_x, fresh_y)
     assert difference.mean() <= difference.std() / np.sqrt(len(difference)) + 1e-6
     assert model.predict(x, verbose=0).mean() == pytest.approx(y.mean(), rel=0.01)
@@ -111,7 +118,7 @@ def test_every_form_of_the_same_rows_gives_the_same_fit():
 
     data = tf.data.Dataset.from_tensor_slices((x, soft, weights)).batch(300)
     head = make_head()
-    head.fit(x["l"], {}, soft, weights)
+    head.fit(x["l"], soft, {}, weights)
     for given in ((x, soft), (data,), (Batches(),)):
         model = CalibratedModel(make_base(), ILPS())
         model.fit(*given, sample_weight=weights if len(given) == 2 else None, verbose=0)
@@ -129,7 +136,7 @@ def test_harmful_training_is_not_kept(form):
         arguments = {"validation_split": 0.2}
     history = model.fit(x, y, batch_size=100, epochs=2, verbose=0, **arguments).history
     head = make_head()
-    head.fit(x["l"][part], {}, y[part])
+    head.fit(x["l"][part], y[part], {})
     np.testing.assert_array_equal(model.head.calibrator.get_values(), head.calibrator.get_values())
     summary = model.fit_summary
     assert not summary.training_kept
@@ -142,10 +149,8 @@ def test_harmful_training_is_not_kept(form):
     assert ("val_loss" in history) == (form != "fifth")
 
 
-class PoorHead(keras.layers.Layer):
+class PoorHead(Head):
     """A shift whose direct fit does nothing."""
-
-    feature_names = ()
 
     def build(self, *shapes):
         self.shift = self.add_weight(shape=(), initializer="zeros")
@@ -153,9 +158,9 @@ class PoorHead(keras.layers.Layer):
     def call(self, logits, features):
         return logits + self.shift
 
-    def fit(self, logits, features, labels, sample_weight=None):
+    def fit_rows(self, rows, features, settings, verbose):
         self.shift.assign(0.0)
-        return FitSummary(len(logits), 1.0, 1.0, 0, True)
+        return FitSummary(len(rows.logits), 1.0, 1.0, 0, True)
 
 
 @pytest.mark.parametrize("form", ["fifth", "validation_data"])
@@ -176,7 +181,7 @@ def test_too_few_rows_to_judge_training_by():
     model = make_model(optimizer=keras.optimizers.Adam(0.1))
     model.fit(x, y, epochs=3, verbose=0)
     head = make_head()
-    head.fit(x["l"], {}, y)
+    head.fit(x["l"], y, {})
     assert not model.fit_summary.training_kept
     np.testing.assert_array_equal(model.head.calibrator.get_values(), head.calibrator.get_values())
     few = {name: column[:4] for name, column in x.items()}
@@ -236,11 +241,11 @@ def test_the_ledger_records_the_model_that_is_left(learning_rate, tmp_path):
 
 
 def test_a_head_without_a_direct_fit_is_trained():
-    class Shift(keras.layers.Layer):
+    class Shift(Calibrator):
         def build(self, shape):
             self.shift = self.add_weight(shape=(), initializer="zeros")
 
-        def call(self, logits):
+        def calibrate(self, logits):
             return logits + self.shift
 
     x, y = draw(1_000)

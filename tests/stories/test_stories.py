@@ -101,7 +101,7 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
     # As good as the head's own fit to the logits.
     again = kc.models.CalibratedModel(base, HEADS[head](), **_base_output(make_base))
     logits = again.base_logits(x)
-    again.head.fit(logits, _head_features(again, x, inputs_of, development), development.labels)
+    again.head.fit(logits, development.labels, _head_features(again, x, inputs_of, development))
     same = again.predict(fresh_x, batch_size=4096, verbose=0)[:, 0]
     np.testing.assert_allclose(probabilities, same, atol=1e-5)
 

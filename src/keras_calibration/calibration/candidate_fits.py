@@ -11,8 +11,10 @@ from keras import ops
 
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.splits import Splits
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.layers.neural_calibration import NeuralCalibration
+from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.solvers.data_checks import Rows
 
 
@@ -80,7 +82,7 @@ def fit_candidates(
     return fits
 
 
-def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], seed: int) -> Any:
+def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], seed: int) -> Head:
     """A new head of a candidate without parts, fitted to rows.
 
     Args:
@@ -95,8 +97,8 @@ def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], s
     head = candidate.make_head()
     if candidate.name == IDENTITY:
         return head
-    own = {"seed": seed} if isinstance(head, NeuralCalibration) else {}
-    head.fit(rows.logits, features, rows.labels, rows.weights, **own)
+    settings = FitSettings(seed=seed)
+    head.fit(rows.logits, rows.labels, features, rows.weights, settings=settings)
     return head
 
 
@@ -144,10 +146,9 @@ def _scored_logits(
     if candidate.name == "neural" and not splits.is_forward:
         # It cross-fits on these folds itself, to know for how long to train.
         head = candidate.make_head()
-        summary = head.fit(
-            rows.logits, features, rows.labels, rows.weights, folds=splits.fold, seed=seed
-        )
-        if not len(summary.cross_fitted_logits):
+        settings = FitSettings(folds=splits.fold, seed=seed)
+        summary = head.fit(rows.logits, rows.labels, features, rows.weights, settings=settings)
+        if not (isinstance(summary, NeuralFitSummary) and len(summary.cross_fitted_logits)):
             raise ValueError("There are not ten rows of each class for every fold.")
         return head, summary.cross_fitted_logits
     calibrated = np.empty(len(rows.logits))

@@ -13,6 +13,7 @@ from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.platt_scaling import PlattScaling
@@ -32,13 +33,13 @@ class Candidate:
 
     Args:
         name: Its name in `calibrate(method=…)` and in the report.
-        make_head: Makes a new, unfitted head, called as `head(logits, features)`; where there are
+        make_head: Makes a new, unfitted head; where there are
             parts, from a list of their fitted heads.
         parts: Names of the candidates, listed before, that it is the mean of.
     """
 
     name: str
-    make_head: Callable[..., keras.layers.Layer]
+    make_head: Callable[..., Head]
     parts: tuple[str, ...] = ()
 
 

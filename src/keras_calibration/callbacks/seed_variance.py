@@ -11,6 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 import keras
 
+from keras_calibration._compat import metric_direction
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import fit_callbacks, kept_epoch
 from keras_calibration.ledger.guarded import begin_run, end_run, read_runs
@@ -259,12 +260,7 @@ class SeedVariance(keras.callbacks.Callback):
 
     def _directions(self) -> dict[str, str]:
         """The directions of the metrics, from Keras or else from their names."""
-        ways = {"up": "max", "down": "min"}
-        by_metric = {
-            metric.name: ways[metric._direction]
-            for metric in _flatten(self.model.metrics)
-            if getattr(metric, "_direction", None) in ways
-        }
+        by_metric = {m.name: metric_direction(m) for m in _flatten(self.model.metrics)}
         directions = {
             name: by_metric.get(name.removeprefix("val_")) or direction_of(name)
             for name in self._metrics

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration.layers.field_ids import field_readers
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.model_inputs import inputs_by_name
 
@@ -174,7 +173,7 @@ def _only_known(layers: Any, kind: Any) -> list[Any]:
 
 
 def _known_strings(model: CalibratedModel, name: str) -> list[str]:
-    lookups = [reader.fields.get(name) for reader in field_readers(model.head)]
+    lookups = [reader.fields.get(name) for reader in model.head.field_readers()]
     return [
         word
         for lookup in lookups

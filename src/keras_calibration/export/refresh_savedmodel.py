@@ -310,12 +310,7 @@ def _fit(
         return curve.update(logits, labels, sample_weight, **arguments)
     if alone:
         return curve.fit(logits, labels, sample_weight, **arguments)
-    if not callable(getattr(head, "fit", None)):
-        raise ValueError(
-            f"The head has no `fit`. Received: {type(head).__name__}. Train it in a "
-            "CalibratedModel and export that."
-        )
-    return head.fit(logits, columns, labels, sample_weight, **arguments)
+    return head.fit(logits, labels, columns, sample_weight, **arguments)
 
 
 def _expected_rows(

@@ -21,7 +21,6 @@ from keras_calibration.export.model_rows import (
 from keras_calibration.export.portable_function import portable_function
 from keras_calibration.export.verification import tolerance_for
 from keras_calibration.export.version_folder import temporary_folder
-from keras_calibration.layers.field_ids import field_readers
 from keras_calibration.models.calibrated_model import CalibratedModel
 
 Rows = dict[str, np.ndarray]
@@ -117,7 +116,7 @@ def _lookup_layers(model: CalibratedModel) -> list[str]:
         keras.layers.TextVectorization,
     )
     layers = list(model.base.base_model._flatten_layers())
-    for reader in field_readers(model.head):
+    for reader in model.head.field_readers():
         layers += reader.fields.values()
     return sorted({layer.name for layer in layers if isinstance(layer, kinds)})
 

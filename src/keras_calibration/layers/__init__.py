@@ -10,7 +10,9 @@ from keras_calibration.layers.class_temperature_scaling import ClassTemperatureS
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_binning import HistogramBinning
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.isotonic_regression import IsotonicRegression
@@ -33,7 +35,9 @@ __all__ = [
     "FieldBias",
     "FieldILPS",
     "FieldNetwork",
+    "FitSettings",
     "FitSummary",
+    "Head",
     "HistogramBinning",
     "IsotonicRegression",
     "NeuralCalibration",

@@ -126,23 +126,6 @@ def scaled_logits(logits: Any, scale: Any) -> Any:
     return ops.where(infinite, logits, ops.where(infinite, 0.0, logits) * scale)
 
 
-def has_direct_fit(layer: Any) -> bool:
-    """Whether a calibrator or head can be fitted without training.
-
-    Args:
-        layer: Any Keras layer.
-
-    Returns:
-        What its `has_direct_fit` says; without one, whether it has a `fit` that is not Keras' own.
-
-    Example:
-        >>> has_direct_fit(keras.layers.Dense(1))
-        False
-    """
-    has_fit = callable(getattr(layer, "fit", None)) and not isinstance(layer, keras.Model)
-    return bool(getattr(layer, "has_direct_fit", has_fit))
-
-
 class Calibrator(keras.layers.Layer):
     """Base of the layers that map an uncalibrated logit to a calibrated one.
 
@@ -204,13 +187,14 @@ class Calibrator(keras.layers.Layer):
 
     def fit_rows(self, rows: Rows) -> FitSummary:
         """The direct fit to checked rows; assigns the weights once it has succeeded."""
-        raise NotImplementedError(f"{type(self).__name__} has no direct fit.")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not write `fit_rows`, the direct fit."
+        )
 
     @property
     def has_direct_fit(self) -> bool:
         """Whether the subclass writes a direct fit."""
-        own = type(self)
-        return own.fit_rows is not Calibrator.fit_rows or own.fit is not Calibrator.fit
+        return type(self).fit_rows is not Calibrator.fit_rows
 
     def ensure_built(self) -> None:
         """Creates the weights where no call has done so yet."""

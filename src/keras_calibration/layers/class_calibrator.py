@@ -8,7 +8,7 @@ from keras import ops
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.solvers.class_rows import ClassRows, check_class_rows
-from keras_calibration.solvers.data_checks import checked_class_logits
+from keras_calibration.solvers.data_checks import Rows, checked_class_logits
 from keras_calibration.solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 
 
@@ -59,7 +59,13 @@ class ClassCalibrator(Calibrator):
         check_labels_given(labels, type(self).__name__)
         self.check_shape(np.shape(logits))
         logits = checked_class_logits(logits, from_logits)
-        rows = check_class_rows(logits, labels, sample_weight)
+        return self._fit_counted(check_class_rows(logits, labels, sample_weight))
+
+    def fit_rows(self, rows: Rows) -> FitSummary:
+        """`fit` to rows that are checked already."""
+        return self._fit_counted(check_class_rows(rows.logits, rows.labels, rows.weights))
+
+    def _fit_counted(self, rows: ClassRows) -> FitSummary:
         self.ensure_built()
         fit = self.fit_classes(rows)
         return FitSummary(

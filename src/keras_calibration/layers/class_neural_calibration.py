@@ -19,7 +19,7 @@ class ClassNeuralCalibration(NeuralHead):
     model gets wrong. It starts as "no change", and `fit` leaves g at 0 unless held-out rows gain.
 
     Args:
-        calibrator: η, a layer from class logits to class logits, `VectorScaling(K)` or
+        calibrator: η, a `Calibrator` of class logits, `VectorScaling(K)` or
             `ClassTemperatureScaling()` for example; None leaves the logits as they are.
         field_network: g, a layer or Keras model from a mapping of features to logits (batch, K),
             `FieldNetwork(..., num_outputs=K)` for example; None leaves g out.
@@ -32,17 +32,18 @@ class ClassNeuralCalibration(NeuralHead):
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
-        ValueError: If a part is not a Keras layer, or `num_members` is no whole number above 0;
+        ValueError: If a part is of another kind, or `num_members` is no whole number above 0;
             when called, if the logits have another shape, or the network another number of outputs.
 
     Example:
-        >>> from keras_calibration.layers import FieldNetwork, VectorScaling
+        >>> from keras_calibration.layers import FieldNetwork, FitSettings, VectorScaling
         >>> import numpy as np
         >>> logits = np.random.default_rng(0).normal(size=(600, 3))
         >>> site = np.arange(600) % 2
         >>> network = FieldNetwork({"site": 2}, num_outputs=3, seed=0)
         >>> head = ClassNeuralCalibration(VectorScaling(3), network)
-        >>> summary = head.fit(logits, {"site": site}, 2 * site, learning_rate=0.01, max_epochs=5)
+        >>> settings = FitSettings(learning_rate=0.01, max_epochs=5)
+        >>> summary = head.fit(logits, 2 * site, {"site": site}, settings=settings)
         >>> summary.network_kept
         True
         >>> head(logits[:4], {"site": site[:4]}).numpy().argmax(axis=1)
@@ -52,17 +53,6 @@ class ClassNeuralCalibration(NeuralHead):
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7, whose authors leave classes to
         future work; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, for η.
     """
-
-    _example_calibrator = "VectorScaling(num_classes), or None"
-
-    def __init__(
-        self,
-        calibrator: keras.layers.Layer | None = None,
-        field_network: keras.layers.Layer | None = None,
-        num_members: int = 1,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(calibrator, field_network, num_members, **kwargs)
 
     def as_columns(self, values: Any, name: str, num_columns: int | None = None) -> Any:
         """Class logits (batch, K); any other shape is refused."""

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.network_training import (
@@ -84,14 +85,10 @@ def cross_fit(
     network: Any,
     rows: Rows,
     columns: Mapping[str, np.ndarray],
-    *,
     folds: np.ndarray,
+    settings: FitSettings,
+    *,
     refit: bool,
-    max_epochs: int,
-    patience: int,
-    learning_rate: float,
-    batch_size: int | None,
-    seed: int | None,
     verbose: int,
 ) -> CrossFit:
     """Fits η and network on all folds but one, for each, and scores them on that one.
@@ -102,12 +99,8 @@ def cross_fit(
         rows: Logits, labels of more than one class and weights (or None) of n rows.
         columns: Feature name → array with n rows.
         folds: The fold of each row, 0, 1 … (n,).
+        settings: How to train the network.
         refit: Whether to train one network on all rows, for the median of the best epochs.
-        max_epochs: Largest number of epochs of a fold.
-        patience: Epochs without a gain after which a fold ends.
-        learning_rate: Adam's learning rate.
-        batch_size: Rows of a batch; None chooses.
-        seed: Seed of the folds and of the order of the rows.
         verbose: 1 shows a progress bar.
 
     Returns:
@@ -126,7 +119,7 @@ def cross_fit(
         # Of mean 1, which the prior of the network and the learning rate are made for.
         weights=(weights / weights.mean()).astype("float32"),
     )
-    trainer = NetworkTrainer(network, training, learning_rate, batch_size, seed)
+    trainer = NetworkTrainer(network, training, settings)
     num_folds = int(folds.max()) + 1
     curves, cross_fitted = np.empty(logits.shape), np.empty(logits.shape)
     curve_loss, both_loss = np.empty(num_rows), np.empty(num_rows)
@@ -135,7 +128,7 @@ def cross_fit(
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         training.curve[:] = _fitted_curve(calibrator, rows, fitted)
-        epoch, both, learnt = trainer.train(fitted, held_out, max_epochs, patience)
+        epoch, both, learnt = trainer.train(fitted, held_out)
         curves[held_out], cross_fitted[held_out] = training.curve[held_out], both
         curve_loss[held_out] = head_log_losses(labels[held_out], curves[held_out])
         both_loss[held_out] = head_log_losses(labels[held_out], both)
@@ -209,9 +202,6 @@ def _fitted_curve(calibrator: Calibrator | None, rows: Rows, fitted: np.ndarray)
     if calibrator is None:
         return logits
     curve = copy_of(calibrator)
-    curve.fit(
-        rows.logits[fitted],
-        rows.labels[fitted],
-        None if rows.weights is None else rows.weights[fitted],
-    )
+    weights = None if rows.weights is None else rows.weights[fitted]
+    curve.fit_rows(Rows(rows.logits[fitted], rows.labels[fitted], weights))
     return ops.convert_to_numpy(curve(logits))

@@ -10,9 +10,7 @@ from keras import ops
 from keras_calibration.layers.calibrator import (
     Calibrator,
     as_column,
-    calibration_dtype,
     check_column,
-    check_labels_given,
     scaled_logits,
 )
 from keras_calibration.layers.field_ids import (
@@ -24,16 +22,16 @@ from keras_calibration.layers.field_ids import (
     table_starts,
     vocabulary_size,
 )
-from keras_calibration.layers.fit_state import unchanged_if_refused
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
+from keras_calibration.layers.head import Head
+from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.distributions import distributions
 from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
-from keras_calibration.solvers.logistic_fit import row_log_losses
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class FieldBias(keras.layers.Layer):
+class FieldBias(Head):
     """A straight line and one offset per field value: `a η(l) + c + Σ_f u_f[z_f]`.
 
     The offsets of a field are drawn from `N(0, s_f²)`, and s_f is learnt (empirical Bayes, with a
@@ -65,7 +63,7 @@ class FieldBias(keras.layers.Layer):
         >>> head = FieldBias({"site": 3})
         >>> site = np.repeat([0, 1], 500)
         >>> labels = np.arange(1000) % 10 < np.where(site == 0, 2, 5)
-        >>> print(head.fit(np.zeros(1000), {"site": site}, labels))
+        >>> print(head.fit(np.zeros(1000), labels, {"site": site}))
         1,000 rows: log loss 0.693147 before, 0.596811 after (-0.096337); converged in 5 steps
         >>> print(head.get_offsets("site").round(2))
         [-0.67  0.67  0.  ]
@@ -82,7 +80,7 @@ class FieldBias(keras.layers.Layer):
         prior_scale: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
+        super().__init__(**kwargs)
         self.fields = dict(fields)
         self.calibrator = calibrator
         self.prior_scale = float(prior_scale)
@@ -90,8 +88,21 @@ class FieldBias(keras.layers.Layer):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The features that the head reads."""
+        """The features that the head reads: its fields."""
         return tuple(self.fields)
+
+    def calibrators(self) -> list[Calibrator]:
+        """η, where there is one."""
+        return [] if self.calibrator is None else [self.calibrator]
+
+    def field_readers(self) -> list["FieldBias"]:
+        """The head itself."""
+        return [self]
+
+    @property
+    def has_direct_fit(self) -> bool:
+        """Whether η has one, or there is none."""
+        return all(part.has_direct_fit for part in self.calibrators())
 
     def build(self, logits_shape: Any = None, features_shape: Any = None) -> None:
         """Creates the weights at the identity."""
@@ -120,45 +131,22 @@ class FieldBias(keras.layers.Layer):
         offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
         return calibrated + ops.sum(offsets, axis=0)[:, None]
 
-    def fit(
-        self, logits: Any, features: Mapping[str, Any], labels: Any, sample_weight: Any = None
+    def fit_rows(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
     ) -> FitSummary:
-        """Fits slope, bias, offsets and their spread to labelled rows; replaces an earlier fit.
-
-        Args:
-            logits: Uncalibrated logits (n,) or (n, 1), finite.
-            features: A mapping of feature names to arrays (n,) or (n, 1).
-            labels: Labels in [0, 1] (n,) or (n, 1), of both classes.
-            sample_weight: Weights of the rows, not negative; ones by default.
-
-        Returns:
-            The log loss before and after, the number of passes and whether they converged.
-
-        Raises:
-            ValueError: If a feature is missing, a logit is not finite, there are labels of one
-                class only, or numbers of rows differ. The layer is then as it was.
-        """
-        check_labels_given(labels, type(self).__name__)
-        warn_of_probabilities(logits, labels)
-        rows = check_rows(logits, labels, sample_weight, both_classes=True)
-        if not self.built:
-            self.build()
+        """Fits η, and then slope, bias, offsets and their spread to the curve it gives."""
         places = ops.convert_to_numpy(self._places(features))
-        if places.shape[1] != len(rows.logits):
-            raise ValueError(
-                "Logits and features must have the same number of rows. Received: "
-                f"{len(rows.logits)} logits and {places.shape[1]} rows of features."
-            )
-        curve = rows.logits
         ids = list(places - self._starts()[:, None])
-        with unchanged_if_refused(self):
-            if self.calibrator is not None:
-                self.calibrator.fit(rows.logits, rows.labels, rows.weights)
-                curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
-            fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
-        losses = row_log_losses(rows.labels, rows.logits)
-        before = float(np.average(losses, weights=rows.weights))
-        return FitSummary(len(rows.logits), before, fit.log_loss, fit.num_iterations, fit.converged)
+        curve = rows.logits
+        if self.calibrator is not None:
+            self.calibrator.fit_rows(rows)
+            curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
+        fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
+        return self.summary_of(rows, features, fit.num_iterations, fit.converged)
 
     def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldOffsets | FieldCurves:
         """Fits to the curve η of the rows and the ids of each field, and assigns the weights."""
@@ -188,10 +176,6 @@ class FieldBias(keras.layers.Layer):
             self.build()
         deviations = ops.convert_to_numpy(self._deviations).reshape(len(self.fields), -1)[:, 0]
         return dict(zip(self.fields, map(float, deviations), strict=True))
-
-    def compute_output_shape(self, logits_shape: Any, features_shape: Any = None) -> Any:
-        """`(batch, 1)`."""
-        return (logits_shape[0], 1)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""

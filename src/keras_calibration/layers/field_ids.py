@@ -138,26 +138,6 @@ def table_rows(
     return ops.take(ops.concatenate(columns), np.argsort(order), axis=0)
 
 
-def field_readers(head: Any) -> list[Any]:
-    """The layers with fields in a head: the head itself, its network, or those of its parts.
-
-    Args:
-        head: A head of a `CalibratedModel`.
-
-    Returns:
-        The layers, each with `fields` and `field_ids(features, field)`.
-
-    Example:
-        >>> from keras_calibration.layers import FieldNetwork, ILPS, NeuralCalibration
-        >>> head = NeuralCalibration(ILPS(), FieldNetwork({"site": 3}))
-        >>> [reader.fields for reader in field_readers(head)]
-        [{'site': 3}]
-    """
-    heads = getattr(head, "heads", [head])
-    parts = [getattr(part, "field_network", None) or part for part in heads]
-    return [part for part in parts if hasattr(part, "field_ids")]
-
-
 def serialize_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields as plain Python values.
 

@@ -8,6 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._compat import flatten_layers, without_replica_sums
+from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
 
 # The size of a batch: about how many there are in an epoch, and its bounds.
@@ -35,20 +38,6 @@ class TrainingRows:
     weights: np.ndarray
 
 
-class OneReplicaAdam(keras.optimizers.Adam):
-    """Adam, without Keras' sum over replicas where there is but one.
-
-    On TensorFlow this sum has a custom gradient, which keeps the traced step in memory for good.
-    """
-
-    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        import tensorflow as tf
-
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            return super()._all_reduce_sum_gradients(grads_and_vars)
-        return grads_and_vars
-
-
 class NetworkTrainer:
     """Trains copies of a field network, one after the other, in one compiled program.
 
@@ -59,25 +48,17 @@ class NetworkTrainer:
         network: The layer or model from features to logits, as many as `curve` has. It is
             only copied from.
         rows: The rows of the development set.
-        learning_rate: Adam's learning rate.
-        batch_size: Rows of a batch; None chooses.
-        seed: Seed of the order of the rows.
+        settings: How to train.
     """
 
-    def __init__(
-        self,
-        network: Any,
-        rows: TrainingRows,
-        learning_rate: float,
-        batch_size: int | None,
-        seed: int | None,
-    ) -> None:
+    def __init__(self, network: Any, rows: TrainingRows, settings: FitSettings) -> None:
         self.rows = rows
+        self.settings = settings
         num_rows, num_columns = rows.curve.shape
         share = 2 ** int(np.log2(max(num_rows / _BATCHES_AN_EPOCH, 1)))
         chosen = int(np.clip(share, _SMALLEST_BATCH, _LARGEST_BATCH))
-        self.batch_size = batch_size or chosen
-        self.generator = np.random.default_rng(seed)
+        self.batch_size = settings.batch_size or chosen
+        self.generator = np.random.default_rng(settings.seed)
         self.network = copy_of(network)
         self._start = weights_of(network) if network.built else None
         self._together, features = _columns_together(rows.features)
@@ -92,9 +73,12 @@ class NetworkTrainer:
         correction = ops.reshape(correction, (-1, num_columns))
         self.model = keras.Model([curve, *inputs], curve + ops.cast(correction, "float32"))
         averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
-        optimizer = OneReplicaAdam(
-            learning_rate, use_ema=True, ema_momentum=float(1 - 1 / averaged_steps)
+        momentum = float(1 - 1 / averaged_steps)
+        optimizer = keras.optimizers.Adam(
+            settings.learning_rate, use_ema=True, ema_momentum=momentum
         )
+        if keras.backend.backend() == "tensorflow":
+            optimizer = without_replica_sums(optimizer)
         losses = keras.losses
         loss = losses.BinaryCrossentropy if num_columns == 1 else losses.CategoricalCrossentropy
         # TensorFlow's XLA draws the random numbers of dropout thirty times as slowly on a CPU, and
@@ -107,7 +91,7 @@ class NetworkTrainer:
 
     def restart(self, chosen: np.ndarray) -> None:
         """Begins anew: g has learnt nothing, and is adapted to the rows of the given numbers."""
-        if hasattr(self.network, "adapt"):
+        if isinstance(self.network, FieldNetwork):
             fresh = copy_of(self.network)
             fresh.adapt({name: column[chosen] for name, column in self.rows.features.items()})
             self.network.set_weights(fresh.get_weights())
@@ -144,15 +128,13 @@ class NetworkTrainer:
         return np.concatenate(parts)[: len(chosen)].astype("float64")
 
     def train(
-        self, chosen: np.ndarray, held_out: np.ndarray, max_epochs: int, patience: int
+        self, chosen: np.ndarray, held_out: np.ndarray
     ) -> tuple[int, np.ndarray, list[np.ndarray]]:
         """Trains from the start until the held-out log loss has not fallen for some epochs.
 
         Args:
             chosen: Numbers of the rows to train on.
             held_out: Numbers of the rows to score.
-            max_epochs: Number of epochs after which to stop in any case.
-            patience: Number of epochs without a fall after which to stop.
 
         Returns:
             The best epoch (0: none was better than the start), its held-out logits, its weights.
@@ -160,14 +142,14 @@ class NetworkTrainer:
         self.restart(chosen)
         labels, weights = self.rows.labels[held_out], self.rows.weights[held_out]
         lowest, best = np.inf, (0, np.empty(0), weights_of(self.network))
-        for epoch in range(max_epochs + 1):
+        for epoch in range(self.settings.max_epochs + 1):
             if epoch:
                 self.train_epoch(chosen)
             logits = self.logits(held_out)
             loss = float(weights @ head_log_losses(labels, logits))
             if loss < lowest:
                 lowest, best = loss, (epoch, logits, weights_of(self.network))
-            elif epoch - best[0] >= patience:
+            elif epoch - best[0] >= self.settings.patience:
                 break
         return best
 
@@ -203,7 +185,7 @@ def copy_of(network: Any) -> Any:
     Raises:
         ValueError: If the configuration does not make a copy.
     """
-    classes = {type(layer) for layer in network._flatten_layers()}
+    classes = {type(layer) for layer in flatten_layers(network)}
     known = {keras.saving.get_registered_name(each): each for each in classes}
     try:
         config = keras.saving.serialize_keras_object(network)

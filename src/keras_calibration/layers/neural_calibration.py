@@ -5,8 +5,7 @@ from typing import Any
 import keras
 
 from keras_calibration.layers.calibrator import as_column, check_column
-from keras_calibration.layers.neural_head import NeuralHead, check_part
-from keras_calibration.solvers.data_checks import Rows, check_rows
+from keras_calibration.layers.neural_head import NeuralHead
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -18,7 +17,7 @@ class NeuralCalibration(NeuralHead):
     as "no change". For more classes than two there is `ClassNeuralCalibration`.
 
     Args:
-        calibrator: η, a layer from logits to logits, `ILPS()` for example.
+        calibrator: η, a `Calibrator`, `ILPS()` for example; None leaves the logits as they are.
         field_network: g, a layer or Keras model from a mapping of features to logits (batch, 1),
             `FieldNetwork(...)` for example; None leaves g out.
         num_members: Number of networks of this form whose mean g is. Each learns from another part
@@ -30,7 +29,7 @@ class NeuralCalibration(NeuralHead):
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
-        ValueError: If a part is not a Keras layer, or `num_members` is no whole number above 0.
+        ValueError: If a part is of another kind, or `num_members` is no whole number above 0.
 
     Example:
         >>> from keras_calibration.layers import ILPS, FieldNetwork
@@ -44,27 +43,7 @@ class NeuralCalibration(NeuralHead):
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7.
     """
 
-    _example_calibrator = "ILPS()"
-
-    def __init__(
-        self,
-        calibrator: keras.layers.Layer,
-        field_network: keras.layers.Layer | None = None,
-        num_members: int = 1,
-        **kwargs: Any,
-    ) -> None:
-        check_part("calibrator", calibrator)
-        super().__init__(calibrator, field_network, num_members, **kwargs)
-
     def as_columns(self, values: Any, name: str, num_columns: int | None = 1) -> Any:
         """A column (batch, 1); any shape but that and (batch,) is refused."""
         check_column(values, type(self).__name__, name)
         return as_column(values)
-
-    def check_rows(self, logits: Any, labels: Any, sample_weight: Any) -> Rows:
-        """The rows of a fit, flat and of both classes."""
-        return check_rows(logits, labels, sample_weight, both_classes=True)
-
-    def compute_output_shape(self, logits_shape: Any, features_shape: Any = None) -> Any:
-        """`(batch, 1)`."""
-        return (*logits_shape[:1], 1)

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.solvers.data_checks import checked_logits
+from keras_calibration.solvers.data_checks import Rows, checked_logits
 from keras_calibration.solvers.logistic_fit import LogisticFit, mean_log_loss
 from keras_calibration.solvers.logit_histogram import LogitHistogram, logit_histogram
 
@@ -48,6 +48,10 @@ class StreamingCalibrator(Calibrator):
         check_labels_given(labels, type(self).__name__)
         logits = checked_logits(logits, labels, from_logits)
         return self._fit_and_keep(logit_histogram(logits, labels, sample_weight))
+
+    def fit_rows(self, rows: Rows) -> FitSummary:
+        """`fit` to rows that are checked already."""
+        return self._fit_and_keep(logit_histogram(rows.logits, rows.labels, rows.weights))
 
     def update(
         self,

@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from keras_calibration._compat import flatten_layers
+
 if TYPE_CHECKING:
     import keras
 
@@ -85,7 +87,7 @@ def _generators(model: "keras.Model") -> Iterator[Any]:
     import keras
 
     seen: set[int] = set()
-    for layer in model._flatten_layers():
+    for layer in flatten_layers(model):
         for value in vars(layer).values():
             if isinstance(value, keras.random.SeedGenerator) and id(value) not in seen:
                 seen.add(id(value))

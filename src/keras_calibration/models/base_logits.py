@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._compat import flatten_layers, source_of
 from keras_calibration.layers.calibrator import as_column, calibration_dtype
 from keras_calibration.ops.losses import logits_from_probabilities
 
@@ -67,7 +68,7 @@ class BaseLogits(keras.layers.Layer):
         """Freezes the base model, every layer of it."""
         # One by one: TensorFlow skips the setter of a layer whose flag is False already, and with
         # it the layers inside.
-        for layer in self._flatten_layers():
+        for layer in flatten_layers(self):
             layer.trainable = False
 
     @property
@@ -123,9 +124,7 @@ def _symbolic(model: keras.Model, name: str) -> Any:
 def trainable_flags_kept(model: Any) -> Iterator[None]:
     """Restores the `trainable` flag of every layer and variable of a model at the end."""
     is_model = isinstance(model, keras.Model)
-    layer_flags = (
-        [(layer, layer.trainable) for layer in model._flatten_layers()] if is_model else []
-    )
+    layer_flags = [(layer, layer.trainable) for layer in flatten_layers(model)] if is_model else []
     variable_flags = [(v, v.trainable) for v in model.variables] if is_model else []
     try:
         yield
@@ -207,10 +206,10 @@ def _found_output(model: Any) -> tuple[str, Any, Callable[[Any], Any] | None]:
     The first is "probability", "logit" or "other"; the last is None where there is no sigmoid.
     """
     tensor = symbolic_output(model)
-    operation, node = _source(tensor)
+    operation, node = source_of(tensor)
     while _passes_on(operation, tensor):
         tensor = node.input_tensors[0]
-        operation, node = _source(tensor)
+        operation, node = source_of(tensor)
     if isinstance(operation, keras.Model) and isinstance(
         symbolic_output(operation), keras.KerasTensor
     ):
@@ -227,12 +226,6 @@ def _found_output(model: Any) -> tuple[str, Any, Callable[[Any], Any] | None]:
     return ("logit" if is_linear else "other"), operation, None
 
 
-def _source(tensor: Any) -> tuple[Any, Any]:
-    """The operation that made a symbolic tensor, and its call that did: a layer may be shared."""
-    history = tensor._keras_history
-    return history.operation, history.operation._inbound_nodes[history.node_index]
-
-
 def _passes_on(operation: Any, tensor: Any) -> bool:
     """Whether an operation returns the one value of each row that it takes, as it is."""
     kind = type(operation)
@@ -240,7 +233,7 @@ def _passes_on(operation: Any, tensor: Any) -> bool:
         return _computes(operation, _identity)
     if not (kind.__module__.startswith("keras.") and kind.__name__ in _RESHAPING):
         return False
-    _, node = _source(tensor)
+    _, node = source_of(tensor)
     shapes = (tensor.shape, node.input_tensors[0].shape)
     return all(None not in shape[1:] and math.prod(shape[1:]) == 1 for shape in shapes)
 

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration.layers.calibrator import Calibrator, has_direct_fit
-from keras_calibration.layers.field_ids import field_readers
+from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.base_logits import (
     BaseLogits,
@@ -69,8 +69,8 @@ class CalibratedModel(FieldMetricsModel):
     Args:
         base_model: A trained Functional or Sequential Keras model with one sigmoid or logit output.
             It is set to `trainable=False`.
-        head: A layer called as `head(logits, features)`, `NeuralCalibration` for example, or a
-            calibrator of the logit alone, `ILPS()` for example.
+        head: A `Head`, `NeuralCalibration` for example, or a calibrator of the logit alone,
+            `ILPS()` for example.
         base_output: `"probability"`, `"logit"`, or `"auto"`: told from the base's last layer.
         **kwargs: What every Keras model takes (`name`).
 
@@ -106,25 +106,30 @@ class CalibratedModel(FieldMetricsModel):
     def __init__(
         self,
         base_model: keras.Model,
-        head: keras.layers.Layer,
+        head: Head | Calibrator,
         base_output: str = "auto",
         **kwargs: Any,
     ) -> None:
         if isinstance(head, Calibrator):
             head = NeuralCalibration(head)
+        if not isinstance(head, Head):
+            raise ValueError(
+                "Argument `head` must be a `Head` or a `Calibrator`. Received: "
+                f"head={head!r}. Use one of this package, or inherit from "
+                "keras_calibration.layers.Head for one of your own."
+            )
         check_base_model(base_model)
         inputs = named_inputs(symbolic_input(base_model))
         features = inputs_by_name(inputs, inputs)
-        names = getattr(head, "feature_names", None)
-        missing = [name for name in names or () if name not in features]
+        names = features if head.feature_names is None else head.feature_names
+        missing = [name for name in names if name not in features]
         if missing:
             raise ValueError(
-                f"The head reads the features {list(names or ())}. Received: a base model with "
+                f"The head reads the features {list(names)}. Received: a base model with "
                 f"the inputs {sorted(features)}, without {missing}. The calibrated model takes the "
                 "base model's own inputs: give it these as further inputs, used or not."
             )
-        if names is not None:
-            features = {name: features[name] for name in names}
+        features = {name: features[name] for name in names}
         with trainable_flags_kept(base_model):
             base = BaseLogits(base_model, base_output, name="base")
             calibrated = head(base(inputs), features)
@@ -225,12 +230,15 @@ class CalibratedModel(FieldMetricsModel):
                 has more batches than `steps_per_epoch`.
         """
         _check_arguments(initialize, kwargs.pop("class_weight", None))
-        is_exact = initialize == "exact" and has_direct_fit(self.head)
+        is_exact = initialize == "exact" and self.head.has_direct_fit
         if epochs is None:
             epochs = 0 if is_exact else 1
         num_epochs = epochs - kwargs.get("initial_epoch", 0)
-        if num_epochs > 0 or not is_exact:
-            self._assert_compile_called("fit")
+        if not self.compiled and (num_epochs > 0 or not is_exact):
+            raise ValueError(
+                "Training by gradient needs a compiled model. Call `compile()` first, or leave "
+                "out `epochs` where the head has a direct fit."
+            )
         development = read_development_set(x, y, sample_weight, steps_per_epoch, self.input)
         rows = self._with_logits(development, verbose, both_classes=True)
         rows, held_out, validation = self._held_out(
@@ -251,8 +259,7 @@ class CalibratedModel(FieldMetricsModel):
 
         def train(part: HeadRows, decide: Callable[[], bool]) -> None:
             def figures_if_not_kept() -> dict[str, float] | None:
-                if hasattr(self.head, "finalize"):
-                    self.head.finalize()
+                self.head.finalize()
                 return None if decide() else figures_of(self, rows, held_out, batch_size)
 
             seen_by = EndOfTraining(
@@ -276,8 +283,8 @@ class CalibratedModel(FieldMetricsModel):
                 report(figures_of(self, rows, held_out, batch_size))
             histories.append(self.history)
         else:
-            if not getattr(self.head, "is_adapted", True):
-                self.head.adapt(rows.logits, rows.features, rows.labels, rows.weights)
+            if not self.head.is_adapted:
+                self.head.adapt(rows.logits, rows.labels, rows.features, rows.weights)
             train(rows, lambda: True)
             summary = summarize(self.head, rows, None, num_epochs=num_epochs, training_kept=True)
         if verbose and is_exact:
@@ -331,7 +338,7 @@ class CalibratedModel(FieldMetricsModel):
     def field_ids(self, x: Any, field: str) -> Any:
         """The ids (n,) of a field of the input, as the head counts them where it has the field."""
         features = x[FEATURES] if is_head_input(x) else inputs_by_name(x, self.input)
-        for reader in field_readers(self.head):
+        for reader in self.head.field_readers():
             if field in {*reader.fields} & {*features}:
                 return reader.field_ids(features, field)
         return super().field_ids(features, field)
@@ -374,7 +381,7 @@ class CalibratedModel(FieldMetricsModel):
         logits = self.base_logits(inputs, verbose if is_long else 0)
         check_rows(logits, rows.labels, rows.weights, both_classes=both_classes)
         features = inputs_by_name(inputs, self.input)
-        names = getattr(self.head, "feature_names", None)
+        names = self.head.feature_names
         if names is not None:
             field_metrics = getattr(self, "_field_metrics", None)
             fields = () if field_metrics is None else field_metrics.fields

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.network_training import weights_of
-from keras_calibration.layers.neural_head import NeuralHead
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.head_rows import HeadRows
 from keras_calibration.models.logit_range import describe_logits
@@ -28,7 +27,7 @@ _GAIN_IN_ERRORS = 3.0
 _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
-def fit_exactly(head: Any, rows: HeadRows, verbose: bool = False) -> FitSummary:
+def fit_exactly(head: Head, rows: HeadRows, verbose: bool = False) -> FitSummary:
     """Fits a head by its own `fit`.
 
     Args:
@@ -39,8 +38,7 @@ def fit_exactly(head: Any, rows: HeadRows, verbose: bool = False) -> FitSummary:
     Returns:
         What the head says of the fit.
     """
-    own = {"verbose": int(verbose)} if isinstance(head, NeuralHead | BlendedHead) else {}
-    return head.fit(rows.logits, rows.features, rows.labels, rows.weights, **own)
+    return head.fit(rows.logits, rows.labels, rows.features, rows.weights, verbose=int(verbose))
 
 
 def split_off(rows: HeadRows, seed: int = 0) -> tuple[HeadRows, HeadRows]:
@@ -66,7 +64,7 @@ def split_off(rows: HeadRows, seed: int = 0) -> tuple[HeadRows, HeadRows]:
 
 
 def train_from_exact(
-    head: Any,
+    head: Head,
     rows: HeadRows,
     held_out: HeadRows | None,
     num_epochs: int,
@@ -98,8 +96,8 @@ def train_from_exact(
     fitted, deciding = split_off(rows) if held_out is None else (rows, held_out)
     exact = fit_exactly(head, fitted, verbose)
     weights, before = weights_of(head), _log_losses(head, deciding)
-    if not getattr(head, "is_adapted", True):
-        head.adapt(fitted.logits, fitted.features, fitted.labels, fitted.weights)
+    if not head.is_adapted:
+        head.adapt(fitted.logits, fitted.labels, fitted.features, fitted.weights)
     figures: dict[str, Any] = {}
 
     def decide() -> bool:
@@ -120,7 +118,7 @@ def train_from_exact(
 
 
 def summarize(
-    head: Any, rows: HeadRows, exact: FitSummary | None, **figures: Any
+    head: Head, rows: HeadRows, exact: FitSummary | None, **figures: Any
 ) -> ModelFitSummary:
     """The summary of a fit that has ended; warns if it left predictions that are off on the whole.
 
@@ -138,9 +136,8 @@ def summarize(
     """
     flat = rows.flat
     logits = head_logits(head, flat.logits, rows.features)
-    calibrator = getattr(head, "calibrator", None)
-    alone = isinstance(head, NeuralHead) and not head.members
-    if alone and isinstance(calibrator, StreamingCalibrator):
+    calibrator = head.lone_calibrator()
+    if isinstance(calibrator, StreamingCalibrator):
         calibrator.remember(flat.logits, flat.labels, flat.weights)
     _warn_of_bias(logits, flat.labels, flat.row_weights)
     with np.errstate(invalid="ignore"):
@@ -160,7 +157,7 @@ def summarize(
     )
 
 
-def log_loss_of(head: Any, rows: HeadRows) -> float:
+def log_loss_of(head: Head, rows: HeadRows) -> float:
     """The log loss of a head on some rows, a weighted mean in nats."""
     return float(np.average(_log_losses(head, rows), weights=rows.flat.weights))
 
@@ -176,7 +173,7 @@ def _check_deciding(held_out: HeadRows) -> None:
         ) from error
 
 
-def _log_losses(head: Any, rows: HeadRows) -> np.ndarray:
+def _log_losses(head: Head, rows: HeadRows) -> np.ndarray:
     flat = rows.flat
     with np.errstate(invalid="ignore"):  # training may have diverged
         return head_log_losses(flat.labels, head_logits(head, flat.logits, rows.features))

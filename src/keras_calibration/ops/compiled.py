@@ -7,6 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration._compat import is_under_xla
+
 # Batches are filled up to a multiple of this: a last batch of any size is then nothing new to XLA,
 # which compiles once for every shape.
 _ROWS_TOGETHER = 512
@@ -68,12 +70,7 @@ def is_compiled(tensor: Any) -> bool:
         False
     """
     if keras.backend.backend() == "tensorflow":
-        try:  # TensorFlow keeps it to itself.
-            from tensorflow.python.framework.ops import get_default_graph
-            from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-        except ImportError:
-            return False
-        return bool(GraphOrParentsInXlaContext(get_default_graph()))
+        return is_under_xla()
     if keras.backend.backend() == "jax":
         import jax
 

@@ -1,12 +1,13 @@
 """Custom gradients that do not outlive the graph they were traced in."""
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
+
+from keras_calibration._compat import let_graph_own_gradient
 
 
 def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,25 +35,7 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         result = differentiable(*arguments)
-        graph = getattr(result, "graph", None)
-        if graph is not None:
-            _let_graph_own_gradient(graph, result.op)
+        let_graph_own_gradient(result)
         return result
 
     return call
-
-
-def _let_graph_own_gradient(graph: Any, operation: Any) -> None:
-    """Makes TensorFlow's registry of gradients refer weakly to that of an operation."""
-    try:  # TensorFlow keeps it to itself.
-        from tensorflow.python.framework.ops import gradient_registry
-
-        entries = gradient_registry._registry
-        name = operation.get_attr("_gradient_op_type").decode()
-        gradient = entries[name]["type"]
-    except (ImportError, AttributeError, KeyError, ValueError):
-        return  # Then it stays in memory.
-    owned: Any = weakref.ref(gradient)
-    graph._gradients_of_calibration = [*getattr(graph, "_gradients_of_calibration", ()), gradient]
-    entries[name]["type"] = lambda *arguments: owned()(*arguments)
-    weakref.finalize(graph, entries.pop, name, None).atexit = False

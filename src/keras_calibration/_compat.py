@@ -1,0 +1,88 @@
+"""Private parts of Keras and TensorFlow that the package needs, each with the public way tried.
+
+Tested on Keras 3.15 and TensorFlow 2.21. Nothing is imported before it is used.
+"""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+
+def flatten_layers(layer: Any) -> list[Any]:
+    """A layer or model and all layers in it, at any depth.
+
+    Public: `model.layers` has the layers of a model alone, not those inside of a layer.
+    """
+    return list(layer._flatten_layers())
+
+
+def source_of(tensor: Any) -> tuple[Any, Any]:
+    """The operation that made a symbolic tensor, and its call that did: a layer may be shared.
+
+    Public: `model.operations` lists the operations, not which of them gives which output.
+    """
+    history = tensor._keras_history
+    return history.operation, history.operation._inbound_nodes[history.node_index]
+
+
+def metric_direction(metric: Any) -> str | None:
+    """`"max"` or `"min"`, where a Keras metric says which way is better.
+
+    Public: none; Keras sets it on its own metrics, for its tuner.
+    """
+    return {"up": "max", "down": "min"}.get(getattr(metric, "_direction", ""))
+
+
+def is_under_xla() -> bool:
+    """Whether TensorFlow traces a function with `jit_compile=True`, or one inside of it.
+
+    Public: `tf.inside_function()` tells of graphs only, `tf.executing_eagerly()` of none.
+    """
+    try:
+        from tensorflow.python.framework.ops import get_default_graph
+        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+    except ImportError:
+        return False
+    return bool(GraphOrParentsInXlaContext(get_default_graph()))
+
+
+def let_graph_own_gradient(tensor: Any) -> None:
+    """Makes TensorFlow's registry of custom gradients refer weakly to that of a traced tensor.
+
+    Public: `tf.custom_gradient` and `tf.RegisterGradient` keep every gradient, and with it the
+    graph it was traced in, for as long as the process lives.
+    """
+    graph = getattr(tensor, "graph", None)
+    if graph is None:
+        return
+    try:
+        from tensorflow.python.framework.ops import gradient_registry
+
+        entries = gradient_registry._registry
+        name = tensor.op.get_attr("_gradient_op_type").decode()
+        gradient = entries[name]["type"]
+    except (ImportError, AttributeError, KeyError, ValueError):
+        return  # Then it stays in memory.
+    owned: Any = weakref.ref(gradient)
+    graph._gradients_of_calibration = [*getattr(graph, "_gradients_of_calibration", ()), gradient]
+    entries[name]["type"] = lambda *arguments: owned()(*arguments)
+    weakref.finalize(graph, entries.pop, name, None).atexit = False
+
+
+def without_replica_sums(optimizer: Any) -> Any:
+    """A Keras optimizer that leaves out the sum of gradients over replicas where there is one.
+
+    Public: none. On TensorFlow this sum has a custom gradient, which keeps the traced step in
+    memory for good (see `let_graph_own_gradient`).
+    """
+    sum_over_replicas = optimizer._all_reduce_sum_gradients
+
+    def all_reduce_sum_gradients(grads_and_vars: Sequence[Any]) -> Sequence[Any]:
+        import tensorflow as tf
+
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            return sum_over_replicas(grads_and_vars)
+        return grads_and_vars
+
+    optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients
+    return optimizer

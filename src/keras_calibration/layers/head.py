@@ -1,0 +1,246 @@
+"""Head: the base of all layers that calibrate with features at hand."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calibration.layers.calibrator import Calibrator, calibration_dtype, check_labels_given
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.network_training import weights_of
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
+
+
+class Head(keras.layers.Layer):
+    """Base of the heads of a `CalibratedModel`: `q(l, x) = σ(head(l, x))`.
+
+    A head is called as `head(logits, features)` and returns calibrated logits (batch, 1). To write
+    one of your own, write `call` and `feature_names`, and create the weights in `build` so that it
+    starts as "no change". `CalibratedModel` then trains it by gradient, saves and exports it. Write
+    `fit_rows` too, and it has a direct fit: `fit` here, the start of `CalibratedModel.fit`, and
+    `refresh_savedmodel`.
+
+    Args:
+        dtype: Dtype or dtype policy; half precision is lifted to float32.
+        **kwargs: What every Keras layer takes (`name`, `trainable`).
+
+    Call arguments:
+        logits: Uncalibrated logits (batch,) or (batch, 1).
+        features: A mapping of feature names to tensors with `batch` rows.
+
+    Example:
+        >>> from keras_calibration.layers import BiasCorrection
+        >>> @keras.saving.register_keras_serializable(package="my_package")
+        ... class MobileOffset(Head):
+        ...     '''An offset for the rows of mobile devices.'''
+        ...
+        ...     @property
+        ...     def feature_names(self):
+        ...         return ("is_mobile",)
+        ...
+        ...     def build(self, logits_shape=None, features_shape=None):
+        ...         self.offset = self.add_weight(shape=(), initializer="zeros")
+        ...
+        ...     def call(self, logits, features):
+        ...         is_mobile = keras.ops.cast(features["is_mobile"], self.compute_dtype)
+        ...         columns = [keras.ops.reshape(each, (-1, 1)) for each in (logits, is_mobile)]
+        ...         return columns[0] + self.offset * columns[1]
+        ...
+        ...     def fit_rows(self, rows, features, settings, verbose):
+        ...         mobile = features["is_mobile"].reshape(-1) == 1
+        ...         bias = BiasCorrection()
+        ...         bias.fit(rows.logits[mobile], rows.labels[mobile], rows.row_weights[mobile])
+        ...         self.offset.assign(bias.bias)
+        ...         return self.summary_of(rows, features)
+        >>> head = MobileOffset()
+        >>> features = {"is_mobile": np.array([0, 0, 1, 1, 1, 1])}
+        >>> print(head.fit(np.zeros(6), [0, 1, 0, 0, 0, 1], features))
+        6 rows: log loss 0.693147 before, 0.605939 after (-0.087208); converged in 1 steps
+    """
+
+    def __init__(self, *, dtype: Any = None, **kwargs: Any) -> None:
+        super().__init__(dtype=calibration_dtype(dtype), **kwargs)
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """The features that the head reads, or None where it cannot tell and is given all."""
+        return ()
+
+    # Methods, not properties: Keras saves whatever layers it finds behind a layer's attributes.
+    def calibrators(self) -> Sequence[Calibrator]:
+        """The calibrators of the logit in the head."""
+        return ()
+
+    def field_readers(self) -> Sequence[Any]:
+        """The layers in the head that have `fields` and `field_ids(features, field)`."""
+        return ()
+
+    def lone_calibrator(self) -> Calibrator | None:
+        """The calibrator of the logit that is the whole head; None where there is more to it."""
+        return None
+
+    @property
+    def has_direct_fit(self) -> bool:
+        """Whether `fit` can fit the head."""
+        return type(self).fit_rows is not Head.fit_rows
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether nothing is left for `adapt` to do."""
+        return True
+
+    def adapt(
+        self,
+        logits: Any,
+        labels: Any,
+        features: Mapping[str, Any] | None = None,
+        sample_weight: Any = None,
+    ) -> None:
+        """Takes from development data what is fixed before training; nothing by default.
+
+        Args:
+            logits: Uncalibrated logits (n,) or (n, 1).
+            labels: Labels in [0, 1] (n,) or (n, 1).
+            features: A mapping of feature names to arrays with n rows.
+            sample_weight: Weights of the rows, or None.
+        """
+
+    def fit(
+        self,
+        logits: Any,
+        labels: Any,
+        features: Mapping[str, Any] | None = None,
+        sample_weight: Any = None,
+        *,
+        settings: FitSettings | None = None,
+        verbose: int = 0,
+    ) -> FitSummary:
+        """Fits the head to labelled rows, directly; replaces an earlier fit.
+
+        Args:
+            logits: Uncalibrated logits (n,) or (n, 1), finite; of classes (n, K).
+            labels: Labels in [0, 1] (n,) or (n, 1), of both classes; where the logits are of
+                classes, class numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
+            features: A mapping of feature names to arrays with n rows.
+            sample_weight: Weights of the rows, not negative; ones by default.
+            settings: How to train a network that the head has.
+            verbose: 1 shows a progress bar where a network is trained.
+
+        Returns:
+            The log loss before and after, the number of steps, and whether they converged.
+
+        Raises:
+            ValueError: If a row is not as described, a feature is missing, numbers of rows differ,
+                or the head has no direct fit. The layer is then as it was.
+
+        Warns:
+            UserWarning: If the logits look like probabilities, or like the labels.
+        """
+        taker = type(self).__name__
+        check_labels_given(labels, taker)
+        if not self.has_direct_fit:
+            raise ValueError(
+                f"{taker} has no direct fit, or one of its parts has none. Received: {self!r}. "
+                "Train it by gradient, in a CalibratedModel; or write `fit_rows`."
+            )
+        warn_of_probabilities(logits, labels)
+        rows = self.check_rows(logits, labels, sample_weight)
+        columns = _columns(
+            {} if features is None else features, self.feature_names, len(rows.logits), taker
+        )
+        # Builds, and checks the shapes.
+        self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})
+        with unchanged_if_refused(self):
+            return self.fit_rows(rows, columns, settings or FitSettings(), verbose)
+
+    def fit_rows(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
+    ) -> FitSummary:
+        """The direct fit of the built head to checked rows: assigns the weights.
+
+        Args:
+            rows: Logits, labels and weights (n,), float64.
+            features: Feature name → array with n rows, of `feature_names`.
+            settings: How to train a network.
+            verbose: 1 shows a progress bar.
+
+        Returns:
+            The figures, of `summary_of` for example.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not write `fit_rows`.")
+
+    def check_rows(self, logits: Any, labels: Any, sample_weight: Any) -> Rows:
+        """The rows of a fit, flat and of both classes; refuses what cannot be fitted on."""
+        return check_rows(logits, labels, sample_weight, both_classes=True)
+
+    def summary_of(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        num_iterations: int = 1,
+        converged: bool = True,
+    ) -> FitSummary:
+        """The figures of a fit that has just ended, as `fit_rows` returns them."""
+        before, after = (
+            float(np.average(head_log_losses(rows.labels, logits), weights=rows.weights))
+            for logits in (rows.logits, head_logits(self, rows.logits, features))
+        )
+        return FitSummary(len(rows.logits), before, after, num_iterations, converged)
+
+    def finalize(self) -> None:
+        """Brings the weights into their final form once training has ended; nothing by default."""
+
+    def compute_output_shape(self, logits_shape: Any, features_shape: Any = None) -> Any:
+        """`(batch, 1)`."""
+        return (*logits_shape[:1], 1)
+
+
+@contextlib.contextmanager
+def unchanged_if_refused(head: Head) -> Iterator[None]:
+    """Gives a built head its weights and histograms back if the block raises."""
+    weights = weights_of(head)
+    streaming = [part for part in head.calibrators() if isinstance(part, StreamingCalibrator)]
+    histograms = [part._histogram for part in streaming]
+    try:
+        yield
+    except BaseException:
+        head.set_weights(weights)
+        for part, histogram in zip(streaming, histograms, strict=True):
+            part._histogram = histogram
+        raise
+
+
+def _columns(
+    features: Any, names: Sequence[str] | None, num_rows: int, reader: str
+) -> dict[str, np.ndarray]:
+    """The features that a head reads, as arrays of the right number of rows."""
+    features = {} if features is None else features
+    if not isinstance(features, Mapping):
+        raise ValueError(
+            "Argument `features` must be a mapping of feature names to arrays. Received: "
+            f"features of type {type(features).__name__}. The order of the arguments is logits, "
+            "labels, features, sample_weight."
+        )
+    missing = [name for name in names or () if name not in features]
+    if missing:
+        raise ValueError(
+            f"{reader} reads the features {list(names or ())}. Received: {sorted(features)}, "
+            f"without {missing}. Pass every one of them."
+        )
+    columns = {name: np.asarray(features[name]) for name in (features if names is None else names)}
+    for name, column in columns.items():
+        if len(column) != num_rows:
+            raise ValueError(
+                "Logits and features must have the same number of rows. Received: "
+                f"{num_rows} logits and {len(column)} rows of {name!r}."
+            )
+    return columns

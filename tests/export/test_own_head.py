@@ -1,0 +1,96 @@
+"""The head that the docstring of `Head` writes: fit, save, load, export, refresh."""
+
+import ast
+import inspect
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+from keras_calibration.layers.head import Head
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(-1, 1, (600, 1)).astype("float32")
+MOBILE = RNG.integers(0, 2, 600).astype("int32")
+LABELS = RNG.random(600) < 1 / (1 + np.exp(-LOGITS[:, 0] - 2 * MOBILE))
+X = {"score": LOGITS, "is_mobile": MOBILE}
+
+
+def class_of_the_docstring():
+    lines = inspect.getdoc(Head).split("Example:")[1].splitlines()
+    code = [line.strip()[4:] for line in lines if line.strip().startswith((">>>", "..."))]
+    program = "\n".join(code)
+    classes = [node for node in ast.parse(program).body if isinstance(node, ast.ClassDef)]
+    names = {"keras": keras, "Head": Head, "BiasCorrection": kc.layers.BiasCorrection}
+    exec(compile(ast.Module(classes, []), "docstring", "exec"), names)
+    assert classes[0].end_lineno - classes[0].lineno < 25
+    return names["MobileOffset"]
+
+
+@pytest.fixture(scope="module")
+def own_head():
+    return class_of_the_docstring()
+
+
+def make_model(head):
+    inputs = {
+        "score": keras.Input((1,), name="score"),
+        "is_mobile": keras.Input((), dtype="int32", name="is_mobile"),
+    }
+    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
+    return kc.models.CalibratedModel(base, head)
+
+
+@pytest.mark.tensorflow
+def test_fit_save_load_export_refresh(own_head, tmp_path):
+    model = make_model(own_head())
+    model.fit(X, LABELS, verbose=0)
+    assert model.fit_summary.exact.log_loss_after < model.fit_summary.log_loss_before - 0.05
+    assert float(model.head.offset) == pytest.approx(2, abs=0.6)
+    predicted = model.predict(X, verbose=0)
+
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), predicted)
+
+    kc.export_savedmodel(model, tmp_path / "served" / "1", X, verify="same_process")
+    new = 1 - LABELS  # of a world upside down
+    refreshed = kc.refresh_savedmodel(
+        tmp_path / "served" / "1", LOGITS, new, {"is_mobile": MOBILE}, verify="same_process"
+    )
+    again = own_head()
+    again.fit(LOGITS, new, {"is_mobile": MOBILE})
+    import tensorflow as tf
+
+    signature = tf.saved_model.load(str(refreshed)).signatures["serving_default"]
+    served = signature(**{name: tf.constant(column) for name, column in X.items()})
+    expected = 1 / (1 + np.exp(-keras.ops.convert_to_numpy(again(LOGITS, X))))
+    np.testing.assert_allclose(served["probability"], expected, atol=1e-6)
+
+
+def test_without_a_direct_fit_it_is_trained(own_head):
+    class Trained(own_head):
+        fit_rows = Head.fit_rows
+
+    head = Trained()
+    assert not head.has_direct_fit
+    with pytest.raises(ValueError, match="no direct fit"):
+        head.fit(LOGITS, LABELS, {"is_mobile": MOBILE})
+    model = make_model(head)
+    with pytest.raises(ValueError, match="Call `compile"):
+        model.fit(X, LABELS, verbose=0)
+    model.compile(keras.optimizers.Adam(0.2))
+    model.fit(X, LABELS, epochs=3, verbose=0)
+    assert float(head.offset) > 1
+
+
+@pytest.mark.parametrize("head", [keras.layers.Identity(), "ilps", None])
+def test_what_is_no_head_is_refused(head):
+    with pytest.raises(ValueError, match=r"must be a `Head` or a `Calibrator`"):
+        make_model(head)
+
+
+def test_features_that_are_no_mapping(own_head):
+    with pytest.raises(ValueError, match="order of the arguments is logits, labels, features"):
+        own_head().fit(LOGITS, MOBILE, LABELS)
