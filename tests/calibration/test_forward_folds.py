@@ -8,9 +8,9 @@ from scipy.special import expit
 import keras_calibration as kc
 from calibration.test_calibrate import NUM_ROWS, base_model, make_rows
 from keras_calibration.calibration import splits
-from keras_calibration.calibration.cross_fitted_scores import mean_and_error
 from keras_calibration.calibration.splits import splits_of
 from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.standard_errors import mean_and_error
 
 STRETCH = np.arange(NUM_ROWS) * 8 // NUM_ROWS
 

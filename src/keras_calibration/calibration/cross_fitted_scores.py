@@ -12,6 +12,7 @@ from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.models.development_set import as_numpy
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.logistic_fit import sigmoid
+from keras_calibration.solvers.standard_errors import mean_and_error
 
 _NUM_DRAWS = 100
 _SHARE_OF_GAIN = 0.01
@@ -58,37 +59,6 @@ def simplest_within_error(
         f"It is the simplest that is as good as the one of the lowest log loss, {best!r} "
         f"({change:.6f} ± {error:.6f} above it)."
     )
-
-
-def mean_and_error(
-    values: np.ndarray, weights: np.ndarray | None, clusters: np.ndarray | None = None
-) -> tuple[float, float]:
-    """Weighted mean of values of rows, and its standard error.
-
-    Args:
-        values: Values of rows (n,).
-        weights: Weights of the rows (n,), or None.
-        clusters: Which rows belong together, whole numbers (n,): the error is then that of
-            independent clusters where this is larger. None takes the rows as independent.
-
-    Returns:
-        Mean and standard error.
-
-    Example:
-        >>> mean_and_error(np.array([1.0, 1.0, 3.0, 3.0]), None, np.array([0, 0, 1, 1]))
-        (2.0, 1.0)
-    """
-    weights = np.ones(len(values)) if weights is None else weights
-    total = weights.sum()
-    mean = float(weights @ values / total)
-    away = weights * (values - mean)
-    error = float(np.sqrt(np.sum(away**2)) / total)
-    if clusters is None:
-        return mean, error
-    _, cluster = np.unique(clusters, return_inverse=True)
-    sums = np.bincount(cluster, away)
-    correction = len(sums) / max(len(sums) - 1, 1)
-    return mean, max(error, float(np.sqrt(correction * np.sum(sums**2)) / total))
 
 
 def scores_of(

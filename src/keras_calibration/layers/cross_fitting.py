@@ -20,6 +20,7 @@ from keras_calibration.layers.network_training import (
 )
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.offset_histogram import offset_histogram
+from keras_calibration.solvers.standard_errors import mean_and_error
 
 _ROWS_OF_OTHER_CLASSES = 10  # in each fold
 
@@ -135,11 +136,8 @@ def cross_fit(
         epochs.append(epoch)
         members.append(learnt)
         progress.update(fold + 1, [("log_loss", both_loss[held_out].mean())])
-    total = weights.sum()
-    difference = weights * (both_loss - curve_loss)
-    gain = difference.sum() / total
-    standard_error = float(np.sqrt(np.sum((difference - weights * gain) ** 2)) / total)
-    helps = gain < -standard_error
+    change, standard_error = mean_and_error(both_loss - curve_loss, weights)
+    helps = change < -standard_error
     if refit and helps:
         everything = np.arange(num_rows)
         training.curve[:] = _fitted_curve(calibrator, rows, everything)
@@ -157,8 +155,8 @@ def cross_fit(
         if weights @ again_loss < weights @ both_loss:
             corrections, cross_fitted, both_loss = g, again, again_loss
     return CrossFit(
-        log_loss_curve=float(weights @ curve_loss / total),
-        log_loss_both=float(weights @ both_loss / total),
+        log_loss_curve=float(np.average(curve_loss, weights=weights)),
+        log_loss_both=float(np.average(both_loss, weights=weights)),
         standard_error=standard_error,
         epochs=tuple(epochs),
         weights=members if helps else [],

@@ -17,6 +17,7 @@ from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.models.model_fit_summary import ModelFitSummary
 from keras_calibration.solvers.data_checks import check_rows
 from keras_calibration.solvers.logistic_fit import sigmoid
+from keras_calibration.solvers.standard_errors import mean_and_error
 
 _HELD_OUT_SHARE = 0.2
 # Training is kept if it gains so many standard errors. With one, small development sets kept
@@ -102,7 +103,10 @@ def train_from_exact(
 
     def decide() -> bool:
         nonlocal exact
-        change, error = _mean_and_error(_log_losses(head, deciding) - before, deciding)
+        change = error = float("nan")
+        if deciding.flat.row_weights.any():
+            losses = _log_losses(head, deciding)
+            change, error = mean_and_error(losses - before, deciding.flat.row_weights)
         kept = bool(change < -_GAIN_IN_ERRORS * error and enough_for(1, deciding.flat))
         if not kept and held_out is None:
             exact = fit_exactly(head, rows, verbose)
@@ -177,17 +181,6 @@ def _log_losses(head: Head, rows: HeadRows) -> np.ndarray:
     flat = rows.flat
     with np.errstate(invalid="ignore"):  # training may have diverged
         return head_log_losses(flat.labels, head_logits(head, flat.logits, rows.features))
-
-
-def _mean_and_error(differences: np.ndarray, rows: HeadRows) -> tuple[float, float]:
-    """Weighted mean of paired differences and its standard error; NaN without rows."""
-    weights = rows.flat.row_weights
-    num_rows = np.count_nonzero(weights)
-    if num_rows < 2:
-        return float("nan"), float("nan")
-    mean = np.average(differences, weights=weights)
-    squares = np.sum((weights * (differences - mean)) ** 2) * num_rows / (num_rows - 1)
-    return float(mean), float(np.sqrt(squares) / weights.sum())
 
 
 def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
