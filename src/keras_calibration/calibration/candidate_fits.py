@@ -44,23 +44,7 @@ def fit_candidates(
     method: str,
     verbose: Any,
 ) -> dict[str, CandidateFit]:
-    """Fits and scores the candidates.
-
-    Args:
-        tried: The candidates.
-        rows: Logits, labels and weights of n rows.
-        features: Feature name → column (n,) or (n, 1).
-        splits: Which rows are fitted on and which are scored.
-        seed: Seed of what is trained.
-        method: A candidate that must not fail.
-        verbose: 0 shows no progress bar.
-
-    Returns:
-        Candidate → its fit; one that these rows do not allow has a `failure`.
-
-    Raises:
-        ValueError: If the candidate `method` cannot be fitted.
-    """
+    """Fits and scores the candidates."""
     fits: dict[str, CandidateFit] = {}
     progress = keras.utils.Progbar(
         len(tried), verbose=0 if verbose in (0, False) else 1, unit_name="candidate"
@@ -83,17 +67,7 @@ def fit_candidates(
 
 
 def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], seed: int) -> Head:
-    """A new head of a candidate without parts, fitted to rows.
-
-    Args:
-        candidate: The candidate.
-        rows: Logits, labels and weights of n rows.
-        features: Feature name → column (n,) or (n, 1).
-        seed: Seed of what is trained.
-
-    Returns:
-        The head.
-    """
+    """A new head of a candidate without parts, fitted to rows."""
     head = candidate.make_head()
     if candidate.name == IDENTITY:
         return head
@@ -103,30 +77,14 @@ def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], s
 
 
 def some(values: Any, rows: np.ndarray) -> Any:
-    """Some rows of an array or tensor.
-
-    Args:
-        values: An array or tensor of n rows, or None.
-        rows: Their numbers (m,).
-
-    Returns:
-        The m rows; None of None.
-    """
+    """Some rows of an array or tensor."""
     if values is None:
         return None
     return ops.take(values, rows, axis=0) if ops.is_tensor(values) else values[rows]
 
 
 def some_rows(rows: Rows, chosen: np.ndarray) -> Rows:
-    """The rows of some numbers.
-
-    Args:
-        rows: Logits, labels and weights of n rows.
-        chosen: Numbers of rows (m,).
-
-    Returns:
-        Logits, labels and weights of m rows.
-    """
+    """The rows of some numbers."""
     return Rows(*(some(column, chosen) for column in (rows.logits, rows.labels, rows.weights)))
 
 

@@ -52,15 +52,6 @@ def candidates(
     `field_bias`; with one to eight of them `field_ilps`; with fields or numeric columns `neural`;
     with fields `blend`, the mean of the last two.
 
-    Args:
-        fields: Field name → number of ids or lookup layer.
-        numeric: Names of numeric columns.
-        num_folds: Number of folds; the network has a member for each.
-        seed: Seed of the initial weights.
-
-    Returns:
-        The candidates, `identity` first.
-
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
         ['identity', 'bias', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps', 'neural',
@@ -103,18 +94,6 @@ def candidates(
 def vocabularies(fields: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
     """The number of ids, or a lookup layer, of each field.
 
-    Args:
-        fields: Field name → number of ids or lookup layer, taken as it is; or names of fields, of
-            which the columns tell: ids count up to the largest; those with many gaps between
-            them, negative ones and strings are looked up.
-        columns: Feature name → column (n,) or (n, 1).
-
-    Returns:
-        Field name → number of ids, or `IntegerLookup` or `StringLookup` layer.
-
-    Raises:
-        ValueError: If a field is not among the columns, or holds real numbers.
-
     Example:
         >>> vocabularies(["site"], {"site": np.array([0, 4, 2])})
         {'site': 5}
@@ -132,15 +111,7 @@ def vocabularies(fields: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numeric(names: Sequence[str], columns: Mapping[str, Any]) -> None:
-    """Refuses numeric columns that are not there or hold no numbers.
-
-    Args:
-        names: Names of numeric columns.
-        columns: Feature name → column (n,) or (n, 1).
-
-    Raises:
-        ValueError: Naming them.
-    """
+    """Refuses numeric columns that are not there or hold no numbers."""
     wrong = [n for n in names if n not in columns or as_numpy(columns[n]).dtype.kind not in "iubf"]
     if wrong:
         raise ValueError(

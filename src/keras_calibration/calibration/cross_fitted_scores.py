@@ -28,14 +28,6 @@ def simplest_within_error(
     Or within a hundredth of what the best gains: two calibrations that are nearly the same differ
     by little, but that little may be told from 0.
 
-    Args:
-        losses: Candidate → loss of each row (n,), the simplest candidate first: no change.
-        weights: Weights of the rows (n,), or None.
-        clusters: Which rows belong together (n,), or None.
-
-    Returns:
-        Its name, and the reason in a sentence.
-
     Example:
         >>> losses = {"a": np.array([1.0, 1.2]), "b": np.array([0.9, 1.2]), "c": np.zeros(2)}
         >>> simplest_within_error(losses, None)[0]
@@ -69,19 +61,7 @@ def scores_of(
     seconds: Mapping[str, float],
     clusters: np.ndarray | None = None,
 ) -> tuple[CandidateScore, ...]:
-    """The figures of each candidate.
-
-    Args:
-        rows: The rows.
-        fitted: Candidate → cross-fitted logit of each row (n,), the identity first.
-        losses: Candidate → log loss of each row (n,).
-        fields: Field name → its value in each row (n,).
-        seconds: Candidate → time of its fits.
-        clusters: Which rows belong together (n,), or None.
-
-    Returns:
-        The figures, in the order of `fitted`.
-    """
+    """The figures of each candidate."""
     identity = next(iter(fitted))
     squares = {name: (rows.labels - sigmoid(eta)) ** 2 for name, eta in fitted.items()}
     ids = {name: _ids(values) for name, values in fields.items()}
@@ -119,16 +99,7 @@ def scores_of(
 def noise_floors(
     rows: Rows, logits: np.ndarray, fields: Mapping[str, Any]
 ) -> dict[str, tuple[float, float, float, float]]:
-    """Field-ECE and Field-RCE if the probabilities were right.
-
-    Args:
-        rows: The rows.
-        logits: Calibrated logits (n,).
-        fields: Field name → its value in each row (n,).
-
-    Returns:
-        Field name → mean and standard deviation of Field-ECE, and of Field-RCE.
-    """
+    """Field-ECE and Field-RCE if the probabilities were right."""
     floors = {}
     for field, values in fields.items():
         ece, rce = _field_errors(rows, sigmoid(logits), *_ids(values))

@@ -68,17 +68,6 @@ class Splits:
 def splits_of(folds: Any, rows: Rows, seed: int | None) -> Splits:
     """The splits that an argument `folds` asks for.
 
-    Args:
-        folds: `"forward"`, or what `fold_of_rows` takes.
-        rows: Logits, labels and weights of n rows.
-        seed: Seed of folds at random.
-
-    Returns:
-        The splits.
-
-    Raises:
-        ValueError: If `folds` is none of these, or the rows of a fit are of one class only.
-
     Example:
         >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None)
         >>> for fitted, scored in list(splits_of("forward", rows, 0).parts())[:3]:

@@ -15,12 +15,6 @@ def known_value(variable: Any) -> float | None:
     TensorFlow can read a variable while it traces a step, also under a distribution strategy. JAX
     hands compiled steps their variables as arguments.
 
-    Args:
-        variable: A scalar Keras variable.
-
-    Returns:
-        Its value, or None.
-
     Example:
         >>> known_value(keras.Variable(3.0))
         3.0
@@ -43,14 +37,6 @@ def on_gradient(values: Any, action: Callable[[], None], factor: Any = 1.0) -> A
 
     A training step takes gradients, whatever loop it is in, and a prediction does not: `action`
     may warn or raise without a look at `training`, which loops of users' own often leave out.
-
-    Args:
-        values: A tensor.
-        action: Called without arguments.
-        factor: A scalar that the gradient is multiplied by.
-
-    Returns:
-        A tensor of the same values.
     """
 
     def identity(values: Any, factor: Any) -> tuple[Any, Any]:

@@ -16,12 +16,6 @@ def calibration_dtype(dtype: Any) -> str:
     Under a mixed or half-precision policy a logit keeps about three digits, which is less than most
     calibrations change.
 
-    Args:
-        dtype: What a Keras layer takes as `dtype`: a name, a policy, or None for the global policy.
-
-    Returns:
-        `"float32"` or `"float64"`.
-
     Example:
         >>> calibration_dtype("mixed_bfloat16")
         'float32'
@@ -32,14 +26,6 @@ def calibration_dtype(dtype: Any) -> str:
 
 def check_column(values: Any, taker: str, name: str) -> None:
     """Refuses any shape but `(batch,)` and `(batch, 1)`: a reshape would make columns into rows.
-
-    Args:
-        values: A tensor.
-        taker: Who takes it, for the message.
-        name: What it is, for the message.
-
-    Raises:
-        ValueError: If the shape is another.
 
     Example:
         >>> check_column(ops.zeros((3, 2)), "ILPS", "logits")
@@ -57,15 +43,7 @@ def check_column(values: Any, taker: str, name: str) -> None:
 
 
 def check_labels_given(labels: Any, taker: str) -> None:
-    """Refuses a direct fit without labels.
-
-    Args:
-        labels: What was passed.
-        taker: Who takes it, for the message.
-
-    Raises:
-        ValueError: If it is None.
-    """
+    """Refuses a direct fit without labels."""
     if labels is None:
         raise ValueError(
             f"{taker} is fitted to labels. Received: labels=None. Pass one label in [0, 1] a row."
@@ -74,12 +52,6 @@ def check_labels_given(labels: Any, taker: str) -> None:
 
 def as_column(values: Any) -> Any:
     """A column (batch, 1) of what `check_column` lets pass.
-
-    Args:
-        values: A tensor or array (batch,) or (batch, 1).
-
-    Returns:
-        A tensor (batch, 1).
 
     Example:
         >>> as_column(ops.zeros(3)).shape
@@ -93,12 +65,6 @@ def as_column(values: Any) -> Any:
 def mean_of(tensors: Sequence[Any]) -> Any:
     """The mean of tensors of one shape.
 
-    Args:
-        tensors: One tensor or more.
-
-    Returns:
-        A tensor of that shape; of a single one, itself.
-
     Example:
         >>> print(mean_of([ops.array([1.0]), ops.array([2.0])]).numpy())
         [1.5]
@@ -109,13 +75,6 @@ def mean_of(tensors: Sequence[Any]) -> Any:
 
 def scaled_logits(logits: Any, scale: Any) -> Any:
     """`a l` for a > 0, where an infinite logit stays infinite also if a has underflown to 0.
-
-    Args:
-        logits: Logits, any shape.
-        scale: a, a scalar tensor of the same dtype.
-
-    Returns:
-        A tensor of the shape of `logits`.
 
     Example:
         >>> print(scaled_logits(ops.array([2.0, float("inf")]), ops.array(0.0)).numpy())

@@ -64,13 +64,6 @@ class CrossFit:
 def enough_for(num_folds: int, rows: Rows) -> bool:
     """Whether each fold would hold ten rows that are not of the most frequent class.
 
-    Args:
-        num_folds: Number of folds.
-        rows: Logits, labels and weights.
-
-    Returns:
-        Whether it would.
-
     Example:
         >>> enough_for(2, Rows(np.zeros(40), np.arange(40) % 2, None))
         True
@@ -92,23 +85,7 @@ def cross_fit(
     refit: bool,
     verbose: int,
 ) -> CrossFit:
-    """Fits η and network on all folds but one, for each, and scores them on that one.
-
-    Args:
-        calibrator: η; it is only copied from. None leaves the logits as they are.
-        network: g; it is only copied from.
-        rows: Logits, labels of more than one class and weights (or None) of n rows.
-        columns: Feature name → array with n rows.
-        folds: The fold of each row, 0, 1 … (n,).
-        settings: How to train the network.
-        refit: Whether to train one network on all rows, for the median of the best epochs.
-        verbose: 1 shows a progress bar.
-
-    Returns:
-        The cross-fitted log losses and the weights. The network helps if it lowers the log loss by
-        more than a standard error. A helpful one is part of the result: an `ILPS` is then fitted
-        again under it.
-    """
+    """Fits η and network on all folds but one, for each, and scores them on that one."""
     num_rows = len(rows.logits)
     # Of one column where the logits are binary.
     logits, labels = (each.reshape(num_rows, -1) for each in (rows.logits, rows.labels))
@@ -171,11 +148,6 @@ def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
     g was trained on top of a curve that was right on the whole; where it corrects some logits more
     than others, that curve no longer is. g must be of networks that did not see the rows: on its
     own rows it is too sure of itself, and η would follow.
-
-    Args:
-        curve: η; it is replaced.
-        rows: Logits, labels of both classes and weights (or None) of n rows.
-        corrections: g (n,).
     """
     curve.ensure_built()
     curve.fit_histogram(offset_histogram(rows.logits, rows.labels, rows.row_weights, corrections))

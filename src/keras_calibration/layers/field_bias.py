@@ -238,12 +238,6 @@ class FieldBias(Head):
 def half_cauchy(scale: float) -> Callable[[Any], Any]:
     """The log density of the half-Cauchy prior of a standard deviation.
 
-    Args:
-        scale: Its median.
-
-    Returns:
-        A function of numbers, float64.
-
     Example:
         >>> half_cauchy(1.0)([1.0]).round(4)  # log(1 / π)
         array([-1.1447])

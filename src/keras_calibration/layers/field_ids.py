@@ -13,13 +13,6 @@ from keras_calibration.ops.field_sums import known_ids
 def check_fields(fields: Mapping[str, Any]) -> None:
     """Refuses fields that are neither a number of ids nor a lookup layer.
 
-    Args:
-        fields: Field name → number of ids, or a Keras lookup layer (`StringLookup`,
-            `IntegerLookup`, `Hashing`).
-
-    Raises:
-        ValueError: Naming the field that is neither.
-
     Example:
         >>> check_fields({"site": 0})
         Traceback (most recent call last):
@@ -40,12 +33,6 @@ def check_fields(fields: Mapping[str, Any]) -> None:
 def vocabulary_size(vocabulary: Any) -> int:
     """Number of ids of a field, without "other".
 
-    Args:
-        vocabulary: A number of ids or a lookup layer.
-
-    Returns:
-        The number.
-
     Example:
         >>> vocabulary_size(keras.layers.Hashing(num_bins=8))
         8
@@ -59,15 +46,6 @@ def vocabulary_size(vocabulary: Any) -> int:
 def ids_of_field(values: Any, vocabulary: Any, num_values: int) -> Any:
     """Ids (batch,) of the values of a field, int32; `num_values` is "other".
 
-    Args:
-        values: A feature (batch,) or (batch, 1).
-        vocabulary: A number of ids or a lookup layer.
-        num_values: Number of ids, as `vocabulary_size` tells (a layer reads it once, in `build`:
-            inside a compiled step the size of a lookup is a tensor).
-
-    Returns:
-        An int32 tensor (batch,).
-
     Example:
         >>> print(ids_of_field(ops.array([[2], [7]]), 3, 3).numpy())
         [2 3]
@@ -78,12 +56,6 @@ def ids_of_field(values: Any, vocabulary: Any, num_values: int) -> Any:
 
 def table_starts(num_values: Iterable[int]) -> np.ndarray:
     """Where each field starts in one table of all fields, "other" at the end of each.
-
-    Args:
-        num_values: Number of ids of each field, without "other".
-
-    Returns:
-        Rows of the table (fields,), int32.
 
     Example:
         >>> table_starts([3, 2])
@@ -102,15 +74,6 @@ def table_rows(
 
     Fields of one dtype and rank are looked at together: at a batch of one row, operations are what
     costs.
-
-    Args:
-        features: Field name → values (batch,) or (batch, 1).
-        fields: Field name → number of ids or lookup layer.
-        num_values: Field name → number of ids, as `vocabulary_size` tells.
-        known: What puts "other" in place of the ids outside, called as `known_ids`.
-
-    Returns:
-        An int32 tensor (fields, batch), the fields in their own order.
 
     Example:
         >>> fields = {"site": 3, "device": 2}
@@ -143,12 +106,6 @@ def serialize_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
     Lookup layers take their vocabulary along, which Keras leaves out of the config where it was
     adapted.
-
-    Args:
-        fields: Field name → number of ids or lookup layer.
-
-    Returns:
-        What `deserialize_fields` takes.
     """
     return {
         name: vocabulary if isinstance(vocabulary, int) else _serialize_lookup(vocabulary)
@@ -157,14 +114,7 @@ def serialize_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def deserialize_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `serialize_fields` was given.
-
-    Args:
-        config: What `serialize_fields` returned.
-
-    Returns:
-        Field name → number of ids or lookup layer.
-    """
+    """The fields that `serialize_fields` was given."""
     return {
         name: vocabulary
         if isinstance(vocabulary, int)

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 def utc_now() -> str:
     """The time in UTC, as ISO 8601 has it, in seconds.
 
-    Returns:
-        `"2026-01-31T12:00:00+00:00"`, for example.
-
     Example:
         >>> utc_now().endswith("+00:00")
         True

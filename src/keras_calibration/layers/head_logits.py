@@ -15,14 +15,6 @@ _ROWS_TOGETHER = 1 << 16
 def head_logits(head: Any, logits: np.ndarray, features: Mapping[str, Any]) -> np.ndarray:
     """What a head makes of logits and features, `_ROWS_TOGETHER` rows at a time.
 
-    Args:
-        head: A layer, called as `head(logits, features)`.
-        logits: Uncalibrated logits (n,); of classes (n, K).
-        features: Feature name → array or tensor with n rows.
-
-    Returns:
-        Calibrated logits of the shape of `logits`, float64.
-
     Example:
         >>> from keras_calibration.layers import BiasCorrection, NeuralCalibration
         >>> head_logits(NeuralCalibration(BiasCorrection()), np.array([0.5, -1.0]), {})
@@ -38,13 +30,6 @@ def head_logits(head: Any, logits: np.ndarray, features: Mapping[str, Any]) -> n
 
 def head_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """Log loss of each row, of binary or of class logits.
-
-    Args:
-        labels: Labels in [0, 1] (n,) or (n, 1); of classes their shares (n, K).
-        logits: Calibrated logits of the same shape.
-
-    Returns:
-        Nats (n,).
 
     Example:
         >>> head_log_losses(np.ones((1, 1)), np.zeros((1, 1))).round(4)  # log 2

@@ -43,12 +43,6 @@ class NetworkTrainer:
 
     Adam with weights averaged exponentially over the steps. The batches are full ones, drawn anew
     in every epoch; it thus compiles once.
-
-    Args:
-        network: The layer or model from features to logits, as many as `curve` has. It is
-            only copied from.
-        rows: The rows of the development set.
-        settings: How to train.
     """
 
     def __init__(self, network: Any, rows: TrainingRows, settings: FitSettings) -> None:
@@ -130,15 +124,7 @@ class NetworkTrainer:
     def train(
         self, chosen: np.ndarray, held_out: np.ndarray
     ) -> tuple[int, np.ndarray, list[np.ndarray]]:
-        """Trains from the start until the held-out log loss has not fallen for some epochs.
-
-        Args:
-            chosen: Numbers of the rows to train on.
-            held_out: Numbers of the rows to score.
-
-        Returns:
-            The best epoch (0: none was better than the start), its held-out logits, its weights.
-        """
+        """Trains from the start until the held-out log loss has not fallen for some epochs."""
         self.restart(chosen)
         labels, weights = self.rows.labels[held_out], self.rows.weights[held_out]
         lowest, best = np.inf, (0, np.empty(0), weights_of(self.network))
@@ -174,17 +160,7 @@ def _columns_together(
 
 
 def copy_of(network: Any) -> Any:
-    """A layer or model of the same configuration, with fresh weights.
-
-    Args:
-        network: A layer or model. Its class, and those of the layers in it, need not be registered.
-
-    Returns:
-        The copy, not built where the network builds itself when called.
-
-    Raises:
-        ValueError: If the configuration does not make a copy.
-    """
+    """A layer or model of the same configuration, with fresh weights."""
     classes = {type(layer) for layer in flatten_layers(network)}
     known = {keras.saving.get_registered_name(each): each for each in classes}
     try:
@@ -202,12 +178,5 @@ def copy_of(network: Any) -> Any:
 
 
 def weights_of(network: Any) -> list[np.ndarray]:
-    """The weights, in memory of their own: `get_weights` may give views of what will be reused.
-
-    Args:
-        network: A built layer or model.
-
-    Returns:
-        What `set_weights` takes.
-    """
+    """The weights, in memory of their own: `get_weights` may give views of what will be reused."""
     return [np.array(weight) for weight in network.get_weights()]

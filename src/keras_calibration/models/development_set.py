@@ -40,21 +40,6 @@ def read_development_set(
 ) -> DevelopmentSet:
     """Reads what `fit` is given into arrays.
 
-    Args:
-        x: Arrays or a data frame (with `y`), or batches `(x, y)` or `(x, y, sample_weight)`: a
-            `tf.data.Dataset`, a `keras.utils.PyDataset`, or any finite iterable.
-        y: Labels, where `x` is arrays.
-        sample_weight: Weights, where `x` is arrays, or None.
-        num_batches: Number of batches to read; None for all. An endless data set needs it.
-        expected: The symbolic inputs of the model, see `columns_of`.
-
-    Returns:
-        The rows, in the order they were read.
-
-    Raises:
-        ValueError: If labels are missing, there is no row, numbers of rows differ, or the data set
-            is endless (a generator may be: it needs `num_batches`).
-
     Example:
         >>> rows = read_development_set({"site": [3, 1]}, [0, 1])
         >>> rows.inputs["site"], rows.labels
@@ -79,18 +64,7 @@ def read_development_set(
 
 
 def as_inputs(x: Any, expected: Any = None) -> Any:
-    """Inputs as a model takes them; data sets of batches as they are.
-
-    Args:
-        x: Arrays, a data frame, or a structure of them.
-        expected: The symbolic inputs of the model, see `columns_of`.
-
-    Returns:
-        NumPy arrays, and tensors where they are strings, which Keras takes only so.
-
-    Raises:
-        ValueError: As `columns_of`.
-    """
+    """Inputs as a model takes them; data sets of batches as they are."""
     return x if is_batches(x) else keras.tree.map_structure(_as_array, columns_of(x, expected))
 
 

@@ -25,13 +25,6 @@ class _FiniteProgress(keras.callbacks.ProgbarLogger):
 def with_finite_progress(callbacks: Any, verbose: Any) -> list[Any]:
     """Callbacks for `keras.Model.fit`, whose progress bar shows no NaN within an epoch.
 
-    Args:
-        callbacks: What `fit` was given.
-        verbose: What `fit` was given; 0 shows no progress bar.
-
-    Returns:
-        A list of callbacks.
-
     Example:
         >>> with_finite_progress(None, verbose=0)
         []
@@ -50,11 +43,6 @@ class EndOfTraining(keras.callbacks.CallbackList):
     When training ends, `EarlyStopping` restores its weights first, and then `decide` chooses what
     the head is. If that is not the trained head, the other callbacks see what it is as one more
     epoch, before their own `on_train_end`: what they record last is the model that is left.
-
-    Args:
-        callbacks: A list of callbacks.
-        decide: Returns the logs of the head that was chosen, or None where it is the trained one.
-        **arguments: What every `CallbackList` takes.
     """
 
     callbacks: list[Any]
@@ -95,16 +83,7 @@ class EndOfTraining(keras.callbacks.CallbackList):
 def reported_as_epoch(
     model: keras.Model, callbacks: Any, verbose: Any
 ) -> Iterator[Callable[[dict[str, float]], None]]:
-    """Tells callbacks of a fit without training, as of one epoch.
-
-    Args:
-        model: The model; its `history` is set.
-        callbacks: What `fit` was given.
-        verbose: What `fit` was given.
-
-    Yields:
-        A function that takes the logs of the epoch, to be called when it is over.
-    """
+    """Tells callbacks of a fit without training, as of one epoch."""
     if not isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = keras.callbacks.CallbackList(
             callbacks, add_history=True, model=model, verbose=verbose, epochs=1, steps=1
@@ -121,18 +100,7 @@ def reported_as_epoch(
 def figures_of(
     model: Any, rows: HeadRows, held_out: HeadRows | None, batch_size: int | None
 ) -> dict[str, float]:
-    """The logs of an epoch without training.
-
-    Args:
-        model: A calibrated model.
-        rows: The development set.
-        held_out: The validation data, or None.
-        batch_size: Rows of a batch; None for 4096.
-
-    Returns:
-        The figures of `evaluate` under their names in the logs of `fit`; where the model is not
-        compiled, the log losses.
-    """
+    """The logs of an epoch without training."""
     logs: dict[str, float] = {}
     for prefix, part in (("", rows), ("val_", held_out)):
         if part is None or not len(part):

@@ -10,16 +10,7 @@ from keras_calibration.metrics.field_error import FieldError
 
 
 class FieldMetrics(keras.metrics.Metric):
-    """The field metrics of a model as one metric with a dictionary of results.
-
-    Args:
-        field_metrics: Field name → metrics with `update_state(..., field=ids)`; for a cross, a
-            tuple of names → metrics that take a tuple of ids.
-
-    Raises:
-        ValueError: If a value is no metric, one metric stands twice, or the number of fields is not
-            that of a metric's `num_values`.
-    """
+    """The field metrics of a model as one metric with a dictionary of results."""
 
     def __init__(self, field_metrics: Mapping[Any, Any]) -> None:
         super().__init__(name="field_metrics")

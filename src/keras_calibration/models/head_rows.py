@@ -57,12 +57,6 @@ class HeadRows:
 def is_head_input(inputs: Any) -> bool:
     """Whether an input of the model is base logits and features, as `keras_data` has them.
 
-    Args:
-        inputs: The input of a model.
-
-    Returns:
-        Whether it is.
-
     Example:
         >>> is_head_input({"price": 1.0})
         False

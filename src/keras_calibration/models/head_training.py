@@ -29,16 +29,7 @@ _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
 def fit_exactly(head: Head, rows: HeadRows, verbose: bool = False) -> FitSummary:
-    """Fits a head by its own `fit`.
-
-    Args:
-        head: A head with a direct fit.
-        rows: The rows to fit to.
-        verbose: Whether a head with a network shows its progress.
-
-    Returns:
-        What the head says of the fit.
-    """
+    """Fits a head by its own `fit`."""
     return head.fit(rows.logits, rows.labels, rows.features, rows.weights, verbose=int(verbose))
 
 
@@ -47,13 +38,6 @@ def split_off(rows: HeadRows, seed: int = 0) -> tuple[HeadRows, HeadRows]:
 
     A fifth of the positive and a fifth of the negative rows are held out, rounded down, so that one
     of each is left. Rows of weight 0, which decide nothing, are not held out.
-
-    Args:
-        rows: The development set.
-        seed: Seed of the split.
-
-    Returns:
-        The rows to fit to and the held-out ones, each in the order of `rows`.
     """
     generator = np.random.default_rng(seed)
     counts, is_positive = rows.flat.row_weights > 0, rows.labels[:, 0] > 0.5
@@ -74,23 +58,9 @@ def train_from_exact(
 ) -> ModelFitSummary:
     """Trains a head from its direct fit on, and keeps that where held-out rows gain by it.
 
-    Args:
-        head: A head with a direct fit.
-        rows: The development set.
-        held_out: The rows that decide; None for a fifth of the development set, which is then kept
-            from the direct fit and from the training that are compared.
-        num_epochs: Number of epochs, for the summary.
-        train: Trains the head on rows, from its weights on; when it has ended, calls its second
-            argument, which tells whether the training is kept and makes the head what it then is.
-        verbose: Whether a head with a network shows its progress.
-
-    Returns:
-        The figures. The head is the trained one if that lowers the log loss of the held-out rows by
-        three standard errors, and there are ten of them that are not of the more frequent
-        class; else it is the direct fit to the whole development set.
-
-    Raises:
-        ValueError: If `held_out` holds one class only. The head is then as it was.
+    Without `held_out` a random fifth of the rows decides; neither the direct fit nor the training
+    that are compared has seen it. `train(rows, decide)` trains the head and then calls `decide`,
+    which tells whether the training is kept and makes the head what it then is.
     """
     if held_out is not None:
         _check_deciding(held_out)
@@ -128,15 +98,6 @@ def summarize(
 
     A calibrator that is the whole head keeps the histogram of the rows, whoever fitted it, for
     `update`.
-
-    Args:
-        head: The fitted head.
-        rows: The development set.
-        exact: What its direct fit said, or None.
-        **figures: The arguments of `ModelFitSummary` that tell of training.
-
-    Returns:
-        The summary.
     """
     flat = rows.flat
     logits = head_logits(head, flat.logits, rows.features)

@@ -7,16 +7,7 @@ import numpy as np
 
 
 def describe_logits(logits: Any, rows: str, weights: Any = None) -> dict[str, Any]:
-    """The distribution of base logits, by which a refresh tells logits from probabilities.
-
-    Args:
-        logits: Base logits, of any shape.
-        rows: Which rows they are of.
-        weights: How many rows each logit stands for; ones by default.
-
-    Returns:
-        Plain values.
-    """
+    """The distribution of base logits, by which a refresh tells logits from probabilities."""
     values = np.asarray(keras.ops.convert_to_numpy(logits), "float64").reshape(-1)
     weights = np.ones(len(values)) if weights is None else np.asarray(weights)
     counts = np.isfinite(values) & (weights > 0)

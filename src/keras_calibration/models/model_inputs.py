@@ -24,15 +24,7 @@ def named_inputs(tensors: Any) -> Any:
 
 
 def inputs_by_name(inputs: Any, named: Any) -> dict[str, Any]:
-    """Inputs as a dictionary: the keys of a dictionary, else the names of the Input tensors.
-
-    Args:
-        inputs: Inputs in the structure that the model takes.
-        named: The symbolic inputs of the model, in the same structure.
-
-    Returns:
-        Name → input.
-    """
+    """Inputs as a dictionary: the keys of a dictionary, else the names of the Input tensors."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return dict(zip(_by_name(named), keras.tree.flatten(inputs), strict=True))
@@ -44,16 +36,6 @@ def expected_inputs(inputs: Any, expected: Any) -> Any:
     A dictionary may hold other inputs too, which are left out. Where the model takes a tensor or a
     list, the entries of a dictionary are found by the names of the Input tensors. As in Keras, a
     column may be of shape (n,) or (n, 1).
-
-    Args:
-        inputs: Arrays or tensors: a dictionary, or the structure that the model takes.
-        expected: The symbolic inputs of the model.
-
-    Returns:
-        Inputs in the structure of `expected`.
-
-    Raises:
-        ValueError: If an input is missing.
 
     Example:
         >>> price = keras.Input((1,), name="price")

@@ -26,21 +26,6 @@ def columns_of(x: Any, expected: Any = None) -> Any:
     Strings, with `None` or NaN among them, become arrays of `str`; a missing one is the empty
     string. Nullable and object columns of numbers become arrays of numbers, NaN where missing.
 
-    Args:
-        x: A data frame, an array or tensor, or a structure of arrays, tensors and columns.
-        expected: The symbolic inputs of the model, where they are known. A data frame becomes a
-            dictionary of its columns, or one array of all where the model takes a single tensor.
-
-    Returns:
-        Arrays or tensors, in the structure of `x`.
-
-    Raises:
-        ValueError: If a column is neither of numbers nor of strings, or not what the model takes
-            at its place. The message names it.
-
-    Warns:
-        UserWarning: If strings are missing.
-
     Example:
         >>> columns_of({"site": np.array(["a", "b"], object)})["site"]
         array(['a', 'b'], dtype='<U1')
@@ -61,19 +46,6 @@ def columns_of(x: Any, expected: Any = None) -> Any:
 
 def column_of(values: Any, name: str) -> Any:
     """One column as an array of numbers or of strings; tensors as they are.
-
-    Args:
-        values: A column of any kind, an array, a list or a tensor.
-        name: What it is, for the messages.
-
-    Returns:
-        An array or the tensor.
-
-    Raises:
-        ValueError: If it holds neither numbers nor strings.
-
-    Warns:
-        UserWarning: If strings are missing.
 
     Example:
         >>> column_of([1, None], "'price'")
