@@ -172,7 +172,7 @@ class TestBoth:
             metric.update_state([0, 1], [0.5, 0.5])
         with pytest.raises(ValueError, match="3 field values"):
             metric.update_state([0, 1], [0.5, 0.5], field=[0, 1, 2])
-        with pytest.raises(ValueError, match="3 labels"):
+        with pytest.raises(ValueError, match=r"`y_true` must .* 3 entries"):
             metric.update_state([0, 1, 1], [0.5, 0.5], field=[0, 1])
         with pytest.raises(ValueError, match="one probability a row"):
             metric.update_state([0, 1], [[0.5, 0.5], [0.5, 0.5]], field=[0, 1])
