@@ -1,4 +1,4 @@
-"""The mathematics: plain functions of tensors, in `keras.ops`, that compile under XLA."""
+"""Plain functions of tensors, in `keras.ops`, that compile under XLA."""
 
 from keras_calibration.ops.field_sums import crossed_ids, field_ece, field_rce, field_sums
 from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities

@@ -1,4 +1,4 @@
-"""Custom gradients that do not outlive the graph they were traced in."""
+"""Custom gradients that are freed together with the graph they were traced in."""
 
 import functools
 import weakref
@@ -10,22 +10,11 @@ from keras import ops
 
 
 def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As `keras.ops.custom_gradient`, for functions of tensors that return one tensor.
+    """As `keras.ops.custom_gradient`, for functions that return one tensor, without a memory leak.
 
-    TensorFlow registers the gradient of every trace under a name of its own, for good: with it, the
-    whole graph of the training step would stay in memory after the model has gone. Here the graph
-    owns the gradient.
-
-    Args:
-        function: A function of tensors that returns a tensor and the function of its gradient.
-
-    Returns:
-        A function of tensors that returns the tensor.
-
-    Example:
-        >>> square = with_gradient(lambda x: (x * x, lambda upstream: upstream * 2 * x))
-        >>> float(square(ops.convert_to_tensor(3.0)))
-        9.0
+    TensorFlow registers the gradient of every trace under a new name and never removes it, so the
+    graph of the training step would stay in memory after the model is gone. Here the graph owns the
+    gradient.
     """
     differentiable = ops.custom_gradient(function)
     if keras.backend.backend() != "tensorflow":
@@ -43,15 +32,15 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _let_graph_own_gradient(graph: Any, operation: Any) -> None:
-    """Makes TensorFlow's registry of gradients refer weakly to that of an operation."""
-    try:  # TensorFlow keeps it to itself.
+    """Makes TensorFlow's gradient registry refer weakly to the gradient of an operation."""
+    try:  # TensorFlow has no public access to it.
         from tensorflow.python.framework.ops import gradient_registry
 
         entries = gradient_registry._registry
         name = operation.get_attr("_gradient_op_type").decode()
         gradient = entries[name]["type"]
     except (ImportError, AttributeError, KeyError, ValueError):
-        return  # Then it stays in memory.
+        return  # The gradient then stays in memory.
     owned: Any = weakref.ref(gradient)
     graph._gradients_of_calibration = [*getattr(graph, "_gradients_of_calibration", ()), gradient]
     entries[name]["type"] = lambda *arguments: owned()(*arguments)
