@@ -23,7 +23,7 @@ from keras_calibration.ops.class_temperature import (
 )
 from keras_calibration.ops.losses import SMALLEST_PROBABILITY
 
-CORRECTIONS = ("temperature", "class_bias")
+CLASS_CORRECTIONS = ("temperature", "class_bias")
 # Largest error bound, in nats, at which a loss at class biases is still reported.
 LARGEST_ERROR = 1e-3
 
@@ -232,9 +232,9 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 def _check_correction(
     correction: str, num_classes: int | None, starting_bias: Sequence[float] | None
 ) -> None:
-    if correction not in CORRECTIONS:
+    if correction not in CLASS_CORRECTIONS:
         raise ValueError(
-            f"Argument `correction` must be one of {CORRECTIONS}. "
+            f"Argument `correction` must be one of {CLASS_CORRECTIONS}. "
             f"Received: correction={correction!r}."
         )
     if correction == "temperature":

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_calibration.metrics.field_error import FieldError
-from keras_calibration.ops.field_sums import field_ece
+from keras_calibration.ops.field_sums import field_ece_from_sums
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -50,4 +50,4 @@ class FieldECE(FieldError):
 
     def error(self, sums: Any) -> Any:
         """Field-ECE from the sums by field value, a scalar in units of probability."""
-        return field_ece(sums)
+        return field_ece_from_sums(sums)

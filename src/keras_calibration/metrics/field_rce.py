@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_calibration.metrics.field_error import FieldError
-from keras_calibration.ops.field_sums import field_rce, without_positives
+from keras_calibration.ops.field_sums import field_rce_from_sums, without_positives
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -67,7 +67,7 @@ class FieldRCE(FieldError):
 
     def error(self, sums: Any) -> Any:
         """Field-RCE from the sums by field value, a scalar."""
-        return field_rce(sums, self.epsilon, self.skip_without_positives)
+        return field_rce_from_sums(sums, self.epsilon, self.skip_without_positives)
 
     @property
     def skipped_share(self) -> float:

@@ -97,7 +97,7 @@ def crossed_ids(ids: Sequence[Any], num_values: Sequence[int]) -> Any:
     return ops.where(is_other, total, crossed)
 
 
-def field_ece(sums: Any) -> Any:
+def field_ece_from_sums(sums: Any) -> Any:
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
     Args:
@@ -109,7 +109,7 @@ def field_ece(sums: Any) -> Any:
     Example:
         >>> ones = ops.ones((3,))
         >>> sums = field_sums(ops.array([1.0, 0.0, 1.0]), 0.5 * ones, ones, [0, 0, 1], 2)
-        >>> round(float(field_ece(sums)), 4)
+        >>> round(float(field_ece_from_sums(sums)), 4)
         0.1667
 
     Reference:
@@ -118,7 +118,7 @@ def field_ece(sums: Any) -> Any:
     return ops.sum(ops.abs(sums[:, 0])) / ops.sum(sums[:, 2])
 
 
-def field_rce(sums: Any, epsilon: float, skip_without_positives: bool = False) -> Any:
+def field_rce_from_sums(sums: Any, epsilon: float, skip_without_positives: bool = False) -> Any:
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
     The inner sums run over the N_z rows of the field value z, so the denominator is `Σ y + ε N_z`.
@@ -134,7 +134,7 @@ def field_rce(sums: Any, epsilon: float, skip_without_positives: bool = False) -
     Example:
         >>> ones = ops.ones((3,))
         >>> sums = field_sums(ops.array([1.0, 0.0, 1.0]), 0.5 * ones, ones, [0, 0, 1], 2)
-        >>> round(float(field_rce(sums, epsilon=0.01)), 4)
+        >>> round(float(field_rce_from_sums(sums, epsilon=0.01)), 4)
         0.165
 
     Reference:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.plots.display import Display
-from keras_calibration.plots.rates import check_num_rows, check_rows
+from keras_calibration.plots.rates import check_num_rows, checked_predictions
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
 
 _NUM_POINTS = 512
@@ -112,7 +112,7 @@ class CalibrationMapDisplay(Display):
             )
         rows = np.asarray(logits, np.float64).reshape(-1)
         groups = np.zeros(rows.size) if labels is None else labels
-        flat, _, weights = check_rows(groups, {}, sample_weight)
+        flat, _, weights = checked_predictions(groups, {}, sample_weight)
         check_num_rows("logits", rows, flat.size)
         finite = np.isfinite(rows)
         if np.isnan(rows).any() or not finite.any():

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_calibration.plots.display import Display
-from keras_calibration.plots.rates import Rates, check_num_rows, check_rows, group_rates
+from keras_calibration.plots.rates import Rates, check_num_rows, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
 
 
@@ -87,7 +87,7 @@ class FieldDisplay(Display):
             >>> display.value_names, display.curves["predicted"].num_rows
             (('7', '3'), array([2, 1]))
         """
-        flat_labels, named, weights = check_rows(labels, probabilities, sample_weight)
+        flat_labels, named, weights = checked_predictions(labels, probabilities, sample_weight)
         ids = _check_ids(field_ids, flat_labels.size, field_name, vocabulary)
         if num_values_shown < 1:
             raise ValueError(

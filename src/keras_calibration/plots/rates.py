@@ -152,7 +152,7 @@ def group_rates(
     return Rates(predicted, observed, lower, upper, num_rows)
 
 
-def check_rows(
+def checked_predictions(
     labels: ArrayLike,
     probabilities: ArrayLike | Mapping[str, ArrayLike],
     sample_weight: ArrayLike | None,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration.plots.display import Display
-from keras_calibration.plots.rates import Rates, bin_by_mass, check_rows, group_rates
+from keras_calibration.plots.rates import Rates, bin_by_mass, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
 
 
@@ -73,7 +73,7 @@ class ReliabilityDisplay(Display):
             >>> display.curves["predicted"].predicted
             array([0.45])
         """
-        flat_labels, named, weights = check_rows(labels, probabilities, sample_weight)
+        flat_labels, named, weights = checked_predictions(labels, probabilities, sample_weight)
         curves = {}
         for name, values in named.items():
             bins = bin_by_mass(values, num_bins, weights)

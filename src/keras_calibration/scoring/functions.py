@@ -1,8 +1,7 @@
 """The metrics as functions: labels and predictions in, one number out.
 
 Each function creates its metric and scores the arrays with it, chunk by chunk. For several metrics
-in one pass, or data that are not arrays, see `score`. `ops.field_ece` and `ops.field_rce` are
-different functions: they compute the error from given sums of field values.
+in one pass, or data that are not arrays, see `score`.
 """
 
 from typing import Any

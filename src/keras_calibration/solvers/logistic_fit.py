@@ -149,7 +149,7 @@ def row_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 
 def starting_scale(histogram: LogitHistogram, with_bias: bool = True) -> float:
-    """A scale in (0, 1] to start a fit from: below 1 if the logits are so wide that they saturate."""
+    """A scale in (0, 1] to start a fit from, below 1 for logits so wide that they saturate."""
     atoms = histogram.atoms()
     share = atoms.weights / atoms.weights.sum()
     centre = share @ atoms.means if with_bias else 0.0
