@@ -80,12 +80,13 @@ def _shares(labels: Any, num_rows: int, num_classes: int) -> np.ndarray:
         sums = shares.sum(axis=1, keepdims=True)
         in_range = (shares >= 0).all(axis=1)
         bad = ~(in_range & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))
-        expected = "non-negative with sum 1 in each row"
+        expected = "rows of non-negative shares that add up to 1"
         shares = np.divide(shares, sums, out=np.zeros_like(shares), where=sums > 0)
     else:
         raise ValueError(
             f"Argument `labels` must be class numbers of shape ({num_rows},), or one-hot or soft "
-            f"labels of shape ({num_rows}, {num_classes}). Received: shape {given.shape}."
+            f"labels of shape ({num_rows}, {num_classes}). Received: shape {given.shape}. Pass one "
+            "label a row."
         )
     if bad.any():
         (rows,) = np.nonzero(bad)

@@ -125,7 +125,7 @@ def _probabilities(values: Any, largest: float) -> np.ndarray:
     array = np.asarray(values, np.float64)
     if not ((array >= 0) & (array <= 1)).all():
         raise ValueError(
-            "Probabilities must be in [0, 1] with from_logits=False. Received: values from "
+            "With from_logits=False, pass probabilities in [0, 1]. Received: values from "
             f"{array.min():g} to {array.max():g}. For logits, omit from_logits."
         )
     return np.clip(array, SMALLEST_PROBABILITY, largest)
@@ -135,8 +135,8 @@ def _flat(values: Any, name: str, num_rows: int | None = None) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
         raise ValueError(
-            f"Argument `{name}` must have shape (n,) or (n, 1), one value a row. "
-            f"Received: shape {array.shape}."
+            f"Expected {name} of shape (n,) or (n, 1). Received: shape {array.shape}. Pass one "
+            "value a row."
         )
     if num_rows is not None and len(array) != num_rows:
         raise ValueError(
