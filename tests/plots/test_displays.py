@@ -311,5 +311,6 @@ for use in (display.plot, lambda: read_data_folder({str(tmp_path)!r})):
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout.splitlines() == [
         'Plots require Matplotlib. Install it with `pip install "keras-calibration[plots]"`.',
-        'Reading a data folder needs pandas: pip install "keras-calibration[examples]".',
+        "Reading a data folder requires pandas. Install it with `pip install "
+        '"keras-calibration[examples]"`.',
     ], result.stderr
