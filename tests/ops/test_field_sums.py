@@ -124,7 +124,7 @@ def reference_rce(sums, epsilon):
 def test_field_errors_equal_the_reference(run, dtype, tolerance):
     sums = reference_sums(*some_rows("float64"), 20).astype(dtype)
     sums[3] = 0  # a value without rows
-    sums[4, :3] = (-1.5, 0, 7)  # and one without clicks
+    sums[4, :3] = (-1.5, 0, 7)  # and one without positives
     received = run(field_ece_from_sums, sums)
     np.testing.assert_allclose(received, reference_ece(sums.astype(float)), rtol=tolerance)
     received = run(lambda sums: field_rce_from_sums(sums, 0.01), sums)

@@ -135,13 +135,13 @@ def _flat(values: Any, name: str, num_rows: int | None = None) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
         raise ValueError(
-            f"Expected {name} of shape (n,) or (n, 1). Received: shape {array.shape}. Pass one "
-            "value a row."
+            "Logits, labels and weights must have shape (n,) or (n, 1), one value a row. "
+            f"Received: {name} of shape {array.shape}."
         )
     if num_rows is not None and len(array) != num_rows:
         raise ValueError(
-            f"Logits and {name} must have the same number of rows. Received: {num_rows} logits and "
-            f"{len(array)} {name}."
+            f"Logits and {name} must have the same number of rows. "
+            f"Received: {num_rows} logits and {len(array)} {name}."
         )
     return array.reshape(-1)
 
