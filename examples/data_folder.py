@@ -1,4 +1,4 @@
-"""Reading a folder of real data that a `meta.json` describes."""
+"""read_data_folder: a table of real data, described by a `meta.json`."""
 
 from __future__ import annotations
 
@@ -33,45 +33,44 @@ def read_data_folder(
     order_by: str | Sequence[str] | None = None,
     min_count: int = 5,
 ) -> Table:
-    r"""Reads a table of real data, and splits it, as the folder's `meta.json` says.
+    r"""Reads and splits a table of real data, as the `meta.json` of its folder says.
 
     Keys of `meta.json`:
 
-    - `files`: names of the text tables (also compressed) in the folder; those whose header
-      is `columns` are concatenated, and a table that holds a wanted column which they lack
-      is joined on the columns it shares with them; `sep` and `read_csv` say how to read.
-    - `label`: `{"column": ..., RULE: value}`; the label is 1 where the rule holds. RULE is
+    - `files`: names of the text tables in the folder, compressed or not. Those whose header is
+      `columns` are concatenated. A table that has a needed column which these lack is joined on the
+      columns it shares with them. `sep` and `read_csv` are options for reading.
+    - `label`: `{"column": ..., RULE: value}`. The label is 1 where the rule holds. RULE is
       `equals`, `not_equals`, `in`, `startswith`, or for numbers `gt`, `ge`, `lt`, `le`.
-    - `row_filter`: a rule as above, or `notna`; only rows where it holds are used.
+    - `row_filter`: a rule as above, or `notna`. Only rows where it holds are used.
     - `numeric`, `categorical`: the feature columns.
-    - `fields`: the columns whose field errors matter, most wanted first. One that only a
-      joined table holds is a feature too.
-    - `split`: `random` (the permutation of NumPy's `default_rng(0)`), `order` (as in the
-      file) or `time` (sorted by time, ties as in the file); then 60 % train, 20 %
-      development, 20 % test. The time is `order_by`, else the key `time`, else the file's
-      order if `time_ordered_file`, else a column `timestamp`, else the columns whose names
-      hold the words year, month and day.
+    - `fields`: the columns whose field errors matter, the most important first. A column that only
+      a joined table has is also a feature.
+    - `split`: `random` (the permutation of NumPy's `default_rng(0)`), `order` (as in the file) or
+      `time` (sorted by time, ties as in the file). The first 60 % are train, the next 20 %
+      development, the last 20 % test. The time is `order_by`; else the key `time`; else, with
+      `time_ordered_file`, the order of the file; else a column `timestamp`; else the columns whose
+      names contain the words year, month and day.
 
-    A categorical column's ids go by frequency in the training part, most frequent first; a
-    missing value is a value. Values seen fewer than `min_count` times in the training part
-    share the last id, as do all that it lacks.
+    Ids of a categorical column are sorted by frequency in the training part, the most frequent
+    first. A missing value is a value. Values with fewer than `min_count` training rows share the
+    last id.
 
     Args:
         path: The folder.
-        field: Main field, a column of `fields` or `categorical`; the first of `fields` if not
-            given. One that is no categorical feature is added as one, named `FIELD_value` if
-            it is numeric too.
-        order_by: Column or columns of time (numbers, month names or ISO 8601 dates), most
-            significant first. Splits by time whatever `split` says.
-        min_count: Rows of the training part from which a value has its own id, at least 1.
+        field: Main field, a column of `fields` or `categorical`; None for the first of `fields`. If
+            it is not a categorical feature, it is added as one, and named `FIELD_value` if it is
+            numeric too.
+        order_by: Column or columns of the time (numbers, month names or ISO 8601 dates), the most
+            significant first. Implies a split by time.
+        min_count: Number of training rows from which a value has its own id, at least 1.
 
     Returns:
-        The `Table`; `rows` counts the rows of the concatenated files before the filter.
+        The `Table`. Its `rows` are row numbers in the concatenated files, before the filter.
 
     Raises:
-        ValueError: If `meta.json` or a file is absent, `meta.json` lacks a key or names an
-            unknown column or rule, the labels are missing or of one class, or no column
-            gives the time.
+        ValueError: If `meta.json` or a file is absent, `meta.json` lacks a key or names an unknown
+            column or rule, labels are missing or of one class only, or no column gives the time.
         ImportError: If pandas is not installed.
 
     Example:
@@ -94,7 +93,9 @@ def read_data_folder(
     """
     folder = pathlib.Path(path)
     if min_count < 1:
-        raise ValueError(f"min_count is {min_count}: expected at least 1.")
+        raise ValueError(
+            f"Argument `min_count` must be at least 1. Received: min_count={min_count}."
+        )
     meta = _read_meta(folder)
     fields = tuple(meta["fields"])
     numeric = tuple(meta.get("numeric") or ())
@@ -150,7 +151,7 @@ def _read_meta(folder: pathlib.Path) -> dict[str, Any]:
     try:
         meta = json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is not valid JSON ({error}). Mend the file.") from error
+        raise ValueError(f"{file} is not valid JSON ({error}). Correct the file.") from error
     if not isinstance(meta, dict):
         raise ValueError(f"{file} holds a {type(meta).__name__}: expected a JSON object.")
     if "label" not in meta:
@@ -180,7 +181,8 @@ def _read_frame(
         import pandas as pd
     except ImportError as error:
         raise ImportError(
-            'Reading a data folder needs pandas: pip install "keras-calibration[examples]".'
+            "Reading a data folder requires pandas. Install it with `pip install "
+            '"keras-calibration[examples]"`.'
         ) from error
 
     reading = {**READING, **meta.get("read_csv", {}), "dtype": str, "sep": meta.get("sep", ",")}
@@ -188,8 +190,8 @@ def _read_frame(
     for name in meta["files"]:
         if not (folder / name).is_file():
             raise ValueError(
-                f'{folder} lacks {name!r}, which meta.json lists in "files". Put it there, or '
-                "take it off the list."
+                f'{folder} lacks {name!r}, which meta.json lists in "files". Add the file, or '
+                "remove it from the list."
             )
         headers[name] = list(pd.read_csv(folder / name, **{**reading, "nrows": 0}).columns)
     label_column = meta["label"].get("column") if isinstance(meta["label"], dict) else None
@@ -200,7 +202,7 @@ def _read_frame(
     if not main:
         raise ValueError(
             f'No file of {folder} has the header that meta.json gives in "columns", {columns}: '
-            f'the headers are {headers}. Mend "columns", or "sep" and "read_csv".'
+            f'the headers are {headers}. Correct "columns", or "sep" and "read_csv".'
         )
     frame = pd.concat([pd.read_csv(folder / name, **reading) for name in main], ignore_index=True)
 
@@ -216,7 +218,7 @@ def _read_frame(
         if not keys or other.duplicated(keys).any():
             raise ValueError(
                 f"{folder / name} cannot be joined to {main}: it holds {new}, and the columns "
-                f"they share, {keys}, must name each of its rows once. Mend the file."
+                f"they share, {keys}, must name each of its rows once. Correct the file."
             )
         frame = frame.merge(other[[*keys, *new]], on=keys, how="left")
         joined += new
@@ -224,7 +226,7 @@ def _read_frame(
     if unknown:
         raise ValueError(
             f"meta.json of {folder} names the columns {unknown}, which no file holds: the "
-            f"columns are {list(frame.columns)}. Mend the names."
+            f"columns are {list(frame.columns)}. Correct the names."
         )
     return frame, joined
 
@@ -243,7 +245,7 @@ def _apply_rule(
     if column not in frame:
         raise ValueError(
             f'The "{role}" of {folder}/meta.json reads the column {column!r}: expected one of '
-            f"{list(frame.columns)}. Mend its name."
+            f"{list(frame.columns)}. Correct its name."
         )
     values = frame[column]
     if operator == "notna":
@@ -267,18 +269,18 @@ def _apply_rule(
 def _check_labels(
     labels: NDArray[np.float32], frame: pd.DataFrame, rule: Mapping[str, Any], folder: pathlib.Path
 ) -> None:
-    """Raises if the labels are all alike."""
+    """Raises if all labels are equal."""
     if labels.size == 0 or labels.min() == labels.max():
         examples = frame[rule["column"]].unique()[:5].tolist()
         raise ValueError(
             f"The label rule {dict(rule)} of {folder}/meta.json gives one class for all "
-            f"{labels.size} rows: expected both. The column starts with {examples}; mend the "
-            "rule (it compares text as it stands in the file)."
+            f"{labels.size} rows: expected both. The column starts with {examples}. Correct the "
+            "rule, which compares the text of the file."
         )
 
 
 def _to_numbers(values: pd.Series, folder: pathlib.Path) -> pd.Series:
-    """Numbers as float64; text that is no number counts as missing."""
+    """Numbers as float64; text that is not a number counts as missing."""
     import pandas as pd
 
     numbers = pd.to_numeric(values, errors="coerce").astype(np.float64)
@@ -293,7 +295,7 @@ def _to_numbers(values: pd.Series, folder: pathlib.Path) -> pd.Series:
 def _encode(
     values: pd.Series, num_train: int, min_count: int
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Ids by training frequency, the last for all others, and the text of each id."""
+    """Ids by training frequency, the last one for rare values, and the text of each id."""
     import pandas as pd
 
     codes, texts = pd.factorize(values.fillna(MISSING))
@@ -310,7 +312,7 @@ def _split_order(
     order_by: str | Sequence[str] | None,
     folder: pathlib.Path,
 ) -> NDArray[np.intp]:
-    """Positions of the rows in split order."""
+    """Positions of the rows in the order of the split."""
     in_file_order = np.arange(len(frame))
     if order_by is None:
         if meta["split"] == "random":
@@ -332,7 +334,7 @@ def _split_order(
 
 
 def _time_columns(frame: pd.DataFrame) -> list[str]:
-    """`timestamp`, or the year, month and day columns; nothing where that is ambiguous."""
+    """`timestamp`, or the year, month and day columns; nothing if that is ambiguous."""
     if "timestamp" in frame:
         return ["timestamp"]
     found: dict[str, list[str]] = {"year": [], "month": [], "day": []}
@@ -342,7 +344,7 @@ def _time_columns(frame: pd.DataFrame) -> list[str]:
         unit = next((unit for unit in ("day", "month", "year") if unit in words), None)
         if unit:
             found[unit].append(column)
-    # Without a year, months do not order rows; with two candidates, which is meant is unknown.
+    # Months alone do not order rows, and of two candidates either could be meant.
     if len(found["year"]) != 1 or any(len(columns) > 1 for columns in found.values()):
         return []
     return [column for columns in found.values() for column in columns]

@@ -1,11 +1,11 @@
-"""From data to a calibrated, served model: the package's whole thread in one run.
+"""From data to a calibrated, exported model: the main features of the package in one run.
 
     ./dev quickstart                                       on a generated click log
     ./dev quickstart --data DIR                            on a folder with a meta.json
 
-It trains a base model on the first part of the rows, fits Neural Calibration on the second, and
-shows on the third what became of the probabilities: a table before and after, a picture, the spread
-over three seeds, and a SavedModel that serves the result.
+A base model is trained on the first part of the rows, and Neural Calibration is fitted on the
+second. The third part shows the effect: scores before and after, a picture, the variation over
+three seeds, and a SavedModel that serves the calibrated probabilities.
 """
 
 import argparse
@@ -27,7 +27,7 @@ BATCH_SIZE = 512
 
 
 def main() -> None:
-    """Reads the arguments and runs everything."""
+    """Parses the arguments and runs all steps."""
     arguments = parse_arguments()
     started = time.monotonic()
     table = read_table(arguments)
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """The command-line arguments."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, help="folder with a meta.json and its tables")
     parser.add_argument(
@@ -80,7 +80,7 @@ def read_table(arguments: argparse.Namespace) -> Table:
 
 
 def train_base_model(table: Table, title: str) -> keras.Model:
-    """An ordinary model for such tables: embeddings and a multi-layer perceptron, one epoch."""
+    """A standard model for such tables: embeddings and a multi-layer perceptron, one epoch."""
     features, labels = table.part("train")
     inputs = {
         **{name: keras.Input((), dtype="int32", name=name) for name in table.num_values},
@@ -110,7 +110,7 @@ def train_base_model(table: Table, title: str) -> keras.Model:
 def calibrate(
     table: Table, base: keras.Model, ledger: Path, seed: int, title: str
 ) -> kc.models.CalibratedModel:
-    """Neural Calibration on the development part: a curve of the logit and a network of fields."""
+    """Neural Calibration, fitted on the development part: a curve of the logit and a network."""
     fields = {name: table.num_values[name] for name in table.fields}
     head = kc.layers.NeuralCalibration(
         calibrator=kc.layers.ILPS(),
@@ -128,7 +128,7 @@ def calibrate(
         field_metrics={field: [kc.metrics.FieldECE(num_values), kc.metrics.FieldRCE(num_values)]},
     )
     print(f"\n{title}")
-    # Nothing is decided by the test part: the ledger records how it varies with the seed.
+    # The test part decides nothing: the ledger only records how its metrics vary with the seed.
     model.fit(
         *table.part("development"),
         validation_data=table.part("test"),
@@ -145,7 +145,7 @@ def calibrate(
 
 
 def print_table_facts(table: Table) -> None:
-    """What the rows are."""
+    """Prints the size and the positive rate of each part."""
     print(f"\n{table.name}: fields {', '.join(table.fields)}")
     for part in table.parts:
         _, labels = table.part(part)
@@ -153,13 +153,13 @@ def print_table_facts(table: Table) -> None:
 
 
 def print_scores(table: Table, before: np.ndarray, after: np.ndarray) -> None:
-    """The table of the test part, before and after (first seed)."""
+    """Prints the scores of the test part before and after calibration, for the first seed."""
     columns = [scores(table, probabilities) for probabilities in (before, after)]
     print(f"\nTest part, {len(before):,} rows, first seed")
     print(f"  {'':<32} {'before':>10} {'after':>10}")
     for name, old in columns[0].items():
         new = columns[1][name]
-        # The smaller the better, but for the AUC and for the ratio, which should be 1.
+        # Lower is better, except for the AUC and for the ratio, which should be 1.
         is_worse = new < old if name == "AUC" else new > old
         if name.startswith("mean prediction"):
             is_worse = abs(np.log(new)) > abs(np.log(old))
@@ -167,7 +167,7 @@ def print_scores(table: Table, before: np.ndarray, after: np.ndarray) -> None:
 
 
 def scores(table: Table, probabilities: np.ndarray) -> dict[str, float]:
-    """Every score of the test part."""
+    """All scores of the test part."""
     features, labels = table.part("test")
     field, num_values = table.fields[0], table.num_values[table.fields[0]]
     calibrated = kc.metrics.CalibratedLogLoss()
@@ -191,13 +191,13 @@ def scores(table: Table, probabilities: np.ndarray) -> dict[str, float]:
 
 
 def divergence(true: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Kullback–Leibler divergence of each row's predicted from its true probability, nats."""
+    """Kullback–Leibler divergence of the predicted from the true probability of each row."""
     predicted = probabilities.astype("float64")
     return true * np.log(true / predicted) + (1 - true) * np.log((1 - true) / (1 - predicted))
 
 
 def print_verdict(table: Table, predictions: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Says plainly whether calibration helped, seed by seed, and on which noise that stands."""
+    """Prints for each seed whether calibration improved the log loss, with standard errors."""
     _, labels = table.part("test")
     print("\nChange of the test log loss by calibration (± standard error over the test rows)")
     changes = []
@@ -207,16 +207,16 @@ def print_verdict(table: Table, predictions: list[tuple[np.ndarray, np.ndarray]]
         changes.append((difference.mean(), error))
         print(f"  seed {seed}: {difference.mean():+.5f} ± {error:.5f}")
     if all(change < -2 * error for change, error in changes):
-        print("Calibration improves the probabilities with every seed, beyond chance.")
+        print("Calibration improves the probabilities for every seed, beyond chance.")
     elif all(change > 2 * error for change, error in changes):
         print(
-            "Calibration makes the log loss WORSE here: the development rows do not tell what the "
-            "test rows are like (drift). Keep the base model's probabilities."
+            "Calibration makes the log loss WORSE here: the development rows differ from the test "
+            "rows (drift). Keep the probabilities of the base model."
         )
     else:
         print(
-            "Calibration does NOT improve the log loss beyond chance with every seed. "
-            "More rows, or rows nearer to those served, would have to show it."
+            "Calibration does NOT improve the log loss beyond chance for every seed. Use more "
+            "development rows, or more recent ones."
         )
 
 
@@ -227,7 +227,7 @@ def row_losses(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
 
 
 def draw(table: Table, before: np.ndarray, after: np.ndarray, path: Path) -> Path:
-    """The picture: reliability and field bars of the test part, before and after."""
+    """Saves the picture: reliability and errors by field value on the test part."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -252,7 +252,7 @@ def draw(table: Table, before: np.ndarray, after: np.ndarray, path: Path) -> Pat
 
 
 def export(table: Table, model: kc.models.CalibratedModel, folder: Path) -> Path:
-    """The SavedModel under the next free version number, tried on a row."""
+    """Exports the model under the next free version number, and serves one row with it."""
     import tensorflow as tf
 
     features, _ = table.part("test")
@@ -269,11 +269,11 @@ def export(table: Table, model: kc.models.CalibratedModel, folder: Path) -> Path
 
 
 class ProgressBar(keras.callbacks.Callback):
-    """One bar for all epochs of a fit, however many it takes.
+    """One progress bar for all epochs of a fit.
 
     Args:
-        title: What is being trained.
-        num_epochs: The most epochs it can take.
+        title: Title above the bar.
+        num_epochs: Largest number of epochs.
     """
 
     def __init__(self, title: str, num_epochs: int) -> None:
@@ -289,13 +289,13 @@ class ProgressBar(keras.callbacks.Callback):
         self.step = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Moves the bar."""
+        """Advances the bar."""
         self.step += 1
         if self.step < self.num_steps:
             self.bar.update(self.step)
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Fills the bar, also where training stopped early."""
+        """Completes the bar, even if training stopped early."""
         self.bar.update(self.num_steps, finalize=True)
 
 

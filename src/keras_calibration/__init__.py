@@ -4,12 +4,12 @@ Calibration (`calibrate`, `layers`, `models`), evaluation (`metrics`, `scoring`,
 `seeds`), serving (`export_savedmodel`, `refresh_savedmodel`, `monitor`).
 """
 
-import sys
-from pathlib import Path
+import sys as _sys
+from pathlib import Path as _Path
 
 # Importing the package registers its classes with Keras, which takes seconds. The command line
 # imports what a command needs, and most commands need no Keras.
-if Path(*sys.argv[:1]).stem != "keras-calibration":
+if _Path(*_sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration import callbacks as callbacks
     from keras_calibration import datasets as datasets
     from keras_calibration import layers as layers
@@ -27,3 +27,26 @@ if Path(*sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration.monitoring import monitor as monitor
 
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "calibrate",
+    "callbacks",
+    "datasets",
+    "export_litert",
+    "export_onnx",
+    "export_savedmodel",
+    "layers",
+    "metrics",
+    "models",
+    "monitor",
+    "ops",
+    "plots",
+    "refresh_savedmodel",
+    "scoring",
+    "seeds",
+]
+
+
+def __dir__() -> list[str]:
+    """The public names. Python also binds every loaded submodule, which this leaves out."""
+    return [*__all__, "__version__"]

@@ -244,7 +244,7 @@ def test_errors_of_the_arguments_and_of_the_folder(tmp_path):
         read_data_folder(tmp_path, field="page")
     with pytest.raises(ValueError, match=r"order_by is \['when'\]: expected columns of"):
         read_data_folder(tmp_path, order_by="when")
-    with pytest.raises(ValueError, match="min_count is 0: expected at least 1"):
+    with pytest.raises(ValueError, match="`min_count` must be at least 1"):
         read_data_folder(tmp_path, min_count=0)
     (tmp_path / "meta.json").write_text("{")
     with pytest.raises(ValueError, match="is not valid JSON"):

@@ -292,7 +292,7 @@ def test_equals_reference_on_any_few_rows(rows, mode, batch_size):
         ([0, 1], [[0.5, 0.5], [0.5, 0.5]], None, "SparseCalibratedCategoricalLogLoss"),
         ([[0, 0, 1]], [[0.5, 0.5]], None, "shape"),
         ([[0, 1]], [[0.5, 0.5], [0.5, 0.5]], None, "shape"),
-        ([[0, 1]], [[0.5, 0.5]], [1.0, 1.0], "2 sample weights"),
+        ([[0, 1]], [[0.5, 0.5]], [1.0, 1.0], "2 entries for 1 pred"),
     ],
 )
 def test_rows_that_do_not_align_are_refused(labels, predictions, weights, message):

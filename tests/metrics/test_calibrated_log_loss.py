@@ -27,8 +27,8 @@ def sigmoid(logits):
 
 def root(labels, logits, weights):
     """The bias by bisection; NaN where there is none."""
-    clicks, no_clicks = np.sum(weights * labels), np.sum(weights * (1 - labels))
-    if not (clicks > 0 and no_clicks > 0):
+    positives, negatives = np.sum(weights * labels), np.sum(weights * (1 - labels))
+    if not (positives > 0 and negatives > 0):
         return math.nan
     low, high = -100.0, 100.0
     for _ in range(100):
@@ -291,10 +291,10 @@ def test_bad_arguments_are_refused(arguments, message):
 @pytest.mark.parametrize(
     ("labels", "predictions", "weights", "message"),
     [
-        ([0, 1, 1], [0.5, 0.5], None, "3 labels and 2 predictions"),
+        ([0, 1, 1], [0.5, 0.5], None, "`y_true` must .* 3 entries for 2"),
         ([0, 1], [[0.5, 0.5], [0.5, 0.5]], None, "one probability a row"),
-        ([0, 1], [0.5, 0.5], [1.0, 1.0, 1.0], "3 sample weights"),
-        ([[0, 1], [1, 0]], [0.5, 0.5], None, "labels of shape"),
+        ([0, 1], [0.5, 0.5], [1.0, 1.0, 1.0], "`sample_weight` must .* 3 entries for 2"),
+        ([[0, 1], [1, 0]], [0.5, 0.5], None, "`y_true` must have shape"),
         (1, 0.5, None, "shape"),
     ],
 )
@@ -364,12 +364,12 @@ def test_hold_out_is_algorithm_1_worked_by_hand():
     """Fan et al., algorithm 1: the bias from one part of the rows, the log loss of the rest."""
     uniform = keras.ops.convert_to_numpy(hashed_uniform(np.arange(40, dtype="int32"), 0))
     for_bias = uniform < 0.3
-    # All logits of the first part are 0, so that its bias is the logit of its click rate.
+    # All logits of the first part are 0, so that its bias is the logit of its positive rate.
     labels = (np.arange(40) % 4 == 0).astype(float)
     logits = np.where(for_bias, 0.0, np.linspace(-3, 1, 40))
-    clicks, rows = labels[for_bias].sum(), for_bias.sum()
-    assert 0 < clicks < rows
-    bias = math.log(clicks / (rows - clicks))
+    positives, rows = labels[for_bias].sum(), for_bias.sum()
+    assert 0 < positives < rows
+    bias = math.log(positives / (rows - positives))
     losses = []
     for label, logit in zip(labels[~for_bias], logits[~for_bias], strict=True):
         probability = 1 / (1 + math.exp(-logit - bias))

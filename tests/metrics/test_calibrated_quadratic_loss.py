@@ -234,9 +234,9 @@ def test_bad_arguments_are_refused(arguments, message):
 @pytest.mark.parametrize(
     ("labels", "predictions", "weights", "message"),
     [
-        ([0, 1, 1], [0.5, 0.5], None, "3 labels and 2 predictions"),
+        ([0, 1, 1], [0.5, 0.5], None, "`y_true` must .* 3 entries for 2"),
         ([0, 1], [[0.5, 0.5], [0.5, 0.5]], None, "one prediction"),
-        ([0, 1], [0.5, 0.5], [1.0, 1.0, 1.0], "3 sample weights"),
+        ([0, 1], [0.5, 0.5], [1.0, 1.0, 1.0], "`sample_weight` must .* 3 entries for 2"),
     ],
 )
 def test_rows_that_do_not_align_are_refused(labels, predictions, weights, message):

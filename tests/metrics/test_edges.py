@@ -131,7 +131,7 @@ def test_an_empty_batch_adds_nothing():
 @pytest.mark.parametrize("shape", [(2, 3), (1, 6), (3, 2, 1)])
 def test_labels_and_weights_of_several_columns_are_refused(shape):
     for labels, weights in ((np.zeros(shape), None), (np.zeros(6), np.ones(shape))):
-        with pytest.raises(ValueError, match=r"of shape \(n,\) or \(n, 1\)"):
+        with pytest.raises(ValueError, match=r"shape \(n,\) or \(n, 1\)"):
             LogLoss().update_state(labels, np.full(6, 0.5), weights)
 
 

@@ -88,7 +88,7 @@ def test_equal_mass_is_close_to_sorted_rows(weights, num_bins, from_logits):
     np.testing.assert_allclose(share, 1 / num_bins, atol=0.01)
 
 
-def test_equal_mass_tells_more_than_equal_width_of_rare_clicks():
+def test_equal_mass_tells_more_than_equal_width_of_rare_positives():
     rng = np.random.default_rng(2)
     logits = rng.normal(-7, 1, 200_000)
     true = 1 / (1 + np.exp(-logits))

@@ -172,7 +172,7 @@ class TestBoth:
             metric.update_state([0, 1], [0.5, 0.5])
         with pytest.raises(ValueError, match="3 field values"):
             metric.update_state([0, 1], [0.5, 0.5], field=[0, 1, 2])
-        with pytest.raises(ValueError, match="3 labels"):
+        with pytest.raises(ValueError, match=r"`y_true` must .* 3 entries"):
             metric.update_state([0, 1, 1], [0.5, 0.5], field=[0, 1])
         with pytest.raises(ValueError, match="one probability a row"):
             metric.update_state([0, 1], [[0.5, 0.5], [0.5, 0.5]], field=[0, 1])
@@ -206,9 +206,9 @@ def test_equals_reference_on_any_few_rows(rows, batch_size, metric):
 def test_figures_worked_out_by_hand():
     labels, predictions, field = [1, 0, 1, 1], [0.5] * 4, [0, 0, 1, 1]
     assert score(FieldECE(2), labels, predictions, field) == 0.25
-    # Value 0 is right; value 1 has an error of 1 on 2 clicks: 2 · 1 / (2 + 0.02) / 4.
+    # Value 0 is right; value 1 has an error of 1 on 2 positives: 2 · 1 / (2 + 0.02) / 4.
     assert score(FieldRCE(2), labels, predictions, field) == pytest.approx(2 / 2.02 / 4)
-    # A value without clicks counts, by ε: 1 · 0.5 / 0.01.
+    # A value without positives counts, by ε: 1 · 0.5 / 0.01.
     assert score(FieldRCE(2), [0], [0.5], [0]) == pytest.approx(50)
 
 

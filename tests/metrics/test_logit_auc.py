@@ -47,7 +47,7 @@ def test_equals_the_reference(weights, batch_size):
 
 
 @pytest.mark.parametrize("spread", [0.5, 1.0])
-def test_is_right_where_clicks_are_rare_and_the_one_of_keras_is_not(spread):
+def test_is_right_where_positives_are_rare_and_the_one_of_keras_is_not(spread):
     rng = np.random.default_rng(1)
     logits = rng.normal(-7, spread, 500_000).astype("float32")
     labels = rng.random(500_000) < 1 / (1 + np.exp(-logits.astype(float)))
@@ -114,8 +114,8 @@ def test_counts_past_the_digits_of_float32():
     metric.update_state([1.0, 0.0], [0.0, 0.0], [2.0**25, 2.0**25])
     for _ in range(8):
         metric.update_state([1.0, 0.0], [0.0, 1.0])
-    clicks = float(metric._histogram.value()[2176, 0])
-    assert clicks == 2.0**25 + 8
+    positives = float(metric._histogram.value()[2176, 0])
+    assert positives == 2.0**25 + 8
 
 
 def test_shards_merge_and_the_config_is_serialized():

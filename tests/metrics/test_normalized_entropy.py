@@ -66,7 +66,7 @@ def test_the_mean_label_itself_scores_1_and_better_predictions_less():
 
 
 @needs_float64  # a batch of a million is summed in it
-def test_a_rare_click_among_millions():
+def test_a_rare_positive_among_millions():
     rare = np.zeros(2_000_000)
     rare[0] = 1
     assert score(NormalizedEntropy(), rare, np.full(2_000_000, 5e-7), batch_size=10**6) == (

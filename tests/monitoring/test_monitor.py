@@ -243,7 +243,7 @@ def test_predictions_of_0_and_1_and_periods_of_one_class(tmp_path):
         ({"probability": [1.5, 0.2]}, "Probabilities must be in"),
         ({"probability": [float("nan"), 0.2]}, "Probabilities must be in"),
         ({"label": [2, 0]}, "Labels must be 0 or 1"),
-        ({"label": ["yes", "no"]}, "Expected numbers in the column 'label'"),
+        ({"label": ["yes", "no"]}, "column 'label' must hold numbers"),
         ({"timestamp": ["soon", "late"]}, "ISO 8601"),
         ({"timestamp": [None, "2026-03-01"]}, "null values"),
         ({"score": [0.1, 0.2], "probability": None}, r"no columns \['probability'\]"),

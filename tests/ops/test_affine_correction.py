@@ -38,18 +38,18 @@ def summary(logits, labels, weights, group=None, num_groups=1):
     return keras.ops.convert_to_numpy(by_group(sums))
 
 
-def some_rows(click_rate, num_rows=20_000, seed=0):
+def some_rows(positive_rate, num_rows=20_000, seed=0):
     generator = np.random.default_rng(seed)
     logits = generator.normal(0, 1.4, num_rows)
-    true = 0.7 * logits + np.log(click_rate / (1 - click_rate))
+    true = 0.7 * logits + np.log(positive_rate / (1 - positive_rate))
     labels = (generator.random(num_rows) < 1 / (1 + np.exp(-true))).astype(float)
     return logits, labels, generator.choice([0.5, 1.0, 3.0], num_rows)
 
 
 @pytest.mark.parametrize("correction", ["bias", "temperature", "platt"])
-@pytest.mark.parametrize("click_rate", [0.001, 0.03, 0.5, 0.9])
-def test_the_fit_is_that_of_the_rows(run, correction, click_rate):
-    logits, labels, weights = some_rows(click_rate)
+@pytest.mark.parametrize("positive_rate", [0.001, 0.03, 0.5, 0.9])
+def test_the_fit_is_that_of_the_rows(run, correction, positive_rate):
+    logits, labels, weights = some_rows(positive_rate)
     summaries = summary(logits, labels, weights)
     scale, bias = run(lambda given: fit_correction(given, correction), summaries)
     *expected, expected_loss = reference(logits, labels, weights, correction)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from backends import ON_TENSORFLOW, compiled
-from keras_calibration.ops.compiled import is_compiled, runs_on_gpu
+from keras_calibration.ops.compiled import filled_up, is_compiled, runs_on_gpu
 
 
 class Witness(keras.layers.Layer):
@@ -73,3 +73,11 @@ def test_a_gpu_is_found_where_the_backend_has_one(has_gpu, monkeypatch):
 
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu" if has_gpu else "cpu")
     assert runs_on_gpu() == has_gpu
+
+
+@pytest.mark.parametrize(("num_rows", "expected"), [(0, 0), (1, 512), (512, 512), (513, 1024)])
+def test_batches_are_padded_with_zeros_to_a_multiple_of_512(num_rows, expected):
+    ones, twos = filled_up(keras.ops.ones(num_rows), 2 * keras.ops.ones(num_rows))
+    assert (ones.shape[0], twos.shape[0]) == (expected, expected)
+    assert float(keras.ops.sum(ones)) == num_rows
+    assert float(keras.ops.sum(twos)) == 2 * num_rows

@@ -7,7 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import HAS_FLOAT64, digits, examples
-from keras_calibration.ops.field_sums import field_ece, field_rce, field_sums, known_ids
+from keras_calibration.ops.field_sums import (
+    field_ece_from_sums,
+    field_rce_from_sums,
+    field_sums,
+    known_ids,
+)
 
 LARGEST_ID = 2**63 - 1 if HAS_FLOAT64 else 2**31 - 1
 
@@ -119,24 +124,24 @@ def reference_rce(sums, epsilon):
 def test_field_errors_equal_the_reference(run, dtype, tolerance):
     sums = reference_sums(*some_rows("float64"), 20).astype(dtype)
     sums[3] = 0  # a value without rows
-    sums[4, :3] = (-1.5, 0, 7)  # and one without clicks
-    received = run(field_ece, sums)
+    sums[4, :3] = (-1.5, 0, 7)  # and one without positives
+    received = run(field_ece_from_sums, sums)
     np.testing.assert_allclose(received, reference_ece(sums.astype(float)), rtol=tolerance)
-    received = run(lambda sums: field_rce(sums, 0.01), sums)
+    received = run(lambda sums: field_rce_from_sums(sums, 0.01), sums)
     np.testing.assert_allclose(received, reference_rce(sums.astype(float), 0.01), rtol=tolerance)
 
 
 def test_field_errors_of_no_rows_are_nan(run):
-    assert np.isnan(run(field_ece, np.zeros((3, 3), np.float32)))
-    assert np.isnan(run(lambda sums: field_rce(sums, 0.01), np.zeros((3, 3), np.float32)))
+    assert np.isnan(run(field_ece_from_sums, np.zeros((3, 3), np.float32)))
+    assert np.isnan(run(lambda sums: field_rce_from_sums(sums, 0.01), np.zeros((3, 3), np.float32)))
 
 
 def test_a_nan_prediction_makes_field_errors_nan(run):
     labels, predictions, weights, ids = some_rows("float32")
     predictions[7] = np.nan
     sums = field_sums(labels, predictions, weights, ids, 20)
-    assert np.isnan(run(field_ece, sums))
-    assert np.isnan(run(lambda sums: field_rce(sums, 0.01), sums))
+    assert np.isnan(run(field_ece_from_sums, sums))
+    assert np.isnan(run(lambda sums: field_rce_from_sums(sums, 0.01), sums))
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -162,6 +167,6 @@ def test_field_sums_of_hostile_rows(rows):
         received, expected, rtol=1e-5, atol=1e-5 * (1 + np.square(weights).sum())
     )
     if weights.sum() > 0:
-        ece, rce = field_ece(received), field_rce(received, 0.01)
+        ece, rce = field_ece_from_sums(received), field_rce_from_sums(received, 0.01)
         np.testing.assert_allclose(ece, reference_ece(expected), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(rce, reference_rce(expected, 0.01), rtol=1e-3, atol=1e-3)

@@ -1,4 +1,4 @@
-"""The AUC of a histogram of clicks and non-clicks."""
+"""The AUC of a histogram of positives and negatives."""
 
 import numpy as np
 import pytest
@@ -17,10 +17,10 @@ def bins(logits):
 
 def reference(labels, scores, weights):
     """The share of pairs in the right order, pair by pair; ties count half."""
-    clicks, negatives = weights * labels, weights * (1 - labels)
+    positives, negatives = weights * labels, weights * (1 - labels)
     order = 0.5 + 0.5 * np.sign(scores[:, None] - scores[None, :])
-    pairs = clicks.sum() * negatives.sum()
-    return clicks @ order @ negatives / pairs if pairs > 0 else np.nan
+    pairs = positives.sum() * negatives.sum()
+    return positives @ order @ negatives / pairs if pairs > 0 else np.nan
 
 
 def draw(num_rows=300):

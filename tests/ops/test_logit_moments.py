@@ -12,7 +12,7 @@ from backends import digits, examples
 from keras_calibration.ops import logit_moments as kernels
 
 NUM_BINS = 418
-CLICK_RATES = [1e-4, 0.01, 0.3, 0.5, 0.9, 0.999, 0.9999]
+RATES = [1e-4, 0.01, 0.3, 0.5, 0.9, 0.999, 0.9999]
 
 
 def sigmoid(logits):
@@ -28,9 +28,9 @@ def summary_of(logits, labels=0.0, weights=None, group=None, num_groups=1):
     return keras.ops.convert_to_numpy(kernels.by_group(sums))
 
 
-def with_click_rates(logits, weights, click_rates):
-    """One summary for each click rate: soft labels, the same for all rows."""
-    return np.concatenate([summary_of(logits, rate, weights) for rate in click_rates])
+def with_rates(logits, weights, rates):
+    """One summary for each positive rate: soft labels, the same for all rows."""
+    return np.concatenate([summary_of(logits, rate, weights) for rate in rates])
 
 
 EDGES = np.r_[np.arange(-88, -16, 0.5), np.arange(-16, 16, 0.25), np.arange(16, 88.5, 0.5)]
@@ -56,10 +56,10 @@ def reference_summary(labels, logits, weights, group, num_groups):
 def reference_root(logits, weights, rate):
     """Bisection of the sum of predictions, a share of the rarer class at a time."""
     low, high = -50 - logits.max(), 50 - logits.min()
-    clicks, negatives = rate * weights.sum(), (1 - rate) * weights.sum()
+    positives, negatives = rate * weights.sum(), (1 - rate) * weights.sum()
     for _ in range(200):
         middle = (low + high) / 2
-        excess = weights @ sigmoid(logits + middle) - clicks
+        excess = weights @ sigmoid(logits + middle) - positives
         if rate > 0.5:
             excess = negatives - weights @ sigmoid(-logits - middle)
         low, high = (low, middle) if excess > 0 else (middle, high)
@@ -178,8 +178,8 @@ def test_label_sums_are_exact():
     generator = np.random.default_rng(11)
     logits = some_logits("one mode", 500)
     labels, weights = generator.choice([0.0, 0.3, 1.0], 500), generator.choice([0, 1, 2.5], 500)
-    clicks, negatives, click_logits = kernels.label_sums(summary_of(logits, labels, weights))
-    received = [float(part[0]) for part in (clicks, negatives, click_logits)]
+    positives, negatives, positive_logits = kernels.label_sums(summary_of(logits, labels, weights))
+    received = [float(part[0]) for part in (positives, negatives, positive_logits)]
     expected = [weights @ labels, weights @ (1 - labels), weights @ (labels * logits)]
     np.testing.assert_allclose(received, expected, rtol=digits(1e-12))
     assert float(kernels.label_sums(summary_of(logits, 1.0, weights))[1][0]) == 0
@@ -232,9 +232,9 @@ def test_loss_of_rows_beyond_the_bins_is_right_to_first_order(run):
 def test_bias_root_makes_predictions_add_up_to_labels(run, shape):
     logits = some_logits(shape)
     weights = np.random.default_rng(9).choice([0.0, 1.0, 2.5], len(logits))
-    bias = np.asarray(run(kernels.bias_root, with_click_rates(logits, weights, CLICK_RATES)))
+    bias = np.asarray(run(kernels.bias_root, with_rates(logits, weights, RATES)))
     total = weights.sum()
-    for received, rate in zip(bias, CLICK_RATES, strict=True):
+    for received, rate in zip(bias, RATES, strict=True):
         np.testing.assert_allclose(
             weights @ sigmoid(logits + received), rate * total, rtol=digits(1e-6, 1e-3)
         )
@@ -248,12 +248,12 @@ def test_bias_root_makes_predictions_add_up_to_labels(run, shape):
 
 def test_bias_root_in_float32(run):
     logits = some_logits("one mode").astype(np.float32)
-    summary = with_click_rates(logits, np.ones_like(logits), CLICK_RATES)
+    summary = with_rates(logits, np.ones_like(logits), RATES)
     bias = run(kernels.bias_root, summary)
     assert bias.dtype == "float32"
-    for received, rate in zip(np.asarray(bias), CLICK_RATES, strict=True):
+    for received, rate in zip(np.asarray(bias), RATES, strict=True):
         expected = reference_root(logits.astype(float), np.ones(len(logits)), rate)
-        # 1 - y has lost digits where nearly all are clicks.
+        # 1 - y has lost digits where nearly all are positives.
         precision = 1e-5 if rate < 0.99 else 1e-3
         assert received == pytest.approx(expected, rel=precision, abs=precision)
 

@@ -210,15 +210,15 @@ def test_calibration_map_without_labels_or_knots(axes):
 @pytest.mark.parametrize(
     ("calibrator", "logits", "options", "message"),
     [
-        (None, [0.0], {}, "expected a calibrator of one logit a row"),
-        (VectorScaling(3), [0.0], {}, "expected a calibrator of one logit a row"),
-        (ILPS(), [], {}, "expected one or more rows"),
-        (ILPS(), [0.0, np.nan], {}, "logits hold NaN, or no finite number"),
-        (ILPS(), [np.inf], {}, "logits hold NaN, or no finite number"),
-        (ILPS(), [0.0], {"labels": [0, 1]}, "'logits' has 1 rows: expected 2"),
-        (ILPS(), [0.0], {"labels": [2]}, "expected one or more rows, each 0 or 1"),
-        (ILPS(), [0.0], {"sample_weight": [-1.0]}, "expected finite values"),
-        (ILPS(), [0.0], {"num_bins": 0}, "num_bins is 0: expected at least 1"),
+        (None, [0.0], {}, "must be a calibrator of one logit a row"),
+        (VectorScaling(3), [0.0], {}, "must be a calibrator of one logit a row"),
+        (ILPS(), [], {}, "must hold one or more labels"),
+        (ILPS(), [0.0, np.nan], {}, "`logits` must be without NaN"),
+        (ILPS(), [np.inf], {}, "`logits` must be without NaN"),
+        (ILPS(), [0.0], {"labels": [0, 1]}, "1 values of 'logits' and 2 labels"),
+        (ILPS(), [0.0], {"labels": [2]}, "must hold one or more labels, each 0 or 1"),
+        (ILPS(), [0.0], {"sample_weight": [-1.0]}, "must be finite and non-negative"),
+        (ILPS(), [0.0], {"num_bins": 0}, "`num_bins` must be at least 1"),
     ],
 )
 def test_bad_rows_of_a_calibration_map_are_refused(calibrator, logits, options, message):
@@ -237,16 +237,16 @@ def test_before_and_after_differ_in_greyscale():
 @pytest.mark.parametrize(
     ("labels", "probabilities", "options", "message"),
     [
-        ([], [], {}, "expected one or more rows, each 0 or 1"),
-        ([0, 2], [0.1, 0.2], {}, "expected one or more rows, each 0 or 1"),
-        ([0, np.nan], [0.1, 0.2], {}, "expected one or more rows, each 0 or 1"),
-        ([0, 1], [0.1], {}, "'predicted' has 1 rows: expected 2"),
-        ([0, 1], {"after": [0.1, 1.2]}, {}, "'after' run from 0.1 to 1.2: expected"),
-        ([0, 1], [0.1, np.nan], {}, "expected values in .0, 1. without NaN"),
-        ([0, 1], [0.1, 0.2], {"sample_weight": [1]}, "'sample_weight' has 1 rows"),
-        ([0, 1], [0.1, 0.2], {"sample_weight": [1, -1]}, "expected finite values"),
-        ([0, 1], [0.1, 0.2], {"sample_weight": [0, 0]}, "expected finite values"),
-        ([0, 1], [0.1, 0.2], {"num_bins": 0}, "num_bins is 0: expected at least 1"),
+        ([], [], {}, "must hold one or more labels, each 0 or 1"),
+        ([0, 2], [0.1, 0.2], {}, "must hold one or more labels, each 0 or 1"),
+        ([0, np.nan], [0.1, 0.2], {}, "must hold one or more labels, each 0 or 1"),
+        ([0, 1], [0.1], {}, "1 values of 'predicted' and 2 labels"),
+        ([0, 1], {"after": [0.1, 1.2]}, {}, "'after' from 0.1 to 1.2"),
+        ([0, 1], [0.1, np.nan], {}, "must be in .0, 1., without NaN"),
+        ([0, 1], [0.1, 0.2], {"sample_weight": [1]}, "1 values of 'sample_weight'"),
+        ([0, 1], [0.1, 0.2], {"sample_weight": [1, -1]}, "must be finite and non-negative"),
+        ([0, 1], [0.1, 0.2], {"sample_weight": [0, 0]}, "must be finite and non-negative"),
+        ([0, 1], [0.1, 0.2], {"num_bins": 0}, "`num_bins` must be at least 1"),
     ],
 )
 def test_bad_rows_are_refused(labels, probabilities, options, message):
@@ -257,11 +257,11 @@ def test_bad_rows_are_refused(labels, probabilities, options, message):
 @pytest.mark.parametrize(
     ("ids", "options", "message"),
     [
-        ([0], {}, "'field' has 1 rows: expected 2"),
-        ([0.0, 1.0], {"vocabulary": ["a", "b"]}, "expected integers from 0"),
-        ([-1, 1], {"vocabulary": ["a", "b"]}, "expected integers from 0"),
-        ([0, 2], {"vocabulary": ["a", "b"]}, "reach 2, but the vocabulary names 2"),
-        ([0, 1], {"num_values_shown": 0}, "num_values_shown is 0"),
+        ([0], {}, "1 values of 'field' and 2 labels"),
+        ([0.0, 1.0], {"vocabulary": ["a", "b"]}, "must be whole numbers from 0"),
+        ([-1, 1], {"vocabulary": ["a", "b"]}, "must be whole numbers from 0"),
+        ([0, 2], {"vocabulary": ["a", "b"]}, "2 names for 'field', whose ids go up to 2"),
+        ([0, 1], {"num_values_shown": 0}, "`num_values_shown` must be at least 1"),
     ],
 )
 def test_bad_ids_are_refused(ids, options, message):
@@ -310,6 +310,7 @@ for use in (display.plot, lambda: read_data_folder({str(tmp_path)!r})):
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout.splitlines() == [
-        'Drawing needs Matplotlib: pip install "keras-calibration[plots]".',
-        'Reading a data folder needs pandas: pip install "keras-calibration[examples]".',
+        'Plots require Matplotlib. Install it with `pip install "keras-calibration[plots]"`.',
+        "Reading a data folder requires pandas. Install it with `pip install "
+        '"keras-calibration[examples]"`.',
     ], result.stderr

@@ -176,7 +176,7 @@ def test_errors(files, monkeypatch):
         read_parquet(files, "click", "ctr", fields=["hour"])
     with pytest.raises(ValueError, match="no columns"):
         read_parquet(files, "clicked", "ctr", "sample_weight")
-    with pytest.raises(ValueError, match=r"'long'\. Received: string"):
+    with pytest.raises(ValueError, match=r"'long' must hold numbers\. Received: string"):
         read_parquet(files, "clicked", "long")
     for field in ("site", "site_encoded"):
         with pytest.raises(ValueError, match=f"fields={{'{field}': {{value: id"):

@@ -30,8 +30,8 @@ def test_rows_come_back_flat_in_float64():
     [
         (([],), "empty"),
         ((np.zeros((0, 1)),), "empty"),
-        ((np.zeros((3, 2)),), r"logits of shape \(n,\) or \(n, 1\). Received: shape \(3, 2\)"),
-        ((0.5,), r"Received: shape \(\)"),
+        ((np.zeros((3, 2)),), r"\(n,\) or \(n, 1\).* Received: logits of shape \(3, 2\)"),
+        ((0.5,), r"Received: logits of shape \(\)"),
         (([0.0, np.nan, 1.0, np.inf],), "finite. Received: 2 of 4 rows.*nan in row 1"),
         (([0.0, -np.inf],), "finite. Received: 1 of 2 rows.*-inf in row 1"),
         (([0.0, 1.0], [0]), "2 logits and 1 labels"),

@@ -55,18 +55,20 @@ def test_quantile_knots_of_distinct_values_are_plain_order_statistics():
     np.testing.assert_array_equal(knots, np.sort(values)[24::50])
 
 
-def test_balanced_knots_give_clicks_and_no_clicks_half_the_mass_each():
+def test_balanced_knots_give_positives_and_negatives_half_the_mass_each():
     generator = np.random.default_rng(4)
     logits = generator.normal(-6, 10, 20_000)
     labels = np.where(generator.random(20_000) < 0.9, 0.0, 0.3)
     labels[generator.random(20_000) < 0.005] = 1
     weights = generator.choice([0, 1, 3.0], 20_000)
     knots = kernels.balanced_knots(logits, labels, 20, weights)
-    clicks, negatives = weights * labels, weights * (1 - labels)
+    positives, negatives = weights * labels, weights * (1 - labels)
     assert (np.diff(knots) > 2 * SMALLEST_GAP).all()  # nothing had to be moved
     for number, knot in enumerate(knots):
-        of_clicks, of_no_clicks = (mass_up_to(logits, part, knot) for part in (clicks, negatives))
-        below, up_to = ((a + b) / 2 for a, b in zip(of_clicks, of_no_clicks, strict=True))
+        of_positives, of_negatives = (
+            mass_up_to(logits, part, knot) for part in (positives, negatives)
+        )
+        below, up_to = ((a + b) / 2 for a, b in zip(of_positives, of_negatives, strict=True))
         assert below <= (number + 0.5) / 20 + 1e-9
         assert up_to >= (number + 0.5) / 20 - 1e-9
     unweighted = kernels.balanced_knots(logits, labels, 20)

@@ -59,16 +59,16 @@ def test_sums_are_those_of_the_rows(given_rows, dtype):
     expected = np.zeros((2, NUM_BINS, 3))
     for place in range(len(logits)):
         powers = offset[place] ** np.arange(3)
-        click = float(labels[place])
-        expected[0, number[place]] += weights[place] * (1 - click) * powers
-        expected[1, number[place]] += weights[place] * click * powers
+        positive = float(labels[place])
+        expected[0, number[place]] += weights[place] * (1 - positive) * powers
+        expected[1, number[place]] += weights[place] * positive * powers
     np.testing.assert_allclose(histogram.moments, expected, rtol=1e-6, atol=1e-6)
     atoms = histogram.atoms()
     assert (np.diff(atoms.means) >= 0).all()
     total = (weights.astype(float) * wide).sum()
     assert atoms.weights @ atoms.means == pytest.approx(total, rel=1e-6, abs=1e-5)
-    clicked = (weights.astype(float) * labels * wide).sum()
-    assert atoms.positives @ atoms.positive_means == pytest.approx(clicked, rel=1e-6, abs=1e-5)
+    of_positives = (weights.astype(float) * labels * wide).sum()
+    assert atoms.positives @ atoms.positive_means == pytest.approx(of_positives, rel=1e-6, abs=1e-5)
 
 
 @pytest.mark.parametrize("scale", [0.2, 1.0, 1.7])

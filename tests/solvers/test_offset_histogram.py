@@ -53,7 +53,7 @@ def test_a_curve_under_offsets_comes_back(smoothness):
     assert np.abs(np.asarray(plain(grid)) - 0.6 * grid + 0.5).max() > 0.5
 
 
-def test_no_offsets_are_a_click_histogram():
+def test_no_offsets_are_a_plain_histogram():
     logits, labels, weights, _ = rows_with_offsets(2000)
     atoms = offset_histogram(logits, labels, weights, np.zeros(2000)).atoms()
     expected = logit_histogram(logits, labels, weights).atoms()

@@ -1,4 +1,4 @@
-"""The chief: the one of several worker processes that writes files."""
+"""The chief: among several worker processes, the one that writes files."""
 
 import json
 import os
@@ -9,11 +9,7 @@ import keras
 def is_chief() -> bool:
     """Whether this process is the chief of its cluster, or has no cluster.
 
-    In `TF_CONFIG`, the chief is the task `chief` or else worker 0; on JAX, it is process 0.
-
-    Example:
-        >>> is_chief()
-        True
+    In `TF_CONFIG`, the chief is the task `chief`, or else worker 0. On JAX, it is process 0.
     """
     if keras.backend.backend() == "jax":
         import jax

@@ -28,7 +28,7 @@ class LogitAverage(keras.callbacks.Callback):
 
     Which one is better depends on the pipelines. Detection rates of single runs for log loss,
     `val_mean_calibrated_log_loss` (k = 5) and `val_averaged_calibrated_log_loss`: 82 %, 92 % and
-    94 % on synthetic clicks; 63 %, 77 % and 72 % on flights in order of time
+    94 % on a synthetic click log; 63 %, 77 % and 72 % on flights in chronological order
     (`examples/calibrated_metric`).
 
     The logs get `log_loss` and `calibrated_log_loss` with both prefixes. Place this callback before

@@ -136,8 +136,8 @@ class SeedVariance(keras.callbacks.Callback):
         super().__init__()
         if unknown := set(record) - set(RecordFields.__annotations__):
             raise TypeError(
-                f"SeedVariance() has no argument {sorted(unknown)}. Beside its own arguments, it "
-                f"takes {sorted(RecordFields.__annotations__)}."
+                f"SeedVariance() has no argument {sorted(unknown)}. Besides the named arguments, "
+                f"it accepts {sorted(RecordFields.__annotations__)}."
             )
         if isinstance(monitor, str):
             raise ValueError(
@@ -220,7 +220,7 @@ class SeedVariance(keras.callbacks.Callback):
             "kept_epoch": kept,
             "directions": self._directions(),
         }
-        # What happened before or after the epoch that is kept is of no account.
+        # Only the kept epoch decides.
         is_finite = all(map(math.isfinite, _kept_values(record).values()))
         record["status"] = "finished" if is_finite else "diverged"
         end_run(self.ledger, self._run_id, record)

@@ -1,4 +1,4 @@
-"""A synthetic click log whose true probabilities are known."""
+"""generate_click_log: a synthetic click log whose true probabilities are known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from keras_calibration.datasets.table import Table, split_parts
 
 NUM_VALUES = {"site_id": 500, "advertiser_id": 300, "country": 40, "device": 12, "hour": 24}
 NUM_DAYS = 20
-# Standard deviations of the effects of an id: lasting, gained at the redesign, and gained
+# Standard deviations of the effects of an id: constant, added at the redesign, and added gradually
 # over the whole log.
 EFFECTS = {
     "site_id": (0.5, 0.45, 0.15),
@@ -20,11 +20,11 @@ EFFECTS = {
 
 
 def generate_click_log(num_rows: int = 200_000, seed: int = 0, drift: float = 1.0) -> Table:
-    r"""Generates a click log with skewed fields, drift, and known true probabilities.
+    """Generates a click log with skewed fields, drift, and known true probabilities.
 
-    Row i of n happens at time `t = (i + 0.5) / n`; rows stand in time order and are split
-    60/20/20 in that order. About the end of the training part, at t = 0.6, the pages are
-    redesigned: `r(t) = sigmoid((t - 0.6) / 0.01)` goes from 0 to 1. A click has probability
+    Row i of n happens at time `t = (i + 0.5) / n`. Rows are in chronological order and split
+    60/20/20 in that order. Near the end of the training part, at t = 0.6, the pages are redesigned:
+    `r(t) = sigmoid((t - 0.6) / 0.01)` goes from 0 to 1. The probability of a click is
     `sigmoid(logit)` with
 
         logit = -3.2 + drift * 0.6 r(t)
@@ -33,26 +33,27 @@ def generate_click_log(num_rows: int = 200_000, seed: int = 0, drift: float = 1.
               + u[site_id] · v[advertiser_id]
               - 0.5 tanh(log_bid - 1)² + g(days_since_visit)
 
-    where `g(d) = 0.8 exp(-d / 7) - 0.2` and 0 where d is missing (new visitors, 15 % of
-    rows); a, b, c and the two-dimensional u, v (the interaction, standard deviation 0.35) are
-    normal, drawn once per id. b is the bias per id that a model trained before the redesign
-    cannot know and a calibration fitted on the development part can; c, which is smaller,
-    goes on between development and test. About 5 % of rows are clicks before the redesign, 10 %
-    after.
+    where `g(d) = 0.8 exp(-d / 7) - 0.2`, and 0 where d is missing (new visitors, 15 % of the rows).
+    The effects a, b, c and the two-dimensional factors u, v (an interaction of standard deviation
+    0.35) are normal, drawn once per id. A model trained before the redesign cannot know the bias b
+    of an id; a calibration fitted on the development part can. The smaller effect c continues to
+    change between development and test. About 5 % of the rows are clicks before the redesign, and
+    10 % after it.
 
-    The ids of a field follow a Zipf law, P(id) ∝ 1 / (id + 3), with every tenth id absent
-    before the redesign: a row draws from the late law with probability r(t). `hour` runs
-    through 20 days. `log_bid` is normal (1, 0.7), `days_since_visit` exponential (mean 10).
+    The ids of a field follow a Zipf law, P(id) ∝ 1 / (id + 3). Before the redesign, every tenth id
+    is absent: a row draws from the full law with probability r(t). `hour` runs through 20 days.
+    `log_bid` is normal (mean 1, standard deviation 0.7), `days_since_visit` exponential (mean 10).
 
     Args:
-        num_rows: Number of rows n, at least 5; below some hundreds a part may hold no click.
-        seed: Seed of the generator; the same seed gives the same table.
-        drift: Scale of all that changes with time in the logit; 0 leaves only the new ids.
+        num_rows: Number of rows n, at least 5. With fewer than a few hundred, a part may have no
+            clicks.
+        seed: Seed of the generator. The same seed gives the same table.
+        drift: Scale of everything in the logit that changes with time. 0 leaves only the new ids.
 
     Returns:
         A `Table` with the fields `site_id` (500 ids), `advertiser_id` (300), `country` (40),
-        `device` (12), `hour` (24), the numeric columns `log_bid` and `days_since_visit`, and
-        the true `probabilities`.
+        `device` (12), `hour` (24), the numeric columns `log_bid` and `days_since_visit`, and the
+        true `probabilities`.
 
     Raises:
         ValueError: If there are fewer than 5 rows.
@@ -65,8 +66,9 @@ def generate_click_log(num_rows: int = 200_000, seed: int = 0, drift: float = 1.
         >>> table.num_values["device"]
         12
 
-    Source: made up for this package, in the setting of Pan et al. (2020), "Field-aware
-    Calibration": a model trained on the past leaves a bias by field that later rows show.
+    Reference:
+        Invented for this package, in the setting of Pan et al., *Field-aware Calibration*, WWW
+        2020: a model trained on the past has a bias by field that shows in later rows.
     """
     parts = split_parts(num_rows)
     generator = np.random.default_rng(seed)
@@ -115,7 +117,7 @@ def generate_click_log(num_rows: int = 200_000, seed: int = 0, drift: float = 1.
 def _draw_ids(
     generator: np.random.Generator, num_values: int, redesigned: NDArray[np.float64]
 ) -> NDArray[np.int32]:
-    """Zipf-distributed ids; every tenth one appears only in rows of the late law."""
+    """Zipf-distributed ids; every tenth one appears only in rows of the full law."""
     ids = np.arange(num_values)
     weights = 1.0 / (ids + 3.0)
     early = np.cumsum(np.where(ids % 10 == 9, 0.0, weights))
@@ -133,7 +135,7 @@ def _draw_ids(
 def _interaction(
     generator: np.random.Generator, sites: NDArray[np.generic], advertisers: NDArray[np.generic]
 ) -> NDArray[np.float64]:
-    """Inner products of two-dimensional normal factors, standard deviation 0.35."""
+    """Inner products of two-dimensional normal factors, of standard deviation 0.35."""
     # The inner product of two such factors has variance 2 s⁴ for entries of variance s².
     scale = (0.35**2 / 2.0) ** 0.25
     site_factors = generator.normal(scale=scale, size=(NUM_VALUES["site_id"], 2))

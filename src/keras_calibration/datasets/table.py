@@ -1,4 +1,4 @@
-"""One binary classification table, split into train, development and test."""
+"""Table: a binary classification table, split into train, development and test."""
 
 from __future__ import annotations
 
@@ -12,27 +12,11 @@ PARTS = ("train", "development", "test")
 
 
 def split_parts(num_rows: int) -> dict[str, slice]:
-    """The 60/20/20 split of rows that already stand in split order.
-
-    The borders are `int(0.6 * num_rows)` and `int(0.8 * num_rows)`.
-
-    Args:
-        num_rows: Number of rows, at least 5, so that no part is empty.
-
-    Returns:
-        The slice of the rows of `"train"`, `"development"` and `"test"`.
-
-    Raises:
-        ValueError: If there are fewer than 5 rows.
-
-    Example:
-        >>> split_parts(10)["development"]
-        slice(6, 8, None)
-    """
+    """The 60/20/20 split of rows in split order: the slice of each part, none of them empty."""
     if num_rows < 5:
         raise ValueError(
-            f"{num_rows} rows cannot be split into train, development and test: "
-            "expected at least 5. Give more rows."
+            f"{num_rows} rows cannot be split into train, development and test: at least 5 are "
+            f"needed. Received: num_rows={num_rows}."
         )
     borders = (0, int(0.6 * num_rows), int(0.8 * num_rows), num_rows)
     return {part: slice(borders[i], borders[i + 1]) for i, part in enumerate(PARTS)}
@@ -42,22 +26,22 @@ def split_parts(num_rows: int) -> dict[str, slice]:
 class Table:
     """Features, labels and split of one binary classification table.
 
-    The n rows stand in split order (train first, then development, then test), so that a
-    part is a slice and costs no copy.
+    The n rows are in split order (train first, then development, then test), so a part is a slice
+    and needs no copy.
 
     Args:
         name: Name of the table.
-        features: Column name to array of shape `(n,)`: categorical columns int32 ids in
-            `[0, num_values[column])`, numeric columns float32 with NaN for missing.
-        labels: 0 or 1, float32 of shape `(n,)`.
+        features: Column name → array of shape `(n,)`. Categorical columns are int32 ids in
+            `[0, num_values[column])`, numeric columns are float32 with NaN for missing.
+        labels: Labels, 0 or 1, float32, shape `(n,)`.
         num_values: Number of ids of each categorical column.
         numeric: Names of the numeric columns.
-        fields: Names of the categorical columns whose field errors matter; the first is the
-            main field.
+        fields: Names of the categorical columns whose field errors matter. The first is the main
+            field.
         parts: The slice of the rows of `"train"`, `"development"` and `"test"`.
-        rows: Row in the source, 0-based and before any filter, int64 of shape `(n,)`.
-        vocabularies: Column name to the text of each id, for the columns where it is known.
-        probabilities: True probabilities where they are known, float64 of shape `(n,)`.
+        rows: Row number in the source, from 0 and before any filter, int64, shape `(n,)`.
+        vocabularies: Column name → the text of each id, for columns where it is known.
+        probabilities: True probabilities if they are known, float64, shape `(n,)`.
 
     Example:
         >>> from keras_calibration.datasets import generate_click_log
@@ -90,7 +74,7 @@ class Table:
             columns: Names of the features to return; None for all.
 
         Returns:
-            The dict of feature arrays and the labels, all of shape `(rows of the part,)`.
+            Name → feature array, and the labels, all of shape `(rows of the part,)`.
 
         Raises:
             ValueError: If there is no such part or feature.

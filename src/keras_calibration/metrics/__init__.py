@@ -1,4 +1,4 @@
-"""Keras metrics: calibrated losses that vary less between seeds, and field errors."""
+"""Keras metrics: calibrated losses, which vary less between seeds, and calibration errors."""
 
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.metrics.calibrated_categorical_log_loss import CalibratedCategoricalLogLoss

@@ -1,4 +1,4 @@
-"""AdditiveMetric: what all metrics of the package share, state that adds up."""
+"""AdditiveMetric: the base class of all metrics here. Their state is a set of sums over rows."""
 
 import functools
 import math
@@ -13,46 +13,64 @@ from keras_calibration.ops.compensated import two_sum
 
 
 class AdditiveMetric(keras.metrics.Metric):
-    """Base of the metrics: sums over rows, of fixed size, exact past 2²⁴ rows on every backend.
+    """Base class of the metrics: sums over rows, of fixed size and exact for any number of rows.
 
-    All state is sums, so that replicas, workers and shards merge by addition (`merge_state`); what
-    is not linear happens in `result`. Sums are kept in float64 where the backend has it. Where it
-    has not (JAX, unless `jax_enable_x64` is set) they are compensated pairs of float32: plain
-    float32 stops counting at 16,777,216 rows.
+    All state is sums, so replicas, workers and shards merge by addition (`merge_state`). Everything
+    that is not linear happens in `result`. Sums are float64 where the backend supports it. On JAX
+    without `jax_enable_x64`, they are compensated pairs of float32: a plain float32 sum stops
+    counting at 16,777,216 rows.
 
     A subclass creates its sums in `__init__` with `add_sum`, adds to them in `update_state` and
     reads them in `result`.
 
     Args:
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of state and result, float32 or float64; float64 by default where the backend
-            has it.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result, `"float32"` or `"float64"`. The default is float64 where
+            the backend supports it.
 
     Raises:
-        ValueError: If the dtype is another one.
+        ValueError: If `dtype` is neither of the two.
+
+    Example:
+        >>> class PositiveRate(AdditiveMetric):
+        ...     def __init__(self, name="positive_rate", dtype=None):
+        ...         super().__init__(name, dtype)
+        ...         self._totals = self.add_sum((2,), name="totals")
+        ...
+        ...     def update_state(self, y_true, y_pred, sample_weight=None):
+        ...         labels = ops.cast(y_true, self.dtype)
+        ...         self._totals.add(ops.stack([ops.sum(labels), ops.sum(ops.ones_like(labels))]))
+        ...
+        ...     def result(self):
+        ...         totals = self._totals.value()
+        ...         return totals[0] / totals[1]
+        >>> metric = PositiveRate()
+        >>> metric.update_state([1, 0, 0, 1], [0.5, 0.5, 0.5, 0.5])
+        >>> float(metric.result())
+        0.5
     """
 
-    # Lets `EarlyStopping(mode="auto")` know that lower is better.
+    # Tells `EarlyStopping(mode="auto")` that lower is better.
     _direction = "down"
 
     def __init__(self, name: str, dtype: Any = None) -> None:
         super().__init__(name=name, dtype=dtype or accumulator_dtype())
         if self.dtype not in ("float32", "float64"):
             raise ValueError(
-                "Argument `dtype` must be 'float32' or 'float64': sums in half precision stop at "
-                f"some hundred rows. Received: dtype={dtype!r}."
+                "Argument `dtype` must be 'float32' or 'float64': a sum in half precision stops "
+                f"counting after a few hundred rows. Received: dtype={dtype!r}."
             )
-        # JAX makes float32 variables of float64 ones, unless told otherwise.
+        # JAX creates float32 variables where float64 is asked for, unless `jax_enable_x64` is set.
         if self.dtype == "float64" and accumulator_dtype() == "float32":
             self._dtype_policy = keras.dtype_policies.get("float32")
             self._dtype = "float32"
         self._running_sums: list[RunningSum] = []
 
     def add_sum(self, shape: tuple[int, ...], name: str) -> "RunningSum":
-        """A sum over rows, 0 at the start.
+        """Creates a sum over rows, 0 at the start.
 
         Args:
-            shape: Its shape.
+            shape: Shape of the sum.
             name: Name of its variable.
         """
         self._running_sums.append(RunningSum(self, shape, name))
@@ -62,18 +80,18 @@ class AdditiveMetric(keras.metrics.Metric):
         """Adds the rows that other metrics of the same configuration have seen.
 
         Args:
-            metrics: Metrics of the same class and configuration: those of shards, for example.
+            metrics: Metrics of the same class and configuration, those of other shards for example.
 
         Raises:
-            ValueError: If one is of another class or configuration; nothing is added then.
+            ValueError: If a metric has another class or configuration. Nothing is added then.
         """
         metrics = list(metrics)
         for metric in metrics:
             if type(metric) is not type(self) or _configuration(metric) != _configuration(self):
                 raise ValueError(
-                    "Only metrics of the same class and configuration merge. Received: "
-                    f"{type(metric).__name__} with {_configuration(metric)}; expected "
-                    f"{type(self).__name__} with {_configuration(self)}."
+                    "Argument `metrics` must hold metrics of the same class and configuration, "
+                    f"{type(self).__name__} with {_configuration(self)}. Received: "
+                    f"{type(metric).__name__} with {_configuration(metric)}."
                 )
         for metric in metrics:
             self._merge(metric)
@@ -90,16 +108,10 @@ class AdditiveMetric(keras.metrics.Metric):
 
 
 def warns_of_nan(result: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A `result` method that says so where its value is NaN.
+    """Decorates a `result` method: it warns with a `RuntimeWarning` where its value is NaN.
 
-    Inside a compiled step, where the value is not known yet, nothing is said: Keras calls `result`
+    Nothing is said inside a compiled step, where the value is not known yet: Keras calls `result`
     once more at the end of every epoch and evaluation.
-
-    Args:
-        result: The method.
-
-    Returns:
-        A method that does the same and issues a `RuntimeWarning` where the value is NaN.
     """
 
     @functools.wraps(result)
@@ -107,16 +119,16 @@ def warns_of_nan(result: Callable[[Any], Any]) -> Callable[[Any], Any]:
         value = result(metric)
         try:
             is_nan = math.isnan(float(value))
-        except TypeError:  # what a tensor without a value yet raises, on every backend
+        except TypeError:  # raised on every backend by a tensor that has no value yet
             is_nan = False
         if is_nan:
             warnings.warn(
-                f"The {metric.name} is NaN: it is undefined for the rows seen so far. Either there "
-                "are none of a weight above 0, or of one class only where both are needed, or a "
-                "label, weight or prediction is one that the documentation of "
-                f"{type(metric).__name__} rules out (most often logits without from_logits=True), "
-                "or a correction is too large: one that moves logits from beyond ±88 near 0, or a "
-                "scale above 4.",
+                f"The {metric.name} is NaN: it is undefined for the rows seen so far. Possible "
+                "reasons: there are no rows with a positive weight; all labels are of one class "
+                "and both are needed; a label, weight or prediction is outside its range (most "
+                "often logits without from_logits=True); or the correction is too large for the "
+                "accuracy that is promised (it moves logits from beyond ±88 close to 0, or scales "
+                f"by more than 4). See the documentation of {type(metric).__name__}.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -126,13 +138,7 @@ def warns_of_nan(result: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class RunningSum:
-    """A sum over rows among the variables of a metric.
-
-    Args:
-        metric: The metric.
-        shape: Shape of the sum.
-        name: Name of its variable.
-    """
+    """A sum over rows, kept in one variable of a metric (float64) or two (float32, compensated)."""
 
     def __init__(self, metric: AdditiveMetric, shape: tuple[int, ...], name: str) -> None:
         self._total = metric.add_variable(shape, "zeros", dtype=metric.dtype, name=name)
@@ -143,7 +149,7 @@ class RunningSum:
             )
 
     def add(self, values: Any) -> None:
-        """Adds a batch's sum."""
+        """Adds the sum of a batch."""
         if self._rest is None:
             self._total.assign_add(values)
             return
@@ -153,28 +159,23 @@ class RunningSum:
 
     @property
     def variables(self) -> list[Any]:
-        """The total, and in float32 what rounding left out of it."""
+        """The total and, in float32, its accumulated rounding error."""
         return [self._total] if self._rest is None else [self._total, self._rest]
 
     def merge(self, other: "RunningSum") -> None:
-        """Adds the rows of another sum, with what rounding left out of both."""
+        """Adds another sum, with the rounding errors of both."""
         self.add(ops.convert_to_tensor(other._total))
         if self._rest is not None and other._rest is not None:
             self._rest.assign_add(ops.convert_to_tensor(other._rest))
 
     def value(self) -> Any:
-        """The sum, a tensor."""
+        """The sum, as a tensor."""
         total = ops.convert_to_tensor(self._total)
         return total if self._rest is None else total + ops.convert_to_tensor(self._rest)
 
 
 def accumulator_dtype() -> str:
-    """The dtype of metric state: float64 where the backend has it, else float32.
-
-    Example:
-        >>> accumulator_dtype()
-        'float64'
-    """
+    """The dtype of metric state: float64 where the backend supports it, else float32."""
     if keras.backend.backend() != "jax":
         return "float64"
     import jax

@@ -1,4 +1,4 @@
-"""CalibratedCategoricalLogLoss: the log loss of several classes after a correction is fitted."""
+"""CalibratedCategoricalLogLoss: the log loss of several classes after a fitted correction."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,73 +23,83 @@ from keras_calibration.ops.class_temperature import (
 )
 from keras_calibration.ops.losses import SMALLEST_PROBABILITY
 
-CORRECTIONS = ("temperature", "class_bias")
-# The most, in nats, by which a loss at class biases may be wrong and still be given.
+CLASS_CORRECTIONS = ("temperature", "class_bias")
+# Largest error bound, in nats, at which a loss at class biases is still reported.
 LARGEST_ERROR = 1e-3
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class CalibratedCategoricalLogLoss(CrossFittedMetric):
-    """Log loss of `softmax(l / T)`, with the temperature T fitted on other rows: K classes.
+    """Log loss of `softmax(l / T)` over K classes, where the temperature T is fitted on other rows.
 
-    On some rows, the temperature is the one at which the log loss
-    `mean of -Σ_k y_k log softmax(l / T)_k` is least; the result is that log loss on others, in
-    nats. It varies less between seeds than the log loss does, and does not see a pipeline that
-    improves the mean confidence: look at the log loss too.
+    The temperature minimises the mean of `-Σ_k y_k log softmax(l / T)_k` on some of the rows; the
+    result is that loss, in nats, on the others. It varies less between seeds than the log loss
+    does. It cannot see an improvement of the mean confidence: report the log loss too.
 
-    Every row is scored with the temperature of the other folds; `bias_fraction=0.2` is the hold-out
-    of the papers' study on images, `num_folds=1` fits and scores on the same rows. See
+    By default every row is scored with the temperature of the other folds. `bias_fraction=0.2` is
+    the hold-out of the papers' image study; `num_folds=1` fits and scores on the same rows. See
     `CrossFittedMetric`.
 
-    With `correction="temperature"`, the state is an exact sum for the labels, and the label-free
-    part of the loss with two derivatives at 49 temperatures from 1/16 to 16, interpolated between
-    them. The interpolated mean loss is right to about 1e-9 (at worst, with rows all of one
-    confidence, 2e-8 for 10 classes and 2e-6 for 1000). A temperature beyond the 49 is clipped, so
-    that it is 1/16 where every label has the largest logit.
+    With `correction="temperature"`, the state holds exact label sums, and the label-free part of
+    the loss with two derivatives at 49 temperatures from 1/16 to 16, between which it is
+    interpolated. The mean loss has an error of about 1e-9 (at worst, when all rows have the same
+    confidence, 2e-8 for 10 classes and 2e-6 for 1000). Temperatures outside [1/16, 16] are clipped;
+    when every label has the largest logit, the temperature is therefore 1/16.
 
-    With `correction="class_bias"`, a bias is added to the logit of each class, `softmax(l + c)`.
-    No summary of fixed size is exact here: the state is the loss to second order in the biases,
-    K × K numbers a fold (8 MB for 1000 classes, and as many products a row). The result is within
-    `error_bound` of the log loss at `bias`, mostly within a tenth of that; where the bound is above
-    0.001 nats, the result is NaN. Measured on 10 classes and a model that is right on half of the
-    rows, for biases of standard deviation 0.02, 0.05 and 0.1: errors of 2e-6, 7e-6 and 4e-5 in the
-    loss (bounds 2e-5, 1e-4 and 8e-4) and of 0.001, 0.003 and 0.01 in a bias. Larger biases take a
-    second pass over the rows, about the biases of the first, with
-    `starting_bias=metric.bias.mean(axis=0).tolist()`: at 0.2, the errors are then 2e-6 and 8e-4.
+    With `correction="class_bias"`, a bias is added to the logit of each class, `softmax(l + c)`. No
+    summary of fixed size is exact here. The state is the loss to second order in the biases: K × K
+    numbers a fold (8 MB for 1000 classes) and as many products a row. The result differs from the
+    log loss at `bias` by at most `error_bound`, and typically by a tenth of that. It is NaN where
+    the bound is above 0.001 nats. The error grows with the biases. On 10 classes, with a model that
+    is right on half of the rows:
 
-    Either state is of a fixed size and adds up over batches, replicas and shards.
+    | standard deviation of the biases | error of the loss | its bound | error of a bias |
+    |----------------------------------|-------------------|-----------|-----------------|
+    | 0.02                             | 2e-6              | 2e-5      | 0.001           |
+    | 0.05                             | 7e-6              | 1e-4      | 0.003           |
+    | 0.1                              | 4e-5              | 8e-4      | 0.01            |
+    | 0.2, second pass                 | 2e-6              |           | 8e-4            |
 
-    The result is NaN where it cannot be told: no rows among those of a correction or those that are
-    scored; for a temperature, logits that are equal within every row; for biases, a class without
-    a label among their rows; a logit that is not finite, probabilities outside [0, 1] or that do
-    not sum to 1 (give or take 0.01; most often logits without `from_logits=True`), labels that do
-    not, a negative weight.
+    For larger biases, make a second pass over the rows around the biases of the first, with
+    `starting_bias=metric.bias.mean(axis=0).tolist()`.
 
-    Keras hands `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
+    Both states have a fixed size and add up over batches, replicas and shards.
+
+    The result is NaN
+
+    - if there are no rows to fit on or to score,
+    - if no correction can be fitted: the logits of every row are all equal (temperature), or a
+      class has no label (biases),
+    - if a logit is not finite, a probability is outside [0, 1], the probabilities or labels of a
+      row do not sum to 1 within 0.01 (most often logits without `from_logits=True`), or a weight is
+      negative.
+
+    Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
     Args:
         num_folds: Number of folds, at least 1.
-        bias_fraction: Share of the rows that the correction is fitted on, in (0, 1); None for
+        bias_fraction: Share of the rows that the correction is fitted on, in (0, 1), or None to use
             folds.
-        correction: What is fitted: `"temperature"`, or `"class_bias"`, a bias for each class.
-        from_logits: Whether predictions are logits. A probability below 1e-38 counts as that:
-            prefer logits where the model gives them.
-        num_classes: Number of classes K, at least 2; needed for `"class_bias"` only.
-        starting_bias: Biases that are added to the logits before any is fitted, K numbers, or None;
-            for `"class_bias"` only.
-        seed: Seed of the hash that shares out the rows.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        correction: The correction to fit: `"temperature"`, or `"class_bias"`, a bias for each
+            class.
+        from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
+            probability below 1e-38 counts as 1e-38.
+        num_classes: Number of classes K, at least 2. Needed only for `"class_bias"`.
+        starting_bias: K biases that are added to the logits before any is fitted, or None. Only for
+            `"class_bias"`.
+        seed: Seed of the hash that assigns the rows.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is out of its range, or rows do not align in `update_state`.
+        ValueError: If an argument is invalid, or arrays in `update_state` differ in shape.
 
     Example:
         >>> rng = np.random.default_rng(0)
         >>> logits = rng.normal(0, 1, (10_000, 3))
         >>> labels = np.eye(3)[np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)]
         >>> metric = CalibratedCategoricalLogLoss(from_logits=True)
-        >>> metric.update_state(labels, 2 * logits)  # a model that is too sure
+        >>> metric.update_state(labels, 2 * logits)  # an overconfident model
         >>> round(float(metric.result()), 2), metric.temperature.round(1)
         (0.88, array([1.9, 2.1]))
 
@@ -133,9 +143,9 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         """Adds rows.
 
         Args:
-            y_true: One-hot or soft labels (n, K), each row with sum 1.
-            y_pred: Probabilities, or logits with `from_logits=True` (n, K).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: One-hot or soft labels, shape `(n, K)`, each row with sum 1.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n, K)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         labels, logits, weights = class_rows(y_true, y_pred, sample_weight, self.dtype)
         if not self.from_logits:
@@ -143,8 +153,8 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         logits = ops.where(ops.isfinite(logits), logits, float("nan"))
         if self.correction == "class_bias" and logits.shape[-1] != self.num_classes:
             raise ValueError(
-                f"Expected predictions of shape (n, {self.num_classes}), as num_classes="
-                f"{self.num_classes}. Received: shape {tuple(logits.shape)}."
+                f"Argument `y_pred` must have shape (n, {self.num_classes}), because "
+                f"num_classes={self.num_classes}. Received: shape {tuple(logits.shape)}."
             )
         if self.starting_bias is not None:
             logits = logits + ops.convert_to_tensor(self.starting_bias, self.dtype)
@@ -156,10 +166,10 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 
     @warns_of_nan
     def result(self) -> Any:
-        """The loss of all rows since `reset_state`, a scalar in nats."""
+        """The loss of the rows since `reset_state`, a scalar in nats."""
         if self.correction == "class_bias":
             loss, error = self._loss_and_error()
-            # False for NaN too.
+            # The comparison is also False for NaN.
             return ops.where(error <= LARGEST_ERROR, loss, float("nan"))
         sums, label_sums = (self.scored_sums(total.value()) for total in self._sums)
         beta = self._inverse_temperatures()
@@ -168,13 +178,13 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 
     @property
     def temperature(self) -> np.ndarray:
-        """The fitted temperature T of each scored part, in [1/16, 16]: (num_folds,), or (1,)."""
+        """The fitted temperature T of each scored part, in [1/16, 16], shape `(parts,)`."""
         self._check_fits("temperature")
         return ops.convert_to_numpy(1 / self._inverse_temperatures())
 
     @property
     def bias(self) -> np.ndarray:
-        """The biases of each scored part, of sum 0, starting ones included: (num_folds, K)."""
+        """The biases of each scored part, with `starting_bias`, shape (parts, K), rows of sum 0."""
         self._check_fits("class_bias")
         bias = ops.convert_to_numpy(self._class_biases())
         starting = self.starting_bias or [0.0]
@@ -182,7 +192,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 
     @property
     def error_bound(self) -> float:
-        """The most, in nats, by which the result can differ from the log loss at `bias`."""
+        """The largest possible distance, in nats, of the result from the log loss at `bias`."""
         self._check_fits("class_bias")
         return float(self._loss_and_error()[1])
 
@@ -205,7 +215,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         return best_class_bias(*sums)
 
     def _loss_and_error(self) -> tuple[Any, Any]:
-        """Mean loss at the class biases, and how wrong it can be, in nats."""
+        """Mean loss at the class biases and the bound on its error, in nats."""
         loss_sums, classes, pairs = (self.scored_sums(total.value()) for total in self._sums)
         losses, errors = class_bias_loss_sum(loss_sums, classes, pairs, self._class_biases())
         weight = ops.sum(loss_sums[:, 1])
@@ -214,7 +224,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     def _check_fits(self, correction: str) -> None:
         if self.correction != correction:
             raise AttributeError(
-                f"Only a metric with correction={correction!r} has it. Received: "
+                f"This attribute exists only with correction={correction!r}. Received: "
                 f"correction={self.correction!r}."
             )
 
@@ -222,15 +232,15 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 def _check_correction(
     correction: str, num_classes: int | None, starting_bias: Sequence[float] | None
 ) -> None:
-    if correction not in CORRECTIONS:
+    if correction not in CLASS_CORRECTIONS:
         raise ValueError(
-            f"Argument `correction` must be one of {CORRECTIONS}. "
+            f"Argument `correction` must be one of {CLASS_CORRECTIONS}. "
             f"Received: correction={correction!r}."
         )
     if correction == "temperature":
         if starting_bias is not None:
             raise ValueError(
-                "Argument `starting_bias` is for `correction='class_bias'` only. "
+                "Argument `starting_bias` must be None unless `correction='class_bias'`. "
                 f"Received: starting_bias={starting_bias!r}."
             )
         return
@@ -243,6 +253,6 @@ def _check_correction(
         np.shape(starting_bias) == (num_classes,) and np.isfinite(starting_bias).all()
     ):
         raise ValueError(
-            f"Argument `starting_bias` must be {num_classes} finite numbers, one a class. "
+            f"Argument `starting_bias` must be {num_classes} finite numbers, one for each class. "
             f"Received: starting_bias={starting_bias!r}."
         )

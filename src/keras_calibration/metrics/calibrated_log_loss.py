@@ -1,4 +1,4 @@
-"""CalibratedLogLoss: the log loss after its bias has been corrected on other rows."""
+"""CalibratedLogLoss: the log loss after the bias of the predictions is corrected."""
 
 from typing import Any
 
@@ -18,58 +18,62 @@ from keras_calibration.ops.losses import logits_from_probabilities
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class CalibratedLogLoss(CrossFittedMetric):
-    """Log loss of `σ(l + c)`, with the bias c fitted on other rows.
+    """Log loss of `σ(l + c)`, where the bias c is fitted on other rows.
 
-    Training moves the mean prediction of a model up and down by chance, from seed to seed, and the
-    log loss with it. The Calibrated Log Loss finds the bias `c = argmin_c Σ log loss(y, σ(l + c))`
-    on some rows, where `Σ σ(l + c) = Σ y`, and reports the mean log loss of `σ(l + c)` on others.
-    It varies less between seeds, so that it finds the better of two pipelines more often. By
-    construction it does not see a pipeline that improves the mean prediction: look at the log loss
-    too.
+    From seed to seed, training moves the mean prediction of a model up or down by chance, and the
+    log loss moves with it. The Calibrated Log Loss finds the bias
+    `c = argmin_c Σ w log loss(y, σ(l + c))` on some of the rows, which is where
+    `Σ w σ(l + c) = Σ w y`, and reports the mean log loss of `σ(l + c)` on the others. It varies
+    less between seeds, so it detects the better of two pipelines more often. It cannot see an
+    improvement of the mean prediction: report the log loss too.
 
-    Three ways to share out the rows:
+    The rows are divided in one of three ways:
 
-    - `num_folds=2` (default): cross-fitted. Every row is scored, with the bias of the other folds.
-    - `bias_fraction=0.1`: the papers' hold-out. The bias comes from that share of the rows, the
-      loss from the rest. It has more variance.
-    - `num_folds=1`: in-sample. Bias and loss come from all rows; never above the log loss.
+    - `num_folds=2` (default): cross-fitted. Every row is scored with the bias of the other folds.
+    - `bias_fraction=0.1`: hold-out, as in the papers. The bias is fitted on that share of the rows
+      and the loss is computed on the rest. Its variance is higher.
+    - `num_folds=1`: in-sample. Bias and loss use all rows. It is never above the log loss.
 
-    Rows go to folds by a hash of their running number since `reset_state`, so that the result does
-    not depend on the batch size, nor on a periodic order.
+    Rows are assigned by a hash of their number since `reset_state`, so neither the batch size nor a
+    periodic order of the rows changes the result.
 
-    The state is of a fixed size, 27 kB a fold: moments of the logits in 418 bins and exact label
-    sums, in float64 where the backend has it. It adds up over batches, replicas and shards. The
-    loss is right to 1e-6 of itself for logits up to ±88 (in float32 to some 1e-5), to 1e-9 within
-    ±16; `ops/logit_moments.py` says how. The result is NaN where it cannot be told: no rows, labels
-    of one class only among the rows of a bias, a correction that moves logits from beyond ±88 near
-    0, a label outside [0, 1], a prediction that is NaN or infinite, a negative weight, or
-    probabilities outside [0, 1] (most often logits without `from_logits=True`). Labels within
-    [0, 1] may be soft.
+    The state has a fixed size, 27 kB a fold: moments of the logits in 418 bins and exact sums of
+    the labels. It adds up over batches, replicas and shards. For logits in [-88, 88) the loss has a
+    relative error below 1e-6 (in float32 about 1e-5), and below 1e-9 for logits in [-16, 16). See
+    `ops/logit_moments.py` for the method.
 
-    Keras hands `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
+    Soft labels within [0, 1] are allowed. The result is NaN
+
+    - if there are no rows, or the rows that a bias is fitted on have labels of one class only,
+    - if a label is outside [0, 1], a weight is negative, a prediction is NaN or infinite, or a
+      probability is outside [0, 1] (most often a logit without `from_logits=True`),
+    - if the error bound of the loss is above 1e-6 of it: when a correction moves logits from beyond
+      ±88 close to 0, or when the scale is too large for the bins. The largest scale depends on the
+      rows: typically 4.5 to 5, and about half of that where logits are beyond ±16.
+
+    Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
     Args:
         num_folds: Number of folds, at least 1.
-        bias_fraction: Share of the rows that the bias is fitted on, in (0, 1); None for folds.
-        correction: What is corrected: `"bias"`, σ(l + c); `"temperature"`, σ(a l); or `"platt"`,
-            σ(a l + c), for pipelines whose slope moves with the seed. A scale a
-            beyond 4 to 5 is NaN (beyond ±16, half of that): logits so close together (of an
-            untrained model, say) are too close for the bins.
-        from_logits: Whether predictions are logits. A probability rounded to 1 has lost its logit:
-            prefer logits where the model gives them.
-        seed: Seed of the hash that shares out the rows.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        bias_fraction: Share of the rows that the bias is fitted on, in (0, 1), or None to use
+            folds.
+        correction: The correction to fit: `"bias"`, σ(l + c); `"temperature"`, σ(a l); or
+            `"platt"`, σ(a l + c), for pipelines whose slope varies between seeds.
+        from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
+            probability rounded to 1 has lost its logit.
+        seed: Seed of the hash that assigns the rows.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is out of its range, or rows do not align in `update_state`.
+        ValueError: If an argument is invalid, or arrays in `update_state` differ in length.
 
     Example:
         >>> rng = np.random.default_rng(0)
         >>> logits = rng.normal(-2, 1, 10_000)
         >>> labels = rng.random(10_000) < 1 / (1 + np.exp(-logits))
         >>> metric = CalibratedLogLoss(from_logits=True)
-        >>> metric.update_state(labels, logits + 0.5)  # a model that predicts too much
+        >>> metric.update_state(labels, logits + 0.5)  # predictions that are too high
         >>> round(float(metric.result()), 4), metric.bias.round(1)
         (0.3719, array([-0.6, -0.5]))
 
@@ -101,9 +105,9 @@ class CalibratedLogLoss(CrossFittedMetric):
         """Adds rows.
 
         Args:
-            y_true: Labels in [0, 1] (n,) or (n, 1).
-            y_pred: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         rows = aligned_rows(y_true, y_pred, sample_weight)
         first_row = self.count_rows(ops.shape(rows[0])[0])
@@ -114,17 +118,17 @@ class CalibratedLogLoss(CrossFittedMetric):
 
     @warns_of_nan
     def result(self) -> Any:
-        """The Calibrated Log Loss of all rows since `reset_state`, a scalar in nats."""
+        """The Calibrated Log Loss of the rows since `reset_state`, a scalar in nats."""
         return self._scored()[0]
 
     @property
     def bias(self) -> np.ndarray:
-        """The fitted bias c of each scored part, added to the (scaled) logit: (parts,)."""
+        """The fitted bias c of each scored part, added to the (scaled) logit, shape `(parts,)`."""
         return ops.convert_to_numpy(self._scored()[2])
 
     @property
     def scale(self) -> np.ndarray:
-        """The fitted scale a of each scored part, the inverse temperature: (parts,)."""
+        """The fitted scale a of each scored part, the inverse temperature, shape `(parts,)`."""
         return ops.convert_to_numpy(self._scored()[1])
 
     def get_config(self) -> dict[str, Any]:
@@ -148,7 +152,7 @@ def _moments(
     sharing: tuple[int, float | None, int],
     dtype: str,
 ) -> Any:
-    # In the precision of the probabilities themselves, float32 at least.
+    # Converted in the dtype of the probabilities, at least float32, before the cast to `dtype`.
     logits = predictions if from_logits else logits_from_probabilities(predictions)
     labels, logits, weights = rows_or_nan(labels, logits, weights, dtype)
     row_number = first_row + ops.arange(ops.shape(labels)[0], dtype="int32")

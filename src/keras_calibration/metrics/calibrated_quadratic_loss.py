@@ -1,4 +1,4 @@
-"""CalibratedQuadraticLoss: the mean squared error after its bias has been corrected."""
+"""CalibratedQuadraticLoss: the mean squared error after the predictions' bias is corrected."""
 
 from typing import Any
 
@@ -19,45 +19,47 @@ from keras_calibration.ops.quadratic_loss import (
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class CalibratedQuadraticLoss(CrossFittedMetric):
-    """Mean squared error of `p + c`, with the bias c fitted on other rows: for regression.
+    """Mean squared error of `p + c`, where the bias c is fitted on other rows, for regression.
 
-    The bias is the weighted mean residual `c = Σ w (y - p) / Σ w` of some rows; the loss is the
-    weighted mean of `(y - p - c)²` over others. It varies less between seeds than the squared error
-    does, and does not see a pipeline that improves the mean prediction: look at the squared error
-    too. With `correction="linear"`, it is the mean of `(y - c - s p)²`, with bias and slope by
-    weighted least squares of y on p.
+    The bias is the weighted mean residual `c = Σ w (y - p) / Σ w` of some of the rows; the loss is
+    the weighted mean of `(y - p - c)²` over the others. With `correction="linear"`, the loss is the
+    mean of `(y - c - s p)²`, with bias and slope from a weighted least-squares fit of y on p. The
+    calibrated loss varies less between seeds than the squared error does. It cannot see an
+    improvement of the mean prediction: report the squared error too.
 
-    Every row is scored with the correction of the other folds; `bias_fraction=0.1` is the papers'
-    hold-out, `num_folds=1` fits and scores on the same rows (then the loss is the squared error
-    less the squared bias). See `CrossFittedMetric`.
+    By default every row is scored with the correction of the other folds. `bias_fraction=0.1` is
+    the hold-out of the papers; `num_folds=1` fits and scores on the same rows, so the loss is the
+    squared error minus the squared bias. See `CrossFittedMetric`.
 
-    The state is six sums a fold, of residuals rather than of labels: large labels and predictions
-    cost no digits. A mean residual R times as large as the spread of the residuals costs a relative
-    error of about 1e-16 R², and so does, for the slope, a mean prediction R times as large as the
-    spread of the predictions: subtract one constant from labels and predictions, which changes
-    nothing else. The result is NaN where it cannot be told: no rows among those of a correction or
-    those that are scored, a label, prediction or residual that is not finite, a negative weight,
-    and for `"linear"` predictions that are all equal (R above 3e5).
+    The state is six sums a fold. They are sums of residuals, so large labels and predictions cost
+    no precision. If the mean residual is R times the standard deviation of the residuals, the
+    relative error is about 1e-16 R². The same holds for the slope, with the mean and the standard
+    deviation of the predictions; there, subtract a constant from labels and predictions, which
+    leaves the loss unchanged.
 
-    Keras hands `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
+    The result is NaN if there are no rows to fit on or to score, if a label, prediction or residual
+    is not finite, if a weight is negative, or, with `"linear"`, if all predictions are equal (R
+    above 3e5).
+
+    Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
     Args:
         num_folds: Number of folds, at least 1.
-        bias_fraction: Share of the rows that the correction is fitted on, in (0, 1); None for
+        bias_fraction: Share of the rows that the correction is fitted on, in (0, 1), or None to use
             folds.
         correction: `"bias"`, or `"linear"` for slope and bias.
-        seed: Seed of the hash that shares out the rows.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it. In
-            float32 labels and predictions are rounded to 7 digits, and R may be up to 300.
+        seed: Seed of the hash that assigns the rows.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it. In
+            float32, labels and predictions are rounded to 7 digits, and R can be up to 300.
 
     Raises:
-        ValueError: If an argument is out of its range, or rows do not align in `update_state`.
+        ValueError: If an argument is invalid, or arrays in `update_state` differ in length.
 
     Example:
         >>> rng = np.random.default_rng(0)
         >>> predictions = rng.normal(100, 5, 10_000)
-        >>> labels = predictions + rng.normal(3, 1, 10_000)  # a model that predicts too little
+        >>> labels = predictions + rng.normal(3, 1, 10_000)  # predictions that are too low
         >>> metric = CalibratedQuadraticLoss()
         >>> metric.update_state(labels, predictions)
         >>> round(float(metric.result()), 2), metric.bias.round(1), metric.slope
@@ -89,9 +91,9 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         """Adds rows.
 
         Args:
-            y_true: Labels, any real numbers (n,) or (n, 1).
-            y_pred: Predictions (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: Labels, real numbers, shape `(n,)` or `(n, 1)`.
+            y_pred: Predictions, shape `(n,)` or `(n, 1)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         labels, predictions, weights = real_rows(y_true, y_pred, sample_weight, self.dtype)
         group = self.next_groups(ops.shape(predictions)[0])
@@ -99,18 +101,18 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
 
     @warns_of_nan
     def result(self) -> Any:
-        """The loss of all rows since `reset_state`, a scalar in squared units of the label."""
+        """The loss of the rows since `reset_state`, a scalar in squared units of the label."""
         sums = self.scored_sums(self._sums.value())
         return ops.sum(squared_error_sum(sums, *self._line())) / ops.sum(sums[:, 0])
 
     @property
     def bias(self) -> np.ndarray:
-        """The fitted bias c of each scored part, in units of the label: (num_folds,), or (1,)."""
+        """The fitted bias c of each scored part, in units of the label, shape `(parts,)`."""
         return ops.convert_to_numpy(self._line()[0])
 
     @property
     def slope(self) -> np.ndarray:
-        """The fitted slope s of each scored part, 1 for a bias alone: (num_folds,), or (1,)."""
+        """The fitted slope s of each scored part, 1 with `correction="bias"`, shape `(parts,)`."""
         return ops.convert_to_numpy(self._line()[1])
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""CalibrationGain: the part of the log loss that a correction of the predictions takes away."""
+"""CalibrationGain: the part of the log loss that a correction of the predictions removes."""
 
 from typing import Any
 
@@ -11,25 +11,25 @@ from keras_calibration.metrics.log_loss import LogLoss
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class CalibrationGain(CalibratedLogLoss):
-    """Log loss less Calibrated Log Loss: `G = LL - CLL`, in the same rows.
+    """Log loss minus Calibrated Log Loss, on the same rows: `G = LL - CLL`.
 
-    A change of pipeline that lowers the log loss may have made a better model, or moved the mean
-    prediction nearer to the mean label, which any calibration does as well. The three metrics tell
-    which: `LogLoss() = CalibratedLogLoss() + CalibrationGain()`, to the last digit. In-sample
-    (`num_folds=1`) G is never negative; cross-fitted it is slightly so by chance where there is
-    nothing to correct.
+    A change of pipeline that lowers the log loss may have made a better model, or it may only have
+    moved the mean prediction closer to the mean label, which any calibration does as well. Three
+    metrics tell the two apart: `LogLoss() = CalibratedLogLoss() + CalibrationGain()` holds exactly.
+    In-sample (`num_folds=1`) G is never negative. Cross-fitted, it can be slightly negative by
+    chance when there is nothing to correct.
 
     Args:
         num_folds: As for `CalibratedLogLoss`.
-        bias_fraction: As for `CalibratedLogLoss`; the log loss is of all rows.
+        bias_fraction: As for `CalibratedLogLoss`. The log loss still uses all rows.
         correction: As for `CalibratedLogLoss`.
         from_logits: Whether predictions are logits.
         seed: As for `CalibratedLogLoss`.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is out of its range, or rows do not align in `update_state`.
+        ValueError: If an argument is invalid, or arrays in `update_state` differ in length.
 
     Example:
         >>> metrics = [LogLoss(), CalibratedLogLoss(num_folds=1), CalibrationGain(num_folds=1)]
@@ -61,14 +61,14 @@ class CalibrationGain(CalibratedLogLoss):
         """Adds rows.
 
         Args:
-            y_true: Labels in [0, 1] (n,) or (n, 1).
-            y_pred: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         super().update_state(y_true, y_pred, sample_weight)
         self._log_loss.update_state(y_true, y_pred, sample_weight)
 
     @warns_of_nan
     def result(self) -> Any:
-        """The calibration gain of all rows since `reset_state`, a scalar in nats."""
+        """The calibration gain of the rows since `reset_state`, a scalar in nats."""
         return self._log_loss.result() - super().result()

@@ -1,4 +1,4 @@
-"""CalibrationRatio: predicted over observed."""
+"""CalibrationRatio: the sum of the predictions over the sum of the labels."""
 
 from typing import Any
 
@@ -12,22 +12,22 @@ from keras_calibration.ops.mean_scores import calibration_ratio
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class CalibrationRatio(AdditiveMetric):
-    """Calibration ratio: `Σ w p / Σ w y`, predicted over observed (PCOC); 1 is right.
+    """Calibration ratio, predicted over observed: `Σ w p / Σ w y` (PCOC). A calibrated model has 1.
 
-    Above 1 the model predicts too much, below 1 too little. Neither lower nor higher is better:
-    `EarlyStopping` and `ModelCheckpoint` refuse it in `mode="auto"`; watch a loss instead.
+    Above 1 the predictions are too high, below 1 too low. Neither lower nor higher is better, so
+    `EarlyStopping` and `ModelCheckpoint` refuse it in `mode="auto"`; monitor a loss instead.
 
-    The result is NaN where there is no positive label, for a label or prediction outside [0, 1]
-    (logits without `from_logits=True`, most often), for NaN and for a negative weight. Labels
-    within [0, 1] may be soft. Keras hands `sample_weight` only to `weighted_metrics=` of `compile`.
+    Soft labels within [0, 1] are allowed. The result is NaN if there is no positive label, if a
+    label or prediction is NaN or outside [0, 1] (most often a logit without `from_logits=True`), or
+    if a weight is negative. Keras passes `sample_weight` only to `weighted_metrics=` of `compile`.
 
     Args:
         from_logits: Whether predictions are logits.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If rows do not align in `update_state`.
+        ValueError: If arrays in `update_state` differ in length.
 
     Example:
         >>> metric = CalibrationRatio()
@@ -36,8 +36,8 @@ class CalibrationRatio(AdditiveMetric):
         1.25
 
     Reference:
-        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014
-        (there "calibration").
+        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, where
+        it is called "calibration".
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class CalibrationRatio(AdditiveMetric):
 
     @property
     def _direction(self) -> str:  # type: ignore[override]
-        # Keras takes any direction but "up", None too, for "down": there must be none at all.
-        raise AttributeError("No direction of a calibration ratio is better: 1 is right.")
+        # Keras reads any value other than "up", even None, as "down": the attribute must not exist.
+        raise AttributeError("A calibration ratio has no direction: neither up nor down is better.")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Adds rows.
 
         Args:
-            y_true: Labels in [0, 1] (n,) or (n, 1).
-            y_pred: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         labels, predictions, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
         if self.from_logits:
@@ -68,7 +68,7 @@ class CalibrationRatio(AdditiveMetric):
 
     @warns_of_nan
     def result(self) -> Any:
-        """Predicted over observed for all rows since `reset_state`, a scalar without unit."""
+        """Predicted over observed for the rows since `reset_state`, a scalar."""
         totals = self._totals.value()
         return calibration_ratio(totals[0], totals[1])
 

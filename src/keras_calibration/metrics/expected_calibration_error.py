@@ -1,4 +1,4 @@
-"""ExpectedCalibrationError: how far predictions are from rates, bin by bin."""
+"""ExpectedCalibrationError: the distance between predictions and observed rates, bin by bin."""
 
 from typing import Any
 
@@ -27,34 +27,35 @@ _BINNINGS = ("equal_width", "equal_mass")
 class ExpectedCalibrationError(AdditiveMetric):
     """Expected calibration error of `P(y = 1)`: `Σ_b |Σ_{i in b} w (y - p)| / Σ w`.
 
-    Two kinds of bins b:
+    There are two kinds of bins b:
 
-    - `binning="equal_width"`: (k / B, (k + 1) / B], the first closed at 0 too. Exact; edges are
-      rounded to the dtype of the predictions, so that a float32 0.3 is on the edge 3 / 10.
-    - `binning="equal_mass"`: of nearly equal weight, which tells more where predictions crowd in a
-      corner, as positive rates do. Rows are summed on 2048 bins of width 1/64 of the logit on
-      [-16, 16], with their exact weights, predictions and labels; adjacent ones are taken together.
-      Only the bounds are approximate, each off by at most half the weight of one fine bin: on 13
-      real tables (4,000 to 136,000 rows, 10 or 15 bins) the result is within 1e-3 of that of
-      sorted rows, and within 2.5e-3 where many predictions are equal. Those stay together here; few
-      different ones leave bins empty.
+    - `binning="equal_width"`: (k / B, (k + 1) / B], where the first includes 0. Exact. Edges are
+      rounded to the dtype of the predictions, so a float32 prediction of 0.3 lies on the edge 3 /
+      10.
+    - `binning="equal_mass"`: bins of nearly equal weight, which are more informative where
+      predictions crowd near 0, as they do when positives are rare. Rows are summed exactly in 2048
+      bins of the logit, of width 1/64 on [-16, 16], and adjacent bins are merged. Only the edges
+      are approximate, each by at most half the weight of one fine bin: on 13 real tables (4,000 to
+      136,000 rows, 10 or 15 bins) the result is within 1e-3 of that of sorted rows, and within
+      2.5e-3 where many predictions are equal. Equal predictions always share a bin, so a few
+      distinct predictions leave some bins empty.
 
-    An error within a bin can cancel, and chance keeps a model that is right above 0, the more so
-    with many bins and few rows.
+    Errors of opposite sign within a bin cancel. A calibrated model does not reach 0 either, because
+    of chance, and less so with many bins and few rows.
 
-    The result is NaN where it cannot be told: no rows, a label or prediction outside [0, 1] (most
-    often logits without `from_logits=True`), NaN, a negative weight. Labels within [0, 1] may be
-    soft. Keras hands `sample_weight` only to `weighted_metrics=` of `compile`.
+    Soft labels within [0, 1] are allowed. The result is NaN if there are no rows, if a label or
+    prediction is NaN or outside [0, 1] (most often a logit without `from_logits=True`), or if a
+    weight is negative. Keras passes `sample_weight` only to `weighted_metrics=` of `compile`.
 
     Args:
         num_bins: Number of bins B, at least 1, and at most 2048 for equal mass.
         binning: `"equal_width"` or `"equal_mass"`.
         from_logits: Whether predictions are logits.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is out of its range, or rows do not align in `update_state`.
+        ValueError: If an argument is invalid, or arrays in `update_state` differ in length.
 
     Example:
         >>> metric = ExpectedCalibrationError(num_bins=2)
@@ -102,9 +103,9 @@ class ExpectedCalibrationError(AdditiveMetric):
         """Adds rows.
 
         Args:
-            y_true: Labels in [0, 1] (n,) or (n, 1).
-            y_pred: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         y_pred = ops.convert_to_tensor(y_pred)
         labels, predictions, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
@@ -123,7 +124,7 @@ class ExpectedCalibrationError(AdditiveMetric):
 
     @warns_of_nan
     def result(self) -> Any:
-        """Expected calibration error of all rows since `reset_state`, in units of probability."""
+        """The error of the rows since `reset_state`, a scalar in units of probability."""
         sums = self._sums.value()
         if self.binning == "equal_mass":
             groups = equal_mass_groups(sums[:, 0], self.num_bins)
@@ -134,8 +135,8 @@ class ExpectedCalibrationError(AdditiveMetric):
         """A table of the bins that have rows, in ascending order.
 
         Returns:
-            Columns by name (`pandas.DataFrame` takes it as it is): `lower` and `upper` (edges of
-            the bin, probabilities), `rows` (their weight), `mean_prediction`, `observed_rate`,
+            A dict of columns, which `pandas.DataFrame` accepts as it is: `lower` and `upper` (edges
+            of the bin, probabilities), `rows` (total weight), `mean_prediction`, `observed_rate`,
             `residual` (`Σ w (y - p)`).
         """
         sums = ops.convert_to_numpy(self._sums.value()).astype(np.float64)

@@ -6,26 +6,26 @@ from typing import Any
 import keras
 
 from keras_calibration.metrics.field_error import FieldError
-from keras_calibration.ops.field_sums import field_ece
+from keras_calibration.ops.field_sums import field_ece_from_sums
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldECE(FieldError):
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
-    How far the sum of the predictions is from the sum of the labels in each segment, added up over
-    the segments, per row. With weights, every sum and n is weighted. A model that is exactly right
-    does not reach 0: chance alone makes sums differ, the more so with many values of few rows; see
-    `noise_floor`.
+    The absolute difference between the sum of the predictions and the sum of the labels, computed
+    for each field value z, added up, and divided by the number of rows n. With weights, every sum
+    and n is weighted. A calibrated model does not reach 0, because of chance, and less so with many
+    field values of few rows; `noise_floor` estimates what to expect.
 
     Args:
-        num_values: Number of field values; ids beyond count as one value "other". A tuple for a
-            cross of fields, whose `field=` is a tuple of ids.
-        name: Name of the metric.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        num_values: Number of field values. Ids outside [0, num_values) share one further value,
+            "other". A tuple for a cross of fields, whose `field=` is a tuple of ids.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is out of its range, the field is missing, or rows do not align.
+        ValueError: If an argument is invalid, `field` is missing, or arrays differ in length.
 
     Example:
         >>> metric = FieldECE(num_values=2)
@@ -49,5 +49,5 @@ class FieldECE(FieldError):
         super().__init__(num_values, name=name, dtype=dtype)
 
     def error(self, sums: Any) -> Any:
-        """Field-ECE of field sums, a scalar in units of probability."""
-        return field_ece(sums)
+        """Field-ECE from the sums by field value, a scalar in units of probability."""
+        return field_ece_from_sums(sums)

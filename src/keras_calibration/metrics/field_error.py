@@ -1,4 +1,4 @@
-"""FieldError: what Field-ECE and Field-RCE share."""
+"""FieldError: the base class of Field-ECE and Field-RCE."""
 
 import math
 from collections.abc import Sequence
@@ -12,33 +12,45 @@ from keras_calibration.metrics.rows import flat_ids, flat_rows, nan_outside_unit
 from keras_calibration.ops.field_sums import crossed_ids, field_sums
 from keras_calibration.solvers.field_noise import drawn_field_sums, jeffreys_interval
 
-_LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" needs one
+_LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" takes one of them
 
 
 class FieldError(AdditiveMetric):
-    """Base of the field errors: seven sums over the rows of every field value, and what they tell.
+    """Base class of the field errors: seven sums over the rows of each field value.
 
-    The field of each row comes with `update_state(..., field=ids)`. In `compile`, give field
-    metrics to `field_metrics=` of a `FieldMetricsModel` or a `CalibratedModel`, which hands them
-    the feature of that name: `field_metrics={"site_id": [FieldECE(5000)]}`. Ids must mean the same
-    in every batch.
+    The field value of each row is passed as `update_state(..., field=ids)`. In `compile`, pass
+    field metrics to `field_metrics=` of a `FieldMetricsModel` or a `CalibratedModel`, which gives
+    them the feature of that name: `field_metrics={"site_id": [FieldECE(5000)]}`. An id must mean
+    the same in every batch.
 
-    A cross of fields has its sizes in a tuple, `FieldECE((5000, 12))`; `field=` is then a tuple of
-    ids, and in `compile` the key one of names: `{("site_id", "device"): [FieldECE((5000, 12))]}`.
+    For a cross of fields, pass the sizes as a tuple, `FieldECE((5000, 12))`. `field=` is then a
+    tuple of ids and, in `compile`, the key is a tuple of names:
+    `{("site_id", "device"): [FieldECE((5000, 12))]}`.
 
-    An id outside [0, num_values) counts as one shared further value, "other"; in a cross, a row
-    with any such id does. A label or prediction outside [0, 1] (logits, most often) makes the
-    result NaN, NaN and a negative weight too, and so does a result over no rows.
+    Ids outside [0, num_values) share one further value, "other"; in a cross, a row with any such id
+    does. The result is NaN if there are no rows, if a label or prediction is NaN or outside [0, 1]
+    (most often a logit), or if a weight is negative.
 
-    The state is 56 bytes a value in float64, 56 MB for a million values.
+    The state is 56 bytes per field value in float64, 56 MB for a million values.
+
+    A subclass defines `error`, which computes the result from the sums.
 
     Args:
-        num_values: Number of field values, or those of each crossed field.
-        name: Name of the metric.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        num_values: Number of field values, or a tuple with that of each crossed field.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is out of its range, the field is missing, or rows do not align.
+        ValueError: If an argument is invalid, `field` is missing, or arrays differ in length.
+
+    Example:
+        >>> class LargestFieldError(FieldError):
+        ...     def error(self, sums):
+        ...         return ops.max(ops.abs(ops.divide_no_nan(sums[:, 0], sums[:, 2])))
+        >>> metric = LargestFieldError(2, name="largest_field_error")
+        >>> metric.update_state([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=[0, 0, 1, 1])
+        >>> float(metric.result())
+        0.5
     """
 
     def __init__(self, num_values: int | Sequence[int], name: str, dtype: Any = None) -> None:
@@ -55,8 +67,9 @@ class FieldError(AdditiveMetric):
         sizes = tuple(map(int, sizes))
         if math.prod(sizes) > _LARGEST_NUM_VALUES:
             raise ValueError(
-                f"A field can have {_LARGEST_NUM_VALUES} values at most. Received: "
-                f"num_values={num_values!r}, {math.prod(sizes)} values. Hash the ids into fewer."
+                f"Argument `num_values` must be at most {_LARGEST_NUM_VALUES} values in all. "
+                f"Received: num_values={num_values!r}, {math.prod(sizes)} values. Hash the ids "
+                "into fewer."
             )
         self.num_values: int | tuple[int, ...] = sizes if is_cross else sizes[0]
         self._num_cells = math.prod(sizes)
@@ -68,17 +81,18 @@ class FieldError(AdditiveMetric):
         """Adds rows.
 
         Args:
-            y_true: Labels in [0, 1] (n,) or (n, 1).
-            y_pred: Probabilities (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
-            field: Field values, whole numbers (n,) or (n, 1); a tuple of them for a cross.
+            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, shape `(n,)` or `(n, 1)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
+            field: Field values, whole numbers, shape `(n,)` or `(n, 1)`. A tuple of them for a
+                cross.
         """
         if field is None:
             raise ValueError(
-                f"{type(self).__name__} needs the field value of every row: "
-                "update_state(y_true, y_pred, field=ids). Received: field=None. In `compile`, give "
-                "it to `field_metrics=` of a FieldMetricsModel or CalibratedModel rather than to "
-                "`metrics=`."
+                "Argument `field` must be the field value of every row: update_state(y_true, "
+                f"y_pred, field=ids). Received: field=None. In `compile`, pass "
+                f"{type(self).__name__} to `field_metrics=` of a FieldMetricsModel or "
+                "CalibratedModel, not to `metrics=`."
             )
         labels, probabilities, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
         probabilities = nan_outside_unit_interval(probabilities)
@@ -91,11 +105,11 @@ class FieldError(AdditiveMetric):
         self._sums.add(field_sums(labels, probabilities, weights, ids, self._num_cells))
 
     def error(self, sums: Any) -> Any:
-        """The error that sums give; what a subclass defines.
+        """The error computed from the sums. A subclass defines it.
 
         Args:
-            sums: What `ops.field_sums` returns, added up over all batches; the first three columns
-                are enough.
+            sums: What `ops.field_sums` returns, summed over all batches. In `noise_floor`, only its
+                first three columns.
 
         Returns:
             A scalar.
@@ -104,29 +118,30 @@ class FieldError(AdditiveMetric):
 
     @warns_of_nan
     def result(self) -> Any:
-        """The error of all rows since `reset_state`, a scalar."""
+        """The error of the rows since `reset_state`, a scalar."""
         return self.error(self._sums.value())
 
     def per_field(self, confidence: float = 0.95) -> dict[str, np.ndarray]:
-        """A table of the field values that have rows: which of them are off beyond chance.
+        """A table of the field values that have rows, with those that are off beyond chance.
 
-        A value is off beyond chance where its mean prediction is outside the Jeffreys interval of
-        its observed rate. About `1 - confidence` of values that are exactly right are flagged all
-        the same, 50 of 1000: raise the confidence where there are many. With weights, the interval
-        is that of as many rows as tell as much, `(Σ w)² / Σ w²`, so that a common factor of all
-        weights changes nothing. Predictions that differ within a value, and soft labels, make the
-        interval wider than it need be.
+        A field value is off beyond chance if its mean prediction is outside the Jeffreys interval
+        of its observed rate. Even if all predictions are right, a share of `1 - confidence` of the
+        values is flagged, 50 of 1000 by default: raise `confidence` when there are many. Weighted
+        rows count as `(Σ w)² / Σ w²` rows, so a common factor of all weights changes nothing. Where
+        predictions differ within a field value, or labels are soft, the interval is wider than
+        necessary.
 
         Args:
-            confidence: Probability that an interval holds the rate, in (0, 1).
+            confidence: Coverage of the intervals, in (0, 1).
 
         Returns:
-            Columns by name, one entry for each value that has rows (`pandas.DataFrame` takes it as
-            it is): `value` (the id; `value_0`, `value_1`, … for a cross; -1 for "other", which
-            comes last), `rows` (their weight), `observed_rate`, `mean_prediction`, `ratio`
-            (predicted / observed; NaN without positives), `residual` (`Σ w (y - p)`), `lower` and
-            `upper` (ends of the interval), `is_off` (whether off beyond chance). Numbers are NaN,
-            and `is_off` False, where a row of the value was bad.
+            A dict of columns with one entry for each field value that has rows, which
+            `pandas.DataFrame` accepts as it is: `value` (the id; `value_0`, `value_1`, … for a
+            cross; -1 for "other", which comes last), `rows` (total weight), `observed_rate`,
+            `mean_prediction`, `ratio` (predicted / observed, NaN without positives), `residual`
+            (`Σ w (y - p)`), `lower` and `upper` (ends of the interval), `is_off` (whether off
+            beyond chance). If a row of the field value is invalid, its numbers are NaN and `is_off`
+            is False.
 
         Raises:
             ValueError: If `confidence` is not between 0 and 1.
@@ -137,7 +152,7 @@ class FieldError(AdditiveMetric):
         predicted = positives - residual
         observed_rate = np.clip(positives / rows, 0, 1)
         mean_prediction = np.clip(predicted / rows, 0, 1)
-        # In float32 the squares of weights below 1e-19 are 0, and of those above 1e19 infinite.
+        # In float32, the square of a weight below 1e-19 is 0, and that of one above 1e19 infinite.
         known = np.logical_and(squares > 0, np.isfinite(squares))
         effective_rows = rows**2 / np.where(known, squares, np.nan)
         lower, upper = jeffreys_interval(effective_rows * observed_rate, effective_rows, confidence)
@@ -156,32 +171,32 @@ class FieldError(AdditiveMetric):
         }
 
     def noise_floor(self, num_draws: int = 200, seed: int = 0) -> tuple[float, float]:
-        """What the error would be if the predictions were right: labels drawn from them.
+        """Mean and standard deviation of the error that a calibrated model would have by chance.
 
-        Chance alone keeps a field error above 0, the more so with many values of few rows; only
-        what is above the floor is the model's. Drawn from the sums of each value (see
-        `ops.drawn_field_sums`), outside of any compiled step, in time proportional to `num_draws`
-        times the number of values with rows. The drawn labels are 0 or 1: for soft labels the floor
-        is too high.
+        Labels are drawn from the predictions, many times, and the error of each draw is computed.
+        Even a calibrated model has an error above 0, especially with many field values of few rows;
+        only the part above the floor is due to the model. The draws use the sums of each field
+        value, so the time grows with `num_draws` times the number of values that have rows. Drawn
+        labels are 0 or 1: for soft labels, the floor is too high.
 
         Args:
             num_draws: Number of draws of all labels, at least 2.
             seed: Seed of the draws.
 
         Returns:
-            Mean and standard deviation of the error; NaN where the error itself is NaN.
+            Mean and standard deviation of the error. NaN where the error itself is NaN.
 
         Raises:
             ValueError: If `num_draws` is below 2.
         """
         if not isinstance(num_draws, int | np.integer) or num_draws < 2:
             raise ValueError(
-                "Argument `num_draws` must be a whole number of at least 2, for a standard "
-                f"deviation. Received: num_draws={num_draws!r}."
+                "Argument `num_draws` must be a whole number of at least 2. "
+                f"Received: num_draws={num_draws!r}."
             )
         sums = ops.convert_to_numpy(self._sums.value())
         sums = sums[sums[:, 2] != 0]  # NaN too
-        # Squares of weights that float32 cannot hold tell no noise.
+        # Without the squares of the weights, which float32 may not hold, the noise is unknown.
         if not len(sums) or not np.isfinite(sums).all() or not sums[:, 3].all():
             return math.nan, math.nan
         errors = [

@@ -8,26 +8,30 @@ import keras
 from keras import ops
 
 from keras_calibration.metrics.field_error import FieldError
-from keras_calibration.ops.field_sums import field_rce, without_positives
+from keras_calibration.ops.field_sums import field_rce_from_sums, without_positives
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldRCE(FieldError):
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
-    The inner sums run over the rows of the value z; N_z is their number. It is the error of each
-    segment relative to its own positives. With weights, every sum, N_z and n is weighted. A value
-    without positives has the denominator ε N_z: such values can hold most of the error, and reward
-    a model that predicts too little; read it beside the log loss.
+    The inner sums run over the N_z rows of the field value z: the error of each field value is
+    divided by its positives. With weights, every sum, N_z and n is weighted. A value without
+    positives has the denominator ε N_z. Such values can make up most of the error, and they favour
+    models that predict too low: read this metric together with the log loss, or set
+    `skip_without_positives=True`.
 
     Args:
-        num_values: Number of field values; ids beyond count as one value "other".
-        epsilon: ε > 0, the paper's 0.01.
-        name: Name of the metric.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        num_values: Number of field values. Ids outside [0, num_values) share one further value,
+            "other". A tuple for a cross of fields, whose `field=` is a tuple of ids.
+        epsilon: ε > 0; 0.01 in the paper. May be 0 with `skip_without_positives=True`.
+        skip_without_positives: Whether field values without positives are left out of the result,
+            including n. `skipped_share` is their share of the rows.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is out of its range, the field is missing, or rows do not align.
+        ValueError: If an argument is invalid, `field` is missing, or arrays differ in length.
 
     Example:
         >>> metric = FieldRCE(num_values=2)
@@ -35,7 +39,7 @@ class FieldRCE(FieldError):
         >>> round(float(metric.result()), 4)
         0.2475
         >>> mean, standard_deviation = metric.noise_floor()
-        >>> mean > float(metric.result())  # nothing here that chance could not do
+        >>> mean > float(metric.result())  # no more than chance would give
         True
 
     Reference:
@@ -62,14 +66,15 @@ class FieldRCE(FieldError):
         self.skip_without_positives = bool(skip_without_positives)
 
     def error(self, sums: Any) -> Any:
-        """Field-RCE of field sums, a scalar without unit."""
-        return field_rce(sums, self.epsilon, self.skip_without_positives)
+        """Field-RCE from the sums by field value, a scalar."""
+        return field_rce_from_sums(sums, self.epsilon, self.skip_without_positives)
 
     @property
     def skipped_share(self) -> float:
-        """Share of the rows' weight that is left out of the result: 0 for the paper's form.
+        """Share of the rows' weight that the result leaves out.
 
-        NaN where there is no row, or a bad one.
+        It is 0 unless `skip_without_positives=True`, and NaN if there are no rows, or an invalid
+        one.
         """
         sums = self._sums.value()
         rows = sums[:, 2]

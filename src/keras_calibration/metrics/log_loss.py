@@ -1,4 +1,4 @@
-"""LogLoss: the plain log loss, accumulated exactly."""
+"""LogLoss: the log loss, accumulated without loss of precision."""
 
 from typing import Any
 
@@ -12,25 +12,25 @@ from keras_calibration.ops.losses import log_loss_from_logits, logits_from_proba
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class LogLoss(AdditiveMetric):
-    """Mean log loss, `Σ w [-y log p - (1 - y) log(1 - p)] / Σ w`, right at any number of rows.
+    """Mean log loss, `Σ w [-y log p - (1 - y) log(1 - p)] / Σ w`, exact for any number of rows.
 
-    `keras.metrics.BinaryCrossentropy` adds up in float32: its count stops at 16,777,216 rows when
-    they come one by one, and in batches of 257 its value is off by 3e-5 after 2e7 rows. From
-    probabilities it also clips: a positive that was given the logit -20 costs 16.1 instead of 20.
-    This metric does neither, and is what `CalibratedLogLoss` and `CalibrationGain` add up to.
+    `keras.metrics.BinaryCrossentropy` accumulates in float32: one row at a time, its count stops at
+    16,777,216 rows; in batches of 257, its value is off by 3e-5 after 2e7 rows. It also clips
+    probabilities: a positive with a logit of -20 costs 16.1 instead of 20. This metric does
+    neither, and it equals `CalibratedLogLoss` + `CalibrationGain`.
 
-    The result is NaN over no rows, and where a label is outside [0, 1], a weight negative, a
-    prediction NaN or a probability outside [0, 1]. Keras hands `sample_weight` only to
+    The result is NaN if there are no rows, if a label or probability is outside [0, 1], if a
+    prediction is NaN, or if a weight is negative. Keras passes `sample_weight` only to
     `weighted_metrics=` of `compile`, not to `metrics=`.
 
     Args:
-        from_logits: Whether predictions are logits. A float32 probability of exactly 0 or 1 is
-            taken as the nearest one inside (0, 1): prefer logits where the model gives them.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
+            probability of exactly 0 or 1 is replaced by the nearest float32 inside (0, 1).
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If rows do not align in `update_state`.
+        ValueError: If arrays in `update_state` differ in length.
 
     Example:
         >>> metric = LogLoss(from_logits=True)
@@ -51,9 +51,9 @@ class LogLoss(AdditiveMetric):
         """Adds rows.
 
         Args:
-            y_true: Labels in [0, 1] (n,) or (n, 1).
-            y_pred: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         labels, logits, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
         if not self.from_logits:
@@ -63,7 +63,7 @@ class LogLoss(AdditiveMetric):
 
     @warns_of_nan
     def result(self) -> Any:
-        """The mean log loss of all rows since `reset_state`, a scalar in nats."""
+        """The mean log loss of the rows since `reset_state`, a scalar in nats."""
         sums = self._sums.value()
         return sums[0] / sums[1]
 

@@ -1,4 +1,4 @@
-"""LogitAUC: the area under the ROC curve, in bins that are even in the logit."""
+"""LogitAUC: the area under the ROC curve, from bins of equal width in the logit."""
 
 from typing import Any
 
@@ -10,47 +10,46 @@ from keras_calibration.metrics.rows import flat_rows
 from keras_calibration.ops.histogram_auc import NUM_BINS, histogram_auc, label_histogram
 from keras_calibration.ops.losses import logits_from_probabilities
 
-# Share of the pairs beyond one end, in which no order can be told.
+# Largest share of pairs in one open bin, where they cannot be ranked.
 _MOST_TIED = 1e-3
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class LogitAUC(AdditiveMetric):
-    """Area under the ROC curve, right also where positives are rare.
+    """Area under the ROC curve, accurate also where positives are rare.
 
-    The share of (positive, negative) pairs that the model puts in the right order, ties counting
-    half: `Σ_b positives_b (Σ_{a<b} negatives_a + negatives_b / 2) / (positives · negatives)` over
-        4352 bins of the logit, 1/64 wide on [-16, 16], 1/16 wide to ±88 and open beyond.
-        `keras.metrics.AUC` has 200 thresholds even in the probability, nearly all of which lie
-        above every prediction where one row in a thousand is a positive. Error against the exact
-        AUC of 10⁶ rows, normal logits:
+    The share of (positive, negative) pairs that the model ranks correctly, where ties count half:
+    `Σ_b positives_b (Σ_{a<b} negatives_a + negatives_b / 2) / (positives · negatives)`. The sum
+    runs over 4352 bins of the logit, of width 1/64 on [-16, 16), 1/16 up to ±88, and open beyond.
+    `keras.metrics.AUC` has 200 thresholds at equal distances in the probability; when one row in a
+    thousand is positive, nearly all of them lie above every prediction. Errors against the exact
+    AUC, with 10⁶ rows and normal logits:
 
-    | positive rate | spread of logits | AUC    | this metric | Keras  | Keras, 2000 thresholds |
-    |------------|------------------|--------|-------------|--------|------------------------|
-    | 0.0015     | 1                | 0.7624 | 8e-8        | -0.16  | -6e-3                  |
-    | 0.0011     | 0.5              | 0.6385 | -6e-5       | -0.14  | -1e-2                  |
-    | 0.044      | 1                | 0.7517 | -5e-6       | -8e-4  | -1e-6                  |
-    | 0.5        | 2                | 0.8616 | -2e-7       | -6e-6  | -5e-7                  |
+    | positive rate | spread of logits | AUC    | this metric | Keras | Keras, 2000 thresholds |
+    |---------------|------------------|--------|-------------|-------|------------------------|
+    | 0.0015        | 1                | 0.7624 | 8e-8        | -0.16 | -6e-3                  |
+    | 0.0011        | 0.5              | 0.6385 | -6e-5       | -0.14 | -1e-2                  |
+    | 0.044         | 1                | 0.7517 | -5e-6       | -8e-4 | -1e-6                  |
+    | 0.5           | 2                | 0.8616 | -2e-7       | -6e-6 | -5e-7                  |
 
-    The error is at most half the share of pairs in one bin, and 1/2 of the pairs is what a model
-    gets that gives all rows logits within 1/64, or beyond the same end: more than a
-    thousandth of all pairs beyond one end makes the result NaN, with `from_logits=True`.
-    (Probabilities rounded to 1 are ties as such.)
+    The error is at most half the share of the pairs that fall into one bin. A model whose logits
+    all lie within 1/64 therefore gets 1/2.
 
-    A label within [0, 1] may be soft: it counts as y of a positive and 1 - y of a negative. The
-    result is NaN where it cannot be told: no rows, labels of one class only, a label outside
-    [0, 1], a NaN prediction (an infinite logit counts in its end bin), a negative weight, or
-    probabilities outside [0, 1] (most often logits without `from_logits=True`). Keras hands
+    Soft labels within [0, 1] are allowed: they count as y of a positive and 1 - y of a negative.
+    The result is NaN if there are no rows, if all labels are of one class, if a label or
+    probability is outside [0, 1] (most often a logit without `from_logits=True`), if a prediction
+    is NaN, if a weight is negative, or, with `from_logits=True`, if more than a thousandth of all
+    pairs has both logits beyond 88 or both below -88, where they cannot be ranked. Keras passes
     `sample_weight` only to `weighted_metrics=` of `compile`.
 
     Args:
-        from_logits: Whether predictions are logits. A float32 probability near 1 has few digits
-            left: prefer logits where the model gives them.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
+            float32 probability near 1 has few digits left.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If rows do not align in `update_state`.
+        ValueError: If arrays in `update_state` differ in length.
 
     Example:
         >>> metric = LogitAUC()
@@ -63,7 +62,7 @@ class LogitAUC(AdditiveMetric):
         (ROC) curve*, Radiology 143, 1982.
     """
 
-    # Lets `EarlyStopping(mode="auto")` know that higher is better.
+    # Tells `EarlyStopping(mode="auto")` that higher is better.
     _direction = "up"
 
     def __init__(
@@ -77,18 +76,18 @@ class LogitAUC(AdditiveMetric):
         """Adds rows.
 
         Args:
-            y_true: Labels in [0, 1] (n,) or (n, 1).
-            y_pred: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
-        # In the precision of the probabilities themselves, float32 at least.
+        # Converted in the dtype of the probabilities, at least float32, before the cast to `dtype`.
         logits = y_pred if self.from_logits else logits_from_probabilities(y_pred)
         labels, logits, weights = flat_rows(y_true, logits, sample_weight, self.dtype)
         self._histogram.add(label_histogram(labels, logits, weights))
 
     @warns_of_nan
     def result(self) -> Any:
-        """The AUC of all rows since `reset_state`, a scalar in [0, 1]."""
+        """The AUC of the rows since `reset_state`, a scalar in [0, 1]."""
         histogram = self._histogram.value()
         auc = histogram_auc(histogram)
         if not self.from_logits:

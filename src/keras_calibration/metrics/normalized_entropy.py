@@ -13,27 +13,27 @@ from keras_calibration.ops.mean_scores import normalized_entropy
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class NormalizedEntropy(AdditiveMetric):
-    """Normalized entropy: mean log loss over the entropy of the mean label r.
+    """Normalized entropy: the mean log loss divided by the entropy of the mean label r.
 
     `NE = (Σ w loss / Σ w) / -(r log r + (1 - r) log(1 - r))`, with `r = Σ w y / Σ w`. The
-    denominator is the log loss of the best constant prediction: at 1 a model tells nothing beyond
-    the mean, below 1 it does, above 1 a constant is better. Unlike the log loss it can be compared
-    between data of different positive rates; between soft labels it cannot, whose own entropy stays
-    in the loss.
+    denominator is the log loss of the best constant prediction. Below 1 the model is better than a
+    constant, above 1 worse. Unlike the log loss, it can be compared between data with different
+    positive rates. With soft labels it cannot, because the entropy of the labels is part of the
+    loss.
 
-    The result is NaN where it cannot be told: no rows, labels of one class only, a label outside
-    [0, 1], a NaN or infinite logit, a negative weight, or probabilities outside [0, 1] (most often
-    logits without `from_logits=True`). Keras hands `sample_weight` only to `weighted_metrics=` of
-    `compile`.
+    The result is NaN if there are no rows, if all labels are of one class, if a label or
+    probability is outside [0, 1] (most often a logit without `from_logits=True`), if a logit is NaN
+    or infinite, or if a weight is negative. Keras passes `sample_weight` only to
+    `weighted_metrics=` of `compile`.
 
     Args:
-        from_logits: Whether predictions are logits. A probability rounded to 1 has lost its logit:
-            prefer logits where the model gives them.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
+            probability rounded to 1 has lost its logit.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If rows do not align in `update_state`.
+        ValueError: If arrays in `update_state` differ in length.
 
     Example:
         >>> metric = NormalizedEntropy()
@@ -45,8 +45,7 @@ class NormalizedEntropy(AdditiveMetric):
         0.6495
 
     Reference:
-        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq.
-        3.
+        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq. 3.
     """
 
     def __init__(
@@ -61,14 +60,14 @@ class NormalizedEntropy(AdditiveMetric):
         """Adds rows.
 
         Args:
-            y_true: Labels in [0, 1] (n,) or (n, 1).
-            y_pred: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         labels, logits, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
         if not self.from_logits:
             logits = logits_from_probabilities(logits)
-        # An infinite logit has an infinite loss, or 0 · ∞ where it is right.
+        # The loss of an infinite logit is infinite, or 0 · ∞ where the prediction is right.
         logits = ops.where(ops.isfinite(logits), logits, float("nan"))
         losses = log_loss_from_logits(labels, logits)
         terms = (weights * losses, weights * labels, weights * (1 - labels))
@@ -76,7 +75,7 @@ class NormalizedEntropy(AdditiveMetric):
 
     @warns_of_nan
     def result(self) -> Any:
-        """Normalized entropy of all rows since `reset_state`, a scalar without unit."""
+        """Normalized entropy of the rows since `reset_state`, a scalar."""
         totals = self._totals.value()
         return normalized_entropy(totals[0], totals[1], totals[2])
 

@@ -1,4 +1,4 @@
-"""RollingCalibratedLoss: each period's loss after the bias of the period before is corrected."""
+"""RollingCalibratedLoss: the loss of each period, with the bias fitted on the period before."""
 
 from typing import Any
 
@@ -28,38 +28,41 @@ _PERIOD_DTYPE = [("weight", np.float64), ("bias", np.float64), ("loss", np.float
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class RollingCalibratedLoss(AdditiveMetric):
-    """Loss of each period's rows, with the bias fitted on the rows of the period before.
+    """Loss of the rows of each period, with the bias fitted on the rows of the period before.
 
-    For data that drift: a bias of last month corrects this month, as it would in production. With
-    the weighted mean over all scored rows, `loss="log"` is the log loss of `σ(l + c)`, where c
-    makes the predictions of the period before add up to its labels, and `loss="quadratic"` the
-    squared error of `p + c`, where c is its mean residual.
+    For data that drift: the bias of last month corrects this month, as it would in production. The
+    result is the weighted mean over all scored rows. With `loss="log"` it is the log loss of
+    `σ(l + c)`, where c makes the predictions of the period before sum to its labels. With
+    `loss="quadratic"` it is the squared error of `p + c`, where c is the mean residual of the
+    period before.
 
-    The period of each row comes with `update_state(..., field=period)`. In `compile`, give the
-    metric to `field_metrics=` of a `FieldMetricsModel` or a `CalibratedModel`, which hands it the
+    The period of each row is passed as `update_state(..., field=period)`. In `compile`, pass the
+    metric to `field_metrics=` of a `FieldMetricsModel` or a `CalibratedModel`, which gives it the
     feature of that name: `field_metrics={"month": [RollingCalibratedLoss(12)]}`. Rows may come in
     any order; periods are ordered by their number.
 
-    The first period with rows is not scored, only used. A period after an empty one takes the bias
-    of the nearest earlier period with rows (of a weight above 0). The result is NaN where it cannot
-    be told: rows in fewer than two periods, a period id outside [0, num_periods), for the log loss
-    labels of one class only in a period that corrects another or a bias that moves logits from
-    beyond ±88 near 0, and for any row a label outside
-    [0, 1] (quadratic: that is not finite), a prediction that is not finite, probabilities outside
-    [0, 1] (most often logits without `from_logits=True`), or a negative weight.
+    The first period that has rows is not scored. A period that follows an empty one takes the bias
+    of the nearest earlier period with rows of positive weight. The result is NaN
 
-    The state for `"log"` is 27 kB a period in float64, moments of the logits in 418 bins; for
-    `"quadratic"`, six sums.
+    - if fewer than two periods have rows, or a period is outside [0, num_periods),
+    - if a label is outside [0, 1] (for `"quadratic"`: not finite), a prediction is not finite, a
+      probability is outside [0, 1] (most often a logit without `from_logits=True`), or a weight is
+      negative,
+    - for `"log"`, if a period that corrects another has labels of one class only, or its bias moves
+      logits from beyond ±88 close to 0.
+
+    For `"log"`, the state is 27 kB a period in float64, moments of the logits in 418 bins. For
+    `"quadratic"`, it is six sums a period.
 
     Args:
-        num_periods: Number of periods.
+        num_periods: Number of periods, at least 2.
         loss: `"log"` (binary labels) or `"quadratic"` (regression).
-        from_logits: Whether predictions are logits; for `"log"` only.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        from_logits: Whether predictions are logits. Only for `"log"`.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is out of its range, the period is missing, or rows do not align.
+        ValueError: If an argument is invalid, `field` is missing, or arrays differ in length.
 
     Example:
         >>> metric = RollingCalibratedLoss(3, loss="quadratic")
@@ -96,8 +99,8 @@ class RollingCalibratedLoss(AdditiveMetric):
             )
         if from_logits and loss == "quadratic":
             raise ValueError(
-                'Argument `from_logits` is for loss="log". Received: from_logits=True with '
-                'loss="quadratic", which takes predictions in units of the label.'
+                'Argument `from_logits` must be False with loss="quadratic", where predictions are '
+                "in units of the label. Received: from_logits=True."
             )
         self.num_periods = int(num_periods)
         self.loss = loss
@@ -113,22 +116,22 @@ class RollingCalibratedLoss(AdditiveMetric):
         """Adds rows.
 
         Args:
-            y_true: Labels, in [0, 1] for the log loss (n,) or (n, 1).
-            y_pred: Predictions: probabilities, logits with `from_logits=True`, or real numbers for
-                the quadratic loss (n,) or (n, 1).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
-            field: Periods, whole numbers in [0, num_periods) (n,) or (n, 1).
+            y_true: Labels, in [0, 1] for the log loss, shape `(n,)` or `(n, 1)`.
+            y_pred: Predictions, shape `(n,)` or `(n, 1)`: probabilities, logits with
+                `from_logits=True`, or real numbers for the quadratic loss.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
+            field: Periods, whole numbers in [0, num_periods), shape `(n,)` or `(n, 1)`.
         """
         if field is None:
             raise ValueError(
-                "RollingCalibratedLoss needs the period of every row: update_state(y_true, y_pred, "
-                "field=period). Received: field=None. In `compile`, give it to `field_metrics=` of "
-                "a FieldMetricsModel or CalibratedModel rather than to `metrics=`."
+                "Argument `field` must be the period of every row: update_state(y_true, y_pred, "
+                "field=period). Received: field=None. In `compile`, pass RollingCalibratedLoss to "
+                "`field_metrics=` of a FieldMetricsModel or CalibratedModel, not to `metrics=`."
             )
         rows = flat_rows if self.loss == "log" else real_rows
         labels, predictions, weights = rows(y_true, y_pred, sample_weight, self.dtype)
         period = known_ids(flat_ids(field, labels, "period"), self.num_periods)
-        # A row of no period must show; which period's sums become NaN makes no difference.
+        # A row outside all periods must make the result NaN; through which period does not matter.
         weights = ops.where(period < self.num_periods, weights, float("nan"))
         period = ops.minimum(period, self.num_periods - 1)
         if self.loss == "quadratic":
@@ -139,10 +142,10 @@ class RollingCalibratedLoss(AdditiveMetric):
 
     @warns_of_nan
     def result(self) -> Any:
-        """The loss of all scored rows since `reset_state`, a scalar in nats or squared units."""
+        """The loss of the scored rows since `reset_state`, in nats or squared label units."""
         weight, _, loss_sum, scored = self._by_period()
-        # A NaN anywhere in the sums comes from a bad row, and counts though it be in a period that
-        # is not scored.
+        # A NaN anywhere in the sums comes from an invalid row. It makes the result NaN even if its
+        # period is not scored.
         spoilt = 0 * ops.sum(self._sums.value())
         loss = ops.sum(ops.where(scored, loss_sum, 0.0))
         return loss / ops.sum(ops.where(scored, weight, 0.0)) + spoilt
@@ -151,9 +154,9 @@ class RollingCalibratedLoss(AdditiveMetric):
         """The loss of each period.
 
         Returns:
-            A structured array (num_periods,): `weight`, the sum of the weights of its rows; `bias`,
-            the one that corrects it, fitted on an earlier period; `loss`, its mean loss. Bias and
-            loss are NaN where the period is not scored.
+            A structured array of shape `(num_periods,)`: `weight`, the total weight of the rows of
+            the period; `bias`, the bias that corrects them, fitted on an earlier period; `loss`,
+            their mean loss. Bias and loss are NaN where the period is not scored.
         """
         weight, bias, loss_sum, scored = (ops.convert_to_numpy(part) for part in self._by_period())
         table = np.full(self.num_periods, np.nan, _PERIOD_DTYPE)
@@ -177,7 +180,7 @@ class RollingCalibratedLoss(AdditiveMetric):
 
 
 def _loss_by_period(sums: Any, loss: str) -> tuple[Any, Any, Any, Any]:
-    """Of each period: weight, bias used, summed loss, whether it is scored."""
+    """For each period: weight, the bias applied to it, summed loss, and whether it is scored."""
     if loss == "log":
         summary = by_group(sums)
         weight, own_bias = total_weight(summary), bias_root(summary)

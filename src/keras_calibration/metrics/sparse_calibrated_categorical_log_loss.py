@@ -1,4 +1,4 @@
-"""SparseCalibratedCategoricalLogLoss: CalibratedCategoricalLogLoss for class numbers as labels."""
+"""SparseCalibratedCategoricalLogLoss: `CalibratedCategoricalLogLoss` for integer labels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,26 +11,27 @@ from keras_calibration.metrics.calibrated_categorical_log_loss import Calibrated
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
-    """Log loss of `softmax(l / T)`, with the temperature T fitted on other rows: class numbers.
+    """Log loss of `softmax(l / T)` with T fitted on other rows, for class numbers as labels.
 
-    The same as `CalibratedCategoricalLogLoss`, for labels that are whole numbers in [0, K) rather
-    than one-hot. Any other label makes the result NaN.
+    The same as `CalibratedCategoricalLogLoss`, for labels that are whole numbers in [0, K) instead
+    of one-hot. Any other label makes the result NaN.
 
     Args:
         num_folds: Number of folds, at least 1.
-        bias_fraction: Share of the rows that the correction is fitted on, in (0, 1); None for
+        bias_fraction: Share of the rows that the correction is fitted on, in (0, 1), or None to use
             folds.
-        correction: What is fitted: `"temperature"`, or `"class_bias"`, a bias for each class.
-        from_logits: Whether predictions are logits; prefer these where the model gives them.
-        num_classes: Number of classes K, at least 2; needed for `"class_bias"` only.
-        starting_bias: Biases that are added to the logits before any is fitted, K numbers, or None;
-            for `"class_bias"` only.
-        seed: Seed of the hash that shares out the rows.
-        name: Name of the metric and key of the logs.
-        dtype: Dtype of the state and the result; float64 by default where the backend has it.
+        correction: The correction to fit: `"temperature"`, or `"class_bias"`, a bias for each
+            class.
+        from_logits: Whether predictions are logits. Prefer logits where the model provides them.
+        num_classes: Number of classes K, at least 2. Needed only for `"class_bias"`.
+        starting_bias: K biases that are added to the logits before any is fitted, or None. Only for
+            `"class_bias"`.
+        seed: Seed of the hash that assigns the rows.
+        name: Name of the metric, and its key in the logs.
+        dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is out of its range, or rows do not align in `update_state`.
+        ValueError: If an argument is invalid, or arrays in `update_state` differ in shape.
 
     Example:
         >>> metric = SparseCalibratedCategoricalLogLoss(num_folds=1, from_logits=True)
@@ -72,20 +73,20 @@ class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
         """Adds rows.
 
         Args:
-            y_true: Class numbers in [0, K), any dtype (n,) or (n, 1).
-            y_pred: Probabilities, or logits with `from_logits=True` (n, K).
-            sample_weight: Weights, not negative (n,) or (n, 1), or None.
+            y_true: Class numbers in [0, K), any dtype, shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n, K)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         classes = ops.convert_to_tensor(y_true)
         shape = tuple(classes.shape)
         if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
             raise ValueError(
-                f"Expected class numbers of shape (n,) or (n, 1). Received: labels of shape {shape}"
-                ". For one-hot labels, use CalibratedCategoricalLogLoss."
+                "Argument `y_true` must hold class numbers, of shape (n,) or (n, 1). Received: "
+                f"shape {shape}. For one-hot labels, use CalibratedCategoricalLogLoss."
             )
         y_pred = ops.convert_to_tensor(y_pred)
         num_classes = y_pred.shape[-1] if len(y_pred.shape) == 2 else 0
-        # A label that is no class number equals none, and its row of zeros becomes NaN.
+        # An invalid label gives a row of zeros, which then becomes NaN.
         numbers = ops.arange(num_classes or 0, dtype=self.dtype)
         one_hot = ops.reshape(ops.cast(classes, self.dtype), (-1, 1)) == numbers
         super().update_state(one_hot, y_pred, sample_weight)

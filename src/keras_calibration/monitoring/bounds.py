@@ -28,20 +28,11 @@ _ROUNDING = 1e-8
 def rate_factors(
     positives: Any, predicted: Any, squares: Any, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Confidence interval of observed / predicted rates, for each cell.
+    """Confidence intervals of observed / predicted rates; the lower end is 0 without positives.
 
     If the true probabilities are `r p`, the number of positives has the mean `r m`, m = Σ p. It is
     treated as binomial with `m² / Σ p²` trials, which gives the right mean and variance and is
     exact if all p are equal. The interval for r is that of Clopper and Pearson.
-
-    Args:
-        positives: Number of positives of each cell.
-        predicted: Σ p of each cell, above 0.
-        squares: Σ p² of each cell.
-        confidence: Coverage of each interval, at least, in (0, 1).
-
-    Returns:
-        Lower and upper ends; the lower end is 0 for a cell without positives.
 
     Example:
         >>> low, high = rate_factors([30], [20.0], [0.4], 0.95)  # 1000 rows of p = 0.02
@@ -66,25 +57,18 @@ def rate_factors(
 
 
 def loss_bounds(moments: Any, confidence: float) -> tuple[float, float, float, float]:
-    """The Calibrated Log Loss of a group of rows, with bounds that hold if `σ(l + c)` is right.
+    """The Calibrated Log Loss of some rows, its expectation and its bounds if `σ(l + c)` is right.
 
-    The bias c makes the sum of the predictions equal the sum of the labels. The expected loss is
-    the mean entropy of `p = σ(l + c)`. The loss differs from it by `Σ (p - y) (x - x̄) / n` with
-    x = l + c and any constant x̄, since the residuals sum to 0. This has the mean 0 and a variance
+    All four in nats a row; NaN if all labels are equal or there are no rows. The bias c makes the
+    sum of the predictions equal the sum of the labels. The expected loss is the mean entropy of
+    `p = σ(l + c)`. The loss differs from it by `Σ (p - y) (x - x̄) / n` with x = l + c and any
+    constant x̄, since the residuals sum to 0. This has the mean 0 and a variance
     `V = Σ p (1 - p) (x - x̄)²` that is least at the mean of x weighted by p (1 - p). Bernstein's
     inequality bounds it at any rate of positives: with `L = log(2 / (1 - confidence))` and b the
     largest `|x - x̄|`, `|Σ (p - y) (x - x̄)| ≤ sqrt(2 V L + (b L / 3)²) + b L / 3`.
 
     A loss above its bounds: the predictions are over-confident, for example because a feature
     broke. A loss below: they are under-confident.
-
-    Args:
-        moments: `ops.logit_moments` of one group of rows, shape (418, 8).
-        confidence: Probability that the bounds hold, at least, in (0, 1).
-
-    Returns:
-        The loss (in-sample, `CalibratedLogLoss(num_folds=1)`), its expectation, and the lower and
-        upper bounds, in nats a row; all NaN if all labels are equal or there are no rows.
 
     Reference:
         Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.10.

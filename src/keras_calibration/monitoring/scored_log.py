@@ -15,10 +15,7 @@ _NAN = float("nan")
 
 
 class FieldValues:
-    """Numbers the values of a field in the order of their first appearance.
-
-    Args:
-        largest_num_values: Number of values with an id; all others get -1, "other".
+    """Numbers the values of a field in the order of first appearance; -1 is "other".
 
     Example:
         >>> values = FieldValues(2)
@@ -63,7 +60,7 @@ def read_log(
     """Batches of a scored log; `timestamp` is one of their fields, `values_of` maps to ids."""
     columns = [*fields, timestamp]
     if twice := {name for name in columns if [*columns, probability, label].count(name) > 1}:
-        raise ValueError(f"Each column must have one role. Received twice: {sorted(twice)}.")
+        raise ValueError(f"Each column must be named only once. Received twice: {sorted(twice)}.")
     lookups = {name: values_of(name) for name in columns}
     return read_parquet(_data_set(paths), label, probability, fields=lookups)
 

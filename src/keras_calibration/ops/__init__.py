@@ -1,6 +1,11 @@
-"""The mathematics: plain functions of tensors, in `keras.ops`, that compile under XLA."""
+"""Plain functions of tensors, in `keras.ops`, that compile under XLA."""
 
-from keras_calibration.ops.field_sums import crossed_ids, field_ece, field_rce, field_sums
+from keras_calibration.ops.field_sums import (
+    crossed_ids,
+    field_ece_from_sums,
+    field_rce_from_sums,
+    field_sums,
+)
 from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
 from keras_calibration.ops.mean_scores import calibration_ratio, normalized_entropy
 from keras_calibration.ops.piecewise_linear import piecewise_linear
@@ -10,8 +15,8 @@ __all__ = [
     "calibration_ratio",
     "crossed_ids",
     "expected_calibration_error",
-    "field_ece",
-    "field_rce",
+    "field_ece_from_sums",
+    "field_rce_from_sums",
     "field_sums",
     "log_loss_from_logits",
     "logits_from_probabilities",

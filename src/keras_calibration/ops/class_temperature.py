@@ -1,16 +1,17 @@
 """A fixed-size, mergeable summary of class logits that gives the log loss at any temperature.
 
-The log loss of `softmax(β l)` is `log Σ_k exp(β l_k) - β l_y`. Only differences of logits count, so
-the largest logit of each row is subtracted from all its logits first; call them d, d ≤ 0. The label
-part `Σ w d_y` is one exact sum. The other part, `F(β) = Σ w log Σ_k exp(β d_k)`, needs no labels;
-it is kept with its first two derivatives at 49 values of β from 1/16 to 16, six to the octave, and
+The log loss of `softmax(β l)` is `log Σ_k exp(β l_k) - β l_y`. Only differences of logits matter,
+so the largest logit of each row is subtracted first; call the results d, d ≤ 0. The label part
+`Σ w d_y` is one exact sum. The other part, `F(β) = Σ w log Σ_k exp(β d_k)`, needs no labels. It is
+kept with its first two derivatives at 49 values of β from 1/16 to 16, six per octave, and
 interpolated between them by the quintic polynomial in log β that has these values and derivatives.
-It is exact at β = 1, which is one of the 49. Elsewhere the interpolated loss of one row is at most
-2e-9 off with 3 classes, 2e-8 with 10 and 2e-6 with 1000 (the most where all classes but one have
-equal logits). The errors have either sign: for the mean over rows of varied confidence, 1.3e-9 was
-the most.
 
-A summary is a tensor (..., 49, 3); summaries add up over batches, replicas and shards.
+The interpolation is exact at β = 1, which is one of the 49. Elsewhere the error of one row is at
+most 2e-9 with 3 classes, 2e-8 with 10 and 2e-6 with 1000 (the worst case: all classes but one have
+equal logits). Errors have either sign: for the mean over rows of varied confidence, the largest one
+measured was 1.3e-9.
+
+A summary is a tensor (..., 49, 3). Summaries add up over batches, replicas and shards.
 """
 
 from typing import Any
@@ -24,9 +25,9 @@ _LOG_LARGEST = 4 * float(np.log(2))
 INVERSE_TEMPERATURES = 2.0 ** (np.arange(-4 * _PER_OCTAVE, 4 * _PER_OCTAVE + 1) / _PER_OCTAVE)
 NUM_TEMPERATURES = len(INVERSE_TEMPERATURES)
 
-# Of the last octave, only its first β is one of the 49.
+# Only the first β of the last octave is one of the 49.
 _NUM_OCTAVES = 9
-# exp(β d) is 0 from far above this on, and the square of what is below would overflow in float32.
+# exp(β d) is 0 long before this value; the square of a lower one would overflow in float32.
 _LOWEST_LOGIT = -1e15
 _NUM_NEWTON_STEPS = 6
 
@@ -34,29 +35,11 @@ _NUM_NEWTON_STEPS = 6
 def temperature_summary(
     labels: Any, logits: Any, weights: Any, group: Any, num_groups: int
 ) -> tuple[Any, Any]:
-    """The temperature sums of each group and its label sums.
-
-    Args:
-        labels: One-hot or soft labels y (n, K), float.
-        logits: Logits (n, K), of the same dtype.
-        weights: Weights (n,), of the same dtype, not negative.
-        group: The group of each row (n,), int32 in [0, num_groups).
-        num_groups: Number of groups.
-
-    Returns:
-        What `temperature_sums` returns, and `Σ w` and `Σ w l_y`, l less the largest logit of its
-        row (num_groups, 2).
-
-    Example:
-        >>> rows = ops.array([[0.0, 1.0]]), ops.array([[2.0, -1.0]]), ops.ones(1)
-        >>> _, label_sums = temperature_summary(*rows, [0], 1)
-        >>> print(label_sums.numpy())
-        [[ 1. -3.]]
-    """
-    # Without `initial`, Keras refuses a batch of no rows.
+    """`temperature_sums` of each group, and its label sums `Σ w` and `Σ w d_y`, shape (g, 2)."""
+    # Without `initial`, Keras refuses an empty batch.
     largest = ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
     logits = logits - largest
-    # Labels that sum to 1 only nearly count as often as they say, as in Keras' own loss.
+    # Labels that do not sum to exactly 1 count by their sum, as in Keras' own loss.
     label_weights = weights * ops.sum(labels, axis=-1)
     sums = temperature_sums(logits, label_weights, group, num_groups)
     label_rows = ops.stack([weights, weights * ops.sum(labels * logits, axis=-1)], axis=1)
@@ -65,22 +48,9 @@ def temperature_summary(
 
 
 def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> Any:
-    """`F(β) = Σ w log Σ_k exp(β l_k)`, `F'(β)` and `F''(β)` of each group at the 49 values of β.
+    """`F(β) = Σ w log Σ_k exp(β d_k)`, `F'(β)` and `F''(β)` of each group at the 49 β, (g, 49, 3).
 
-    Args:
-        logits: Logits (n, K) less the largest of their row (so that this one is 0), float.
-        weights: Weights (n,), of the same dtype, not negative.
-        group: The group of each row (n,), int32 in [0, num_groups).
-        num_groups: Number of groups.
-
-    Returns:
-        A tensor (num_groups, 49, 3) of the dtype of `logits`. One logit that is not a number makes
-        all groups NaN.
-
-    Example:
-        >>> sums = temperature_sums(ops.zeros((1, 4)), ops.ones(1), [0], 1)
-        >>> sums.shape, round(float(sums[0, 0, 0]), 4)  # log 4
-        (TensorShape([1, 49, 3]), 1.3863)
+    `logits` are d: the largest of each row is 0. A logit that is not a number makes all groups NaN.
     """
     logits = ops.convert_to_tensor(logits)
     bounded = ops.where(logits < _LOWEST_LOGIT, _LOWEST_LOGIT, logits)
@@ -94,13 +64,13 @@ def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> 
         mean = ops.einsum("njk,nk->nj", powers, bounded) / total
         variance = ops.einsum("njk,nk->nj", powers, square) / total - ops.square(mean)
         rows = ops.stack([ops.log(total), mean, variance], axis=-1)
-        # No -1 in the shape: there may be no rows.
+        # Without -1 in the shape, which fails for an empty batch.
         of_octave = ops.matmul(
             weights_by_group, ops.reshape(rows, (ops.shape(logits)[0], _PER_OCTAVE * 3))
         )
         of_octave = ops.reshape(of_octave, (num_groups, 1, _PER_OCTAVE, 3))
-        # exp(2 β l) is the square of exp(β l): exponentials are what costs most in float64. A loop,
-        # since XLA would compute the squares of earlier octaves anew for every later one.
+        # exp(2 β l) is the square of exp(β l), and exponentials are the main cost in float64. This
+        # is a loop because XLA would compute the squares of earlier octaves again for later ones.
         return ops.square(powers), ops.slice_update(sums, (0, octave, 0, 0), of_octave)
 
     lowest_octave = ops.convert_to_tensor(INVERSE_TEMPERATURES[:_PER_OCTAVE], logits.dtype)
@@ -111,15 +81,7 @@ def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> 
 
 
 def log_partition_sum(sums: Any, beta: Any) -> Any:
-    """`F(β) = Σ w log Σ_k exp(β l_k)` of each summary at its own β.
-
-    Args:
-        sums: Summaries (g, 49, 3).
-        beta: Inverse temperatures β (g,), in [1/16, 16].
-
-    Returns:
-        Sums (g,); NaN where β is.
-    """
+    """`F(β)` of each summary at its own β in [1/16, 16], shape (g,)."""
     position = (ops.log(beta) + _LOG_LARGEST) / _LOG_STEP
     segment = ops.floor(position)
     segment = ops.where(ops.isnan(segment), 0.0, ops.clip(segment, 0, NUM_TEMPERATURES - 2))
@@ -127,27 +89,12 @@ def log_partition_sum(sums: Any, beta: Any) -> Any:
 
 
 def best_inverse_temperature(sums: Any, label_logits: Any, weight: Any) -> Any:
-    """The β at which the log loss of `softmax(β l)` is least: `F'(β) = Σ w l_y`.
+    """The β that minimises the log loss of `softmax(β l)` for each summary: `F'(β) = Σ w d_y`.
 
-    F is convex, so that two neighbours of the 49 enclose the root; Newton steps on the polynomial
-    between them find it, with bisection where one leaves the bracket.
-
-    Args:
-        sums: Summaries (g, 49, 3).
-        label_logits: `Σ w l_y` of the same rows (g,), with l as in `temperature_sums`.
-        weight: `Σ w` of the same rows (g,).
-
-    Returns:
-        Inverse temperatures β (g,), at least 1/16 and at most 16: a β beyond (infinite where every
-        label has the largest logit) is clipped. NaN where there is no row, or where no β is better
-        than another because the logits of every row are equal.
-
-    Example:
-        >>> logits = ops.tile(ops.array([[0.0, -1.0]]), (4, 1))
-        >>> sums = temperature_sums(logits, ops.ones(4), [0, 0, 0, 0], 1)
-        >>> beta = best_inverse_temperature(sums, ops.array([-1.0]), ops.array([4.0]))
-        >>> round(float(beta[0]), 4)  # the logit of 3/4
-        1.0986
+    F is convex, so two neighbours among the 49 enclose the root. Newton steps on the polynomial
+    between them find it, with bisection where a step leaves the bracket. β is clipped to [1/16, 16]
+    (it would be infinite where every label has the largest logit). NaN where there are no rows, or
+    where the logits of every row are equal.
 
     Reference:
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692, on image classification.
@@ -169,14 +116,14 @@ def best_inverse_temperature(sums: Any, label_logits: Any, weight: Any) -> Any:
         inside = ops.logical_and(proposed > low, proposed < high)
         place = ops.where(inside, proposed, 0.5 * (low + high))
     place = ops.where(below == 0, 0.0, ops.where(below == NUM_TEMPERATURES, 1.0, place))
-    # False for NaN too, which must not come out as a number.
+    # Also False for NaN, which must not become a number.
     solvable = ops.logical_and(weight > 0, sums[:, -1, 1] > sums[:, 0, 1])
     solvable = ops.logical_and(solvable, ops.isfinite(label_logits))
     return ops.where(solvable, _beta(segment, place), float("nan"))
 
 
 def _polynomial(sums: Any, segment: Any) -> tuple[Any, ...]:
-    """F on a segment of the grid: the coefficients of u⁰ … u⁵, u from 0 to 1 along log β."""
+    """Coefficients of F on a segment of the grid, in powers of u from 0 to 1 along log β."""
     value, first, second = _in_log(sums, segment)
     right = _in_log(sums, segment + 1)
     half = 0.5 * second
@@ -203,7 +150,7 @@ def _beta(segment: Any, place: Any) -> Any:
 
 
 def _in_log(sums: Any, index: Any) -> tuple[Any, Any, Any]:
-    """F at a point of the grid, with its derivatives in log β times powers of the step."""
+    """F at a grid point, with its derivatives in log β times powers of the step."""
     chosen = ops.take_along_axis(sums, index[:, None, None], axis=1)[:, 0]
     betas = ops.convert_to_tensor(INVERSE_TEMPERATURES, sums.dtype)
     beta = ops.take(betas, index)

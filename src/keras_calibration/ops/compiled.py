@@ -1,4 +1,4 @@
-"""XLA for a function of tensors, whatever surrounds it."""
+"""XLA compilation of functions of tensors, independent of the model around them."""
 
 import functools
 from collections.abc import Callable
@@ -9,39 +9,28 @@ from keras import ops
 
 from keras_calibration._compat import is_under_xla
 
-# Batches are filled up to a multiple of this: a last batch of any size is then nothing new to XLA,
-# which compiles once for every shape.
+# Batches are padded to a multiple of this, so that a smaller last batch is no new shape for XLA.
 _ROWS_TOGETHER = 512
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under XLA, also where the model around it runs op by op.
+    """Compiles a function of tensors of fixed shapes and Python values by XLA.
 
-    Keras compiles models by XLA only on a GPU or when told to. What a metric computes at every step
-    is a hundred small operations: compiled, they cost one. On a backend other than TensorFlow and
-    JAX the function is returned as it is.
-
-    Args:
-        function: A function of tensors of fixed shapes, and of plain Python values.
-
-    Returns:
-        A function that takes and returns the same.
-
-    Example:
-        >>> float(compiled(lambda x: 2 * x + 1)(ops.ones(())))
-        3.0
+    Keras compiles models by XLA only on a GPU or on request. A metric computes a hundred small
+    operations at every step: compiled, they cost as much as one. On backends other than TensorFlow
+    and JAX, the function is returned as it is.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         under_xla = tf.function(function, jit_compile=True, autograph=False)
-        # Called from a graph of its own, also outside of any, it is compiled once: TensorFlow keeps
-        # what it compiles for a call within a graph apart from what it does for one outside.
+        # Always called from a graph of its own: TensorFlow would compile once for calls from a
+        # graph and once more for eager calls.
         in_graph = tf.function(lambda *arguments: under_xla(*arguments), autograph=False)
 
         @functools.wraps(function)
         def call(*arguments: Any) -> Any:
-            # A Keras variable passes for a tensor everywhere but here.
+            # Only here, a Keras variable is not accepted as a tensor.
             return in_graph(*(tf.convert_to_tensor(a) if tf.is_tensor(a) else a for a in arguments))
 
         return call
@@ -58,17 +47,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_compiled(tensor: Any) -> bool:
-    """Whether what is done with a tensor becomes part of a program of XLA's.
-
-    On TensorFlow, whether the function being traced is one with `jit_compile=True`, or inside one.
-
-    Args:
-        tensor: The tensor.
-
-    Example:
-        >>> is_compiled(ops.ones(()))
-        False
-    """
+    """Whether operations on a tensor become part of an XLA program."""
     if keras.backend.backend() == "tensorflow":
         return is_under_xla()
     if keras.backend.backend() == "jax":
@@ -79,12 +58,7 @@ def is_compiled(tensor: Any) -> bool:
 
 
 def runs_on_gpu() -> bool:
-    """Whether the backend has a GPU, on which it then computes unless told otherwise.
-
-    Example:
-        >>> isinstance(runs_on_gpu(), bool)
-        True
-    """
+    """Whether the backend has a GPU, where it then computes by default."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -97,19 +71,9 @@ def runs_on_gpu() -> bool:
 
 
 def filled_up(*rows: Any) -> tuple[Any, ...]:
-    """Rows of zeros added to a batch, up to a multiple of 512: XLA compiles once for every shape.
+    """Pads a batch with rows of zeros to a multiple of 512: XLA compiles once for every shape.
 
-    For functions that sum over rows, of which those of weight 0 add nothing.
-
-    Args:
-        *rows: Tensors of the same number of rows (n,).
-
-    Returns:
-        Tensors of a multiple of 512 rows.
-
-    Example:
-        >>> [tensor.shape[0] for tensor in filled_up(ops.ones(3), ops.ones(3))]
-        [512, 512]
+    For functions that sum over rows, where rows of weight 0 add nothing.
     """
     num_missing = -ops.shape(rows[0])[0] % _ROWS_TOGETHER
     return tuple(ops.pad(tensor, [[0, num_missing]]) for tensor in rows)

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-# A float32 sigmoid is exactly 1 from a logit of about 17 on; the largest float32 below 1 is as far
-# as such a probability tells, and the smallest normal number as far as an exact 0 does.
+# A float32 sigmoid is exactly 1 from a logit of about 17 on. Such a probability is replaced by the
+# largest float32 below 1, and an exact 0 by the smallest normal number.
 LARGEST_PROBABILITY = float(np.nextafter(np.float32(1), np.float32(0)))
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
@@ -15,13 +15,13 @@ SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 def log_loss_from_logits(labels: Any, logits: Any) -> Any:
     """Log loss of each row: `(1 - y) softplus(l) + y softplus(-l)`.
 
-    It equals `-[y log σ(l) + (1 - y) log(1 - σ(l))]` and is right for any finite logit, where the
-    same formula on probabilities loses the rows that the sigmoid rounds to 0 or 1, and
-    `softplus(l) - y l` the small losses of confident predictions.
+    It equals `-[y log σ(l) + (1 - y) log(1 - σ(l))]` and is accurate for any finite logit. That
+    formula on probabilities fails where the sigmoid rounds to 0 or 1, and `softplus(l) - y l` loses
+    the small losses of confident predictions.
 
     Args:
         labels: Labels y in [0, 1], any shape.
-        logits: Logits l of the same shape and dtype.
+        logits: Logits l, of the same shape and dtype.
 
     Returns:
         The losses in nats, of the shape of `logits`.
@@ -36,16 +36,16 @@ def log_loss_from_logits(labels: Any, logits: Any) -> Any:
 def logits_from_probabilities(probabilities: Any) -> Any:
     """Logit of a probability: `log(p / (1 - p))`.
 
-    A probability nearer to 0 or 1 than any normal float32 is taken as that float32, also in float64
-    (most of them were float32 once), so that the logit is finite: in [-87.3, 16.6]. Outside [0, 1]
-    (logits handed over as probabilities, most often) it is NaN: a wrong input shows as NaN in
-    whatever is computed from it rather than as a plausible number.
+    Probabilities closer to 0 or 1 than any normal float32 are replaced by that float32, also in
+    float64, since most of them were once float32. The logit is therefore finite, in [-87.3, 16.6].
+    Values outside [0, 1] (most often logits) give NaN, so that everything computed from them is NaN
+    instead of a plausible number.
 
     Args:
         probabilities: Probabilities in [0, 1], any float dtype, any shape.
 
     Returns:
-        Logits of the same shape, float32 or float64: half precision is lifted first.
+        Logits of the same shape: float64 for float64 probabilities, else float32.
 
     Example:
         >>> float(logits_from_probabilities(0.5))

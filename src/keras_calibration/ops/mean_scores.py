@@ -13,7 +13,7 @@ def calibration_ratio(predicted: Any, observed: Any) -> Any:
         observed: `Σ w y`, of the same shape.
 
     Returns:
-        The ratio, of that shape; NaN where there is no positive label.
+        The ratio, of that shape. NaN if there is no positive label.
 
     Example:
         >>> float(calibration_ratio(6.0, 4.0))
@@ -24,7 +24,7 @@ def calibration_ratio(predicted: Any, observed: Any) -> Any:
 
 
 def normalized_entropy(loss_sum: Any, positives: Any, negatives: Any) -> Any:
-    """Mean log loss over the entropy of the mean label: that of the best constant prediction.
+    """Mean log loss over the entropy of the mean label, the log loss of the best constant.
 
     With n = Σ w y + Σ w (1 - y) and the rate r = Σ w y / n, it is
     `(Σ w loss / n) / -(r log r + (1 - r) log(1 - r))`.
@@ -35,7 +35,7 @@ def normalized_entropy(loss_sum: Any, positives: Any, negatives: Any) -> Any:
         negatives: `Σ w (1 - y)`, of the same shape.
 
     Returns:
-        The ratio, of that shape; NaN where all labels are 0 or all are 1.
+        The ratio, of that shape. NaN if all labels are 0 or all are 1.
 
     Example:
         >>> import math
@@ -43,12 +43,11 @@ def normalized_entropy(loss_sum: Any, positives: Any, negatives: Any) -> Any:
         1.0
 
     Reference:
-        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq.
-        3.
+        He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq. 3.
     """
     total = ops.add(positives, negatives)
     both = ops.logical_and(ops.greater(positives, 0), ops.greater(negatives, 0))
-    # Each logarithm is of the larger or the smaller share itself: no rate is rounded to 1.
+    # From both counts, not from 1 - r, which would be rounded where r is close to 1.
     entropy_sum = positives * ops.log(ops.where(both, total / positives, 2.0)) + negatives * (
         ops.log(ops.where(both, total / negatives, 2.0))
     )

@@ -1,25 +1,23 @@
 """Piecewise-linear curves on knots: evaluation, slopes, penalties and the hat basis.
 
-Everything here is a plain function on tensors, in `keras.ops`, and compiles under XLA.
+**Which line a row is on** is the number of knots at or left of its logit. XLA fuses element-wise
+operations into one loop over memory, but neither searches nor sums. Therefore, where XLA compiles
+(`jax.jit`, or `jit_compile=True` on TensorFlow), on any device:
 
-What runs where: the line of a logit is given by the number of knots at or left of it. XLA fuses
-what goes row by row into one loop over memory, but no search and no sum. So where it compiles
-(`jax.jit`; on TensorFlow a function with `jit_compile=True`), on any device:
+- With up to 32 knots, each row is compared with the first knots of four groups of lines, then with
+  the knots of its group, selecting knot, value and slope on the way. No table is read.
+- With more knots and many rows, a table of narrow bins of logits gives the line, up to one knot
+  within the bin, with which the row is compared. Where knots are too close for that, or rows are
+  too few to pay for the table, knots are counted: by comparison with up to 256 knots, 32 at a time
+  (XLA splits longer sums), or by a search.
 
-- up to 32 knots, each row compares with the first knots of four groups of lines, then with the
-  knots of its own group, choosing knot, value and slope as it goes: no table is read;
-- with more knots and many rows, a table of narrow bins of logits gives the line but for a knot
-  within the bin, with which the row compares. Where knots are too close for that, or rows too few
-  to pay for the table, the knots are counted: XLA compares with up to 256 of them, 32 at a time
-  (it takes longer sums apart), and so does JAX, whose search is a loop.
+Without XLA, every comparison would be a pass over memory; there a binary search finds the line, and
+one table is read. All variants give the same curve.
 
-Operations that run one by one would write every comparison out: there a binary search counts, and
-one table is read. All ways give the same curve, that of the plain formula.
-
-The gradient is written out: autodiff would add up every table read by itself. Two columns are
-summed by line in 512 interleaved parts: float32 stays accurate over many rows, the order of the sum
-is fixed on a CPU, and no addition waits for the one before. On a GPU, where additions are atomic,
-the parts keep rows that run side by side from meeting in one sum.
+**The gradient** is written by hand, because autodiff would sum every table read separately. Two
+columns are summed by line in 512 interleaved parts. This keeps float32 accurate over many rows,
+fixes the order of the sum on a CPU, and keeps additions from waiting for each other, also on a GPU,
+where they are atomic.
 """
 
 import math
@@ -51,17 +49,17 @@ LineOfRows = Callable[[], tuple[Any, Any, Any]]
 def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = "linear") -> Any:
     """Evaluates the piecewise-linear curve through the points `(a_k, b_k)`.
 
-    Between knots, `η(l) = b_k + (l - a_k) (b_{k+1} - b_k) / (a_{k+1} - a_k)`. Outside them the end
-    segments go on (`"linear"`), or the curve stays at its end values (`"constant"`). NaN gives NaN.
-    Values that do not fall give a curve that does not fall, to the last bit: rounding included.
+    Between knots, `η(l) = b_k + (l - a_k) (b_{k+1} - b_k) / (a_{k+1} - a_k)`. Outside them, the end
+    segments continue (`"linear"`), or the curve keeps its end values (`"constant"`). NaN gives NaN.
+    If the values do not decrease, neither does the curve, not even by rounding.
 
-    The gradient with respect to `values` is dense (not `IndexedSlices`): Keras' Adam, RMSprop and
-    Adagrad take a wrong second moment from sparse gradients with repeated indices.
+    The gradient with respect to `values` is dense (no `IndexedSlices`): Keras' Adam, RMSprop and
+    Adagrad compute a wrong second moment from sparse gradients with repeated indices.
 
     Args:
         logits: Float tensor of any shape.
-        knots: Increasing knots a (K,), K ≥ 2, of the same dtype.
-        values: Values b at the knots (K,), of the same dtype.
+        knots: Increasing knots a, of the same dtype, shape `(K,)`, K ≥ 2.
+        values: Values b at the knots, of the same dtype, shape `(K,)`.
         extrapolation: `"linear"` or `"constant"`.
 
     Returns:
@@ -77,31 +75,17 @@ def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = 
     logits, knots, values = (ops.convert_to_tensor(tensor) for tensor in (logits, knots, values))
     rows = ops.reshape(logits, (-1,))
     if extrapolation == "constant":
-        # The comparison keeps NaN, which a clip may turn into an end of the range.
+        # Keeps NaN, which a clip may turn into an end of the range.
         rows = ops.where(ops.isnan(rows), rows, ops.clip(rows, knots[0], knots[-1]))
     table = lines(knots, values)
     return ops.reshape(with_gradient(_on_lines)(rows, table), ops.shape(logits))
 
 
 def lines(knots: Any, values: Any) -> Any:
-    """The line to the right of each knot: knot, value and slope (3, K).
-
-    Args:
-        knots: Increasing knots a (K,).
-        values: Values b (K,).
-
-    Returns:
-        A tensor (3, K); the last line goes on with the slope of the last segment.
-
-    Example:
-        >>> print(ops.convert_to_numpy(lines(ops.array([0.0, 1.0]), ops.array([0.0, 2.0]))))
-        [[0. 1.]
-         [0. 2.]
-         [2. 2.]]
-    """
+    """The line to the right of each knot, (3, K): knot, value and slope; the last slope repeats."""
     knots, values = ops.convert_to_tensor(knots), ops.convert_to_tensor(values)
     of_segments = slopes(knots, values)
-    # TensorFlow stacks Keras variables along the last axis only.
+    # TensorFlow can stack Keras variables along the last axis only.
     columns = [knots, values, ops.concatenate([of_segments, of_segments[-1:]])]
     return ops.transpose(ops.stack(columns, axis=1))
 
@@ -123,7 +107,7 @@ def _on_lines(logits: Any, table: Any) -> tuple[Any, Any]:
 
 
 def _way(logits: Any, table: Any) -> Callable[[Any, Any], tuple[Any, LineOfRows]]:
-    """How the rows find their lines, by what measures best."""
+    """The fastest way, as measured, in which the rows find their lines."""
     if not is_compiled(logits):
         return _looked_up
     if table.shape[1] <= _MOST_CHOSEN_KNOTS:
@@ -133,9 +117,9 @@ def _way(logits: Any, table: Any) -> Callable[[Any, Any], tuple[Any, LineOfRows]
 
 
 def _curve(logits: Any, line: Sequence[Any], next_value: Any, ends: tuple[Any, Any]) -> Any:
-    """`b_k + (l - a_k) s_k`, between the end knots at most `max(b_k, b_{k+1})`.
+    """`b_k + (l - a_k) s_k`, at most `max(b_k, b_{k+1})` between the end knots.
 
-    Rounding may carry the end of a rising line just past where the next one starts.
+    Rounding could lift the end of a rising line above the start of the next.
     """
     knot, value, slope = line
     is_outside = ops.logical_or(logits < ends[0], logits >= ends[1])
@@ -144,23 +128,20 @@ def _curve(logits: Any, line: Sequence[Any], next_value: Any, ends: tuple[Any, A
 
 
 def _chosen(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
-    """The curve, and line, knot and slope of each row, by comparing with knots.
-
-    First with the first knot of each group of lines, then with the knots of the row's own group.
-    """
+    """Curve, line, knot and slope of each row, by comparison with groups of lines, then lines."""
     num_lines = table.shape[1]
     group_size = -(-num_lines // _NUM_GROUPS)
     knots, values, line_slopes = (ops.unstack(row, num_lines) for row in ops.unstack(table, 3))
 
     def chosen(conditions: Sequence[Any], of_cases: Sequence[Any]) -> Any:
-        """The last of the cases whose condition holds; the first has none."""
+        """The last of the cases whose condition holds; the first has no condition."""
         result = of_cases[0]
         for condition, of_case in zip(conditions, of_cases[1:], strict=True):
             result = ops.where(condition, of_case, result)
         return result
 
     def of_group(of_lines: Sequence[Any]) -> list[Any]:
-        """What the lines of each row's group have; the last line fills the last group up."""
+        """The values for the lines in each row's group; the last line pads the last group."""
         filled = [*of_lines, *[of_lines[-1]] * (_NUM_GROUPS * group_size - num_lines)]
         return [chosen(starts, filled[place::group_size]) for place in range(group_size)]
 
@@ -180,14 +161,14 @@ def _chosen(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
     curve = _curve(
         logits, [*map(choose, (knots, values, line_slopes))], next_value, (knots[0], knots[-1])
     )
-    # Each anew: XLA then fuses it into what it is used for.
+    # Computed again: XLA then fuses each of them into the operation that uses it.
     return curve, lambda: (line(), choose(knots), choose(line_slopes))
 
 
 def _looked_up(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
-    """The curve, and line, knot and slope of each row, by its row of the table."""
+    """Curve, line, knot and slope of each row, read from its row of the table."""
     line = _line(logits, table[0])
-    # Read anew: XLA then fuses each of the two into what it is used for.
+    # Read again: XLA then fuses each of the two into the operation that uses it.
     return _read(logits, table, line), lambda: (
         line,
         ops.take(table[0], line),
@@ -196,13 +177,13 @@ def _looked_up(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
 
 
 def _read(logits: Any, table: Any, line: Any) -> Any:
-    """The curve by the line of each row."""
+    """The curve, given the line of each row."""
     if is_compiled(logits):
-        # All from the table itself: XLA may round what it computes twice in two ways.
+        # All from the table itself: XLA may round differently what it computes twice.
         next_value = ops.take(table[1], ops.minimum(line + 1, table.shape[1] - 1))
         of_line = [ops.take(row, line) for row in ops.unstack(table, 3)]
         return _curve(logits, of_line, next_value, (table[0, 0], table[0, -1]))
-    # Operations one by one: the fewer pass over the rows, the better.
+    # Without XLA, every operation is a pass over the rows: the fewer, the better.
     highest = ops.where(table[2, :-1] < 0, math.inf, table[1, 1:])
     highest = ops.append(highest, ops.full_like(highest[:1], math.inf))
     of_line = ops.take(ops.concatenate([table, highest[None]]), line, axis=1)
@@ -211,27 +192,27 @@ def _read(logits: Any, table: Any, line: Any) -> Any:
 
 
 def _binned(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
-    """The curve, and line, knot and slope of each row, by narrow bins of logits.
+    """Curve, line, knot and slope of each row, found by narrow bins of logits.
 
-    A table tells how many lines begin left of each bin; a comparison with the knot within the bin
-    does the rest. The width is a power of two, which makes the number of a bin exact. Where two
-    knots share a bin, or rows are too few to be worth the table, the lines are counted.
+    A table holds the number of lines that begin left of each bin; a comparison with the knot inside
+    the bin does the rest. The width is a power of two, which makes bin numbers exact. Where two
+    knots share a bin, or rows are too few to pay for the table, knots are counted.
     """
     starts = table[0, 1:]
     powers = ops.cast(_BINS_PER_UNIT, starts.dtype)
     per_unit = ops.max(ops.where(powers * (starts[-1] - starts[0]) <= _NUM_BINS - 2, powers, 0))
-    # Side by side: XLA takes only what it reads from an array out of its loop over the rows.
+    # In one array: XLA moves only array reads out of its loop over the rows.
     grid = ops.stack([per_unit, ops.floor(starts[0] * per_unit)])
 
     def bin_number(logits: Any) -> Any:
         position = ops.clip(ops.floor(logits * grid[0]) - grid[1], 0, _NUM_BINS - 1)
-        # NaN turns into an integer of any size.
+        # A cast NaN can be any integer.
         return ops.clip(ops.cast(position, "int32"), 0, _NUM_BINS - 1)
 
     bin_of_starts = bin_number(starts)
     is_left = bin_of_starts[:, None] < np.arange(_NUM_BINS, dtype=np.int32)
     num_left = ops.sum(ops.cast(is_left, "int32"), axis=0)
-    # Nothing is past NaN, not even infinity.
+    # No logit is greater than NaN, not even infinity.
     next_start = ops.take(ops.append(starts, ops.full_like(starts[:1], math.nan)), num_left)
     is_exact = ops.logical_and(
         ops.size(logits) >= _MANY_FOR_BINS, ops.all(bin_of_starts[1:] > bin_of_starts[:-1])
@@ -254,12 +235,12 @@ def _binned(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
 
 
 def _line(logits: Any, knots: Any) -> Any:
-    """How many knots after the first are at or left of each logit, int32."""
+    """The number of knots after the first that are at or left of each logit, int32."""
     if knots.shape[0] > _MOST_COUNTED_KNOTS:
         return ops.searchsorted(knots[1:], logits, side="right")
     line = ops.zeros_like(logits, dtype="int32")
     for start in range(1, knots.shape[0], _COUNTED_TOGETHER):
-        # LiteRT takes no slice past the end.
+        # LiteRT does not accept a slice past the end.
         some = knots[start : min(start + _COUNTED_TOGETHER, knots.shape[0])]
         if keras.backend.backend() == "tensorflow":
             line = line + ops.searchsorted(some, logits, side="right")
@@ -269,7 +250,7 @@ def _line(logits: Any, knots: Any) -> Any:
 
 
 def _sums_by_line(first: Any, second: Any, line: Any, num_lines: int) -> tuple[Any, Any]:
-    """Sums of two columns over the rows of each line, in interleaved parts that are then added."""
+    """Sums of two columns over the rows of each line, first in interleaved parts."""
     few = line.shape[0] is not None and line.shape[0] < _FEW_ROWS
     num_lanes = _NUM_LANES_OF_FEW_ROWS if few else _NUM_LANES
     lane = ops.arange(ops.shape(line)[0], dtype="int32") % num_lanes
@@ -281,34 +262,12 @@ def _sums_by_line(first: Any, second: Any, line: Any, num_lines: int) -> tuple[A
 
 
 def slopes(knots: Any, values: Any) -> Any:
-    """Slope of each segment: `(b_{k+1} - b_k) / (a_{k+1} - a_k)`.
-
-    Args:
-        knots: Increasing knots a (K,).
-        values: Values b (K,).
-
-    Returns:
-        K - 1 slopes.
-
-    Example:
-        >>> print(slopes(ops.array([0.0, 1.0, 3.0]), ops.array([0.0, 2.0, 2.0])).numpy())
-        [2. 0.]
-    """
+    """Slope of each segment, K - 1 in all: `(b_{k+1} - b_k) / (a_{k+1} - a_k)`."""
     return (values[1:] - values[:-1]) / (knots[1:] - knots[:-1])
 
 
 def decrease_penalty(values: Any) -> Any:
-    """How much a sequence falls: `Σ_k (b_k - b_{k+1})₊`, 0 where it never does.
-
-    Args:
-        values: Values b at the knots (K,).
-
-    Returns:
-        A scalar.
-
-    Example:
-        >>> float(decrease_penalty(ops.array([0.0, 2.0, 1.5, 3.0])))
-        0.5
+    """How much the values decrease, `Σ_k (b_k - b_{k+1})₊`, a scalar.
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 11.
@@ -317,20 +276,10 @@ def decrease_penalty(values: Any) -> Any:
 
 
 def isotonic_values(values: Any) -> Any:
-    """The closest non-decreasing sequence in the maximum norm, as a differentiable tensor.
+    """The closest non-decreasing values in the maximum norm, as a differentiable tensor (K,).
 
     It is the mean of the running maximum from the left and the running minimum from the right.
-    Values that do not fall come out as they are, to the last bit.
-
-    Args:
-        values: Values at the knots (K,).
-
-    Returns:
-        A tensor (K,) that does not fall.
-
-    Example:
-        >>> print(ops.convert_to_numpy(isotonic_values(ops.array([0.0, 2.0, 1.0, 3.0]))))
-        [0.  1.5 1.5 3. ]
+    Values that do not decrease are returned unchanged, to the last bit.
     """
     values = ops.convert_to_tensor(values)
     # Without `flip`, whose negative stride LiteRT does not convert.
@@ -340,38 +289,16 @@ def isotonic_values(values: Any) -> Any:
 
 
 def running_maximum(values: Any) -> Any:
-    """The largest of each value and those before it.
-
-    Args:
-        values: Values (K,).
-
-    Returns:
-        A tensor (K,).
-
-    Example:
-        >>> print(ops.convert_to_numpy(running_maximum(ops.array([0.0, 2.0, 1.0]))))
-        [0. 2. 2.]
-    """
+    """The maximum of each value and those before it, (K,)."""
     earlier = np.tri(values.shape[0], dtype=bool)
     return ops.max(ops.where(earlier, values[None, :], -math.inf), axis=1)
 
 
 def slope_change_penalty(knots: Any, values: Any) -> Any:
-    """Half the squared changes of slope: `½ Σ_k (s_{k+1} - s_k)²`.
+    """Half the squared changes of slope, `½ Σ_k (s_{k+1} - s_k)²`, a scalar.
 
-    The negative log density of a Gaussian prior of unit precision on the changes of slope. It is 0
-    for every straight line, so that a strong prior leaves Platt scaling.
-
-    Args:
-        knots: Increasing knots a (K,).
-        values: Values b (K,).
-
-    Returns:
-        A scalar.
-
-    Example:
-        >>> float(slope_change_penalty(ops.array([0.0, 1.0, 3.0]), ops.array([0.0, 2.0, 2.0])))
-        2.0
+    It is the negative log density of a Gaussian prior of unit precision on the changes of slope,
+    and 0 for every straight line: a strong prior leaves Platt scaling.
     """
     segment_slopes = slopes(knots, values)
     changes = segment_slopes[1:] - segment_slopes[:-1]
@@ -379,30 +306,19 @@ def slope_change_penalty(knots: Any, values: Any) -> Any:
 
 
 def hat_basis(values: Any, knots: Any) -> Any:
-    """The K hat functions of a real value: 1 at their own knot, 0 at the others, linear between.
+    """The K hat functions of a value, (n, K): 1 at their own knot, 0 at the others, else linear.
 
-    Any curve that is linear between the knots and constant outside them is a weighted sum of these.
-    A repeated knot has an empty hat. A missing value (NaN) has every hat at 0.
-
-    Args:
-        values: Float tensor (n,), NaN for missing.
-        knots: Knots (K,), not decreasing, of the same dtype.
-
-    Returns:
-        A tensor (n, K): each row is not negative and sums to 1, or is 0 where the value is missing.
-
-    Example:
-        >>> print(hat_basis([0.25, 9.0], [0.0, 1.0, 2.0]).numpy())
-        [[0.75 0.25 0.  ]
-         [0.   0.   1.  ]]
+    Every curve that is linear between the knots and constant outside them is a weighted sum of
+    these. Each row sums to 1, or to 0 where the value is missing (NaN). A repeated knot has an
+    empty hat.
     """
     values, knots = ops.convert_to_tensor(values), ops.convert_to_tensor(knots)
     present = ops.logical_not(ops.isnan(values))[:, None]
     position = values[:, None] - knots[None, :-1]
-    # To the next greater knot: a repeated knot passes its segment on to its first occurrence.
+    # The gap to the next greater knot; a repeated knot leaves its segment to its first occurrence.
     following = ops.searchsorted(knots, knots[:-1], side="right")
     gap = ops.take(knots, ops.minimum(following, knots.shape[0] - 1)) - knots[:-1]
-    # How far the value has gone through each segment, from 0 to 1; never into an empty one.
+    # How far the value is into each segment, from 0 to 1; 0 for empty segments.
     passed = ops.clip(ops.divide_no_nan(position, gap), 0.0, 1.0)
     one = ops.ones_like(passed[:, :1])
     rising = ops.concatenate([one, passed], axis=1)

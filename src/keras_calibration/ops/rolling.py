@@ -1,4 +1,4 @@
-"""Which period corrects which."""
+"""The period whose bias corrects each period."""
 
 from typing import Any
 
@@ -6,18 +6,7 @@ from keras import ops
 
 
 def earlier_period(weights: Any) -> Any:
-    """The nearest earlier period that has rows, for each period.
-
-    Args:
-        weights: Sum of the weights of each period (p,).
-
-    Returns:
-        Indices (p,), int32, each below its own; -1 where no earlier period has rows.
-
-    Example:
-        >>> print(earlier_period(ops.array([0.0, 2.0, 0.0, 0.0, 1.0, 3.0])).numpy())
-        [-1 -1  1  1  1  4]
-    """
+    """For each period, the nearest earlier one with a positive weight, or -1 if there is none."""
     weights = ops.convert_to_tensor(weights)
     periods = ops.arange(weights.shape[0], dtype="int32")
     candidate = ops.logical_and(periods[None, :] < periods[:, None], weights[None, :] > 0)

@@ -1,4 +1,4 @@
-"""Pictures of calibration: reliability, errors by field value, and the fitted curve."""
+"""Plots of calibration: reliability, errors by field value, and the fitted curve."""
 
 from keras_calibration.plots.calibration_map_display import CalibrationMapDisplay
 from keras_calibration.plots.field_display import FieldDisplay

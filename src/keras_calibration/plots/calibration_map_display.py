@@ -1,4 +1,4 @@
-"""The calibration map: calibrated logit against logit, over where the rows lie."""
+"""CalibrationMapDisplay: the calibrated logit against the logit, over a histogram of the logits."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from numpy.typing import ArrayLike, NDArray
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.plots.display import Display
-from keras_calibration.plots.rates import check_num_rows, check_rows
+from keras_calibration.plots.rates import check_num_rows, checked_predictions
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
 
 _NUM_POINTS = 512
 
 
 class CalibrationMapDisplay(Display):
-    """The curve η(l) that a calibrator has learnt, over the histogram of the logits.
+    """The fitted curve η(l) of a calibrator, over the histogram of the logits.
 
-    Above, the calibrated logit against the logit, with the identity: where the curve lies above it,
-    the model predicts too little. Knots are marked where the calibrator has them. Below, the rows
-    that the curve rests on: the share of the positives, and of the negatives, in bins of equal
-    width, each scaled by itself to add up to 1. Where there are none, the curve only goes on. Make
-    one with `from_calibrator`.
+    The upper part shows the calibrated logit against the logit, with the identity: where the curve
+    is above it, the predictions are too low. Knots are marked if the calibrator has them. The lower
+    part shows the rows that support the curve: histograms of the positives and of the negatives, in
+    bins of equal width, each normalised to sum to 1. Where there are no rows, the curve is an
+    extrapolation. Create it with `from_calibrator`.
 
     Args:
-        logits: Logits l at which the curve is drawn (m,), increasing.
-        values: Calibrated logits η(l) there (m,).
-        knots: Knots (K,), none where the calibrator has no knots.
-        knot_values: η at the knots (K,).
-        bin_edges: Edges of the bins of the histogram (bins + 1,).
-        shares: Name of each group of rows to its shares of the bins (bins,), which add up to 1.
+        logits: Increasing logits l at which the curve is drawn, shape `(m,)`.
+        values: Calibrated logits η(l), shape `(m,)`.
+        knots: Knots, shape `(K,)`; empty if the calibrator has none.
+        knot_values: η at the knots, shape `(K,)`.
+        bin_edges: Edges of the histogram, shape `(num_bins + 1,)`.
+        shares: Name of each group of rows → its share in each bin, shape `(num_bins,)`.
 
     Example:
         >>> from keras_calibration.layers import PlattScaling
@@ -50,7 +50,8 @@ class CalibrationMapDisplay(Display):
         >>> import matplotlib.pyplot as plt
         >>> plt.close(figure)
 
-    Source: "calibration map" as in Kull, Silva Filho and Flach (2017), "Beta calibration".
+    Reference:
+        Kull, Silva Filho, Flach, *Beta calibration*, AISTATS 2017 ("calibration map").
     """
 
     def __init__(
@@ -80,18 +81,19 @@ class CalibrationMapDisplay(Display):
         """Computes the curve and the histogram.
 
         Args:
-            calibrator: A calibrator of one logit a row; of a head, `head.calibrator`.
-            logits: Logits of the rows, of shape `(n,)` or `(n, 1)`; infinite ones are left out.
-            labels: 0 or 1, of that many rows; without them there is one histogram of all rows.
-            sample_weight: Row weights; 1 each if not given.
+            calibrator: A calibrator of one logit a row. For a head, pass `head.calibrator`.
+            logits: Logits of the rows, shape `(n,)` or `(n, 1)`. Infinite ones are left out.
+            labels: Labels, 0 or 1, of the same rows. Without them, there is one histogram of all
+                rows.
+            sample_weight: Non-negative weights of the rows; None for ones.
             num_bins: Number of bins, at least 1.
 
         Returns:
             The display, not yet drawn.
 
         Raises:
-            ValueError: If it is no such calibrator, rows differ in number, a value is out of range,
-                or no logit is finite.
+            ValueError: If the calibrator is of another kind, arrays differ in length, a value is
+                out of range, or no logit is finite.
 
         Example:
             >>> from keras_calibration.layers import ILPS
@@ -101,19 +103,22 @@ class CalibrationMapDisplay(Display):
         """
         if not isinstance(calibrator, Calibrator) or isinstance(calibrator, ClassCalibrator):
             raise ValueError(
-                f"calibrator is {calibrator!r}: expected a calibrator of one logit a row, such as "
-                "ILPS. Of a head, pass head.calibrator."
+                "Argument `calibrator` must be a calibrator of one logit a row, such as ILPS. "
+                f"Received: calibrator={calibrator!r}. For a head, pass head.calibrator."
             )
         if num_bins < 1:
-            raise ValueError(f"num_bins is {num_bins}: expected at least 1.")
+            raise ValueError(
+                f"Argument `num_bins` must be at least 1. Received: num_bins={num_bins}."
+            )
         rows = np.asarray(logits, np.float64).reshape(-1)
         groups = np.zeros(rows.size) if labels is None else labels
-        flat, _, weights = check_rows(groups, {}, sample_weight)
+        flat, _, weights = checked_predictions(groups, {}, sample_weight)
         check_num_rows("logits", rows, flat.size)
         finite = np.isfinite(rows)
         if np.isnan(rows).any() or not finite.any():
             raise ValueError(
-                "logits hold NaN, or no finite number: expected logits of rows, some finite."
+                "Argument `logits` must be without NaN, and some of them finite. "
+                f"Received: {np.isnan(rows).sum()} NaN and {finite.sum()} finite values."
             )
         weights = np.ones(rows.size) if weights is None else weights
         edges = np.histogram_bin_edges(rows[finite], num_bins)
@@ -126,7 +131,7 @@ class CalibrationMapDisplay(Display):
             shares[name] = mass / max(mass.sum(), np.finfo(np.float64).tiny)
         knots = _knots_of(calibrator)
         inside = knots[(knots > edges[0]) & (knots < edges[-1])]
-        # With the knots among them, its bends are drawn where they are.
+        # Includes the knots, where the curve bends.
         at = np.unique(np.r_[np.linspace(edges[0], edges[-1], _NUM_POINTS), inside])
         return cls(at, _curve(calibrator, at), knots, _curve(calibrator, knots), edges, shares)
 
@@ -153,7 +158,7 @@ class CalibrationMapDisplay(Display):
         heights = np.r_[ends, self.values, self.knot_values[seen]]
         heights = heights[np.isfinite(heights)]
         margin = 0.03 * np.ptp(ends)
-        # The histogram has the lowest quarter for itself.
+        # The lowest quarter is for the histogram.
         height = np.ptp(heights)
         ax.set(
             xlim=(ends[0] - margin, ends[1] + margin),

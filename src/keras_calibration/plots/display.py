@@ -1,4 +1,4 @@
-"""What all pictures share: data kept, drawn on request."""
+"""Display: the base class of the plots, which keep their data and are drawn on request."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from keras_calibration.plots.style import make_axes
 
 
 class Display:
-    """Base of the pictures, in the manner of scikit-learn's displays.
+    """Base class of the plots, in the manner of scikit-learn's displays.
 
-    A display keeps what it shows; `plot` draws it, as often as wanted. A subclass writes `figsize`
-    and `draw`.
+    A display keeps its data; `plot` draws it, as often as wanted. A subclass defines `figsize` and
+    `draw`.
 
     Attributes:
         ax_: Matplotlib axes of the last `plot`.
-        figure_: Its figure.
+        figure_: Figure of the last `plot`.
     """
 
     ax_: Any
     figure_: Any
 
     def plot(self, ax: Any = None) -> Self:
-        """Draws the picture.
+        """Draws the plot.
 
         Args:
-            ax: Matplotlib axes to draw on; those of a new figure if not given.
+            ax: Matplotlib axes to draw on; None for a new figure.
 
         Returns:
             The display itself, with `ax_` and `figure_` set.
@@ -50,8 +50,8 @@ class Display:
 
     def figsize(self) -> tuple[float, float]:
         """Width and height of a new figure, in inches."""
-        raise NotImplementedError(f"{type(self).__name__} does not write `figsize`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `figsize`.")
 
     def draw(self, ax: Any) -> None:
         """Draws on the given Matplotlib axes."""
-        raise NotImplementedError(f"{type(self).__name__} does not write `draw`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `draw`.")

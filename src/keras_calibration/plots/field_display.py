@@ -1,4 +1,4 @@
-"""The field picture: how far each value of a field is off."""
+"""FieldDisplay: the calibration error of each value of a field."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from keras_calibration.plots.display import Display
-from keras_calibration.plots.rates import Rates, check_num_rows, check_rows, group_rates
+from keras_calibration.plots.rates import Rates, check_num_rows, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
 
 
 class FieldDisplay(Display):
     """Observed minus predicted rate of the most frequent values of a field.
 
-    For a value z with the rows i in z, the bar is `Σ w (y - p) / Σ w`: above 0 the model
-    predicts too little. Its line is the 95 % Wilson interval of the observed rate less the
-    predicted rate; one that leaves out 0 is a bias that chance hardly explains. Field-ECE is
-    the mean of the bars' absolute lengths over all values, weighted by rows. Make one with
-    `from_predictions`.
+    The bar of a field value is `Σ w (y - p) / Σ w` over its rows: above 0, the predictions are too
+    low. Its line is the 95 % Wilson interval of the observed rate, minus the predicted rate: an
+    interval without 0 shows a bias that chance can hardly explain. Field-ECE is the mean absolute
+    length of the bars of all values, weighted by rows. Create it with `from_predictions`.
 
     Args:
         field_name: Name of the field.
-        value_names: Names of the V values shown, most rows first.
-        curves: Name of each set of probabilities to the `Rates` of these values.
+        value_names: Names of the values shown, those with most rows first.
+        curves: Name of each set of probabilities → the `Rates` of these values.
 
     Example:
         >>> display = FieldDisplay.from_predictions(
@@ -41,7 +40,8 @@ class FieldDisplay(Display):
         >>> import matplotlib.pyplot as plt
         >>> plt.close(figure)
 
-    Source: the errors are those of Pan et al. (2020), "Field-aware Calibration", equation 5.
+    Reference:
+        Pan et al., *Field-aware Calibration*, WWW 2020, eq. 5 (the errors).
     """
 
     def __init__(
@@ -66,32 +66,34 @@ class FieldDisplay(Display):
         """Computes the rates of the most frequent values.
 
         Args:
-            labels: 0 or 1, shape `(n,)` or `(n, 1)`.
-            probabilities: Predicted probabilities of the same rows, or a dict of name to such
-                arrays, such as `{"before": ..., "after": ...}`.
-            field_ids: Value of the field in each row, numbers or strings; with a vocabulary ids,
-                integers from 0.
+            labels: Labels, 0 or 1, shape `(n,)` or `(n, 1)`.
+            probabilities: Predicted probabilities of the same rows, or name → probabilities, for
+                example `{"before": ..., "after": ...}`.
+            field_ids: Field value of each row, numbers or strings. With `vocabulary`: ids, whole
+                numbers from 0.
             field_name: Name of the field.
-            vocabulary: Name of each id; the values themselves if not given.
-            num_values_shown: Number of values shown at most, at least 1.
-            sample_weight: Row weights; 1 each if not given.
+            vocabulary: Name of each id. None to show the values themselves.
+            num_values_shown: Largest number of values to show, at least 1.
+            sample_weight: Non-negative weights of the rows; None for ones.
 
         Returns:
             The display, not yet drawn.
 
         Raises:
-            ValueError: If rows differ in number, values are out of range, or an id has no
-                name.
+            ValueError: If arrays differ in length, values are out of range, or an id has no name.
 
         Example:
             >>> display = FieldDisplay.from_predictions([0, 1, 1], [0.2, 0.3, 0.7], [7, 7, 3])
             >>> display.value_names, display.curves["predicted"].num_rows
             (('7', '3'), array([2, 1]))
         """
-        flat_labels, named, weights = check_rows(labels, probabilities, sample_weight)
+        flat_labels, named, weights = checked_predictions(labels, probabilities, sample_weight)
         ids = _check_ids(field_ids, flat_labels.size, field_name, vocabulary)
         if num_values_shown < 1:
-            raise ValueError(f"num_values_shown is {num_values_shown}: expected at least 1.")
+            raise ValueError(
+                "Argument `num_values_shown` must be at least 1. "
+                f"Received: num_values_shown={num_values_shown}."
+            )
         values, groups, counts = np.unique(ids, return_inverse=True, return_counts=True)
         shown = np.argsort(-counts, kind="stable")[:num_values_shown]
         curves = {}
@@ -139,7 +141,7 @@ class FieldDisplay(Display):
         )
         ax.tick_params(axis="y", length=0)
         if num_curves > 1:
-            # Bars may lie anywhere inside the axes, so the legend stands under the title.
+            # Bars may be anywhere in the axes, so the legend is placed under the title.
             ax.legend(
                 loc="lower center",
                 bbox_to_anchor=(0.5, 1.0),
@@ -152,22 +154,22 @@ class FieldDisplay(Display):
 def _check_ids(
     field_ids: ArrayLike, num_rows: int, field_name: str, vocabulary: Sequence[str] | None
 ) -> NDArray[Any]:
-    """The values of the field (n,), each with a name where there is a vocabulary."""
+    """The field values (n,); with a vocabulary, ids that all have a name."""
     ids = np.asarray(field_ids).reshape(-1)
     check_num_rows(field_name, ids, num_rows)
     if vocabulary is None:
         if ids.dtype.kind in "iubfUS":
             return ids
-        # Texts, for values of different types have no order.
+        # As text, because values of different types cannot be sorted.
         return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in ids.tolist()])
     if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0:
         raise ValueError(
-            f"The ids of {field_name!r} have the type {ids.dtype} and begin at {ids.min()}: "
-            "expected integers from 0, for which `vocabulary` has the names."
+            "Argument `field_ids` must be whole numbers from 0 when `vocabulary` is given. "
+            f"Received: {field_name!r} of dtype {ids.dtype}, from {ids.min()} on."
         )
     if ids.max() >= len(vocabulary):
         raise ValueError(
-            f"The ids of {field_name!r} reach {ids.max()}, but the vocabulary names "
-            f"{len(vocabulary)}: expected a name for every id. Give the whole vocabulary."
+            "Argument `vocabulary` must have a name for every id. Received: "
+            f"{len(vocabulary)} names for {field_name!r}, whose ids go up to {ids.max()}."
         )
     return ids.astype(np.int64)

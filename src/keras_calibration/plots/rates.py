@@ -1,4 +1,4 @@
-"""Predicted and observed rates by group, with intervals: the mathematics of the pictures."""
+"""Predicted and observed rates by group, with intervals: the mathematics of the plots."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 
 class Rates(NamedTuple):
-    """Predicted and observed rate of each of G groups; arrays of shape `(G,)`.
+    """Predicted and observed rate of each of G groups, arrays of shape `(G,)`.
 
     Args:
-        predicted: Weighted mean of the predicted probabilities, float64; NaN where empty.
-        observed: Weighted mean of the labels, float64; NaN where empty.
+        predicted: Weighted mean of the predicted probabilities, float64. NaN for an empty group.
+        observed: Weighted mean of the labels, float64. NaN for an empty group.
         lower: Lower end of the 95 % Wilson interval of the observed rate, float64.
-        upper: Upper end of it.
+        upper: Upper end of the interval.
         num_rows: Number of rows, int64.
     """
 
@@ -28,8 +28,8 @@ class Rates(NamedTuple):
     num_rows: NDArray[np.int64]
 
     def interval_lengths(self) -> NDArray[np.float64]:
-        """How far the interval reaches below and above the observed rate (2, G)."""
-        # Rounding may put an end of the interval past its rate of 0 or 1 by an ulp.
+        """Lengths of the interval below and above the observed rate, shape `(2, G)`."""
+        # By rounding, an end of the interval may be past a rate of 0 or 1.
         return np.maximum([self.observed - self.lower, self.upper - self.observed], 0.0)
 
 
@@ -39,13 +39,13 @@ def wilson_interval(
     """The Wilson score interval of a binomial rate.
 
     The ends are the two rates q that solve `(rate - q)² = z² q (1 - q) / n`:
-    `(rate + z²/2n ± z sqrt(rate (1 - rate) / n + z²/4n²)) / (1 + z²/n)`, z the normal
+    `(rate + z²/2n ± z sqrt(rate (1 - rate) / n + z²/4n²)) / (1 + z²/n)`, where z is the normal
     quantile of `(1 + confidence) / 2`.
 
     Args:
         rate: Observed rates in [0, 1].
-        num_rows: Numbers of rows n behind them, or effective numbers where rows have weights.
-            Where it is 0, the interval is [0, 1].
+        num_rows: Numbers of rows n, or effective numbers if rows have weights. For 0 rows, the
+            interval is [0, 1].
         confidence: Coverage of the interval, in (0, 1).
 
     Returns:
@@ -56,14 +56,14 @@ def wilson_interval(
         >>> print(f"{lower:.3f} {upper:.3f}")
         0.000 0.278
 
-    Source: Wilson (1927), "Probable inference, the law of succession, and statistical
-    inference".
+    Reference:
+        Wilson, *Probable inference, the law of succession, and statistical inference*, JASA 1927.
     """
     z_squared = statistics.NormalDist().inv_cdf((1.0 + confidence) / 2.0) ** 2
     rate, num_rows = np.broadcast_arrays(
         np.asarray(rate, np.float64), np.asarray(num_rows, np.float64)
     )
-    # Multiplied through by n, so that no rows need no special case; their rate may be NaN.
+    # Multiplied by n, so that 0 rows need no special case. Their rate may be NaN.
     rate = np.where(num_rows > 0.0, rate, 0.5)
     centre = num_rows * rate + z_squared / 2.0
     half_width = np.sqrt(z_squared * (num_rows * rate * (1.0 - rate) + z_squared / 4.0))
@@ -75,19 +75,19 @@ def wilson_interval(
 def bin_by_mass(
     probabilities: ArrayLike, num_bins: int, sample_weight: ArrayLike | None = None
 ) -> NDArray[np.int64]:
-    """Puts rows into bins of equal mass in the order of their probabilities.
+    """Assigns rows to bins of equal mass, in the order of their probabilities.
 
-    Equal probabilities share a bin: with W the total weight, a distinct value with weight w
-    and weight b below it goes to bin `floor(num_bins (b + w/2) / W)`. Bins left empty by
-    ties are dropped and the rest renumbered.
+    Equal probabilities share a bin: with W the total weight, a distinct probability with weight w,
+    and weight b below it, goes to bin `floor(num_bins (b + w/2) / W)`. Bins left empty by ties are
+    dropped and the others renumbered.
 
     Args:
-        probabilities: Shape `(n,)`; logits give the same bins.
-        num_bins: Number of bins wished for, at least 1.
-        sample_weight: Row weights, shape `(n,)`; 1 each if not given.
+        probabilities: Probabilities, shape `(n,)`. Logits give the same bins.
+        num_bins: Number of bins, at least 1. Ties may leave fewer.
+        sample_weight: Weights, shape `(n,)`; None for ones.
 
     Returns:
-        The bin of each row, int64 of shape `(n,)`.
+        The bin of each row, int64, shape `(n,)`.
 
     Raises:
         ValueError: If `num_bins` is below 1.
@@ -97,7 +97,7 @@ def bin_by_mass(
         array([0, 1, 0, 1])
     """
     if num_bins < 1:
-        raise ValueError(f"num_bins is {num_bins}: expected at least 1.")
+        raise ValueError(f"Argument `num_bins` must be at least 1. Received: num_bins={num_bins}.")
     distinct, inverse = np.unique(np.asarray(probabilities), return_inverse=True)
     weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
     mass = np.bincount(inverse, weights, minlength=distinct.size).astype(np.float64)
@@ -116,16 +116,16 @@ def group_rates(
 ) -> Rates:
     """Predicted and observed rate of each group of rows.
 
-    With weights w, a group's observed rate is `Σ w y / Σ w`, its predicted rate
-    `Σ w p / Σ w`, and its Wilson interval takes the effective number of rows
-    `(Σ w)² / Σ w²`, which is the number of rows where all weights are equal.
+    With weights w, the observed rate of a group is `Σ w y / Σ w` and its predicted rate
+    `Σ w p / Σ w`. Its Wilson interval uses the effective number of rows `(Σ w)² / Σ w²`, which is
+    the number of rows if all weights are equal.
 
     Args:
-        labels: 0 or 1, shape `(n,)`.
+        labels: Labels, 0 or 1, shape `(n,)`.
         probabilities: Predicted probabilities, shape `(n,)`.
-        groups: Group of each row, integers in `[0, num_groups)`, shape `(n,)`.
+        groups: Group of each row, whole numbers in [0, num_groups), shape `(n,)`.
         num_groups: Number of groups G.
-        sample_weight: Row weights, shape `(n,)`; 1 each if not given.
+        sample_weight: Weights, shape `(n,)`; None for ones.
 
     Returns:
         The `Rates` of the groups.
@@ -142,7 +142,7 @@ def group_rates(
         return np.bincount(groups, values, minlength=num_groups).astype(np.float64)
 
     mass = total(weights)
-    # An empty group has no rate: NaN, without a division by zero.
+    # The rate of an empty group is NaN, without a division by zero.
     divisor = np.where(mass > 0.0, mass, np.nan)
     observed = total(weights * labels) / divisor
     predicted = total(weights * np.asarray(probabilities, np.float64)) / divisor
@@ -152,35 +152,18 @@ def group_rates(
     return Rates(predicted, observed, lower, upper, num_rows)
 
 
-def check_rows(
+def checked_predictions(
     labels: ArrayLike,
     probabilities: ArrayLike | Mapping[str, ArrayLike],
     sample_weight: ArrayLike | None,
 ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]], NDArray[np.float64] | None]:
-    """Labels, named probabilities and weights as float64 of shape `(n,)`, all checked.
-
-    Args:
-        labels: 0 or 1, shape `(n,)` or `(n, 1)`.
-        probabilities: Predicted probabilities of that many rows, or a dict of name to such
-            arrays; one array alone is named "predicted".
-        sample_weight: Weights of that many rows, at least 0 and some above; or None.
-
-    Returns:
-        The three, flattened.
-
-    Raises:
-        ValueError: If there are no rows, the numbers of rows differ, or a value is out of
-            range or NaN.
-
-    Example:
-        >>> check_rows([0, 1], [[0.1], [0.8]], None)[1]
-        {'predicted': array([0.1, 0.8])}
-    """
+    """Labels, probabilities by name, and weights as checked float64 arrays of shape (n,)."""
     flat = np.asarray(labels, np.float64).reshape(-1)
     if flat.size == 0 or not np.isin(flat, (0.0, 1.0)).all():
         raise ValueError(
-            f"labels are {np.unique(flat)[:5]}...: expected one or more rows, each 0 or 1. "
-            "Give the labels first, then the probabilities."
+            "Argument `labels` must hold one or more labels, each 0 or 1. "
+            f"Received: {flat.size} labels with the values {np.unique(flat)[:5]}. Pass the labels "
+            "first, then the probabilities."
         )
     if not isinstance(probabilities, Mapping):
         probabilities = {"predicted": probabilities}
@@ -190,8 +173,9 @@ def check_rows(
         check_num_rows(name, curves[name], flat.size)
         if not ((curves[name] >= 0.0) & (curves[name] <= 1.0)).all():
             raise ValueError(
-                f"probabilities {name!r} run from {curves[name].min()} to {curves[name].max()}: "
-                "expected values in [0, 1] without NaN. Apply a sigmoid to logits."
+                "Argument `probabilities` must be in [0, 1], without NaN. Received: "
+                f"{name!r} from {curves[name].min()} to {curves[name].max()}. Apply a sigmoid to "
+                "logits."
             )
     if sample_weight is None:
         return flat, curves, None
@@ -199,25 +183,16 @@ def check_rows(
     check_num_rows("sample_weight", weights, flat.size)
     if not (weights >= 0.0).all() or not 0.0 < weights.sum() < np.inf:
         raise ValueError(
-            f"sample_weight runs from {weights.min()} to {weights.max()}: expected finite values "
-            "of at least 0, some above."
+            "Argument `sample_weight` must be finite and non-negative, and not all 0. "
+            f"Received: values from {weights.min()} to {weights.max()}."
         )
     return flat, curves, weights
 
 
 def check_num_rows(name: str, values: NDArray[np.generic], num_rows: int) -> None:
-    """Raises if an array has not as many rows as the labels.
-
-    Args:
-        name: What the array is called in the message.
-        values: The array.
-        num_rows: Number of labels.
-
-    Raises:
-        ValueError: If the numbers differ.
-
-    Example:
-        >>> check_num_rows("field_ids", np.zeros(3), 3)
-    """
+    """Raises if an array does not have as many rows as the labels."""
     if values.size != num_rows:
-        raise ValueError(f"{name!r} has {values.size} rows: expected {num_rows}, as labels has.")
+        raise ValueError(
+            "Arguments must have one value for each label. "
+            f"Received: {values.size} values of {name!r} and {num_rows} labels."
+        )

@@ -1,4 +1,4 @@
-"""The reliability picture: observed against predicted rate."""
+"""ReliabilityDisplay: the observed rate against the predicted probability."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration.plots.display import Display
-from keras_calibration.plots.rates import Rates, bin_by_mass, check_rows, group_rates
+from keras_calibration.plots.rates import Rates, bin_by_mass, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
 
 
 class ReliabilityDisplay(Display):
     """Observed rate against mean predicted probability, in bins of equal mass.
 
-    Rows are ordered by predicted probability and cut into bins of equal total weight (equal
-    probabilities share a bin). A bin is a point at `x = Σ w p / Σ w`, `y = Σ w y / Σ w`, with
-    the 95 % Wilson interval of y; points of a calibrated model lie on the diagonal but for
-    chance. Make one with `from_predictions`.
+    Rows are sorted by predicted probability and cut into bins of equal total weight (equal
+    probabilities share a bin). Each bin is a point at `x = Σ w p / Σ w`, `y = Σ w y / Σ w`, with
+    the 95 % Wilson interval of y. The points of a calibrated model lie on the diagonal, up to
+    chance. Create it with `from_predictions`.
 
     Args:
-        curves: Name of each set of probabilities to the `Rates` of its bins.
+        curves: Name of each set of probabilities → the `Rates` of its bins.
 
     Example:
         >>> generator = np.random.default_rng(0)
@@ -37,7 +37,8 @@ class ReliabilityDisplay(Display):
         >>> import matplotlib.pyplot as plt
         >>> plt.close(figure)
 
-    Source: the form follows scikit-learn's `CalibrationDisplay`.
+    Reference:
+        The interface follows scikit-learn's `CalibrationDisplay`.
     """
 
     def __init__(self, curves: Mapping[str, Rates]) -> None:
@@ -55,24 +56,24 @@ class ReliabilityDisplay(Display):
         """Computes the bins.
 
         Args:
-            labels: 0 or 1, shape `(n,)` or `(n, 1)`.
-            probabilities: Predicted probabilities of the same rows, or a dict of name to such
-                arrays, such as `{"before": ..., "after": ...}`. Each has bins of its own.
-            sample_weight: Row weights; 1 each if not given.
-            num_bins: Number of bins; ties may leave fewer.
+            labels: Labels, 0 or 1, shape `(n,)` or `(n, 1)`.
+            probabilities: Predicted probabilities of the same rows, or name → probabilities, for
+                example `{"before": ..., "after": ...}`. Each has its own bins.
+            sample_weight: Non-negative weights of the rows; None for ones.
+            num_bins: Number of bins, at least 1. Ties may leave fewer.
 
         Returns:
             The display, not yet drawn.
 
         Raises:
-            ValueError: If rows differ in number or values are out of range.
+            ValueError: If arrays differ in length, or values are out of range.
 
         Example:
             >>> display = ReliabilityDisplay.from_predictions([0, 1], [0.2, 0.7], num_bins=1)
             >>> display.curves["predicted"].predicted
             array([0.45])
         """
-        flat_labels, named, weights = check_rows(labels, probabilities, sample_weight)
+        flat_labels, named, weights = checked_predictions(labels, probabilities, sample_weight)
         curves = {}
         for name, values in named.items():
             bins = bin_by_mass(values, num_bins, weights)

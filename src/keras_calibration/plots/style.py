@@ -1,4 +1,4 @@
-"""The look that all pictures share."""
+"""The common style of the plots."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from typing import Any, NamedTuple
 
 
 class CurveStyle(NamedTuple):
-    """How one set of probabilities is drawn, told apart in greyscale too.
+    """Style of one set of probabilities, distinguishable in greyscale too.
 
     Args:
         color: Colour of lines, markers and bars.
         marker: Marker of points.
         linestyle: Style of lines.
+
+    Example:
+        >>> STYLES[0].linestyle
+        '--'
     """
 
     color: str
@@ -19,7 +23,7 @@ class CurveStyle(NamedTuple):
     linestyle: str
 
 
-# In this order: before, after, and two more to compare with. They differ in lightness.
+# In this order: before, after, and two more. They differ in lightness.
 STYLES = (
     CurveStyle("#f0a552", "s", "--"),
     CurveStyle("#2b69ad", "o", "-"),
@@ -30,47 +34,18 @@ GUIDE_COLOR = "#8a8a8a"
 
 
 def style_of(index: int) -> CurveStyle:
-    """The style of a set of probabilities by its place; the fifth looks like the first.
-
-    Args:
-        index: Its place, from 0.
-
-    Returns:
-        The style.
-
-    Example:
-        >>> style_of(4) == STYLES[0]
-        True
-    """
+    """The style of a set of probabilities by its index; the fifth is the first again."""
     return STYLES[index % len(STYLES)]
 
 
 def make_axes(ax: Any, figsize: tuple[float, float]) -> Any:
-    """The given axes, or those of a new figure.
-
-    Args:
-        ax: Matplotlib axes, or None.
-        figsize: Width and height of a new figure, in inches.
-
-    Returns:
-        Matplotlib axes.
-
-    Raises:
-        ImportError: If Matplotlib is not installed.
-
-    Example:
-        >>> ax = make_axes(None, (4.0, 3.0))
-        >>> make_axes(ax, (4.0, 3.0)) is ax
-        True
-        >>> import matplotlib.pyplot as plt
-        >>> plt.close(ax.figure)
-    """
+    """The given Matplotlib axes, or those of a new figure of a size in inches."""
     if ax is not None:
         return ax
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise ImportError(
-            'Drawing needs Matplotlib: pip install "keras-calibration[plots]".'
+            'Plots require Matplotlib. Install it with `pip install "keras-calibration[plots]"`.'
         ) from error
     return plt.subplots(figsize=figsize, layout="constrained")[1]

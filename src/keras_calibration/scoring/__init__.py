@@ -1,4 +1,4 @@
-"""Metrics of arrays rather than models, chunk by chunk: data may be larger than memory."""
+"""Metrics of arrays and files, chunk by chunk: the data may be larger than memory."""
 
 from keras_calibration.scoring.batch import Batch
 from keras_calibration.scoring.functions import calibrated_log_loss, field_ece, field_rce

@@ -1,4 +1,4 @@
-"""Batch: some rows of labels and predictions, with what metrics may need beside them."""
+"""Batch: rows of labels and predictions, with weights and fields where metrics need them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -8,13 +8,13 @@ import numpy as np
 
 
 class Batch(NamedTuple):
-    """Rows to score. A plain tuple of its first two, three or four items does as well.
+    """Rows to score. A plain tuple of its first two, three or four items works as well.
 
     Args:
-        labels: Labels (n,) or (n, 1); for several classes as the metrics take them.
-        predictions: Predictions (n,), (n, 1) or, for several classes, (n, classes).
-        sample_weight: Weights (n,) or (n, 1), or None.
-        fields: Field name → field values (n,) or (n, 1), whole numbers.
+        labels: Labels, shape `(n,)` or `(n, 1)`; for several classes as the metrics expect them.
+        predictions: Predictions, shape `(n,)` or `(n, 1)`, or `(n, K)` for K classes.
+        sample_weight: Weights, shape `(n,)` or `(n, 1)`, or None.
+        fields: Field name → field values, whole numbers, shape `(n,)` or `(n, 1)`.
 
     Example:
         >>> Batch([1, 0], [0.8, 0.3], fields={"site": [4, 2]}).sample_weight is None
@@ -28,28 +28,10 @@ class Batch(NamedTuple):
 
 
 def chunks(batches: Any, fields: Iterable[str], chunk_rows: int) -> Iterator[Batch]:
-    """Batches as NumPy arrays, checked, cut into pieces, one after the other.
+    """Checks batches and cuts them into pieces of at most `chunk_rows` rows, as views.
 
-    Arrays are cut as views; nothing is put together and no batch is kept.
-
-    Args:
-        batches: One batch (a tuple), or an iterable of batches.
-        fields: The fields that are needed; others are left out.
-        chunk_rows: Rows of a piece, at most.
-
-    Returns:
-        An iterator of batches that have rows. Where predictions have one column, labels,
-        predictions and weights are (n, 1), so that Keras' own metrics do not take the rows for
-        the classes of one row; fields are (n,).
-
-    Raises:
-        ValueError: If a batch is no such tuple, its columns do not align, a field is missing, or
-            only some of the batches have weights.
-
-    Example:
-        >>> pieces = chunks(([1, 0, 1], [0.8, 0.3, 0.5]), fields=(), chunk_rows=2)
-        >>> [len(piece.labels) for piece in pieces]
-        [2, 1]
+    Where predictions have one column, labels, predictions and weights have the shape (n, 1): Keras'
+    own metrics would take rows of shape (n,) for the classes of one row.
     """
     fields = tuple(fields)
     weighted = None
@@ -59,8 +41,8 @@ def chunks(batches: Any, fields: Iterable[str], chunk_rows: int) -> Iterator[Bat
             weighted = batch.sample_weight is not None
         elif weighted != (batch.sample_weight is not None):
             raise ValueError(
-                f"Expected the same columns in every batch. Received: batch {number} "
-                f"{'without' if weighted else 'with'} sample_weight, after batches "
+                "Argument `batches` must have the same columns in every batch. Received: batch "
+                f"{number} {'without' if weighted else 'with'} sample_weight, after batches "
                 f"{'with' if weighted else 'without'} it."
             )
         for start in range(0, len(batch.labels), chunk_rows):
@@ -76,16 +58,16 @@ def chunks(batches: Any, fields: Iterable[str], chunk_rows: int) -> Iterator[Bat
 def _checked(given: Any, fields: tuple[str, ...], name: str) -> Batch:
     if not isinstance(given, tuple | list) or not 2 <= len(given) <= 4:
         raise ValueError(
-            "Expected one tuple (labels, predictions[, sample_weight[, fields]]) or an iterable of "
-            f"such tuples. Received: {name} of type {type(given).__name__}"
+            "Argument `batches` must be a tuple (labels, predictions[, sample_weight[, fields]]) "
+            f"or an iterable of such tuples. Received: {name} of type {type(given).__name__}"
             f"{f' with {len(given)} items' if isinstance(given, tuple | list) else ''}."
         )
     batch = Batch(*given)
     available = batch.fields or {}
     if missing := [field for field in fields if field not in available]:
         raise ValueError(
-            f"Expected the values of the fields {missing}, which metrics need. Received: {name} "
-            f"with the fields {sorted(available)}."
+            f"Argument `batches` must have the fields {missing}, which the field metrics need. "
+            f"Received: {name} with the fields {sorted(available)}."
         )
     predictions = np.asarray(batch.predictions)
     one_column = predictions.ndim == 1 or (predictions.ndim == 2 and predictions.shape[1] == 1)
@@ -100,12 +82,16 @@ def _checked(given: Any, fields: tuple[str, ...], name: str) -> Batch:
         columns["sample_weight"] = np.asarray(batch.sample_weight).reshape(shape)
     if single := [column for column, values in columns.items() if not values.ndim]:
         raise ValueError(
-            f"Expected rows in every column. Received: {name} with a single number as {single}."
+            "Argument `batches` must hold arrays of rows. "
+            f"Received: {name} with a single number as {single}."
         )
     rows = {column: len(values) for column, values in columns.items()}
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"{count} of {column}" for column, count in rows.items())
-        raise ValueError(f"Expected as many rows in every column. Received: {name} with {counts}.")
+        raise ValueError(
+            "Argument `batches` must have columns of equal length in each batch. "
+            f"Received: {name} with {counts}."
+        )
     return Batch(
         columns["labels"],
         columns["predictions"],

@@ -1,8 +1,7 @@
 """The metrics as functions: labels and predictions in, one number out.
 
-Each makes its metric and scores the arrays with it, chunk by chunk; there is no second computation.
-For several metrics in one pass, or data that are not arrays, see `score`. (`ops.field_ece` and
-`ops.field_rce` are another thing: the errors that given sums of field values have.)
+Each function creates its metric and scores the arrays with it, chunk by chunk. For several metrics
+in one pass, or data that are not arrays, see `score`.
 """
 
 from typing import Any
@@ -18,19 +17,20 @@ from keras_calibration.scoring.score import score
 def calibrated_log_loss(
     labels: Any, predictions: Any, sample_weight: Any = None, **arguments: Any
 ) -> float:
-    """Log loss after its bias has been corrected on other rows.
+    """Log loss after the bias of the predictions is corrected on other rows.
 
     Args:
-        labels: Labels in [0, 1] (n,) or (n, 1).
-        predictions: Probabilities, or logits with `from_logits=True` (n,) or (n, 1).
-        sample_weight: Weights, not negative (n,) or (n, 1), or None.
-        **arguments: As for `metrics.CalibratedLogLoss`: `num_folds`, `bias_fraction`, ….
+        labels: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+        predictions: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
+        sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
+        **arguments: Arguments of `metrics.CalibratedLogLoss`: `num_folds`, `bias_fraction`, ….
 
     Returns:
-        The Calibrated Log Loss in nats; NaN where it cannot be told.
+        The Calibrated Log Loss in nats, or NaN where it is undefined; see
+        `metrics.CalibratedLogLoss`.
 
     Raises:
-        ValueError: If there are no rows, columns do not align, or an argument is out of its range.
+        ValueError: If there are no rows, arrays differ in length, or an argument is invalid.
 
     Example:
         >>> labels = np.array([0, 1, 0, 1, 0, 0])
@@ -45,17 +45,16 @@ def field_ece(labels: Any, predictions: Any, field: Any, sample_weight: Any = No
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
     Args:
-        labels: Labels in [0, 1] (n,) or (n, 1).
-        predictions: Probabilities (n,) or (n, 1).
-        field: The field of each row, numbers or strings of any kind (n,) or (n, 1); each distinct
-            value is a segment.
-        sample_weight: Weights, not negative (n,) or (n, 1), or None.
+        labels: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+        predictions: Probabilities, shape `(n,)` or `(n, 1)`.
+        field: Field value of each row, numbers or strings, shape `(n,)` or `(n, 1)`.
+        sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
 
     Returns:
         Field-ECE in units of probability; see `metrics.FieldECE`.
 
     Raises:
-        ValueError: If there are no rows, or columns do not align.
+        ValueError: If there are no rows, or arrays differ in length.
 
     Example:
         >>> field_ece([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["de", "de", "fr", "fr"])
@@ -70,18 +69,17 @@ def field_rce(
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
     Args:
-        labels: Labels in [0, 1] (n,) or (n, 1).
-        predictions: Probabilities (n,) or (n, 1).
-        field: The field of each row, numbers or strings of any kind (n,) or (n, 1); each distinct
-            value is a segment.
-        sample_weight: Weights, not negative (n,) or (n, 1), or None.
-        epsilon: ε > 0, the paper's 0.01.
+        labels: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
+        predictions: Probabilities, shape `(n,)` or `(n, 1)`.
+        field: Field value of each row, numbers or strings, shape `(n,)` or `(n, 1)`.
+        sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
+        epsilon: ε > 0; 0.01 in the paper.
 
     Returns:
-        Field-RCE, without unit; see `metrics.FieldRCE`.
+        Field-RCE, a relative error; see `metrics.FieldRCE`.
 
     Raises:
-        ValueError: If there are no rows, columns do not align, or ε is not above 0.
+        ValueError: If there are no rows, arrays differ in length, or `epsilon` is not above 0.
 
     Example:
         >>> round(field_rce([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["a", "a", "b", "b"]), 4)

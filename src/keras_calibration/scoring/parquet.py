@@ -17,30 +17,30 @@ def read_parquet(
     fields: Mapping[str, Any] | Sequence[str] = (),
     batch_size: int = 2**17,
 ) -> "ParquetBatches":
-    """Batches of labels, predictions, weights and fields from Parquet files, for `score`.
+    """Reads labels, predictions, weights and fields from Parquet files, as batches for `score`.
 
     Only the named columns are read, batch by batch, in the order of the files and their rows.
 
-    Needs pyarrow: `pip install "keras-calibration[parquet]"`.
+    Requires pyarrow: `pip install "keras-calibration[parquet]"`.
 
     Args:
         paths: A file, a folder of Parquet files (Hive partitions become columns), a list of files,
-            or a `pyarrow.dataset.Dataset`, with a filter for example.
+            or a `pyarrow.dataset.Dataset`, for example with a filter.
         label: Column of the labels.
         prediction: Column of the predictions.
         sample_weight: Column of the weights, or None.
-        fields: Columns of the fields: a list of those that hold ids (whole numbers) already, or
-            column → lookup. A lookup is None for ids, a mapping value → id, or a Keras lookup layer
+        fields: Columns of the fields: a list of columns that hold ids (whole numbers), or column →
+            lookup. A lookup is None for ids, a mapping value → id, or a Keras lookup layer
             (`StringLookup`, `IntegerLookup`, `Hashing`). Values that a mapping lacks get the id -1,
             which the field metrics count as "other".
-        batch_size: Rows of a batch, at most; row groups may make batches smaller.
+        batch_size: Largest number of rows of a batch. Row groups may make batches smaller.
 
     Returns:
-        An iterable of `Batch`, which can be gone through again, with `num_rows`.
+        An iterable of `Batch` with the attribute `num_rows`. It can be iterated repeatedly.
 
     Raises:
         ImportError: If pyarrow is not installed.
-        ValueError: If a column is missing or is not numeric where it must be; while reading, if a
+        ValueError: If a column is missing, or is not numeric where it must be. While reading, if a
             column has null values.
 
     Example:
@@ -58,21 +58,21 @@ def read_parquet(
     dataset = _dataset(paths)
     lookups = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields)
     if batch_size < 1:
-        raise ValueError(f"Argument `batch_size` must be at least 1. Received: {batch_size}.")
+        raise ValueError(
+            f"Argument `batch_size` must be at least 1. Received: batch_size={batch_size}."
+        )
     numbers = [label, prediction, *([] if sample_weight is None else [sample_weight])]
     available = dataset.schema.names
     if missing := [column for column in [*numbers, *lookups] if column not in available]:
-        raise ValueError(
-            f"The files have no columns {missing}. Received: files with the columns {available}."
-        )
+        raise ValueError(f"The files have no columns {missing}. Received: columns {available}.")
     ids = [field for field, lookup in lookups.items() if lookup is None]
     for column in [*numbers, *ids]:
         data_type = dataset.schema.field(column).type
         if not _is_numeric(data_type):
             raise ValueError(
-                f"Expected numbers in the column {column!r}. Received: {data_type}."
+                f"The column {column!r} must hold numbers. Received: {data_type}."
                 + (
-                    f" Say which id each value has: fields={{{column!r}: {{value: id, …}}}}, or a "
+                    f" Map each value to an id, fields={{{column!r}: {{value: id, …}}}}, or pass a "
                     "Keras lookup layer."
                     if column in ids
                     else ""
@@ -82,7 +82,7 @@ def read_parquet(
 
 
 class ParquetBatches:
-    """Batches of a Parquet data set; `read_parquet` makes it and checks the arguments.
+    """Batches of a Parquet data set. `read_parquet` creates them and checks the arguments.
 
     Args:
         dataset: A `pyarrow.dataset.Dataset`.
@@ -90,7 +90,7 @@ class ParquetBatches:
         prediction: Column of the predictions.
         sample_weight: Column of the weights, or None.
         lookups: Column of each field → its lookup, or None for ids.
-        batch_size: Rows of a batch, at most.
+        batch_size: Largest number of rows of a batch.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ParquetBatches:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows; without a filter from the files' footers alone."""
+        """Number of rows. Without a filter, it is read from the footers of the files."""
         return int(self._dataset.count_rows())
 
     def __iter__(self) -> Iterator[Batch]:
@@ -119,8 +119,7 @@ class ParquetBatches:
         weights = [] if weight is None else [weight]
         columns = {self._label, self._prediction, *weights, *self._lookups}
         rows = 0
-        # Little is read ahead: pyarrow's own 16 batches of 4 files would hold most of a small table
-        # in memory.
+        # Read ahead less than pyarrow's default, 16 batches of 4 files, which can be a whole table.
         for record_batch in self._dataset.to_batches(
             columns=sorted(columns),
             batch_size=self._batch_size,
@@ -145,8 +144,8 @@ def _dataset(paths: Any) -> Any:
         import pyarrow.dataset
     except ImportError as error:
         raise ImportError(
-            'read_parquet needs pyarrow, which is not installed: pip install "keras-calibration'
-            '[parquet]".'
+            "read_parquet requires pyarrow. Install it with `pip install "
+            '"keras-calibration[parquet]"`.'
         ) from error
     if isinstance(paths, pyarrow.dataset.Dataset):
         return paths
@@ -167,15 +166,15 @@ def _is_numeric(data_type: Any) -> bool:
 
 
 def _array(column: Any, name: str, lookup: Any, first_row: int) -> np.ndarray:
-    """One column of a batch as numbers; the lookup is asked once for each distinct value."""
+    """One column of a batch as numbers. The lookup is called once, with the distinct values."""
     import pyarrow
     from pyarrow import compute
 
     if column.null_count:
         raise ValueError(
-            f"The column {name!r} has {column.null_count} null values among the rows {first_row} "
-            f"to {first_row + len(column) - 1}. Expected none: fill them, or leave these rows out "
-            f"with a filter, read_parquet(pyarrow.dataset.dataset(…).filter(…), …)."
+            f"Columns must have no null values. Received: {name!r} has {column.null_count} null "
+            f"values among the rows {first_row} to {first_row + len(column) - 1}. Fill them, or "
+            "filter these rows out: read_parquet(pyarrow.dataset.dataset(…).filter(…), …)."
         )
     if lookup is None:
         if pyarrow.types.is_decimal(column.type):

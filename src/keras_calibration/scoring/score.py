@@ -18,36 +18,37 @@ def score(
     chunk_rows: int = 2**17,
     progress: bool = True,
 ) -> dict[str, float]:
-    """Metrics of labels and predictions that are at hand, in one pass over any number of rows.
+    """Computes metrics of labels and predictions in one pass over any number of rows.
 
-    What `model.evaluate` gives, for people with arrays or files rather than a model. Arrays are
-    read chunk by chunk (memory-mapped ones too), and an iterator of batches is consumed once, one
-    batch at a time: memory holds one batch and the metrics' own state. How rows are cut makes no
-    difference to the metrics of this package.
+    It gives what `model.evaluate` gives, from arrays or files instead of a model. Arrays, including
+    memory-mapped ones, are read chunk by chunk, and an iterator of batches is consumed once, one
+    batch at a time: memory holds one batch and the state of the metrics. For the metrics of this
+    package, the size of the chunks does not change the result.
 
-    The metrics start from nothing and keep their state afterwards: read `metric.bias`, or merge
-    the shards of several machines with `merge_state`.
+    The metrics are reset first and keep their state afterwards: read `metric.bias`, for example, or
+    combine the shards of several machines with `merge_state`.
 
     Args:
-        batches: One batch `(labels, predictions)`, `(labels, predictions, sample_weight)` or
-            `(labels, predictions, sample_weight, {field: ids})`, which is a `Batch` too; or an
-            iterable of such batches: a generator, a `tf.data.Dataset`, what `read_parquet`
-            returns. Columns are arrays or tensors (n,) or (n, 1).
-        metrics: Keras metrics, of this package or not: a list, one metric, or name → metric.
-            Weights, where there are some, count in all of them.
+        batches: One batch, or an iterable of batches: a generator, a `tf.data.Dataset`, the result
+            of `read_parquet`. A batch is a `Batch` or a tuple `(labels, predictions)`,
+            `(labels, predictions, sample_weight)` or
+            `(labels, predictions, sample_weight, {field: ids})`, of arrays or tensors of shape
+            `(n,)` or `(n, 1)`.
+        metrics: Keras metrics, of this package or others: a list, one metric, or name → metric.
+            Weights, if there are any, apply to all of them.
         field_metrics: Field name → metrics with `update_state(..., field=ids)`, or a tuple of names
-            for a cross, as in `compile` of a `FieldMetricsModel`; results are named
-            `{field}_{metric}`, for a cross `{field}_x_{field}_{metric}`.
-        total: Number of rows, for the progress bar, where `batches` does not tell it.
-        chunk_rows: Rows that are computed at once; larger batches are cut.
-        progress: Whether to print a progress bar, in rows.
+            for a cross, as in `compile` of a `FieldMetricsModel`. Results are named
+            `{field}_{metric}`, and `{field}_x_{field}_{metric}` for a cross.
+        total: Number of rows, for the progress bar, if `batches` does not provide it.
+        chunk_rows: Largest number of rows to compute at once. Larger batches are cut.
+        progress: Whether to print a progress bar.
 
     Returns:
         Name → result.
 
     Raises:
-        ValueError: If there are no metrics or no rows, columns do not align, or batches differ in
-            their columns; and what the metrics themselves raise.
+        ValueError: If there are no metrics or no rows, columns differ in length, or batches differ
+            in their columns; also everything that the metrics themselves raise.
 
     Example:
         >>> from keras_calibration.metrics import CalibratedLogLoss, FieldECE
@@ -70,9 +71,14 @@ def score(
     named = _named(metrics)
     of_fields = FieldMetrics(field_metrics or {})
     if not named and not of_fields.by_field:
-        raise ValueError("Expected metrics to compute. Received: metrics=() and field_metrics={}.")
+        raise ValueError(
+            "Arguments `metrics` and `field_metrics` must hold metrics to compute. "
+            "Received: metrics=() and field_metrics={}."
+        )
     if chunk_rows < 1:
-        raise ValueError(f"Argument `chunk_rows` must be at least 1. Received: {chunk_rows}.")
+        raise ValueError(
+            f"Argument `chunk_rows` must be at least 1. Received: chunk_rows={chunk_rows}."
+        )
     for metric in (*named.values(), of_fields):
         metric.reset_state()
 
@@ -81,9 +87,9 @@ def score(
             metric.update_state(chunk.labels, chunk.predictions, chunk.sample_weight)
         of_fields.update_state(*chunk)
 
-    # Names alone: the results are NaN as yet, and would say so.
+    # Compares names, not results: these are still NaN and would warn.
     if clash := named.keys() & {name for name, _ in of_fields._named()}:
-        raise ValueError(f"Metrics need different names. Received twice: {sorted(clash)}.")
+        raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
     bar = keras.utils.Progbar(_num_rows(batches, total), verbose=int(progress), unit_name="row")
     step: Callable[[Batch], None] = update
     rows = 0
@@ -91,14 +97,14 @@ def score(
         step(chunk)
         rows += len(chunk.labels)
         bar.update(rows, finalize=False)
-        # The first chunk is not compiled: where it is the only one compilation would cost more
-        # than it saves, and what metrics refuse they then refuse in plain words.
+        # The first chunk runs without compilation, which would not pay if it is the only one. The
+        # errors of the metrics are also clearer this way.
         if step is update:
             step = _compiled(update)
     if not rows:
         raise ValueError(
-            "Expected rows to score. Received: none. A generator that was consumed before gives "
-            "nothing: make a new one."
+            "Argument `batches` must hold rows to score. Received: none. A generator can be "
+            "consumed only once: make a new one."
         )
     bar.update(rows, finalize=True)
     results = {name: metric.result() for name, metric in named.items()} | of_fields.result()
@@ -113,20 +119,21 @@ def _named(metrics: Any) -> dict[str, Any]:
         named = {getattr(metric, "name", str(metric)): metric for metric in listed}
         if len(named) < len(listed):
             raise ValueError(
-                "Metrics need different names: give them as name → metric, or set `name=`. "
-                f"Received: {[getattr(metric, 'name', metric) for metric in listed]}."
+                "Metrics must have different names. "
+                f"Received: {[getattr(metric, 'name', metric) for metric in listed]}. Set `name=`, "
+                "or pass name → metric."
             )
     for metric in named.values():
         if not isinstance(metric, keras.Metric):
             raise ValueError(
-                "Argument `metrics` must hold Keras metrics, as in [CalibratedLogLoss()]. "
+                "Argument `metrics` must hold Keras metrics, for example [CalibratedLogLoss()]. "
                 f"Received: {metric!r}."
             )
     return named
 
 
 def _compiled(update: Callable[[Batch], None]) -> Callable[[Batch], None]:
-    """As a graph where the backend is TensorFlow, for chunks of any number of rows."""
+    """The update as a graph on TensorFlow, for chunks of any number of rows."""
     if keras.backend.backend() != "tensorflow":
         return update
     import tensorflow as tf

@@ -1,1 +1,1 @@
-"""The direct fits of the calibrators, on the host: NumPy and SciPy in float64, on whole arrays."""
+"""Fits of the calibrators on the host, in NumPy and SciPy, in float64, from whole arrays."""

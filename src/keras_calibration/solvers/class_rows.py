@@ -1,4 +1,4 @@
-"""Checks of class logits, labels and weights, before anything is done with them."""
+"""Checks of class logits, labels and weights, before anything is computed."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,21 +7,17 @@ import numpy as np
 
 from keras_calibration.solvers.data_checks import check_rows
 
-# Soft labels that were float32, or sums of many classes in it, may miss 1 by this much.
+# Tolerance for the sum of soft labels, which may have been rounded to float32.
 _LABEL_TOLERANCE = 1e-3
-# Far beyond any logit that means something; differences and products of such still are finite.
+# Far beyond any meaningful logit; differences and products of such logits are still finite.
 _LARGEST_LOGIT = 1e15
 
 
 @dataclass(frozen=True)
 class ClassRows:
-    """Class logits, labels and weights of rows, of those that count as a rule, float64.
+    """Class logits (n, K) within ±1e15, label shares (n, K) and weights (n,), in float64.
 
-    Args:
-        logits: Logits (n, K), within ±1e15.
-        labels: One-hot or soft labels (n, K), each row of sum 1.
-        weights: Weights (n,), above 0; or not below it, where all rows were asked for.
-        num_rows: Number of rows given, those of weight 0 included.
+    `num_rows` counts all rows given, including those of weight 0, which are usually left out.
     """
 
     logits: np.ndarray
@@ -33,37 +29,23 @@ class ClassRows:
 def check_class_rows(
     logits: Any, labels: Any, sample_weight: Any = None, keep_all: bool = False
 ) -> ClassRows:
-    """Refuses what no calibration of class logits can be fitted on.
+    """Class logits, labels and weights as checked arrays; raises a `ValueError` for invalid ones.
 
-    Args:
-        logits: Logits (n, K), K ≥ 2, finite.
-        labels: Class numbers (n,) or (n, 1), 0 … K - 1, or one-hot or soft labels (n, K).
-        sample_weight: Weights of the rows (n,) or (n, 1), not negative, or None.
-        keep_all: Whether to keep the rows of weight 0 too.
-
-    Returns:
-        The rows of weight above 0, or all.
-
-    Raises:
-        ValueError: Saying what was received, what was expected and how to mend it.
-
-    Example:
-        >>> check_class_rows([[0.5, 1.0], [2.0, -1.0]], [1, 0]).labels
-        array([[0., 1.],
-               [1., 0.]])
+    Labels are class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Rows of weight 0 are
+    left out unless `keep_all=True`.
     """
     scores = np.asarray(logits, np.float64)
     if scores.ndim != 2 or scores.shape[1] < 2 or not len(scores):
         raise ValueError(
-            "Expected logits of shape (n, K), n of at least 1 row, K of at least 2 classes. "
-            f"Received: shape {scores.shape}. For one logit a row there are the binary "
-            "calibrators, TemperatureScaling and PlattScaling among them."
+            "Argument `logits` must have shape (n, K), with at least 1 row and at least 2 classes. "
+            f"Received: shape {scores.shape}. For one logit a row, use a binary calibrator, such "
+            "as TemperatureScaling or PlattScaling."
         )
     if bad := np.flatnonzero(~np.isfinite(scores).all(axis=1)).tolist():
         raise ValueError(
             f"Logits must be finite. Received: {len(bad)} of {len(scores)} rows with other values, "
-            f"the first being {scores[bad[0]]} in row {bad[0]}. Drop these rows, or look at their "
-            "features for missing values that the base model cannot take."
+            f"the first being {scores[bad[0]]} in row {bad[0]}. Drop these rows, or check their "
+            "features for missing values that the base model cannot handle."
         )
     shares = _shares(labels, *scores.shape)
     weights = check_rows(np.zeros(len(scores)), None, sample_weight).weights
@@ -72,9 +54,9 @@ def check_class_rows(
     present = np.flatnonzero(shares[counts].any(axis=0))
     if len(present) < 2:
         raise ValueError(
-            f"The rows hold one class only. Received: {len(scores)} rows, all labels "
-            f"{present[0]} where the weight is above 0. Expected at least two "
-            "classes: use more rows, or check the label rule."
+            f"The rows hold one class only, but at least two are needed. Received: {len(scores)} "
+            f"rows, all labels {present[0]} where the weight is above 0. Use more rows, or check "
+            "how the labels are made."
         )
     kept = np.ones_like(counts) if keep_all else counts
     return ClassRows(
@@ -86,7 +68,7 @@ def check_class_rows(
 
 
 def _shares(labels: Any, num_rows: int, num_classes: int) -> np.ndarray:
-    """Labels as shares of the classes (n, K)."""
+    """Labels as shares of the classes, (n, K)."""
     given = np.asarray(labels)
     if given.shape in ((num_rows,), (num_rows, 1)):
         numbers = given.reshape(-1).astype(np.float64)
@@ -98,12 +80,13 @@ def _shares(labels: Any, num_rows: int, num_classes: int) -> np.ndarray:
         sums = shares.sum(axis=1, keepdims=True)
         in_range = (shares >= 0).all(axis=1)
         bad = ~(in_range & (np.abs(sums[:, 0] - 1) <= _LABEL_TOLERANCE))
-        expected = "rows of shares that add up to 1"
+        expected = "rows of non-negative shares that add up to 1"
         shares = np.divide(shares, sums, out=np.zeros_like(shares), where=sums > 0)
     else:
         raise ValueError(
-            f"Expected labels of shape ({num_rows},), class numbers, or ({num_rows}, "
-            f"{num_classes}), one-hot or soft. Received: shape {given.shape}. Pass one label a row."
+            f"Argument `labels` must be class numbers of shape ({num_rows},), or one-hot or soft "
+            f"labels of shape ({num_rows}, {num_classes}). Received: shape {given.shape}. Pass one "
+            "label a row."
         )
     if bad.any():
         (rows,) = np.nonzero(bad)

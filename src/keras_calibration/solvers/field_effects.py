@@ -1,4 +1,4 @@
-"""A curve of all rows and effects of field values, shrunk by scales that the data tell: NumPy."""
+"""A common curve and shrunken effects of field values, with learned standard deviations."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,39 +9,39 @@ import numpy as np
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.logistic_fit import row_log_losses, sigmoid
 
-# No curve rises less than this share of the one that it deviates from.
+# Each curve rises by at least this share of the curve that it deviates from.
 SMALLEST_SHARE = 0.01
 
 _LARGEST_NUM_PASSES = 200
 _LARGEST_NUM_HALVINGS = 30
-# Nats a row that a further pass could still gain.
+# Largest gains of a further pass, in nats a row, at which passes end and a fit counts as converged.
 _TOLERANCE = 1e-13
 _CONVERGED = 1e-10
 _CURVE_TOLERANCE = 1e-6
-# Offsets of a standard deviation below 1e-3 logits change nothing, above 10 nothing shrinks them.
+# Standard deviations below 1e-3 logits give no effects, and above 10 no shrinkage.
 _SCALES = np.geomspace(1e-3, 10.0, 17)
-# A standard deviation is settled when a pass moves it by less than this share of itself.
+# A standard deviation is settled when a pass changes it by less than this share of itself.
 _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
-# Where the standard deviations start: the first pass sets each, given the others.
+# Initial standard deviations: the first pass sets each, given the others.
 _STARTING_SCALE = 0.1
-# By how much a pass raises the prior precision of the bends of a shared curve that rises less.
+# Factor by which a pass raises the prior precision of the bends of a common curve that is too flat.
 _TIGHTENING = 4.0
 
 
 @dataclass(frozen=True)
 class CommonCurve:
-    """The curve of all rows, `β·φ + fixed`, and what a field value may deviate from it by.
+    """The curve of all rows, `β·φ + fixed`, and which of its functions a field value may change.
 
     Args:
         functions: φ at the rows (q, n).
-        own: Which of them a field value has its own coefficients of (p,), the level first.
+        own: Which of them each field value has its own coefficients of (p,), the level first.
         centre: Prior mean of β (q,).
         ridge: Prior precision of β (q,).
         lower: Lower bounds of β (q,).
-        fixed: What is added to the curve of each row, a number or (n,).
-        slopes: Slope of each function in each segment (segments, q); None where the order of the
-            logits is not to be seen to. The second function is then the straight line.
+        fixed: A constant part of the curve, a number or (n,).
+        slopes: Slope of each function in each segment (segments, q), to keep the curve increasing;
+            None if it need not be. The second function is then the straight line.
     """
 
     functions: np.ndarray
@@ -54,25 +54,17 @@ class CommonCurve:
 
 
 class FieldEffects:
-    """The parameters on their way, and one Newton step at a time.
+    """The parameters of a fit, improved by one Newton step at a time.
 
-    The curve of a row is `β·φ + Σ_f u_f[z_f]·φ_own + fixed`; β is shared by all rows, and of each
-    field `u_f ~ N(0, diag(s_f²))`.
+    The curve of a row is `β·φ + Σ_f u_f[z_f]·φ_own + fixed`. All rows share β, and the coefficients
+    of each field have the prior `u_f ~ N(0, diag(s_f²))`.
 
     Args:
         rows: Logits, labels and weights of n rows.
-        ids: Ids of each field (n,); the number of values and above is "other", which stays at 0.
+        ids: Ids of each field (n,). Ids of the number of values or more are "other", with u = 0.
         num_values: Number of values of each field.
-        log_prior: The log density of s, of an array of s in [1e-3, 10].
+        log_prior: The log density of s, for an array of s in [1e-3, 10].
         curve: The curve of all rows.
-
-    Example:
-        >>> rows = Rows(np.zeros(4), np.array([0.0, 1.0, 1.0, 1.0]), None)
-        >>> level = np.zeros(1)
-        >>> curve = CommonCurve(np.ones((1, 4)), np.array([0]), level, level, level - np.inf)
-        >>> fit = FieldEffects(rows, [np.arange(4) // 2], [2], lambda s: -s, curve)
-        >>> fit.run()[1], fit.shared.round(2)
-        (True, array([1.1]))
     """
 
     def __init__(
@@ -92,18 +84,18 @@ class FieldEffects:
         self.fixed, self.slopes = curve.fixed, curve.slopes
         self.centre, self.ridge, self.lower = curve.centre, curve.ridge, curve.lower
         self.shared = curve.centre
-        # The last of each field is "other".
+        # The last value of each field is "other".
         self.offsets: list[np.ndarray] = [np.zeros((n + 1, len(self.own))) for n in num_values]
-        # Level, slope and bends each have their standard deviation.
+        # Level, slope and bends have one standard deviation each.
         self.group = np.minimum(np.arange(len(self.own)), 2)
         self.deviations = np.full((len(ids), self.group[-1] + 1), _STARTING_SCALE)
-        # They follow each step: to add them up anew would take most of the time.
+        # Updated with each step: computing the sum again would take most of the time.
         self.curve = self._sum_of_curves()
         self.loss = self._loss_sum(self.curve)
 
     def run(self, learn_scales: bool = True) -> tuple[int, bool]:
-        """Steps until nothing is gained; returns their number, and whether that was reached."""
-        # The curve first, or its bias would pass for a spread of the offsets.
+        """Iterates until convergence; returns the number of passes and whether it converged."""
+        # The curve first: otherwise its bias would look like a variance of the offsets.
         for _ in range(_LARGEST_NUM_PASSES):
             if self.improve_curve() <= _CURVE_TOLERANCE:
                 break
@@ -120,13 +112,13 @@ class FieldEffects:
         return num_passes, bool(gain <= _CONVERGED)
 
     def improve_curve(self) -> float:
-        """A Newton step on β; returns the gain a row that it hoped for."""
+        """A Newton step on β; returns the expected gain, in nats a row."""
         _, _, gradient, hessian = self._derivatives()
         step = self._solve(hessian, gradient)
         return self._take_step(step, gradient @ step)
 
     def improve_field(self, field: int, with_deviations: bool) -> float:
-        """A Newton step on β and the offsets of one field, after its standard deviations."""
+        """A Newton step on β and the offsets of a field, after updating its standard deviations."""
         residual, curvature, gradient, hessian = self._derivatives()
         offsets = self.offsets[field]
         by_value, cross = self._sums_by_value(field, residual, curvature)
@@ -147,7 +139,7 @@ class FieldEffects:
         return self._take_step(step, gain, field, offset_step)
 
     def tighten(self) -> bool:
-        """Shrinks the bends of a shared curve that rises too little; whether it did."""
+        """Shrinks the bends of a common curve that rises too little; returns whether it did."""
         if self.slopes is None:
             return False
         rise, straight_rise = self.slopes @ self.shared, self.slopes[0, 1] * self.shared[1]
@@ -157,7 +149,7 @@ class FieldEffects:
         return too_little
 
     def hold_shapes(self) -> None:
-        """From now on, only the levels move: the first function, a constant."""
+        """Fixes everything except the levels (the first function, a constant) from now on."""
         level = self.functions[:1]
         levels = self.shared[:1] @ level + sum(
             offsets[ids, 0] for offsets, ids in zip(self.offsets, self.ids, strict=True)
@@ -182,12 +174,12 @@ class FieldEffects:
         return curve
 
     def _add_field(self, curve: np.ndarray, field: int, offsets: np.ndarray) -> None:
-        """Adds what the offsets of a field make of its rows."""
+        """Adds the effects of a field to the curve of each row."""
         for function, column in zip(self.own, offsets.T, strict=True):
             curve += column[self.ids[field]] * self.functions[function]
 
     def _derivatives(self) -> tuple[np.ndarray, ...]:
-        """Residual and curvature of the rows, gradient and Hessian by β."""
+        """Residual and curvature of each row, and gradient and Hessian with respect to β."""
         one = sigmoid(self.curve)
         residual, curvature = self.weights * (one - self.labels), self.weights * one * (1 - one)
         gradient = self.functions @ residual + self.ridge * (self.shared - self.centre)
@@ -205,7 +197,7 @@ class FieldEffects:
             by_value[:, i] = np.bincount(ids, residual * self.functions[function], num_values)
             weighted = curvature * self.functions[function]
             for j, other in enumerate(self.functions):
-                if j in self.own[:i]:  # symmetric: it has been summed already
+                if j in self.own[:i]:  # symmetric: already summed
                     cross[:, i, j] = cross[:, list(self.own).index(j), function]
                 else:
                     cross[:, i, j] = np.bincount(ids, weighted * other, num_values)
@@ -217,14 +209,14 @@ class FieldEffects:
         return self.deviations[field, self.group] ** -2
 
     def _solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """A step on β; a parameter at its bound that would leave it stays there."""
+        """A step on β; a parameter at its bound stays there if the step would cross it."""
         free = (self.shared > self.lower) | (right < 0)
         step = np.zeros_like(right)
         step[free] = np.linalg.lstsq(matrix[np.ix_(free, free)], right[free], rcond=None)[0]
         return step
 
     def _prior(self, field: int | None) -> float:
-        """The priors of what a step on one field moves, and of β."""
+        """The prior terms that a step on β and one field changes."""
         prior = 0.5 * float(self.ridge @ (self.shared - self.centre) ** 2)
         if field is not None:
             prior += 0.5 * float(np.sum(self.offsets[field] ** 2 @ self._shrinkage(field)))
@@ -233,10 +225,10 @@ class FieldEffects:
     def _take_step(
         self, step: np.ndarray, gain: float, field: int | None = None, offset_step: Any = 0.0
     ) -> float:
-        """Goes as much of the way as lowers the objective."""
+        """Takes the step, halved until the objective does not rise; returns the expected gain."""
         before, shared = self.loss + self._prior(field), self.shared
         offsets = np.zeros(0) if field is None else self.offsets[field]
-        # A step that hopes for less than rounding is tried once.
+        # A step whose expected gain is below rounding is tried only once.
         smallest = gain <= _TOLERANCE * self.total
         for halvings in range(1 if smallest else _LARGEST_NUM_HALVINGS):
             size = 0.5**halvings
@@ -257,9 +249,9 @@ class FieldEffects:
     def _set_deviation(
         self, field: int, group: int, by_value: np.ndarray, precision: np.ndarray
     ) -> None:
-        """Sets s of one group of offsets to its mode, given the others' and working responses."""
+        """Sets s of one group of offsets to its mode, given the others and working responses."""
         inside, outside = np.flatnonzero(self.group == group), np.flatnonzero(self.group != group)
-        # Scores r ~ N(0, H S H + H), from which the offsets outside the group are integrated out.
+        # Scores r ~ N(0, H S H + H), with the offsets outside the group integrated out.
         scores = np.einsum("vij,vj->vi", precision, self.offsets[field]) - by_value
         across = precision[:, inside][:, :, outside]
         others = precision[:, outside][:, :, outside]
@@ -277,7 +269,7 @@ class FieldEffects:
             return 0.5 * float(np.sum(scale**2 * squares / spread - np.log(spread)))
 
         scales = _SCALES
-        for _ in range(4):  # each time, a finer grid between the neighbours of the best
+        for _ in range(4):  # each time, on a finer grid between the neighbours of the best
             likelihoods = [log_likelihood(scale) for scale in scales]
             best = int(np.argmax(likelihoods + self.log_prior(scales)))
             low, high = scales[max(best - 1, 0)], scales[min(best + 1, len(scales) - 1)]

@@ -1,4 +1,4 @@
-"""Offsets and curves of the values of fields, shrunk by scales that the data tell: NumPy."""
+"""Offsets and curves of field values, shrunk by standard deviations learned from the data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
 from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 
-# The prior of a, about 1: it matters only where positives and negatives are separated.
+# Prior precision of a about 1: it matters only where positives and negatives are separated.
 _SLOPE_PRECISION = 1e-3
-# Of each bend of the curve that all values share, about none.
+# Prior precision of each bend of the common curve about 0.
 _BEND_PRECISION = 1.0
 
 
@@ -26,7 +26,7 @@ class FieldOffsets:
         deviations: s of each field, the standard deviation of its offsets.
         log_loss: Mean log loss, in nats a row, without the priors.
         num_iterations: Number of passes over the fields.
-        converged: Whether no further pass would gain 1e-10 nats a row.
+        converged: Whether a further pass would gain less than 1e-10 nats a row.
     """
 
     slope: float
@@ -48,7 +48,7 @@ class FieldCurves:
         scales: s of each field (fields, 3): the standard deviations of levels, slopes and bends.
         log_loss: Mean log loss, in nats a row, without the priors.
         num_iterations: Number of passes over the fields.
-        converged: Whether no further pass would gain 1e-10 nats a row.
+        converged: Whether a further pass would gain less than 1e-10 nats a row.
     """
 
     values: np.ndarray
@@ -66,31 +66,15 @@ def fit_field_offsets(
     log_prior: Callable[[np.ndarray], np.ndarray],
     fit_slope: bool = True,
 ) -> FieldOffsets:
-    """Fits slope, bias and one offset per field value, `u_f ~ N(0, s_f²)`, s_f learned too.
+    """Fits slope, bias and one offset per field value, `u_f ~ N(0, s_f²)`, including s_f.
 
-    Newton steps on a, c and the offsets of one field at a time, exact in all of them: given a and c
-    the values of a field do not meet, so that the Hessian is a diagonal with a border of two. In
-    between, s_f is set to the mode of its marginal likelihood times its prior: with working
-    responses `t_v = u_v - g_v / h_v` of precision h_v, those are `N(0, s_f² + 1 / h_v)` (penalised
-    quasi-likelihood, a Laplace approximation). Once the s_f have settled, they are kept, and the
-    steps go on to the one optimum.
-
-    Args:
-        rows: Logits, labels of both classes and weights (or None) of n rows.
-        ids: Ids of each field (n,); `num_values` and above is "other", whose offset is 0.
-        num_values: Number of values of each field.
-        log_prior: The log density of s_f, of an array of s_f in [1e-3, 10].
-        fit_slope: Whether a is fitted; otherwise it is 1.
-
-    Returns:
-        The fit.
-
-    Example:
-        >>> labels = np.r_[np.ones(30), np.zeros(70), np.ones(70), np.zeros(30)]
-        >>> rows = Rows(np.zeros(200), labels, None)
-        >>> fit = fit_field_offsets(rows, [np.arange(200) // 100], [2], lambda s: -s, False)
-        >>> fit.offsets[0].round(2)
-        array([-0.77,  0.77])
+    Newton steps on a, c and the offsets of one field at a time. Each row has one value of the
+    field, so the Hessian is diagonal with a border of two rows, and the step is exact. In between,
+    s_f is set to the mode of its marginal likelihood times its prior: the working responses
+    `t_v = u_v - g_v / h_v` with precision h_v are distributed as `N(0, s_f² + 1 / h_v)` (penalised
+    quasi-likelihood, a Laplace approximation). When the s_f have settled, they are fixed, and the
+    steps continue to the unique optimum. An id of `num_values` or more is "other", with the offset
+    0. Without `fit_slope`, a is 1.
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
@@ -125,37 +109,18 @@ def fit_field_curves(
     num_values: Sequence[int],
     log_prior: Callable[[np.ndarray], np.ndarray],
 ) -> FieldCurves:
-    """Fits a piecewise-linear curve, and for each field value how its own deviates from it.
+    """Fits a piecewise-linear curve, and the deviation of each field value from it.
 
-    In the basis `curve_basis(knots)` of a level, a slope and bends, the curve of all has the
-    coefficients β, and a field value its own `u ~ N(0, diag(s²))`; levels, slopes and bends of a
-    field each have their s. Everything goes as in `fit_field_offsets`, with blocks of K × K for
-    diagonals.
+    In the basis `curve_basis(knots)` of a level, a slope and bends, the common curve has the
+    coefficients β, and each field value its own `u ~ N(0, diag(s²))`, with one s each for the
+    levels, slopes and bends of a field. The steps are those of `fit_field_offsets`, with blocks of
+    K × K on the diagonal.
 
-    No curve rises less than a hundredth of what it deviates from: the common one, of its slope; the
-    sum of a row's curves, of the common one, of whose slope each field may use an equal part. The
-    bends of a common curve that would rise less are shrunk more. A deviation that would fall more
-    is drawn towards its level (`within_room`), and all levels are then fitted again.
-
-    Args:
-        rows: Logits, labels of both classes and weights (or None) of n rows.
-        knots: Increasing knots (K,), K ≥ 2.
-        ids: Ids of each field (n,); `num_values` and above is "other", whose deviation is 0.
-        num_values: Number of values of each field.
-        log_prior: The log density of s, of an array of s in [1e-3, 10].
-
-    Returns:
-        The fit.
-
-    Example:
-        >>> logits = np.tile([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0], 100)
-        >>> labels = np.r_[np.tile([0, 0, 1, 0, 1, 1], 50), np.tile([0, 1, 1, 0, 1, 1], 50)]
-        >>> rows = Rows(logits, labels, None)
-        >>> knots, site = np.array([-1.0, 1.0]), np.arange(600) // 300
-        >>> fit = fit_field_curves(rows, knots, [site], [2], lambda s: -s)
-        >>> (fit.values + fit.deviations[0]).round(2)
-        array([[-0.59,  0.69],
-               [ 0.59,  0.69]])
+    Each curve rises by at least a hundredth of the curve it deviates from: the common curve
+    compared to its straight part, and the sum of the curves of a row compared to the common curve,
+    where each field may use an equal part of the slope. If the common curve would rise less, its
+    bends are shrunk more. If a deviation would fall more, it is drawn towards its level
+    (`within_room`), and all levels are fitted again.
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
@@ -206,10 +171,10 @@ def _seen_values(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The values of each field that have rows, and the place of each row's value among them.
 
-    The time and memory of a fit then grow with their number, not with that of possible ids.
+    The time and memory of a fit then depend on their number, not on the number of possible ids.
     """
     seen = [np.unique(of_field[of_field < n]) for of_field, n in zip(ids, num_values, strict=True)]
-    # "Other" is above all of them, and comes last.
+    # "Other" is above all of them, so it comes last.
     places = [np.searchsorted(values, each) for values, each in zip(seen, ids, strict=True)]
     return seen, places
 
@@ -217,7 +182,7 @@ def _seen_values(
 def _of_all(
     of_seen: Sequence[np.ndarray], seen: Sequence[np.ndarray], num_values: Sequence[int]
 ) -> list[np.ndarray]:
-    """What was fitted to the values that have rows, with 0 for all others."""
+    """The fitted parameters of the values that have rows, and 0 for all others."""
     of_all = [np.zeros((n, *each.shape[1:])) for n, each in zip(num_values, of_seen, strict=True)]
     for array, values, fitted in zip(of_all, seen, of_seen, strict=True):
         array[values] = fitted
@@ -225,20 +190,10 @@ def _of_all(
 
 
 def curve_basis(knots: np.ndarray) -> np.ndarray:
-    """Level, slope and bends as values at the knots: the polynomials orthonormal on them.
+    """Values at the knots (K, K) of a level, a slope and bends: orthonormal polynomials.
 
-    Args:
-        knots: Increasing knots (K,).
-
-    Returns:
-        Columns 1, `(a - mean a) / std a`, then of degrees 2 … K - 1 (K, K); the mean of the
-        squares of each is 1.
-
-    Example:
-        >>> curve_basis(np.array([-1.0, 0.0, 1.0])).round(2)
-        array([[ 1.  , -1.22,  0.71],
-               [ 1.  ,  0.  , -1.41],
-               [ 1.  ,  1.22,  0.71]])
+    The columns are 1, `(a - mean a) / std a`, and polynomials of degrees 2 … K - 1. The mean square
+    of each is 1.
     """
     place = (knots - knots.mean()) / knots.std()
     powers = place[:, None] ** np.arange(len(knots))
@@ -247,16 +202,10 @@ def curve_basis(knots: np.ndarray) -> np.ndarray:
 
 
 def within_room(deviations: np.ndarray, values: np.ndarray, num_fields: int) -> np.ndarray:
-    """Draws deviations towards their levels, so that no sum of one of each field lets `b` fall.
+    """Draws deviations towards their levels, so that b plus one deviation per field does not fall.
 
-    Args:
-        deviations: Deviations d at the knots (m, K).
-        values: b at the knots (K,), which does not fall.
-        num_fields: Number of fields that are added up; each may use an equal part of 99 % of the
-            slope of b.
-
-    Returns:
-        Deviations (m, K) of the same means; those that are within their room as they are.
+    Each field may use an equal part of 99 % of the slope of b. The mean of each deviation stays;
+    those within their room are not changed.
 
     Example:
         >>> within_room(np.array([[0.0, 4.0], [4.0, 0.0]]), np.array([-1.0, 1.0]), 1)
@@ -265,7 +214,7 @@ def within_room(deviations: np.ndarray, values: np.ndarray, num_fields: int) -> 
     """
     room = (1 - SMALLEST_SHARE) * np.diff(values) / num_fields
     falls = np.maximum(-np.diff(deviations, axis=1), 0.0)
-    # The part of each fall that there is room for; the knots' gaps cancel.
+    # The part of each decrease that is within the room; the gaps between knots cancel.
     parts = np.divide(room, falls, out=np.ones_like(falls), where=falls > room)
     levels = deviations.mean(axis=1, keepdims=True)
     return levels + parts.min(axis=1, keepdims=True) * (deviations - levels)

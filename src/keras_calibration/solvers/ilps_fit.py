@@ -10,12 +10,12 @@ from keras_calibration.solvers.logistic_fit import (
 )
 from keras_calibration.solvers.logit_histogram import LogitHistogram
 
-# A curve that never rises more gently than this keeps the ranking, and costs nothing.
+# Lower bound of the slopes: it keeps the ranking, and costs nothing.
 SMALLEST_SLOPE = 1e-6
-# Of a Gaussian prior about slope 1, in units of summed log likelihood. It decides only where the
-# rows do not: where a threshold separates positives from negatives, the slope ends at about 10.
+# Precision of a Gaussian prior about slope 1, in units of summed log likelihood. It matters only
+# where a threshold separates positives from negatives: the slope is then about 10.
 _SLOPE_PRECISION = 0.1
-# What `smoothness="auto"` chooses from, the straightest first.
+# Candidates for `smoothness="auto"`, the straightest first.
 SMOOTHNESS_CHOICES = (10_000.0, 1_000.0, 100.0, 10.0, 1.0, 0.1)
 
 
@@ -25,30 +25,15 @@ def fit_ilps(
     smoothness: float | str = 1.0,
     extrapolation: str = "linear",
 ) -> tuple[np.ndarray, LogisticFit]:
-    """`argmin_b Σ w log loss(y, σ(η(l))) + τ/2 Σ (s_{k+1} - s_k)² + κ/2 mean (s_k - 1)²`.
+    """Values b at the knots that minimise the penalised log loss, and the fit.
 
-    s are the slopes of the curve, all at least 1e-6. The last term, with κ = 0.1, is a prior so
-    weak that a few positives outweigh it; it keeps the slope finite where the labels do not.
-
-    With `smoothness="auto"`, τ is the one of 10⁴, 10³ … 0.1 with the lowest estimate of the log
-    loss on rows left out; the larger one where two come out the same.
-
-    Args:
-        histogram: The rows, of both classes.
-        knots: Increasing knots a (K,). On `logit_histogram.EDGES` the fit is that of the rows; the
-            rows of a bin with a knot inside it count to first order.
-        smoothness: τ ≥ 0, or `"auto"`.
-        extrapolation: `"linear"` or `"constant"`, as for `piecewise_linear`.
-
-    Returns:
-        The values b at the knots (K,), and the fit.
-
-    Example:
-        >>> from keras_calibration.solvers.logit_histogram import logit_histogram
-        >>> rows = logit_histogram([-1.0, -1.0, -1.0, 1.0, 1.0, 1.0], [0, 0, 1, 0, 1, 1])
-        >>> values, _ = fit_ilps(rows, np.array([-1.0, 0.0, 1.0]), smoothness=100.0)
-        >>> values.round(2)
-        array([-0.71, -0.  ,  0.71])
+    The objective is `Σ w log loss(y, σ(η(l))) + τ/2 Σ (s_{k+1} - s_k)² + κ/2 mean (s_k - 1)²`,
+    where the slopes s of the curve are at least 1e-6. The last term, with κ = 0.1, is a weak prior
+    that a few positives outweigh; it keeps the slopes finite where the labels do not. With
+    `smoothness="auto"`, τ is the value among 10⁴, 10³ … 0.1 with the lowest estimate of the log
+    loss on rows left out, and the larger one if two are equal. If the knots lie on
+    `logit_histogram.EDGES`, the fit to the histogram is that of the rows; otherwise the rows of a
+    bin with a knot inside count to first order.
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 8–11.
@@ -56,7 +41,7 @@ def fit_ilps(
     knots = np.asarray(knots, np.float64)
     gaps = np.diff(knots)
     pivot = len(knots) // 2
-    # The level is the curve's value at a knot in the middle: the slopes then hardly act on it.
+    # The level is the value at a knot in the middle, on which the slopes hardly depend.
     below_pivot = np.where(np.arange(len(gaps)) < pivot, gaps, 0.0)
 
     def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
@@ -65,7 +50,7 @@ def fit_ilps(
             logits = np.where(inside, logits, np.clip(means, knots[0], knots[-1]))
         segment = np.clip(np.searchsorted(knots, means, side="right") - 1, 0, len(gaps) - 1)
         runs = np.clip(logits[:, None] - knots[:-1], 0.0, gaps)
-        # A segment goes on beyond its knots: at the ends, and for atoms just outside their bin.
+        # A segment continues beyond its knots: at the ends, and for atoms just outside their bin.
         runs[np.arange(len(logits)), segment] = logits - knots[segment]
         return np.concatenate([np.ones((len(logits), 1)), runs - below_pivot], axis=1)
 
@@ -94,18 +79,7 @@ def fit_ilps(
 
 
 def strictly_increasing(values: np.ndarray) -> np.ndarray:
-    """Moves values up by as little as their dtype allows, so that each is above the one before.
-
-    Args:
-        values: Values (K,) that do not fall but for rounding.
-
-    Returns:
-        Increasing values (K,) of the same dtype.
-
-    Example:
-        >>> strictly_increasing(np.float32([1.0, 1.0, 2.0]))
-        array([1.       , 1.0000001, 2.       ], dtype=float32)
-    """
+    """Moves values up by as little as their dtype allows, so that each is above the one before."""
     increasing = values.copy()
     for k in range(1, len(values)):
         above = np.nextafter(increasing[k - 1], values.dtype.type(np.inf))

@@ -1,4 +1,4 @@
-"""Exact logistic fits of a few parameters to a logit histogram: Newton's method on the host."""
+"""Exact logistic fits of a few parameters to a logit histogram, by Newton's method."""
 
 import warnings
 from collections.abc import Callable
@@ -9,29 +9,26 @@ import numpy as np
 
 from keras_calibration.solvers.logit_histogram import Atoms, LogitHistogram
 
-# Steps of Newton's method, and halvings of one of them. The convex problems here take 5 to 30.
+# Newton steps, and halvings of one step. The problems here take 5 to 30 steps.
 _LARGEST_NUM_STEPS = 200
 _LARGEST_NUM_HALVINGS = 40
-# Nats a row that a further step could still gain: far below what rows in bins are right to.
+# Largest gain of a further step, in nats a row, at which steps end and a fit counts as converged.
 _TOLERANCE = 1e-15
 _CONVERGED = 1e-11
 
-# Scales of the logit that a fit may end at.
+# Range of the scale of the logit that a fit may end at.
 SMALLEST_SCALE = 1e-6
-_LARGEST_SCALE = 64.0  # one logit within a bin: the bins tell no more
+_LARGEST_SCALE = 64.0  # a change of 1 within a bin: the histogram is too coarse for more
 
 
 @dataclass(frozen=True)
 class LogisticFit:
-    """The minimum of a penalised log loss.
+    """The minimum of a penalised log loss: parameters θ (p,), and how it was found.
 
-    Args:
-        parameters: θ (p,).
-        log_loss: Mean log loss at θ, in nats a row, without the prior.
-        num_iterations: Number of Newton steps.
-        converged: Whether no further step would gain 1e-11 nats a row.
-        leave_one_out: An estimate of the mean log loss on rows left out of the fit: the log loss
-            plus `tr(H⁻¹ G) / Σ w`, H the Hessian and G the sum of squared gradients of the rows.
+    `log_loss` is the mean in nats, without the prior. `converged` means that a further step would
+    gain less than 1e-11 nats a row. `leave_one_out` estimates the mean log loss on rows left out of
+    the fit: the log loss plus `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the squared
+    gradients of the rows.
     """
 
     parameters: np.ndarray
@@ -52,27 +49,11 @@ def fit_logistic(
 ) -> LogisticFit:
     """`argmin_θ Σ w log loss(y, σ(η)) + ½ (θ - μ)ᵀ P (θ - μ)`, θ ≥ lower, `η = X θ + s l + o`.
 
-    Projected Newton steps: parameters at their bound that would leave it are held there, a step is
-    halved until the objective falls. The problem is convex and the result its only minimum.
-
-    Args:
-        histogram: The rows, of both classes, and their offsets o where they have some.
-        design: Gives the rows X (m, p) at logits (m,) that lie in the bins of the given means (m,);
-            affine in the logits of one bin.
-        start: θ to start at (p,), at least `lower`.
-        lower: Lower bounds (p,).
-        precision: P (p, p), positive semidefinite; 0 by default.
-        centre: μ (p,).
-        offset: s, the slope of what is added to the curve as it is.
-
-    Returns:
-        The parameters and what is known about them.
-
-    Example:
-        >>> from keras_calibration.solvers.logit_histogram import logit_histogram
-        >>> rows = logit_histogram([0.0, 0.0, 0.0, 0.0], [1, 0, 0, 0])
-        >>> fit_logistic(rows, lambda logits, means: np.ones((len(logits), 1)), [0.0]).parameters
-        array([-1.09861229])
+    X are the rows that `design` returns for logits within the bins of given means; they are affine
+    in the logits of one bin. μ is `centre`, P `precision` (0 by default), s `offset`, and o are the
+    offsets of the histogram. The problem is convex. It is solved by projected Newton steps: a
+    parameter at its bound stays there while it would leave, and a step is halved until the
+    objective falls.
 
     Reference:
         Bertsekas (1982), *Projected Newton Methods for Optimization Problems with Simple
@@ -84,7 +65,7 @@ def fit_logistic(
     rows = design(logits, bins)
     weights = 0.5 * np.concatenate([atoms.weights, atoms.weights])
     total = atoms.weights.sum()
-    # The labels enter through this sum alone, exactly.
+    # The labels enter only through this sum, which is exact.
     by_label = atoms.positives @ design(atoms.positive_means, atoms.means)
     offsets = np.broadcast_to(atoms.offsets, atoms.means.shape)
     fixed_by_label = atoms.positives @ (offset * atoms.positive_means + offsets)
@@ -106,7 +87,7 @@ def fit_logistic(
         one = sigmoid(rows @ theta + fixed)
         gradient = rows.T @ (weights * one) - by_label + precision @ (theta - centre)
         hessian = rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
-        # A parameter at its bound stays there while it would leave it.
+        # A parameter at its bound stays there if the step would cross it.
         free = (theta > lower) | (gradient < 0)
         step = np.zeros_like(theta)
         step[free] = _solve(hessian[np.ix_(free, free)], gradient[free])
@@ -120,7 +101,7 @@ def fit_logistic(
             if candidate_value < value:
                 break
         else:
-            break  # rounding is all that is left
+            break  # only rounding is left
         theta, value = candidate, candidate_value
     log_loss = float(loss_sum(theta) / total)
     spread = _gradient_spread(atoms, weights, rows, one)[np.ix_(free, free)]
@@ -131,47 +112,25 @@ def fit_logistic(
 
 
 def check_scale(scale: float, taker: str) -> None:
-    """Says what is wrong with the data where the best scale of the logit is not in (1e-6, 64).
-
-    Args:
-        scale: The scale that a fit ended at.
-        taker: Whose fit it was, for the message.
-
-    Raises:
-        ValueError: If it is too large to be told.
-
-    Warns:
-        UserWarning: If it stands at the smallest allowed.
-    """
+    """Warns if the fitted scale of the logit is at its lower bound; raises if it is 64 or more."""
     if scale <= SMALLEST_SCALE:
         warnings.warn(
-            f"{taker}: the best scale of the logit is not above 0: the logits do not rank "
+            f"{taker}: the best scale of the logit is not above 0, because the logits do not rank "
             f"positives above negatives. It is set to {SMALLEST_SCALE}, which keeps the ranking. "
-            "Check the labels' meaning and the order of the rows.",
+            "Check the meaning of the labels and the order of the rows.",
             stacklevel=5,
         )
     if not scale < _LARGEST_SCALE:
         raise ValueError(
-            f"{taker} has no finite best scale here. Received: rows whose positives and negatives "
-            f"a threshold on the logit separates, or nearly (scale above {_LARGEST_SCALE:g}). Use "
-            "more rows, or ILPS or BiasCorrection, which such rows have an answer for."
+            f"{taker} has no finite best scale. Received: rows where a threshold on the logit "
+            "separates positives and negatives, or nearly separates them (scale above "
+            f"{_LARGEST_SCALE:g}). Use more rows, or ILPS or BiasCorrection, which can be fitted "
+            "to such rows."
         )
 
 
 def mean_log_loss(histogram: LogitHistogram) -> float:
-    """The mean log loss of the uncalibrated probabilities σ(l).
-
-    Args:
-        histogram: The rows.
-
-    Returns:
-        Nats a row.
-
-    Example:
-        >>> from keras_calibration.solvers.logit_histogram import logit_histogram
-        >>> round(mean_log_loss(logit_histogram([0.0, 0.0], [0, 1])), 6)
-        0.693147
-    """
+    """The mean log loss of the uncalibrated probabilities σ(l), in nats a row."""
     atoms = histogram.atoms()
     softplus = np.logaddexp(0.0, atoms.means - atoms.spreads)
     softplus += np.logaddexp(0.0, atoms.means + atoms.spreads)
@@ -180,40 +139,17 @@ def mean_log_loss(histogram: LogitHistogram) -> float:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """σ(l) in NumPy, without overflow.
-
-    Args:
-        logits: Logits, any shape.
-
-    Returns:
-        Probabilities of the same shape.
-    """
+    """σ(l) in NumPy, without overflow."""
     return 0.5 * (1.0 + np.tanh(0.5 * logits))
 
 
 def row_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Log loss of each row, `softplus(l) - y l`, in NumPy.
-
-    Args:
-        labels: Labels y in [0, 1], any shape.
-        logits: Logits l, of the same shape.
-
-    Returns:
-        Nats, of the same shape.
-    """
+    """Log loss of each row in nats, `softplus(l) - y l`."""
     return np.logaddexp(0.0, logits) - labels * logits
 
 
 def starting_scale(histogram: LogitHistogram, with_bias: bool = True) -> float:
-    """A scale at which few logits are saturated, to start a fit from: 1 unless they are very wide.
-
-    Args:
-        histogram: The rows.
-        with_bias: Whether a bias will move the logits.
-
-    Returns:
-        A scale in (0, 1].
-    """
+    """A scale in (0, 1] to start a fit from, below 1 for logits so wide that they saturate."""
     atoms = histogram.atoms()
     share = atoms.weights / atoms.weights.sum()
     centre = share @ atoms.means if with_bias else 0.0
@@ -222,20 +158,12 @@ def starting_scale(histogram: LogitHistogram, with_bias: bool = True) -> float:
 
 
 def starting_bias(histogram: LogitHistogram, scale: float) -> float:
-    """The bias at which `σ(scale l + bias)` adds up to the labels, to 1e-3, to start a fit from.
-
-    Args:
-        histogram: The rows, of both classes.
-        scale: The scale of the logits.
-
-    Returns:
-        The bias.
-    """
+    """A bias to start a fit from: `σ(scale l + bias)` sums to the labels, to within 1e-3."""
     atoms = histogram.atoms()
     logits, share = scale * atoms.means, atoms.weights / atoms.weights.sum()
     positives, negatives = histogram.positives, histogram.negatives
     target, rate = positives / (positives + negatives), np.log(positives) - np.log(negatives)
-    # At the ends every prediction is on one side of the positive rate.
+    # At the ends, all predictions are on one side of the positive rate.
     low, high = rate - logits.max(), rate - logits.min()
     while high - low > 1e-3:
         middle = 0.5 * (low + high)
@@ -247,7 +175,8 @@ def starting_bias(histogram: LogitHistogram, scale: float) -> float:
 def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     if not len(matrix):
         return np.zeros_like(right)
-    # Parameters of very different size, and directions that the rows say nothing about.
+    # Scaled, since parameters can differ by orders of magnitude, and regularised for directions
+    # that the rows do not determine.
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))
     scaled = matrix * scale[:, None] * scale
     scaled[np.diag_indices_from(scaled)] += 1e-14

@@ -1,14 +1,14 @@
-"""A fixed-size, mergeable summary of labelled logits, from which calibrators are fitted exactly.
+"""A fixed-size, mergeable summary of labelled logits, to which calibrators are fitted exactly.
 
-Where `logit_moments` serves metrics inside compiled steps, this is its companion on the host:
-NumPy, float64, one pass over arrays that are at hand, a few nanoseconds a row. Negatives and
-positives of each bin are kept apart, each with its weight and the first two moments about the
-centre.
+This is the counterpart of `ops.logit_moments` on the host: NumPy, float64, one pass over whole
+arrays, a few nanoseconds a row. For each bin, it keeps the weight and the first two moments about
+the centre, separately for negatives and positives.
 
-Bins are 1/64 wide on [-16, 16] and grow in proportion beyond, 128 to an octave, up to ±16384; what
-lies farther out counts as that. On a curve that is affine within each bin the labels enter exactly,
-and `Σ w softplus` is right to second order: at most 8e-9 nats a row off at slope 1, as a rule below
-1e-11. Two atoms stand for a bin, at its mean ± its standard deviation, which keeps a fit convex.
+Bins are 1/64 wide on [-16, 16]. Beyond, they grow in proportion, 128 to an octave, up to ±16384;
+logits farther out are clipped. For a curve that is affine within each bin, the labels count
+exactly, and `Σ w softplus` is accurate to second order: at slope 1 the error is at most 8e-9 nats a
+row, and typically below 1e-11. Each bin acts as two atoms, at its mean ± its standard deviation,
+which keeps a fit convex.
 """
 
 from dataclasses import dataclass
@@ -33,22 +33,16 @@ NUM_BINS = len(EDGES) - 1
 _CENTRES = 0.5 * (EDGES[:-1] + EDGES[1:])
 _BIN_ABOVE_ZERO = NUM_BINS // 2
 
-# Arrays of this many rows stay in the processor's cache from the first step to the last.
+# Arrays of this many rows fit into the processor's cache.
 _CHUNK_SIZE = 1 << 15
 
 
 @dataclass(frozen=True)
 class Atoms:
-    """The bins that hold weight, for a fit: two atoms each, at the mean ± the standard deviation.
+    """The bins that have weight, as input of a fit: two atoms each, at mean ± standard deviation.
 
-    Args:
-        means: Mean logit of each bin (m,).
-        spreads: Standard deviation of the logits of each bin (m,).
-        weights: `Σ w` (m,).
-        positives: `Σ w y` (m,).
-        positive_means: Mean logit of the positives of each bin (m,); the bin's mean where there is
-            none.
-        offsets: What is added to the curve (m,), logits; nothing by default.
+    `positive_means` are the mean logits of the positives (the mean of the bin if there are none),
+    and `offsets` are added to the curve.
     """
 
     means: np.ndarray
@@ -61,13 +55,13 @@ class Atoms:
 
 @dataclass(frozen=True)
 class LogitHistogram:
-    """Sums over rows by class and bin; histograms add up over batches, hours and shards.
+    """Sums over rows by class and bin. Histograms add up over batches and shards.
 
     Args:
         moments: `Σ w`, `Σ w (l - centre)`, `Σ w (l - centre)²` of the negatives and of the
-            positives
-            (2, NUM_BINS, 3), float64. A soft label y is y of a positive, 1 - y of a negative.
-        num_rows: Number of rows, less what was forgotten.
+            positives, float64, shape `(2, NUM_BINS, 3)`. A soft label y counts as y of a positive
+            and 1 - y of a negative.
+        num_rows: Number of rows, reduced by forgetting.
 
     Example:
         >>> histogram = logit_histogram([-1.0, 0.5, 0.5], [0, 0, 1])
@@ -98,7 +92,7 @@ class LogitHistogram:
         return float(self.moments[0, :, 0].sum())
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """The histogram as arrays to store: the bins that hold weight, and the number of rows."""
+        """The histogram as arrays to store: the bins that have weight, and the number of rows."""
         (filled,) = np.nonzero(self.moments[..., 0].any(axis=0))
         return {
             "bin_numbers": filled,
@@ -108,13 +102,13 @@ class LogitHistogram:
 
     @classmethod
     def from_arrays(cls, bin_numbers: Any, moments: Any, num_rows: Any) -> "LogitHistogram":
-        """The histogram that `to_arrays` was taken of."""
+        """The histogram from the arrays of `to_arrays`."""
         dense = np.zeros((2, NUM_BINS, 3))
         dense[:, np.asarray(bin_numbers)] = moments
         return cls(dense, float(np.asarray(num_rows)))
 
     def atoms(self) -> Atoms:
-        """The bins that hold weight, in the order of their logits."""
+        """The bins that have weight, in the order of their logits."""
         total = self.moments.sum(axis=0)
         (filled,) = np.nonzero(total[:, 0])
         weights, first, second = total[filled].T
@@ -135,29 +129,14 @@ class LogitHistogram:
 def logit_histogram(logits: Any, labels: Any, sample_weight: Any = None) -> LogitHistogram:
     """Sums labelled logits into a histogram and checks them, in one pass over the rows.
 
-    float32 and float64 arrays are read as they are, chunk by chunk, without a copy of the whole.
-
-    Args:
-        logits: Uncalibrated logits (n,) or (n, 1), finite.
-        labels: Labels in [0, 1] (n,) or (n, 1).
-        sample_weight: Weights of the rows (n,) or (n, 1), not negative; ones by default.
-
-    Returns:
-        The histogram.
-
-    Raises:
-        ValueError: If there is no row, a logit is not finite, a label is outside [0, 1], a weight
-            is negative or all are 0, or numbers of rows differ. One class only is not refused here.
-
-    Example:
-        >>> logit_histogram([[0.25], [0.75]], [[1.0], [0.0]], [2, 3]).moments[:, :, 0].sum(axis=1)
-        array([3., 2.])
+    float32 and float64 arrays are read chunk by chunk, without a copy. Raises a `ValueError` for
+    invalid rows, but accepts labels of one class only.
     """
     given = (logits, labels) if sample_weight is None else (logits, labels, sample_weight)
     columns = [_column(values) for values in given]
     num_rows = columns[0].size
     moments = np.zeros((2, NUM_BINS, 3))
-    # Overflow and invalid casts come from rows that are about to be refused.
+    # Overflow and invalid casts come from invalid rows, which are refused below.
     with np.errstate(all="ignore"):
         fine = num_rows > 0 and all(column.shape == (num_rows,) for column in columns)
         for start in range(0, num_rows if fine else 0, _CHUNK_SIZE):
@@ -167,27 +146,15 @@ def logit_histogram(logits: Any, labels: Any, sample_weight: Any = None) -> Logi
                 break
             _add_rows(moments, *chunk)
     if not fine or not moments[..., 0].any():
-        check_rows(logits, labels, sample_weight)  # says which row is wrong, and how to mend it
+        check_rows(logits, labels, sample_weight)  # raises an error that names the invalid row
     return LogitHistogram(moments, float(num_rows))
 
 
 def quantile_edges(histogram: LogitHistogram, num_knots: int, balanced: bool = True) -> np.ndarray:
-    """Knots at quantiles `(k - ½) / K` of the logits, each moved to the nearest edge of a bin.
+    """K knots at quantiles `(k - ½) / K` of the logits, each moved to the nearest edge of a bin.
 
-    On edges, a piecewise-linear curve is affine within every bin, which makes its fit exact.
-
-    Args:
-        histogram: The rows.
-        num_knots: K.
-        balanced: Whether positives and negatives hold half the mass each.
-
-    Returns:
-        K increasing logits, float64, at least 1/64 apart.
-
-    Example:
-        >>> rows = logit_histogram(np.linspace(-6, -2, 1000), np.arange(1000) % 10 == 0)
-        >>> quantile_edges(rows, 4).round(2)
-        array([-5.52, -4.52, -3.52, -2.52])
+    A piecewise-linear curve with knots on edges is affine within every bin, so its fit is exact.
+    With `balanced=True`, positives and negatives have half the mass each.
     """
     by_class = histogram.moments[:, :, 0]
     if balanced:
@@ -214,7 +181,7 @@ def _floating(values: np.ndarray) -> np.ndarray:
 
 
 def _rows_are_fine(logits: Any, labels: Any, weights: Any = None) -> bool:
-    # Comparisons with NaN, which minima and maxima hand on, are false.
+    # Minima and maxima propagate NaN, and comparisons with it are false.
     finite = -np.inf < logits.min() and logits.max() < np.inf
     in_range = labels.min() >= 0 and labels.max() <= 1
     weighted = weights is None or (weights.min() >= 0 and weights.max() < np.inf)
@@ -240,9 +207,9 @@ def _add_class(moments: np.ndarray, cell: Any, offset: Any, weights: Any) -> Non
 
 
 def _binned(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bin number of each logit and its offset from the centre, float64."""
+    """Bin number of each logit, and its offset from the centre as float64."""
     outside = logits.min() < -_INNER_LIMIT or logits.max() >= _INNER_LIMIT
-    # A power of two: number and offset are exact in float32 too.
+    # A power of two, so that number and offset are exact in float32 too.
     position = (np.clip(logits, -_INNER_LIMIT, _INNER_LIMIT) if outside else logits) * np.float32(
         _BINS_PER_UNIT
     )

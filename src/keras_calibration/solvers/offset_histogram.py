@@ -1,4 +1,4 @@
-"""A logit histogram of rows to whose curve something is added: the fit of η in `η(l) + g(x)`."""
+"""A logit histogram with offsets: the fit of η in `η(l) + g(x)`, with g(x) given."""
 
 from dataclasses import dataclass
 
@@ -12,49 +12,28 @@ from keras_calibration.solvers.logit_histogram import (
     logit_histogram,
 )
 
-_CELLS_PER_UNIT = 16  # of the offset: at a cell's mean, a row is off by less than 1/16
+_CELLS_PER_UNIT = 16  # of the offset: the mean of a cell is within 1/16 of each of its rows
 
 
 @dataclass(frozen=True)
 class OffsetHistogram(LogitHistogram):
-    """A logit histogram whose atoms have offsets: a curve's fit to it is that of `η(l) + o`.
+    """A logit histogram whose atoms have offsets o: a fit of η to it is a fit of `η(l) + o`.
 
-    Knots are placed as by the histogram without offsets.
-
-    Args:
-        cells: Sums over the rows by bin of the logit and of the offset.
+    `cells` are sums over the rows by bin of the logit and of the offset. Knots do not depend on
+    them.
     """
 
     cells: Atoms
 
     def atoms(self) -> Atoms:
-        """The cells that hold weight, in the order of their logits."""
+        """The cells that have weight, in the order of their logits."""
         return self.cells
 
 
 def offset_histogram(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, offsets: np.ndarray
 ) -> OffsetHistogram:
-    """Sums rows by their logit and by what is added to their curve.
-
-    Args:
-        logits: Uncalibrated logits (n,), finite.
-        labels: Labels in [0, 1] (n,).
-        weights: Weights (n,), not negative.
-        offsets: What is added to the curve (n,), logits.
-
-    Returns:
-        What `StreamingCalibrator.fit_histogram` takes.
-
-    Example:
-        >>> from keras_calibration.layers import BiasCorrection
-        >>> layer, ones = BiasCorrection(), np.ones(4)
-        >>> layer.ensure_built()
-        >>> rows = offset_histogram(0 * ones, np.array([1, 0, 0, 0]), ones, 2 * ones)
-        >>> fit = layer.fit_histogram(rows)
-        >>> round(layer.bias, 3)  # log 1/3, less 2
-        -3.099
-    """
+    """Sums rows by their logit and by the offset that is added to their curve."""
     plain = logit_histogram(logits, labels, weights)
     counts = weights > 0
     logits, labels, weights, offsets = (

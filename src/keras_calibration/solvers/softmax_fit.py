@@ -1,10 +1,10 @@
-"""Convex fits of class logits on the host: one temperature, or a scale and a bias a class.
+"""Convex fits of class logits: one temperature, or a scale and a bias for each class.
 
-Each fit is the maximum of the likelihood under a Gaussian prior about the identity, so weak (a
-tenth of a row of information) that a few rows outweigh it. It decides where the rows do not: a
-class without a row keeps a finite bias, rows of which the largest logit tells every label a finite
-scale. κ is 0.1, for scales times the mean square of the logits where that is below 1: small logits
-need large scales.
+Each fit maximises the likelihood under a Gaussian prior about the identity, which is so weak (a
+tenth of the information of one row) that a few rows outweigh it. The prior matters where the rows
+do not determine the fit: the bias of a class without rows stays finite, and so does the scale if
+the largest logit always predicts the label. Its precision κ is 0.1; for scales it is multiplied by
+the mean square of the logits where that is below 1, since small logits need large scales.
 """
 
 from dataclasses import dataclass
@@ -19,22 +19,14 @@ from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 PRECISION = 0.1
 _LARGEST_NUM_STEPS = 200
 _LARGEST_NUM_HALVINGS = 40
-# Nats a row that a further step could still gain.
+# Largest gain of a further step, in nats a row, at which steps end and a fit counts as converged.
 _TOLERANCE = 1e-15
 _CONVERGED = 1e-11
 
 
 @dataclass(frozen=True)
 class SoftmaxFit:
-    """The minimum of a penalised class log loss.
-
-    Args:
-        scales: Factors of the logits: () or (K,).
-        biases: What is added to them: () or (K,).
-        log_loss: Mean log loss, in nats a row, without the prior.
-        num_iterations: Number of steps.
-        converged: Whether the optimum was reached.
-    """
+    """The minimum of a penalised class log loss: scales and biases, of shape () or (K,)."""
 
     scales: np.ndarray
     biases: np.ndarray
@@ -44,59 +36,20 @@ class SoftmaxFit:
 
 
 def mean_class_log_loss(rows: ClassRows, scales: np.ndarray, biases: np.ndarray) -> float:
-    """`Σ w [log Σ_k exp(z_k) - Σ_k y_k z_k] / Σ w`, `z = scales l + biases`.
-
-    Args:
-        rows: The rows.
-        scales: Factors () or (K,).
-        biases: Biases () or (K,).
-
-    Returns:
-        Nats a row.
-
-    Example:
-        >>> from keras_calibration.solvers.class_rows import check_class_rows
-        >>> rows = check_class_rows(np.zeros((2, 4)), [0, 3])
-        >>> round(mean_class_log_loss(rows, np.ones(4), np.zeros(4)), 4)  # log 4
-        1.3863
-    """
+    """`Σ w [log Σ_k exp(z_k) - Σ_k y_k z_k] / Σ w` in nats, with `z = scales l + biases`."""
     return _loss_and_probabilities(rows, scales * rows.logits + biases)[0]
 
 
 def row_class_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Log loss of each row, `log Σ_k exp(l_k) - Σ_k y_k l_k`, in NumPy.
-
-    Args:
-        labels: One-hot or soft labels (n, K), each row of sum 1.
-        logits: Logits (n, K), finite.
-
-    Returns:
-        Nats (n,).
-
-    Example:
-        >>> row_class_log_losses(np.eye(4)[:1], np.zeros((1, 4))).round(4)  # log 4
-        array([1.3863])
-    """
+    """Log loss of each row in nats, `log Σ_k exp(l_k) - Σ_k y_k l_k`."""
     return _losses_and_probabilities(labels, logits)[0]
 
 
 def fit_temperature(rows: ClassRows) -> SoftmaxFit:
-    """`argmin_β Σ w log loss(y, softmax(β l)) + κ/2 (β - 1)²`, β ≥ 1e-6.
+    """`argmin_β Σ w log loss(y, softmax(β l)) + κ/2 (β - 1)²`, β ≥ 1e-6, as a scale of shape ().
 
-    Weights are taken in units of their mean. The derivative never falls; its only root is found by
-    Brent's method in log β.
-
-    Args:
-        rows: The rows.
-
-    Returns:
-        The fit, its scale of shape ().
-
-    Example:
-        >>> from keras_calibration.solvers.class_rows import check_class_rows
-        >>> rows = check_class_rows(np.tile([2.0, 0.0], (4000, 1)), np.arange(4000) % 4 == 0)
-        >>> round(float(fit_temperature(rows).scales), 4)  # the logit of 3/4, over 2
-        0.5493
+    Weights are relative to their mean. The derivative is increasing; Brent's method finds its root
+    in log β.
     """
     share = rows.weights / rows.weights.sum()
     precision = _precision(rows, float(share @ rows.logits.var(axis=1)))
@@ -111,7 +64,7 @@ def fit_temperature(rows: ClassRows) -> SoftmaxFit:
     lowest = highest = np.log(SMALLEST_SCALE)
     scale, num_steps = np.asarray(SMALLEST_SCALE), 0
     if slope(lowest) < 0:
-        while slope(highest) < 0:  # this ends: the prior's part rises without bound
+        while slope(highest) < 0:  # this ends, because the slope of the prior is unbounded
             lowest, highest = highest, highest + np.log(64)
         log_scale, root = scipy.optimize.brentq(slope, lowest, highest, full_output=True)
         scale, num_steps = np.asarray(np.exp(log_scale)), root.iterations
@@ -120,22 +73,10 @@ def fit_temperature(rows: ClassRows) -> SoftmaxFit:
 
 
 def fit_vector(rows: ClassRows) -> SoftmaxFit:
-    """`argmin Σ w log loss(y, softmax(a_k l_k + b_k)) + κ/2 Σ_k [(a_k - 1)² + b_k²]`.
+    """`argmin Σ w log loss(y, softmax(a_k l_k + b_k)) + κ/2 Σ_k [(a_k - 1)² + b_k²]`, a and b (K,).
 
-    Newton's method. Weights are taken in units of their mean.
-
-    Args:
-        rows: The rows.
-
-    Returns:
-        The fit, scales a and biases b of shape (K,). The biases add up to 0, as adding the same to
-        all of them changes nothing but the prior.
-
-    Example:
-        >>> from keras_calibration.solvers.class_rows import check_class_rows
-        >>> rows = check_class_rows(np.zeros((4000, 2)), np.arange(4000) % 4 == 0)
-        >>> fit_vector(rows).biases.round(3)  # half the logit of 3/4, and less that
-        array([ 0.549, -0.549])
+    Newton's method, with weights relative to their mean. The biases are shifted to sum 0, which
+    changes only the prior.
     """
     num_classes = rows.logits.shape[1]
     share = rows.weights / rows.weights.sum()
@@ -149,7 +90,7 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
         loss, probabilities = _loss_and_probabilities(rows, scales * rows.logits + biases)
         return loss + 0.5 * float(precision @ (theta - centre) ** 2), probabilities
 
-    # At scale 1 very wide logits are saturated: their gradient tells little.
+    # At scale 1, very wide logits are saturated, and their gradient vanishes.
     theta = centre * 4.0 / max(4.0, np.sqrt(mean_square))
     value, probabilities = objective(theta)
     num_steps, gain = 0, np.inf
@@ -168,7 +109,7 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
             if candidate_value < value:
                 break
         else:
-            break  # rounding is all that is left
+            break  # only rounding is left
         theta, value, probabilities = candidate, candidate_value, of_candidate
     scales, biases = theta.reshape(2, num_classes)
     biases = biases - biases.mean()
@@ -177,7 +118,7 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
 
 
 def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """`Σ w [diag(p) - p pᵀ]` in the scales and the biases of the classes (2 K, 2 K)."""
+    """`Σ w [diag(p) - p pᵀ]` in the scales and the biases of the classes, (2 K, 2 K)."""
     expected = np.concatenate([probabilities * logits, probabilities], axis=1)
     hessian = -expected.T @ (share[:, None] * expected)
     k = np.arange(probabilities.shape[1])
@@ -190,7 +131,7 @@ def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -
 
 
 def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    # Parameters of very different size.
+    # Scaled, since parameters can differ by orders of magnitude.
     scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))
     scaled = matrix * scale[:, None] * scale
     scaled[np.diag_indices_from(scaled)] += 1e-14
@@ -198,7 +139,7 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _precision(rows: ClassRows, mean_square: float) -> float:
-    """The prior's precision of a scale, in units of the mean loss, for logits of this width."""
+    """The prior precision of a scale for logits of this mean square, in units of the mean loss."""
     return PRECISION / len(rows.weights) * (min(1.0, mean_square) or 1.0)
 
 

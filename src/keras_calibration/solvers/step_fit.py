@@ -1,8 +1,8 @@
-"""Fits of step functions of the logit, on the host: equal-mass bins, and pooled adjacent violators.
+"""Fits of step functions of the logit: bins of equal mass, and isotonic regression.
 
-NumPy, float64. A rate of 0 or 1 has no finite logit: a step without a positive (or of nothing but
-positives) counts as if it held half a positive (half a negative), a positive being worth the mean
-weight of the rows. With equal weights that is the rate `½ / n` of a step of n rows.
+A rate of 0 or 1 has no finite logit. A step without positives therefore counts as if it held half a
+positive, and a step without negatives half a negative, where a positive has the mean weight of the
+rows. With equal weights, that is the rate `½ / n` for a step of n rows.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,9 @@ from keras_calibration.solvers.data_checks import Rows
 
 @dataclass(frozen=True)
 class TiedRows:
-    """Rows summed over equal logits.
+    """Rows summed over equal logits: increasing `logits`, `weights` Σ w, and `positives` Σ w y.
 
-    Args:
-        logits: The distinct logits of the rows that count (m,), increasing.
-        weights: `Σ w` of each (m,), above 0.
-        positives: `Σ w y` of each (m,).
-        mean_weight: Mean weight of the rows that count: what one positive is worth.
+    `mean_weight` is the mean of the positive weights, the weight of one positive.
     """
 
     logits: np.ndarray
@@ -30,7 +26,7 @@ class TiedRows:
     mean_weight: float
 
     def mean_log_loss(self, calibrated: np.ndarray) -> float:
-        """The mean log loss, in nats a row, of calibrated logits (m,)."""
+        """The mean log loss of calibrated logits (m,), in nats a row."""
         loss_sum = self.positives @ np.logaddexp(0.0, -calibrated)
         loss_sum += (self.weights - self.positives) @ np.logaddexp(0.0, calibrated)
         return float(loss_sum / self.weights.sum())
@@ -38,14 +34,7 @@ class TiedRows:
 
 @dataclass(frozen=True)
 class Steps:
-    """A function that is constant on groups of neighbouring logits.
-
-    Args:
-        first: Least logit of each step (s,), increasing.
-        last: Greatest logit of each step (s,), before the next one's first.
-        values: Calibrated logits (s,).
-        sizes: How many distinct logits each holds (s,).
-    """
+    """A step function: first and last logit, value, and number of distinct logits of each step."""
 
     first: np.ndarray
     last: np.ndarray
@@ -54,32 +43,12 @@ class Steps:
 
 
 def largest_logit(dtype: str) -> float:
-    """What logits farther out count as: differences of two such are still finite.
-
-    Args:
-        dtype: The layer's dtype.
-
-    Returns:
-        A logit.
-    """
+    """The magnitude to which logits are clipped, so that differences of two are still finite."""
     return 0.25 * float(np.finfo(dtype).max)
 
 
 def tied_rows(rows: Rows, dtype: str) -> TiedRows:
-    """Sums rows over logits that are equal in the dtype that the layer will see them in.
-
-    Args:
-        rows: The rows, checked. Those of weight 0 are left out.
-        dtype: The layer's dtype.
-
-    Returns:
-        The sums.
-
-    Example:
-        >>> from keras_calibration.solvers.data_checks import check_rows
-        >>> tied_rows(check_rows([2.0, 1.0, 2.0], [1, 0, 0]), "float32").positives
-        array([0., 1.])
-    """
+    """Sums rows of positive weight over logits that are equal in the dtype of the layer."""
     num_rows = len(rows.logits)
     weights = rows.row_weights
     labels = np.zeros(num_rows) if rows.labels is None else rows.labels
@@ -99,23 +68,9 @@ def tied_rows(rows: Rows, dtype: str) -> TiedRows:
 
 
 def equal_mass_steps(rows: TiedRows, num_bins: int) -> Steps:
-    """Bins of equal weight, as far as ties allow, with the logit of each bin's positive rate.
+    """At most `num_bins` steps of nearly equal weight, with the logit of each positive rate.
 
-    Equal logits share a bin, the one that the middle of their weight falls into. Where ties leave
-    a bin empty there are fewer steps.
-
-    Args:
-        rows: The rows.
-        num_bins: Number of bins K.
-
-    Returns:
-        At most K steps.
-
-    Example:
-        >>> from keras_calibration.solvers.data_checks import check_rows
-        >>> rows = check_rows(np.arange(8), [0, 0, 0, 1, 0, 1, 1, 1])
-        >>> equal_mass_steps(tied_rows(rows, "float32"), 2).values.round(4)
-        array([-1.0986,  1.0986])
+    Equal logits share a step: the one that the middle of their weight falls into.
     """
     middles = np.cumsum(rows.weights) - 0.5 * rows.weights
     bin_number = np.floor(middles * (num_bins / rows.weights.sum()))
@@ -129,27 +84,12 @@ def equal_mass_steps(rows: TiedRows, num_bins: int) -> Steps:
 
 
 def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
-    """The non-decreasing rates closest to the positives, in log loss and in squared error alike.
+    """Isotonic regression: the non-decreasing rates closest to the labels, as steps.
 
-    Of the pooled blocks, the first one's rate may be 0 and the last one's 1. Half a positive is
-    then put in, but no more than the neighbour's rate, so that the steps still do not fall.
-
-    Args:
-        rows: The rows.
-        max_num_steps: Where more blocks than this come out, neighbours are pooled, equally many in
-            each of `max_num_steps` groups but for one.
-
-    Returns:
-        At most `max_num_steps` steps, whose values do not fall.
-
-    Example:
-        >>> from keras_calibration.solvers.data_checks import check_rows
-        >>> rows = check_rows(np.arange(4), [0, 1, 0, 1])
-        >>> steps = isotonic_steps(tied_rows(rows, "float32"), 10)
-        >>> steps.first, steps.last
-        (array([0., 1., 3.]), array([0., 2., 3.]))
-        >>> steps.values.round(4)
-        array([0., 0., 0.])
+    The same rates minimise log loss and squared error. The first block may have the rate 0 and the
+    last the rate 1: half a positive or negative is then added, up to the rate of the neighbour, so
+    the steps still do not decrease. If there are more than `max_num_steps` blocks, neighbours are
+    merged into groups of equal size (except for one).
 
     Reference:
         Zadrozny and Elkan, *Transforming classifier scores into accurate multiclass probability
@@ -164,7 +104,7 @@ def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
         np.add.reduceat(rows.weights, starts),
     )
     half_positive = _half_positive(rows, weights)
-    rates = np.maximum.accumulate(positives / weights)  # they rise but for rounding
+    rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
     first, last = rates[0], rates[-1]
     if first == 0:
         rates[0] = min(half_positive[0], *rates[1:2])
