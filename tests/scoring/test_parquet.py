@@ -58,21 +58,30 @@ def expected():
 )
 @pytest.mark.parametrize("batch_size", [130, 10**6])
 def test_files_give_what_arrays_give(files, fields, batch_size):
-    batches = read_parquet(files, "clicked", "ctr", "weight", fields, batch_size)
+    batches = read_parquet(
+        files,
+        label="clicked",
+        probability="ctr",
+        sample_weight="weight",
+        fields=fields,
+        batch_size=batch_size,
+    )
     assert batches.num_rows == N
     (field,) = fields
     for _ in range(2):  # it can be gone through again
-        scores = score(batches, CalibratedLogLoss(), {field: FieldECE(9)}, progress=False)
+        scores = score(batches, CalibratedLogLoss(), {field: FieldECE(9)}, verbose=0)
         assert list(scores.values()) == pytest.approx(expected(), rel=digits(1e-12))
 
 
 def test_a_folder_a_single_file_and_a_dataset(files):
     for source in (files[0].parent, str(files[0].parent)):
-        batches = read_parquet(source, "clicked", "ctr")
+        batches = read_parquet(source, label="clicked", probability="ctr")
         np.testing.assert_array_equal(np.concatenate([batch.predictions for batch in batches]), P)
-    assert read_parquet(str(files[1]), "clicked", "ctr").num_rows == 1500
+    assert read_parquet(str(files[1]), label="clicked", probability="ctr").num_rows == 1500
     dataset = pa.dataset.dataset([str(file) for file in files])
-    some = read_parquet(dataset.filter(pa.dataset.field("site_id") == 3), "clicked", "ctr")
+    some = read_parquet(
+        dataset.filter(pa.dataset.field("site_id") == 3), label="clicked", probability="ctr"
+    )
     assert some.num_rows == (SITE == 3).sum()
     np.testing.assert_array_equal(np.concatenate([batch.labels for batch in some]), Y[SITE == 3])
 
@@ -85,8 +94,8 @@ def test_hive_partitions_are_columns(tmp_path):
         partitioning=["site_id"],
         partitioning_flavor="hive",
     )
-    batches = read_parquet(tmp_path, "clicked", "ctr", fields=["site_id"])
-    scores = score(batches, field_metrics={"site_id": FieldECE(9)}, progress=False)
+    batches = read_parquet(tmp_path, label="clicked", probability="ctr", fields=["site_id"])
+    scores = score(batches, field_metrics={"site_id": FieldECE(9)}, verbose=0)
     error = FieldECE(9)
     error.update_state(Y, P, field=SITE)
     assert scores["site_id_field_ece"] == pytest.approx(float(error.result()), rel=digits(1e-12))
@@ -96,7 +105,7 @@ def test_keras_lookups_and_values_without_an_id(files):
     words = keras.layers.StringLookup(vocabulary=NAMES[:5].tolist())
     numbers = keras.layers.IntegerLookup(vocabulary=[3, 1])
     fields = {"site": words, "site_encoded": {"site 2": 0}, "site_id": numbers}
-    batches = list(read_parquet(files, "clicked", "ctr", fields=fields))
+    batches = list(read_parquet(files, label="clicked", probability="ctr", fields=fields))
     ids = {name: np.concatenate([batch.fields[name] for batch in batches]) for name in fields}
     np.testing.assert_array_equal(ids["site"], np.where(SITE < 5, SITE + 1, 0))
     np.testing.assert_array_equal(ids["site_encoded"], np.where(SITE == 2, 0, -1))
@@ -118,7 +127,14 @@ def test_only_named_columns_are_read_a_batch_at_a_time(files):
                 read.append(batch.num_rows)
                 yield batch
 
-    batches = read_parquet(files, "clicked", "ctr", "weight", ["site_id"], batch_size=300)
+    batches = read_parquet(
+        files,
+        label="clicked",
+        probability="ctr",
+        sample_weight="weight",
+        fields=["site_id"],
+        batch_size=300,
+    )
     batches._dataset = Recorder(batches._dataset)
     iterator = iter(batches)
     first = next(iterator)
@@ -143,15 +159,17 @@ def test_only_named_columns_are_read_a_batch_at_a_time(files):
 def test_labels_of_any_numeric_type(tmp_path, labels):
     pq.write_table(table(clicked=labels), tmp_path / "a.parquet")
     scores = score(
-        read_parquet(tmp_path / "a.parquet", "clicked", "ctr", "weight"),
+        read_parquet(
+            tmp_path / "a.parquet", label="clicked", probability="ctr", sample_weight="weight"
+        ),
         CalibratedLogLoss(),
-        progress=False,
+        verbose=0,
     )
     assert scores["calibrated_log_loss"] == pytest.approx(expected()[0], rel=digits(1e-12))
 
 
 def test_the_progress_bar_knows_the_rows(files, capsys):
-    score(read_parquet(files, "clicked", "ctr"), CalibratedLogLoss())
+    score(read_parquet(files, label="clicked", probability="ctr"), CalibratedLogLoss())
     assert f"{N}/{N}" in capsys.readouterr().out
 
 
@@ -164,7 +182,14 @@ def test_null_values_are_refused(tmp_path, column):
     with_nulls = pa.concat_arrays([array[:1990], pa.nulls(7, array.type), array[1997:]])
     pq.write_table(table(**{column: with_nulls}), tmp_path / "a.parquet")
     fields = {"site_id": None, "site": LOOKUP, "site_encoded": LOOKUP}
-    batches = read_parquet(tmp_path, "clicked", "ctr", "weight", fields, batch_size=1000)
+    batches = read_parquet(
+        tmp_path,
+        label="clicked",
+        probability="ctr",
+        sample_weight="weight",
+        fields=fields,
+        batch_size=1000,
+    )
     with pytest.raises(
         ValueError, match=f"'{column}' has 7 null values among the rows 1000 to 1999"
     ):
@@ -173,18 +198,18 @@ def test_null_values_are_refused(tmp_path, column):
 
 def test_errors(files, monkeypatch):
     with pytest.raises(ValueError, match=r"no columns \['click', 'hour'\].*'clicked', 'ctr'"):
-        read_parquet(files, "click", "ctr", fields=["hour"])
+        read_parquet(files, label="click", probability="ctr", fields=["hour"])
     with pytest.raises(ValueError, match="no columns"):
-        read_parquet(files, "clicked", "ctr", "sample_weight")
+        read_parquet(files, label="clicked", probability="ctr", sample_weight="sample_weight")
     with pytest.raises(ValueError, match=r"'long' must hold numbers\. Received: string"):
-        read_parquet(files, "clicked", "long")
+        read_parquet(files, label="clicked", probability="long")
     for field in ("site", "site_encoded"):
         with pytest.raises(ValueError, match=f"fields={{'{field}': {{value: id"):
-            read_parquet(files, "clicked", "ctr", fields=[field])
+            read_parquet(files, label="clicked", probability="ctr", fields=[field])
     with pytest.raises(ValueError, match="batch_size"):
-        read_parquet(files, "clicked", "ctr", batch_size=0)
+        read_parquet(files, label="clicked", probability="ctr", batch_size=0)
     with pytest.raises(FileNotFoundError):
-        read_parquet(files[0].parent / "no such file", "clicked", "ctr")
+        read_parquet(files[0].parent / "no such file", label="clicked", probability="ctr")
     monkeypatch.setitem(sys.modules, "pyarrow.dataset", None)
     with pytest.raises(ImportError, match=r"keras-calibration\[parquet\]"):
-        read_parquet(files, "clicked", "ctr")
+        read_parquet(files, label="clicked", probability="ctr")

@@ -73,7 +73,7 @@ def assert_same(scores, expected):
 @pytest.mark.parametrize("chunk_rows", [2**17, 1000, 7 * 11])
 def test_arrays_in_chunks(weights, chunk_rows):
     batch = Batch(Y, P, weights, FIELDS)
-    scores = score(batch, metrics(), field_metrics(), chunk_rows=chunk_rows, progress=False)
+    scores = score(batch, metrics(), field_metrics(), chunk_rows=chunk_rows, verbose=0)
     assert_same(scores, in_one_piece(weights))
 
 
@@ -81,26 +81,26 @@ def test_arrays_in_chunks(weights, chunk_rows):
 @pytest.mark.parametrize("sizes", [[1, 2, 0, 3000, 2000], [N], [1000] * 5 + [3]], ids=str)
 def test_a_generator_of_batches_is_consumed_once(weights, sizes):
     batches = pieces(sizes, weights)
-    scores = score(batches, metrics(), field_metrics(), chunk_rows=1500, progress=False)
+    scores = score(batches, metrics(), field_metrics(), chunk_rows=1500, verbose=0)
     assert_same(scores, in_one_piece(weights))
     with pytest.raises(ValueError, match="make a new one"):
-        score(batches, metrics(), progress=False)
+        score(batches, metrics(), verbose=0)
 
 
 def test_a_tf_dataset_and_a_list_of_lists():
     columns = (Y, P, W, {"site": SITE, "hour": HOUR})
     dataset = tf.data.Dataset.from_tensor_slices(columns).batch(640)
-    scores = score(dataset, metrics(), field_metrics(), progress=False)
+    scores = score(dataset, metrics(), field_metrics(), verbose=0)
     assert_same(scores, in_one_piece(W))
     lists = [[Y[:9].tolist(), P[:9].tolist()], [Y[9:], tf.constant(P[9:])]]
     expected = in_one_piece(None)
-    assert_same(score(lists, metrics(), progress=False), dict(list(expected.items())[:2]))
+    assert_same(score(lists, metrics(), verbose=0), dict(list(expected.items())[:2]))
 
 
 def test_memory_mapped_arrays(tmp_path):
     np.save(tmp_path / "p.npy", P)
     mapped = np.load(tmp_path / "p.npy", mmap_mode="r")
-    scores = score((Y, mapped), metrics(), chunk_rows=999, progress=False)
+    scores = score((Y, mapped), metrics(), chunk_rows=999, verbose=0)
     assert_same(scores, dict(list(in_one_piece(None).items())[:2]))
 
 
@@ -113,7 +113,7 @@ def test_keras_metrics_weigh_rows_not_batches(shape):
         "auc": keras.metrics.AUC(num_thresholds=1000),
     }
     columns = tuple(column.reshape(shape) for column in (Y, P, W))
-    scores = score(columns, keras_metrics, chunk_rows=1024, progress=False)
+    scores = score(columns, keras_metrics, chunk_rows=1024, verbose=0)
     losses = -np.where(Y == 1, np.log(P), np.log1p(-P))
     assert scores["log_loss"] == pytest.approx(np.average(losses, weights=W), rel=1e-5)
     assert scores["accuracy"] == pytest.approx(np.average((P > 0.5) == Y, weights=W), rel=1e-5)
@@ -127,7 +127,7 @@ def test_several_classes():
     probabilities = RNG.dirichlet(np.ones(3), 500)
     classes = RNG.integers(0, 3, 500)
     metric = keras.metrics.SparseCategoricalCrossentropy(name="loss")
-    scores = score((classes, probabilities), metric, chunk_rows=128, progress=False)
+    scores = score((classes, probabilities), metric, chunk_rows=128, verbose=0)
     expected = -np.log(probabilities[np.arange(500), classes]).mean()
     assert scores["loss"] == pytest.approx(expected, rel=1e-5)
 
@@ -135,13 +135,13 @@ def test_several_classes():
 def test_metrics_start_anew_and_keep_their_state():
     metric = CalibratedLogLoss(num_folds=1)
     metric.update_state([1, 0], [0.9, 0.9])
-    score((Y, P), metric, progress=False)
+    score((Y, P), metric, verbose=0)
     single = CalibratedLogLoss(num_folds=1)
     single.update_state(Y, P)
     np.testing.assert_array_equal(metric.bias, single.bias)
     site = FieldECE(30)
     for _ in range(2):
-        scores = score(Batch(Y, P, fields=FIELDS), field_metrics={"site": site}, progress=False)
+        scores = score(Batch(Y, P, fields=FIELDS), field_metrics={"site": site}, verbose=0)
     assert_same(scores, {"site_field_ece": in_one_piece(None)["site_field_ece"]})
 
 
@@ -159,7 +159,7 @@ def test_no_batch_is_kept():
             yield RNG.random(2000) < predictions, predictions
 
     most = []
-    score(generate(), [CalibratedLogLoss()], chunk_rows=700, progress=False)
+    score(generate(), [CalibratedLogLoss()], chunk_rows=700, verbose=0)
     assert len(most) == 40
     assert max(most) <= 3
 
@@ -170,7 +170,7 @@ def test_more_rows_than_float32_counts():
     labels = np.zeros(rows, "int8")
     labels[: rows // 4] = 1
     batch = (labels, np.full(rows, 0.5))
-    scores = score((batch for _ in range(65)), FieldECEOfOne(), progress=False)
+    scores = score((batch for _ in range(65)), FieldECEOfOne(), verbose=0)
     assert scores["rows"] == 65 * rows
 
 
@@ -194,7 +194,7 @@ def test_progress_bar_counts_rows(capsys):
     assert f"{N}/{N}" in capsys.readouterr().out
     score(pieces([3000, 2003], None), metrics())
     assert f"{N}/Unknown" in capsys.readouterr().out
-    score((Y, P), metrics(), progress=False)
+    score((Y, P), metrics(), verbose=0)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
 
@@ -219,35 +219,35 @@ def test_progress_bar_counts_rows(capsys):
 )
 def test_errors_of_batches(batches, message):
     with pytest.raises(ValueError, match=message):
-        score(batches, [CalibratedLogLoss()], progress=False)
+        score(batches, [CalibratedLogLoss()], verbose=0)
 
 
 def test_errors_of_fields():
     with pytest.raises(ValueError, match=r"the fields \['site'\].*with the fields \['hour'\]"):
-        score(Batch(Y, P, fields={"hour": HOUR}), field_metrics=field_metrics(), progress=False)
+        score(Batch(Y, P, fields={"hour": HOUR}), field_metrics=field_metrics(), verbose=0)
     with pytest.raises(ValueError, match="batch 1 with the fields"):
-        score([(Y, P, None, FIELDS), (Y, P)], (), {"site": FieldECE(9)}, progress=False)
+        score([(Y, P, None, FIELDS), (Y, P)], (), {"site": FieldECE(9)}, verbose=0)
     with pytest.raises(ValueError, match="3 of field 'site'"):
-        score(Batch(Y, P, None, {"site": SITE[:3]}), (), {"site": FieldECE(9)}, progress=False)
+        score(Batch(Y, P, None, {"site": SITE[:3]}), (), {"site": FieldECE(9)}, verbose=0)
     with pytest.raises(ValueError, match="field_metrics="):
-        score((Y, P), [FieldECE(9)], progress=False)
+        score((Y, P), [FieldECE(9)], verbose=0)
     # JAX itself refuses strings, by a TypeError.
     with pytest.raises((ValueError, TypeError), match=r"strings|JAX value|numeric types"):
-        score((Y, P, None, {"site": SITE.astype(str)}), (), {"site": FieldECE(9)}, progress=False)
+        score((Y, P, None, {"site": SITE.astype(str)}), (), {"site": FieldECE(9)}, verbose=0)
 
 
 def test_errors_of_arguments():
     with pytest.raises(ValueError, match="metrics to compute"):
-        score((Y, P), progress=False)
+        score((Y, P), verbose=0)
     with pytest.raises(ValueError, match="different names"):
-        score((Y, P), [CalibratedLogLoss(), CalibratedLogLoss()], progress=False)
+        score((Y, P), [CalibratedLogLoss(), CalibratedLogLoss()], verbose=0)
     with pytest.raises(ValueError, match="Received: 'auc'"):
-        score((Y, P), ["auc"], progress=False)
+        score((Y, P), ["auc"], verbose=0)
     with pytest.raises(ValueError, match="chunk_rows"):
-        score((Y, P), metrics(), chunk_rows=0, progress=False)
+        score((Y, P), metrics(), chunk_rows=0, verbose=0)
     clash = {"site": FieldECE(9, name="ece")}
     with pytest.raises(ValueError, match=r"twice: \['site_ece'\]"):
-        score((Y, P), {"site_ece": CalibratedLogLoss()}, clash, progress=False)
+        score((Y, P), {"site_ece": CalibratedLogLoss()}, clash, verbose=0)
 
 
 def test_functions_of_arrays():

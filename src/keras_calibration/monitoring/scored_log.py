@@ -62,7 +62,7 @@ def read_log(
     if twice := {name for name in columns if [*columns, probability, label].count(name) > 1}:
         raise ValueError(f"Each column must be named only once. Received twice: {sorted(twice)}.")
     lookups = {name: values_of(name) for name in columns}
-    return read_parquet(_data_set(paths), label, probability, fields=lookups)
+    return read_parquet(_data_set(paths), label=label, probability=probability, fields=lookups)
 
 
 def _data_set(paths: Any) -> Any:

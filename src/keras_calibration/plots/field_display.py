@@ -30,7 +30,7 @@ class FieldDisplay(Display):
         >>> display = FieldDisplay.from_predictions(
         ...     labels=[1, 0, 1, 0],
         ...     probabilities={"before": [0.2, 0.2, 0.5, 0.5], "after": [0.5, 0.5, 0.5, 0.5]},
-        ...     field_ids=[1, 1, 1, 0],
+        ...     field=[1, 1, 1, 0],
         ...     field_name="device",
         ...     vocabulary=("phone", "tablet"),
         ... )
@@ -56,7 +56,7 @@ class FieldDisplay(Display):
         cls,
         labels: ArrayLike,
         probabilities: ArrayLike | Mapping[str, ArrayLike],
-        field_ids: ArrayLike,
+        field: ArrayLike,
         *,
         field_name: str = "field",
         vocabulary: Sequence[str] | None = None,
@@ -69,7 +69,7 @@ class FieldDisplay(Display):
             labels: Labels, 0 or 1, shape `(n,)` or `(n, 1)`.
             probabilities: Predicted probabilities of the same rows, or name → probabilities, for
                 example `{"before": ..., "after": ...}`.
-            field_ids: Field value of each row, numbers or strings. With `vocabulary`: ids, whole
+            field: Field value of each row, numbers or strings. With `vocabulary`: ids, whole
                 numbers from 0.
             field_name: Name of the field.
             vocabulary: Name of each id. None to show the values themselves.
@@ -88,7 +88,7 @@ class FieldDisplay(Display):
             (('7', '3'), array([2, 1]))
         """
         flat_labels, named, weights = checked_predictions(labels, probabilities, sample_weight)
-        ids = _check_ids(field_ids, flat_labels.size, field_name, vocabulary)
+        ids = _check_ids(field, flat_labels.size, field_name, vocabulary)
         if num_values_shown < 1:
             raise ValueError(
                 "Argument `num_values_shown` must be at least 1. "
@@ -164,7 +164,7 @@ def _check_ids(
         return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in ids.tolist()])
     if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0:
         raise ValueError(
-            "Argument `field_ids` must be whole numbers from 0 when `vocabulary` is given. "
+            "Argument `field` must be whole numbers from 0 when `vocabulary` is given. "
             f"Received: {field_name!r} of dtype {ids.dtype}, from {ids.min()} on."
         )
     if ids.max() >= len(vocabulary):

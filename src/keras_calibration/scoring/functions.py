@@ -38,7 +38,7 @@ def calibrated_log_loss(
         0.6365
     """
     metric = CalibratedLogLoss(**arguments)
-    return score((labels, predictions, sample_weight), metric, progress=False)[metric.name]
+    return score((labels, predictions, sample_weight), metric, verbose=0)[metric.name]
 
 
 def field_ece(labels: Any, predictions: Any, field: Any, sample_weight: Any = None) -> float:
@@ -99,4 +99,4 @@ def _field_error(
     values, ids = np.unique(np.asarray(field), return_inverse=True)
     metric = metric_class(max(len(values), 1), **arguments)
     batch = (labels, predictions, sample_weight, {"field": ids})
-    return score(batch, field_metrics={"field": metric}, progress=False)[f"field_{metric.name}"]
+    return score(batch, field_metrics={"field": metric}, verbose=0)[f"field_{metric.name}"]

@@ -11,8 +11,9 @@ from keras_calibration.scoring.batch import Batch
 
 def read_parquet(
     paths: Any,
-    label: str,
-    prediction: str,
+    *,
+    label: str = "label",
+    probability: str = "probability",
     sample_weight: str | None = None,
     fields: Mapping[str, Any] | Sequence[str] = (),
     batch_size: int = 2**17,
@@ -27,7 +28,7 @@ def read_parquet(
         paths: A file, a folder of Parquet files (Hive partitions become columns), a list of files,
             or a `pyarrow.dataset.Dataset`, for example with a filter.
         label: Column of the labels.
-        prediction: Column of the predictions.
+        probability: Column of the predictions.
         sample_weight: Column of the weights, or None.
         fields: Columns of the fields: a list of columns that hold ids (whole numbers), or column →
             lookup. A lookup is None for ids, a mapping value → id, or a Keras lookup layer
@@ -50,8 +51,9 @@ def read_parquet(
         >>> table = pa.table({"y": [1, 0, 1, 0], "p": [0.9, 0.5, 0.6, 0.2], "site": list("abba")})
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     pa.parquet.write_table(table, f"{folder}/part-0.parquet")
-        ...     batches = read_parquet(folder, "y", "p", fields={"site": {"a": 0, "b": 1}})
-        ...     scores = score(batches, field_metrics={"site": FieldECE(2)}, progress=False)
+        ...     sites = {"site": {"a": 0, "b": 1}}
+        ...     batches = read_parquet(folder, label="y", probability="p", fields=sites)
+        ...     scores = score(batches, field_metrics={"site": FieldECE(2)}, verbose=0)
         >>> round(scores["site_field_ece"], 4)
         0.05
     """
@@ -61,7 +63,7 @@ def read_parquet(
         raise ValueError(
             f"Argument `batch_size` must be at least 1. Received: batch_size={batch_size}."
         )
-    numbers = [label, prediction, *([] if sample_weight is None else [sample_weight])]
+    numbers = [label, probability, *([] if sample_weight is None else [sample_weight])]
     available = dataset.schema.names
     if missing := [column for column in [*numbers, *lookups] if column not in available]:
         raise ValueError(f"The files have no columns {missing}. Received: columns {available}.")
@@ -78,7 +80,7 @@ def read_parquet(
                     else ""
                 )
             )
-    return ParquetBatches(dataset, label, prediction, sample_weight, lookups, batch_size)
+    return ParquetBatches(dataset, label, probability, sample_weight, lookups, batch_size)
 
 
 class ParquetBatches:
@@ -87,7 +89,7 @@ class ParquetBatches:
     Args:
         dataset: A `pyarrow.dataset.Dataset`.
         label: Column of the labels.
-        prediction: Column of the predictions.
+        probability: Column of the predictions.
         sample_weight: Column of the weights, or None.
         lookups: Column of each field → its lookup, or None for ids.
         batch_size: Largest number of rows of a batch.
@@ -97,14 +99,14 @@ class ParquetBatches:
         self,
         dataset: Any,
         label: str,
-        prediction: str,
+        probability: str,
         sample_weight: str | None,
         lookups: Mapping[str, Any],
         batch_size: int,
     ) -> None:
         self._dataset = dataset
         self._label = label
-        self._prediction = prediction
+        self._probability = probability
         self._sample_weight = sample_weight
         self._lookups = lookups
         self._batch_size = batch_size
@@ -117,7 +119,7 @@ class ParquetBatches:
     def __iter__(self) -> Iterator[Batch]:
         weight = self._sample_weight
         weights = [] if weight is None else [weight]
-        columns = {self._label, self._prediction, *weights, *self._lookups}
+        columns = {self._label, self._probability, *weights, *self._lookups}
         rows = 0
         # Read ahead less than pyarrow's default, 16 batches of 4 files, which can be a whole table.
         for record_batch in self._dataset.to_batches(
@@ -133,7 +135,7 @@ class ParquetBatches:
             rows += record_batch.num_rows
             yield Batch(
                 arrays[self._label],
-                arrays[self._prediction],
+                arrays[self._probability],
                 None if weight is None else arrays[weight],
                 {field: arrays[field] for field in self._lookups},
             )

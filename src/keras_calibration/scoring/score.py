@@ -16,7 +16,7 @@ def score(
     field_metrics: Mapping[Any, Any] | None = None,
     total: int | None = None,
     chunk_rows: int = 2**17,
-    progress: bool = True,
+    verbose: int = 1,
 ) -> dict[str, float]:
     """Computes metrics of labels and predictions in one pass over any number of rows.
 
@@ -41,7 +41,7 @@ def score(
             `{field}_{metric}`, and `{field}_x_{field}_{metric}` for a cross.
         total: Number of rows, for the progress bar, if `batches` does not provide it.
         chunk_rows: Largest number of rows to compute at once. Larger batches are cut.
-        progress: Whether to print a progress bar.
+        verbose: 1 shows a progress bar, 0 does not.
 
     Returns:
         Name → result.
@@ -61,7 +61,7 @@ def score(
         ...     daily(),
         ...     [CalibratedLogLoss(), keras.metrics.AUC(name="auc")],
         ...     field_metrics={"site": [FieldECE(5)]},
-        ...     progress=False,
+        ...     verbose=0,
         ... )
         >>> list(scores)
         ['calibrated_log_loss', 'auc', 'site_field_ece']
@@ -90,7 +90,7 @@ def score(
     # Compares names, not results: these are still NaN and would warn.
     if clash := named.keys() & {name for name, _ in of_fields._named()}:
         raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
-    bar = keras.utils.Progbar(_num_rows(batches, total), verbose=int(progress), unit_name="row")
+    bar = keras.utils.Progbar(_num_rows(batches, total), verbose=verbose, unit_name="row")
     step: Callable[[Batch], None] = update
     rows = 0
     for chunk in chunks(batches, of_fields.fields, chunk_rows):
