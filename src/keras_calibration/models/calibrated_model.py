@@ -255,24 +255,12 @@ class CalibratedModel(FieldMetricsModel):
             "steps_per_epoch": steps_per_epoch,
             "verbose": verbose,
         }
-        histories = []
+
+        def figures() -> dict[str, float]:
+            return figures_of(self, rows, held_out, batch_size)
 
         def train(part: HeadRows, decide: Callable[[], bool]) -> None:
-            def figures_if_not_kept() -> dict[str, float] | None:
-                self.head.finalize()
-                return None if decide() else figures_of(self, rows, held_out, batch_size)
-
-            seen_by = EndOfTraining(
-                with_finite_progress(callbacks, verbose),
-                figures_if_not_kept,
-                model=self,
-                verbose=verbose,
-                epochs=epochs,
-                steps=steps_per_epoch or math.ceil(len(part) / (batch_size or 32)),
-            )
-            arrays = dict(zip(("x", "y", "sample_weight"), part.keras_data, strict=True))
-            fit = super(CalibratedModel, self).fit
-            histories.append(fit(**arrays, callbacks=seen_by, **arguments))
+            self._train(part, lambda: None if decide() else figures(), callbacks, arguments)
 
         if is_exact and num_epochs > 0:
             summary = train_from_exact(self.head, rows, held_out, num_epochs, train, bool(verbose))
@@ -280,8 +268,7 @@ class CalibratedModel(FieldMetricsModel):
             with reported_as_epoch(self, callbacks, verbose) as report:
                 exact = fit_exactly(self.head, rows, bool(verbose))
                 summary = summarize(self.head, rows, exact)
-                report(figures_of(self, rows, held_out, batch_size))
-            histories.append(self.history)
+                report(figures())
         else:
             if not self.head.is_adapted:
                 self.head.adapt(rows.logits, rows.labels, rows.features, rows.weights)
@@ -290,7 +277,7 @@ class CalibratedModel(FieldMetricsModel):
         if verbose and is_exact:
             print(summary)
         self.fit_summary, self.fitted_at = summary, summary.fitted_at
-        return histories[0]
+        return self.history
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> np.ndarray:
         """As `keras.Model.predict`; `x` may be a data frame, or hold columns of one."""
@@ -369,6 +356,31 @@ class CalibratedModel(FieldMetricsModel):
             for name in ("base_model", "head")
         }
         return cls(**{**config, **parts})
+
+    def _train(
+        self,
+        rows: HeadRows,
+        decide: Callable[[], dict[str, float] | None],
+        callbacks: Any,
+        arguments: dict[str, Any],
+    ) -> None:
+        """Trains the head by Keras' own `fit`; `decide` then chooses what it is left as."""
+
+        def end() -> dict[str, float] | None:
+            self.head.finalize()
+            return decide()
+
+        num_batches = math.ceil(len(rows) / (arguments["batch_size"] or 32))
+        seen_by = EndOfTraining(
+            with_finite_progress(callbacks, arguments["verbose"]),
+            end,
+            model=self,
+            verbose=arguments["verbose"],
+            epochs=arguments["epochs"],
+            steps=arguments["steps_per_epoch"] or num_batches,
+        )
+        x, y, weights = rows.keras_data
+        super().fit(x, y, sample_weight=weights, callbacks=seen_by, **arguments)
 
     def _with_logits(
         self, rows: DevelopmentSet, verbose: Any, both_classes: bool = False
