@@ -10,8 +10,9 @@ import pytest
 import keras_calibration
 
 TOP = """
-    __version__ calibrate callbacks datasets export_litert export_onnx export_savedmodel layers
-    metrics models monitor ops plots refresh_savedmodel scoring seeds
+    CalibrationReport MonitorReport __version__ calibrate callbacks datasets export_litert
+    export_onnx export_savedmodel layers metrics models monitor ops plots refresh_savedmodel scoring
+    seeds signature_input
 """
 ROOMS = {
     "callbacks": """

@@ -19,16 +19,21 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration import plots as plots
     from keras_calibration import scoring as scoring
     from keras_calibration import seeds as seeds
+    from keras_calibration.calibration import CalibrationReport as CalibrationReport
     from keras_calibration.calibration import calibrate as calibrate
     from keras_calibration.export import export_litert as export_litert
     from keras_calibration.export import export_onnx as export_onnx
     from keras_calibration.export import export_savedmodel as export_savedmodel
     from keras_calibration.export import refresh_savedmodel as refresh_savedmodel
+    from keras_calibration.export import signature_input as signature_input
+    from keras_calibration.monitoring import MonitorReport as MonitorReport
     from keras_calibration.monitoring import monitor as monitor
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "CalibrationReport",
+    "MonitorReport",
     "calibrate",
     "callbacks",
     "datasets",
@@ -44,6 +49,7 @@ __all__ = [
     "refresh_savedmodel",
     "scoring",
     "seeds",
+    "signature_input",
 ]
 
 
