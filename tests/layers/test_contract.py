@@ -297,7 +297,7 @@ def test_after_a_file_exactly_the_same(model, rows, tmp_path):
     agree(loaded(rows), model(rows), tolerance=0)
     model.save_weights(tmp_path / "it.weights.h5")
     for weight in loaded.weights:
-        weight.assign(keras.ops.zeros_like(weight))
+        weight.assign(np.zeros(weight.shape))
     loaded.load_weights(tmp_path / "it.weights.h5")
     agree(loaded(rows), model(rows), tolerance=0)
 
