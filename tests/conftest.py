@@ -1,7 +1,10 @@
 """What all tests share."""
 
+import ctypes
+import gc
 import os
 import pathlib
+import sys
 import tempfile
 
 import pytest
@@ -27,6 +30,23 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("tensorflow"):
                 item.add_marker(skip)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_a_module_traced_is_let_go():
+    """Graphs and compiled programs of a module end with it, lest a worker grow to gigabytes."""
+    yield
+    import keras
+
+    keras.backend.clear_session()
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.clear_caches()
+    gc.collect()
+    if sys.platform == "linux":
+        # The C library keeps freed memory for itself otherwise.
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,13 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import matplotlib.image
+import pytest
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.py"
 
@@ -60,8 +62,7 @@ def test_a_loss_is_said_plainly(data_root, tmp_path):
     check_files(tmp_path / "movielens_100k")
 
 
-def test_a_folder_that_is_no_data_folder(tmp_path):
-    command = [sys.executable, str(QUICKSTART), "--data", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode != 0
-    assert "meta.json" in done.stderr
+def test_a_folder_that_is_no_data_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(QUICKSTART), "--data", str(tmp_path)])
+    with pytest.raises((ValueError, FileNotFoundError), match=r"meta\.json"):
+        runpy.run_path(str(QUICKSTART), run_name="__main__")

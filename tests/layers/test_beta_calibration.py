@@ -9,8 +9,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import keras_calibration as kc
-from backends import compiled, digits, examples
+from backends import examples
 from keras_calibration.layers import BetaCalibration, PlattScaling
 
 
@@ -143,34 +142,6 @@ def test_updates_add_up_and_survive_a_file(reload):
     assert not restored.trainable
     restored.update(logits[5000:], labels[5000:])
     np.testing.assert_allclose(parameters_of(restored), parameters_of(whole), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.tensorflow
-def test_exports_in_a_calibrated_model(tmp_path):
-    import tensorflow as tf
-
-    base = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    layer = BetaCalibration()
-    layer.fit(*rows_of())
-    model = kc.models.CalibratedModel(base, layer, base_output="logit")
-    grid = np.linspace(-9, 9, 40, dtype=np.float32)[:, None]
-    expected = model.predict(grid, verbose=0)
-    kc.export_savedmodel(model, tmp_path / "model")
-    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
-    (name,) = served.structured_input_signature[1]
-    received = served(**{name: tf.constant(grid)})["probability"]
-    np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_compiles_and_calibrates_in_float32_under_a_mixed_policy(mixed_bfloat16):
-    layer = BetaCalibration()
-    layer.fit(*rows_of())
-    grid = np.linspace(-9, 9, 40, dtype=np.float32)
-    received = compiled(layer)(grid)
-    assert "float32" in str(received.dtype)
-    expected = curve(parameters_of(layer), grid.astype(np.float64))
-    received = keras.ops.convert_to_numpy(received)
-    np.testing.assert_allclose(received, expected, rtol=digits(2e-6), atol=digits(2e-6))
 
 
 def test_trains_by_gradient_to_the_fit():

@@ -9,7 +9,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import compiled, digits, examples
+from backends import examples
 from keras_calibration.layers import ClassTemperatureScaling, TemperatureScaling, VectorScaling
 
 LAYERS = ["temperature", "vector"]
@@ -142,46 +142,6 @@ def test_starts_as_the_identity_and_keeps_shape_and_infinity(kind):
     if kind == "vector":
         with pytest.raises(ValueError, match=r"\(batch, 4\).*\(3, 5\)"):
             layer(np.zeros((3, 5), np.float32))
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-def test_config_and_file_round_trips(kind, reload):
-    layer = layer_of(kind, name="classes", trainable=False)
-    assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
-    layer.fit(*rows_of())
-    restored = reload(keras.Sequential([keras.Input((4,)), layer])).layers[0]
-    assert not restored.trainable
-    for received, expected in zip(line_of(restored), line_of(layer), strict=True):
-        np.testing.assert_array_equal(received, expected)
-
-
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("kind", LAYERS)
-def test_exports(kind, tmp_path):
-    import tensorflow as tf
-
-    layer = layer_of(kind)
-    logits, labels = rows_of()
-    layer.fit(logits, labels)
-    logits = logits[:9].astype(np.float32)
-    keras.Sequential([keras.Input((4,)), layer]).export(tmp_path / "model", verbose=False)
-    loaded = tf.saved_model.load(str(tmp_path / "model"))
-    expected = keras.ops.convert_to_numpy(layer(logits))
-    np.testing.assert_allclose(loaded.serve(logits), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", LAYERS)
-def test_compiles_and_calibrates_in_float32_under_a_mixed_policy(kind, mixed_bfloat16):
-    layer = layer_of(kind)
-    logits, labels = rows_of()
-    layer.fit(logits, labels)
-    logits = logits[:9].astype(np.float32)
-    received = compiled(layer)(logits)
-    assert "float32" in str(received.dtype)
-    scales, biases = line_of(layer)
-    received = keras.ops.convert_to_numpy(received)
-    tolerance = digits(2e-6)
-    np.testing.assert_allclose(received, scales * logits + biases, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("kind", LAYERS)

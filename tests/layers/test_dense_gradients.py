@@ -46,8 +46,16 @@ OPTIMIZERS = {
     "RMSprop": (keras.optimizers.RMSprop, RMSprop),
     "Adagrad": (keras.optimizers.Adagrad, Adagrad),
 }
-both_ways = pytest.mark.parametrize("jit_compile", JIT_COMPILE)
-every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
+# The gradient may differ with the way of compiling, the optimizers do not.
+every_optimizer = pytest.mark.parametrize(
+    ("name", "jit_compile"),
+    [
+        ("Adam", JIT_COMPILE[0]),
+        ("Adam", True),
+        ("RMSprop", JIT_COMPILE[0]),
+        ("Adagrad", JIT_COMPILE[0]),
+    ],
+)
 
 
 def sigmoid(logits):
@@ -55,7 +63,6 @@ def sigmoid(logits):
 
 
 @every_optimizer
-@both_ways
 def test_ilps_steps_as_a_dense_reference(name, jit_compile):
     generator = np.random.default_rng(0)
     batches = generator.normal(0, 2, (NUM_STEPS, 256))
@@ -83,7 +90,6 @@ def test_ilps_steps_as_a_dense_reference(name, jit_compile):
 
 
 @every_optimizer
-@both_ways
 def test_embeddings_step_as_a_dense_reference(name, jit_compile):
     generator = np.random.default_rng(1)
     num_ids, num_rows = 3, 256

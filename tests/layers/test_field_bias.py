@@ -1,13 +1,12 @@
 """FieldBias, against the optimum that SciPy finds in float64."""
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from backends import ON_TENSORFLOW, compiled, examples
+from backends import examples
 from keras_calibration.layers import ILPS, FieldBias
 from keras_calibration.layers.field_bias import half_cauchy
 from keras_calibration.solvers.data_checks import Rows
@@ -136,34 +135,6 @@ def test_few_clicks(data):
     # An id with no weight, and none of all, changes nothing.
     offsets = fit.offsets[0][np.bincount(site, weights, 5)[:4] == 0]
     np.testing.assert_allclose(offsets, 0, atol=1e-12)
-
-
-def test_saves_and_compiles(reload):
-    logits, site, labels, _ = made_clicks(2000, 10)
-    names = np.array([f"s{number}" for number in site]) if ON_TENSORFLOW else site
-    vocabulary = [f"s{number}" for number in range(8)]
-    field = keras.layers.StringLookup(vocabulary=vocabulary) if ON_TENSORFLOW else 8
-    head = FieldBias({"site": field}, ILPS())
-    head.fit(logits[:, None], labels[:, None], {"site": names[:, None]})
-    dtype = "string" if ON_TENSORFLOW else "int32"
-    inputs = [keras.Input((), name="logits"), {"site": keras.Input((), dtype=dtype, name="site")}]
-    model = keras.Model(inputs, head(*inputs))
-    rows = [keras.ops.convert_to_tensor(logits, "float32"), {"site": _tensor(names)}]
-    np.testing.assert_array_equal(reload(model)(rows), model(rows))
-    numeric = FieldBias({"site": 10})
-    numeric.fit(logits, labels, {"site": site})
-    ids = keras.ops.convert_to_tensor(site, "int32")
-    in_xla = compiled(lambda given, ids: numeric(given, {"site": ids}))(rows[0], ids)
-    np.testing.assert_allclose(in_xla, numeric(rows[0], {"site": ids}), rtol=1e-5, atol=1e-6)
-
-
-def _tensor(values):
-    return keras.ops.convert_to_tensor(values)
-
-
-def test_half_precision(mixed_bfloat16):
-    head = FieldBias({"site": 3})
-    assert head(np.float32([1.001]), {"site": np.array([1])}).dtype == "float32"
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from backends import ON_TENSORFLOW, compiled, digits, examples, gradients_by_weights
-from keras_calibration import export_savedmodel
+from backends import compiled, examples, gradients_by_weights
 from keras_calibration.layers import ILPS, FieldBias, FieldILPS
 from keras_calibration.layers.field_bias import half_cauchy
-from keras_calibration.models import CalibratedModel
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import curve_basis, fit_field_curves
 from keras_calibration.solvers.knots import balanced_knots
@@ -208,16 +206,6 @@ def test_a_value_that_would_fall_keeps_its_level():
     assert abs(np.mean((predicted - labels)[site == 1])) < 0.01
 
 
-def test_rows_of_weight_0_change_nothing():
-    logits, site, labels, _ = made_clicks(3000, 5)
-    weights = (np.arange(3000) % 3 > 0).astype(float)
-    some = weights > 0
-    heads = [FieldILPS({"site": 5}, ILPS()) for _ in range(2)]
-    heads[0].fit(logits, labels, {"site": site}, weights)
-    heads[1].fit(logits[some], labels[some], {"site": site[some]})
-    np.testing.assert_allclose(*(head.get_curves("site") for head in heads), atol=digits(1e-4))
-
-
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_few_clicks(data):
@@ -243,25 +231,6 @@ def test_few_clicks(data):
     np.testing.assert_allclose(fit.deviations[0][without], 0, atol=1e-12)
 
 
-def test_saves_and_compiles(reload):
-    logits, site, labels, _ = made_clicks(2000, 10)
-    names = np.array([f"s{number}" for number in site]) if ON_TENSORFLOW else site
-    vocabulary = [f"s{number}" for number in range(8)]
-    field = keras.layers.StringLookup(vocabulary=vocabulary) if ON_TENSORFLOW else 8
-    head = FieldILPS({"site": field}, ILPS(), num_knots=3)
-    head.fit(logits[:, None], labels[:, None], {"site": names[:, None]})
-    dtype = "string" if ON_TENSORFLOW else "int32"
-    inputs = [keras.Input((), name="logits"), {"site": keras.Input((), dtype=dtype, name="site")}]
-    model = keras.Model(inputs, head(*inputs))
-    rows = [keras.ops.convert_to_tensor(logits, "float32"), {"site": _tensor(names)}]
-    np.testing.assert_array_equal(reload(model)(rows), model(rows))
-    numeric = FieldILPS({"site": 10})
-    numeric.fit(logits, labels, {"site": site})
-    ids = keras.ops.convert_to_tensor(site, "int32")
-    in_xla = compiled(lambda given, ids: numeric(given, {"site": ids}))(rows[0], ids)
-    np.testing.assert_allclose(in_xla, numeric(rows[0], {"site": ids}), rtol=1e-5, atol=1e-5)
-
-
 def _tensor(values):
     return keras.ops.convert_to_tensor(values)
 
@@ -281,32 +250,6 @@ def test_gradients_are_dense_and_right():
     expected = [of_rows.sum(axis=0), np.concatenate(by_value)]
     for gradient, reference in zip(received, expected, strict=True):
         np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)
-
-
-def test_half_precision(mixed_bfloat16):
-    head = FieldILPS({"site": 3}, ILPS())
-    assert head(np.float32([1.001]), {"site": np.array([1])}).dtype == "float32"
-
-
-@pytest.mark.tensorflow
-def test_exports(tmp_path):
-    logits, site, labels, _ = made_clicks(2000, 4)
-    inputs = {name: keras.Input((1,), name=name) for name in ("score", "site")}
-    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["score"]))
-    head = FieldILPS({"site": 4}, ILPS())
-    head.fit(logits, labels, {"site": site})
-    model = CalibratedModel(base, head)
-    x = {"score": logits[:50, None].astype("float32"), "site": site[:50, None].astype("float32")}
-    export_savedmodel(model, tmp_path / "model")
-    import tensorflow as tf
-
-    served = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]
-    received = served(**{name: tf.constant(column) for name, column in x.items()})["probability"]
-    np.testing.assert_allclose(received, model.predict(x, verbose=0), rtol=1e-5)
-    # Training goes on from the fit, and ends in curves that rise.
-    model.compile("adam")
-    model.fit(x, labels[:50], epochs=1, initialize=None, verbose=0)
-    assert np.all(np.diff(head.get_curves("site")) >= 0)
 
 
 @pytest.mark.parametrize(

@@ -105,47 +105,6 @@ def test_trains_by_gradient_to_the_fit(layer_class):
     np.testing.assert_allclose(line_of(trained), line_of(fitted), atol=0.2)
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_config_and_file_round_trips(layer_class, reload):
-    layer = layer_class(name="line", trainable=False)
-    assert layer_class.from_config(layer.get_config()).get_config() == layer.get_config()
-    logits, labels = rows_of()
-    layer.fit(logits, labels)
-    model = keras.Sequential([keras.Input((1,)), layer])
-    restored = reload(model).layers[0]
-    assert type(restored) is layer_class
-    assert line_of(restored) == line_of(layer)
-    assert not restored.trainable
-    assert len(restored.weights) == (2 if layer_class is PlattScaling else 1)
-
-
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_exports_and_compiles(layer_class, tmp_path):
-    import tensorflow as tf
-
-    layer = layer_class()
-    layer.fit(*rows_of())
-    grid = np.linspace(-9, 9, 40, dtype=np.float32)
-    expected = keras.ops.convert_to_numpy(layer(grid))
-    compiled = tf.function(layer, jit_compile=True)(grid)
-    np.testing.assert_allclose(compiled, expected, rtol=1e-5, atol=1e-6)
-    keras.Sequential([keras.Input((1,)), layer]).export(tmp_path / "line", verbose=False)
-    loaded = tf.saved_model.load(str(tmp_path / "line"))
-    np.testing.assert_allclose(loaded.serve(grid[:, None])[:, 0], expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_calibrates_in_float32_under_a_mixed_policy(layer_class, mixed_bfloat16):
-    layer = layer_class()
-    layer.fit(*rows_of())
-    scale, bias = line_of(layer)
-    received = layer(np.float32([1.2345678]))
-    assert "float32" in str(received.dtype)
-    expected = [scale * np.float32(1.2345678) + bias]
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(received), expected, rtol=1e-6)
-
-
 # Where no finite line is best
 
 

@@ -9,8 +9,7 @@ import sklearn.isotonic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import keras_calibration as kc
-from backends import compiled, digits, examples
+from backends import examples
 from keras_calibration.layers import HistogramBinning, IsotonicRegression
 from keras_calibration.solvers.step_fit import isotonic_steps
 
@@ -215,48 +214,6 @@ def test_identity_before_the_fit_shapes_and_infinity_after(layer_class):
     assert np.isnan(called(layer, [np.nan])).all()
     with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\)"):
         layer(np.zeros((3, 2), np.float32))
-
-
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_config_and_file_round_trips(layer_class, reload):
-    size = {HistogramBinning: {"num_bins": 7}, IsotonicRegression: {"max_num_steps": 64}}
-    layer = layer_class(name="steps", **size[layer_class])
-    assert layer_class.from_config(layer.get_config()).get_config() == layer.get_config()
-    layer.fit(*rows_of())
-    restored = reload(keras.Sequential([keras.Input((1,)), layer])).layers[0]
-    assert restored.get_config() == layer.get_config()
-    grid = np.linspace(-9, 9, 101)
-    np.testing.assert_array_equal(called(restored, grid), called(layer, grid))
-
-
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_exports_in_a_calibrated_model(layer_class, tmp_path):
-    import tensorflow as tf
-
-    base = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    layer = layer_class()
-    layer.fit(*rows_of())
-    model = kc.models.CalibratedModel(base, layer, base_output="logit")
-    grid = np.linspace(-9, 9, 40, dtype=np.float32)[:, None]
-    expected = model.predict(grid, verbose=0)
-    kc.export_savedmodel(model, tmp_path / "model")
-    served = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
-    (name,) = served.structured_input_signature[1]
-    received = served(**{name: tf.constant(grid)})["probability"]
-    np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_compiles_and_calibrates_in_float32_under_a_mixed_policy(layer_class, mixed_bfloat16):
-    layer = layer_class()
-    layer.fit(*rows_of())
-    grid = np.r_[np.linspace(-9, 9, 40), -np.inf, np.inf].astype(np.float32)
-    received = compiled(layer)(grid)
-    assert "float32" in str(received.dtype)
-    expected = called(layer, grid)
-    received = keras.ops.convert_to_numpy(received)
-    np.testing.assert_allclose(received, expected, rtol=digits(2e-6), atol=digits(2e-6))
 
 
 @pytest.mark.parametrize("layer_class", LAYERS)

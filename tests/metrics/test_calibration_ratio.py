@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import JIT_COMPILE, digits, examples
+from backends import digits, examples
 from keras_calibration.metrics import CalibrationRatio
 
 RNG = np.random.default_rng(0)
@@ -98,21 +98,6 @@ def compiled(**options):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "sigmoid")])
     model.compile("sgd", "binary_crossentropy", weighted_metrics=[CalibrationRatio()], **options)
     return model
-
-
-@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
-def test_in_compile_and_after_loading(jit_compile, tmp_path):
-    model = compiled(jit_compile=jit_compile)
-    data = {"x": LOGITS[:, None], "y": LABELS, "sample_weight": WEIGHTS}
-    assert "calibration_ratio" in model.fit(**data, batch_size=100, verbose=0).history
-    scores = model.evaluate(**data, batch_size=100, verbose=0, return_dict=True)
-    predicted = model.predict(data["x"], verbose=0)[:, 0].astype(float)
-    expected = reference(LABELS, predicted, WEIGHTS)
-    assert scores["calibration_ratio"] == pytest.approx(expected, rel=1e-5)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    again = loaded.evaluate(**data, batch_size=100, verbose=0, return_dict=True)
-    assert again == pytest.approx(scores, rel=digits(1e-6))
 
 
 def test_early_stopping_is_not_told_a_direction():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import FLOATS, JIT_COMPILE, digits, examples
+from backends import FLOATS, digits, examples
 from keras_calibration.metrics import ExpectedCalibrationError
 
 RNG = np.random.default_rng(0)
@@ -213,24 +213,3 @@ def test_bad_arguments_are_refused():
         ExpectedCalibrationError(2049, "equal_mass")
     with pytest.raises(ValueError, match="'equal_width', 'equal_mass'"):
         ExpectedCalibrationError(binning="quantile")
-
-
-@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
-@pytest.mark.parametrize("binning", ["equal_width", "equal_mass"])
-def test_in_compile_and_after_loading(binning, jit_compile, tmp_path):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "sigmoid")])
-    metrics = [ExpectedCalibrationError(binning=binning, name="ece")]
-    model.compile("sgd", "binary_crossentropy", weighted_metrics=metrics, jit_compile=jit_compile)
-    data = {"x": LOGITS[:1000, None], "y": LABELS[:1000], "sample_weight": WEIGHTS[:1000]}
-    stop = keras.callbacks.EarlyStopping("ece")  # "auto" knows: down
-    model.fit(**data, batch_size=64, verbose=0, callbacks=[stop])
-    scores = model.evaluate(**data, batch_size=64, verbose=0, return_dict=True)
-    predicted = model.predict(data["x"], verbose=0)[:, 0]
-    eager = ExpectedCalibrationError(binning=binning)
-    expected = score(eager, data["y"], predicted, data["sample_weight"])
-    assert scores["ece"] == pytest.approx(expected, rel=1e-4)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    again = loaded.evaluate(**data, batch_size=64, verbose=0, return_dict=True)
-    assert again == pytest.approx(scores, rel=1e-5)

@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 import scipy.optimize
@@ -139,33 +138,6 @@ def test_configuration_merging_and_reset(metric):
     assert np.isnan(first.result())
     with pytest.raises(ValueError, match="same class and configuration"):
         first.merge_state([LogLoss()])
-
-
-def test_in_compile_under_xla(tmp_path):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
-    metrics = [
-        LogLoss(from_logits=True),
-        CalibratedLogLoss(correction="platt", from_logits=True),
-        CalibrationGain(correction="platt", from_logits=True),
-    ]
-    loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    model.compile("adam", loss, weighted_metrics=metrics, jit_compile=True)
-    x, y = LOGITS[:, None].astype("float32"), LABELS.astype("float32")
-    weights = WEIGHTS.astype("float32")
-    arguments = {"sample_weight": weights, "batch_size": 500, "return_dict": True, "verbose": 0}
-    model.fit(x[:10], y[:10], verbose=0)
-    scores = model.evaluate(x, y, **arguments)
-    logits = model.predict(x, verbose=0)[:, 0].astype("float64")
-    assert scores["log_loss"] == pytest.approx(
-        reference_log_loss(y, logits, weights), rel=digits(1e-9)
-    )
-    assert scores["calibrated_log_loss"] + scores["calibration_gain"] == pytest.approx(
-        scores["log_loss"], rel=digits(1e-12)
-    )
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.evaluate(x, y, **arguments) == scores
 
 
 def test_an_unknown_correction_is_refused():

@@ -135,21 +135,6 @@ def test_shards_merge_and_the_config_is_serialized():
     assert math.isnan(float(first.result()))
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_in_compile_and_early_stopping(jit_compile):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    metrics = [LogitAUC(from_logits=True)]
-    model.compile("sgd", loss, weighted_metrics=metrics, jit_compile=jit_compile)
-    data = {"x": LOGITS[:, None], "y": LABELS, "sample_weight": WEIGHTS}
-    stop = keras.callbacks.EarlyStopping("logit_auc")  # "auto" knows: up
-    model.fit(**data, batch_size=100, verbose=0, callbacks=[stop])
-    scores = model.evaluate(**data, batch_size=100, verbose=0, return_dict=True)
-    logits = model.predict(data["x"], verbose=0)[:, 0]
-    assert scores["logit_auc"] == pytest.approx(reference(LABELS, logits, WEIGHTS), abs=1e-4)
-
-
 @pytest.mark.parametrize(("mean", "spread"), [(25, 3), (-40, 5), (0, 20)])
 def test_a_shifted_or_steep_pipeline_is_right(mean, spread):
     rng = np.random.default_rng(0)

@@ -1,12 +1,11 @@
 import math
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import JIT_COMPILE, digits, examples, needs_float64
+from backends import digits, examples, needs_float64
 from keras_calibration.metrics import NormalizedEntropy
 
 RNG = np.random.default_rng(0)
@@ -111,39 +110,3 @@ def test_one_class_and_no_rows_give_nan():
 def test_saturated_probabilities_have_a_finite_loss():
     result = score(NormalizedEntropy(), np.array([1.0, 0.0]), np.float32([1.0, 1.0]))
     assert result == pytest.approx(math.log(2.0**24) / 2 / math.log(2), rel=digits(1e-6))
-
-
-def test_shards_merge_and_the_config_is_serialized():
-    metric = NormalizedEntropy(from_logits=True, name="ne")
-    first, rest = (
-        filled(NormalizedEntropy(True), LABELS[part], LOGITS[part], WEIGHTS[part])
-        for part in (slice(0, 7), slice(7, None))
-    )
-    first.merge_state([rest])
-    expected = score(metric, LABELS, LOGITS, WEIGHTS)
-    assert float(first.result()) == pytest.approx(expected, rel=digits(1e-12))
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
-    assert again.get_config() == metric.get_config()
-    assert again.from_logits
-    with pytest.raises(ValueError, match="same class and configuration"):
-        first.merge_state([NormalizedEntropy()])
-
-
-@pytest.mark.parametrize("jit_compile", JIT_COMPILE)
-def test_in_compile_and_after_loading(jit_compile, tmp_path):
-    keras.utils.set_random_seed(0)
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    loss = keras.losses.BinaryCrossentropy(from_logits=True)
-    metrics = [NormalizedEntropy(from_logits=True)]
-    model.compile("sgd", loss, weighted_metrics=metrics, jit_compile=jit_compile)
-    data = {"x": LOGITS[:, None], "y": LABELS, "sample_weight": WEIGHTS}
-    stop = keras.callbacks.EarlyStopping("normalized_entropy")  # "auto" knows: down
-    model.fit(**data, batch_size=100, verbose=0, callbacks=[stop])
-    scores = model.evaluate(**data, batch_size=100, verbose=0, return_dict=True)
-    logits = model.predict(data["x"], verbose=0)[:, 0].astype(float)
-    expected = reference(LABELS, logits, WEIGHTS)
-    assert scores["normalized_entropy"] == pytest.approx(expected, rel=1e-5)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    again = loaded.evaluate(**data, batch_size=100, verbose=0, return_dict=True)
-    assert again == pytest.approx(scores, rel=digits(1e-6))

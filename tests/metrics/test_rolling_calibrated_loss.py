@@ -294,20 +294,6 @@ def test_config_makes_the_same_metric(loss):
     assert type(config["num_periods"]) is int
 
 
-def test_stateless_and_reset(rows, loss):
-    metric = make(loss)
-    state = [keras.ops.convert_to_tensor(variable) for variable in metric.variables]
-    for part in (slice(0, 1000), slice(1000, None)):
-        labels, predictions, period, weights = (array[part] for array in rows)
-        state = metric.stateless_update_state(state, labels, predictions, weights, field=period)
-    expected = score(*rows, loss=loss)
-    assert float(metric.stateless_result(state)) == pytest.approx(expected, abs=digits(1e-12))
-    assert math.isnan(float(metric.result()))
-    update(metric, *(array[:300] for array in rows))
-    metric.reset_state()
-    assert float(update(metric, *rows).result()) == expected
-
-
 @pytest.mark.parametrize(
     ("policy", "jit_compile"), [("float32", True), ("mixed_bfloat16", JIT_COMPILE[0])]
 )

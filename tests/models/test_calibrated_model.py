@@ -20,6 +20,8 @@ X = {
     "site": RNG.integers(0, NUM_SITES, NUM_ROWS).astype("int32"),
     "price": RNG.normal(size=(NUM_ROWS, 2)).astype("float32"),
 }
+# Tests of what is computed, not of how, do without the traces that cost most of their time.
+EAGER = {"run_eagerly": True}
 SITE_BIAS = np.array([-1.5, -0.5, 0.0, 0.5, 1.0, 1.5])
 TRUE_LOGIT = X["price"] @ [1.0, -0.5] - 1 + SITE_BIAS[X["site"]]
 Y = (RNG.random(NUM_ROWS) < 1 / (1 + np.exp(-TRUE_LOGIT))).astype("float32")
@@ -67,7 +69,9 @@ def make_model(base=None, head=None, optimizer="adam", base_output="auto", **arg
 
 
 def log_loss(model, x=X, y=Y):
-    probabilities = np.clip(model.predict(x, verbose=0)[:, 0].astype("float64"), 1e-7, 1 - 1e-7)
+    probabilities = np.clip(
+        model.predict(x, NUM_ROWS, verbose=0)[:, 0].astype("float64"), 1e-7, 1 - 1e-7
+    )
     return -np.mean(y * np.log(probabilities) + (1 - y) * np.log(1 - probabilities))
 
 
@@ -108,22 +112,22 @@ def test_any_base_trains_and_starts_at_its_own_probability(name):
     make, base_output, x = BASES[name]
     base = make()
     head = ILPS(num_knots=5) if name == "sequential" else make_head()
-    model = make_model(base, head, base_output=base_output)
+    model = make_model(base, head, base_output=base_output, **EAGER)
     expected = base.predict(x, verbose=0).reshape(-1, 1)
     if name == "logit":
         expected = 1 / (1 + np.exp(-expected))
-    np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
+    np.testing.assert_allclose(model.predict(x, NUM_ROWS, verbose=0), expected, atol=1e-6)
     before = log_loss(model, x)
     model.fit(x, Y, batch_size=250, epochs=3, verbose=0, initialize=None)
     assert log_loss(model, x) < before
 
 
 def test_adapting_leaves_the_probabilities_as_they_are():
-    model = make_model(optimizer=keras.optimizers.SGD(0.0))
-    before = model.predict(X, verbose=0)
-    model.fit(X, Y, verbose=0, initialize=None)
+    model = make_model(optimizer=keras.optimizers.SGD(0.0), **EAGER)
+    before = model.predict(X, NUM_ROWS, verbose=0)
+    model.fit(X, Y, batch_size=500, verbose=0, initialize=None)
     assert model.head.is_adapted
-    np.testing.assert_allclose(model.predict(X, verbose=0), before, atol=1e-6)
+    np.testing.assert_allclose(model.predict(X, NUM_ROWS, verbose=0), before, atol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", keras.optimizers.SGD(0.5)], ids=["adam", "sgd"])
@@ -137,7 +141,7 @@ def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
     assert after["site_field_ece"] < 0.6 * before["site_field_ece"]
 
 
-@pytest.mark.parametrize("options", [{}, {"jit_compile": True}, {"run_eagerly": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"jit_compile": True}], ids=str)
 def test_history_and_field_metrics(options):
     model = make_model(
         metrics=[CalibratedLogLoss()],
@@ -196,9 +200,17 @@ class Counting(keras.layers.Layer):
 
 
 def test_base_logits_are_computed_once():
-    model = make_model(make_base(Counting()))
+    model = make_model(make_base(Counting()), **EAGER)
     Counting.rows_seen = 0
-    model.fit(X, Y, epochs=4, validation_data=rows(slice(0, 500)), verbose=0, initialize=None)
+    model.fit(
+        X,
+        Y,
+        batch_size=500,
+        epochs=4,
+        validation_data=rows(slice(0, 500)),
+        verbose=0,
+        initialize=None,
+    )
     assert Counting.rows_seen == NUM_ROWS + 500
 
 
@@ -208,7 +220,7 @@ class Batches(keras.utils.PyDataset):
         self.weights = weights
 
     def __len__(self):
-        return 15
+        return 3
 
     def __getitem__(self, number):
         part = slice(100 * number, 100 * (number + 1))
@@ -220,13 +232,14 @@ def data_set(*parts):
 
 
 @pytest.mark.filterwarnings("ignore:The rows are read into memory once")
-@pytest.mark.parametrize("weights", [None, W], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize("weights", [None, W[:300]], ids=["unweighted", "weighted"])
 def test_every_form_of_the_same_rows_trains_the_same(weights):
-    parts = (X, Y) if weights is None else (X, Y, weights)
+    few, labels = rows(slice(0, 300))
+    parts = (few, labels) if weights is None else (few, labels, weights)
     forms = {
-        "arrays": (X, Y),
-        "columns": (X, Y[:, None]),
-        "lists": ({name: values.tolist() for name, values in X.items()}, Y.tolist()),
+        "arrays": (few, labels),
+        "columns": (few, labels[:, None]),
+        "lists": ({name: values.tolist() for name, values in few.items()}, labels.tolist()),
         "data set": (data_set(*parts), None),
         "PyDataset": (Batches(weights), None),
         "repeated data set": (data_set(*parts).repeat(), None),
@@ -234,7 +247,7 @@ def test_every_form_of_the_same_rows_trains_the_same(weights):
     }
     results = {}
     for name, (x, y) in forms.items():
-        model = make_model()
+        model = make_model(**EAGER)
         in_arrays = y is not None
         model.fit(
             x,
@@ -242,15 +255,15 @@ def test_every_form_of_the_same_rows_trains_the_same(weights):
             initialize=None,
             sample_weight=weights if in_arrays else None,
             batch_size=100 if in_arrays else None,
-            steps_per_epoch=15 if name in ("repeated data set", "generator") else None,
+            steps_per_epoch=3 if name in ("repeated data set", "generator") else None,
             verbose=0,
         )
-        results[name] = model.predict(X, verbose=0)
+        results[name] = model.predict(X, NUM_ROWS, verbose=0)
     for name, result in results.items():
         np.testing.assert_allclose(result, results["arrays"], atol=1e-6, err_msg=name)
-    unweighted = make_model()
-    unweighted.fit(X, Y, batch_size=100, verbose=0, initialize=None)
-    difference = np.abs(unweighted.predict(X, verbose=0) - results["arrays"]).max()
+    unweighted = make_model(**EAGER)
+    unweighted.fit(few, labels, batch_size=100, verbose=0, initialize=None)
+    difference = np.abs(unweighted.predict(X, NUM_ROWS, verbose=0) - results["arrays"]).max()
     assert (difference > 1e-3) == (weights is not None)
 
 
@@ -259,7 +272,7 @@ def test_rows_of_a_shuffled_data_set_stay_together():
     logit = np.where(Y == 1, 3.0, -3.0).astype("float32")[:, None]
     inputs = {"logit": keras.Input((1,), name="logit")}
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
-    model = make_model(base, ILPS(num_knots=3), keras.optimizers.SGD(0.0))
+    model = make_model(base, ILPS(num_knots=3), keras.optimizers.SGD(0.0), **EAGER)
     shuffled = tf.data.Dataset.from_tensor_slices(({"logit": logit}, Y))
     shuffled = shuffled.shuffle(NUM_ROWS, reshuffle_each_iteration=True).batch(100)
     history = model.fit(shuffled, validation_data=shuffled, verbose=0, initialize=None).history
@@ -281,20 +294,23 @@ def test_string_features(form, tmp_path):
     }
     base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
     lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c", "d"])
-    model = make_model(base, make_head(lookup), field_metrics={"site": [FieldECE(5)]})
+    # Traced once, for all that is not the form of the strings.
+    options = {} if form == "str" else EAGER
+    model = make_model(base, make_head(lookup), field_metrics={"site": [FieldECE(5)]}, **options)
     tensors = {**x, "site": tf.constant(names)}
     if form == "data set":
-        model.fit(data_set(tensors, Y), epochs=2, verbose=0, initialize=None)
+        model.fit(data_set(tensors, Y), verbose=0, initialize=None)
     else:
-        model.fit(x, Y, epochs=2, batch_size=100, validation_split=0.2, verbose=0, initialize=None)
-    scores = model.evaluate(tensors, Y, verbose=0, return_dict=True)
-    residual = Y - model.predict(tensors, verbose=0)[:, 0].astype("float64")
+        model.fit(x, Y, batch_size=300, validation_split=0.2, verbose=0, initialize=None)
+    whole = {"batch_size": NUM_ROWS, "verbose": 0}
+    scores = model.evaluate(tensors, Y, return_dict=True, **whole)
+    residual = Y - model.predict(tensors, **whole)[:, 0].astype("float64")
     sums = np.bincount(np.where(X["site"] < 4, X["site"], 4), residual)
     assert scores["site_field_ece"] == pytest.approx(np.abs(sums).sum() / NUM_ROWS, abs=1e-6)
     if form == "str":
         model.save(tmp_path / "model.keras")
         loaded = keras.saving.load_model(tmp_path / "model.keras")
-        assert loaded.evaluate(tensors, Y, verbose=0, return_dict=True) == scores
+        assert loaded.evaluate(tensors, Y, return_dict=True, **whole) == scores
 
 
 def test_class_weight_is_refused():
@@ -306,8 +322,9 @@ def test_class_weight_is_refused():
 
 def test_validation_split_holds_out_the_last_rows():
     # The loss itself also holds the priors.
-    model = make_model(optimizer=keras.optimizers.SGD(0.0), metrics=["binary_crossentropy"])
-    history = model.fit(X, Y, validation_split=0.2, verbose=0, initialize=None).history
+    optimizer = keras.optimizers.SGD(0.0)
+    model = make_model(optimizer=optimizer, metrics=["binary_crossentropy"], **EAGER)
+    history = model.fit(X, Y, 300, validation_split=0.2, verbose=0, initialize=None).history
     expected = log_loss(model, *rows(slice(1200, None)))
     assert history["val_binary_crossentropy"][0] == pytest.approx(expected, abs=1e-5)
 
@@ -358,7 +375,7 @@ def test_the_curve_never_falls_after_fit():
     inputs = {"logit": keras.Input((1,), name="logit")}
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
     calibrator = ILPS(num_knots=10, penalty=0.01)
-    model = make_model(base, calibrator, keras.optimizers.Adam(0.1))
+    model = make_model(base, calibrator, keras.optimizers.Adam(0.1), **EAGER)
     crossed, fell = [], []
 
     def look(epoch, logs):
@@ -367,12 +384,13 @@ def test_the_curve_never_falls_after_fit():
         fell.append(np.diff(calibrator.get_values()).min() < 0)
 
     watch = keras.callbacks.LambdaCallback(on_epoch_end=look)
-    model.fit({"logit": logit}, labels, epochs=5, callbacks=[watch], verbose=0, initialize=None)
+    options = {"callbacks": [watch], "verbose": 0, "initialize": None}
+    model.fit({"logit": logit}, labels, batch_size=150, epochs=5, **options)
     assert any(crossed)
     assert not any(fell)
     assert (np.diff(calibrator.get_values()) >= 0).all()
     # The last digit of a sigmoid depends on where in the batch a row stands.
-    assert (np.diff(model.predict({"logit": logit}, verbose=0)[:, 0]) >= -2e-7).all()
+    assert (np.diff(model.predict({"logit": logit}, NUM_ROWS, verbose=0)[:, 0]) >= -2e-7).all()
 
 
 IN_A_NEW_PROCESS = """
@@ -417,13 +435,14 @@ def test_a_new_process_evaluates_the_same(tmp_path):
 
 @pytest.mark.parametrize("monotonic", ["penalty", "strict"])
 def test_a_loaded_model_goes_on_training(monotonic, tmp_path):
-    model = make_model(head=make_head(monotonic=monotonic))
-    model.fit(X, Y, verbose=0, initialize=None)
+    model = make_model(head=make_head(monotonic=monotonic), **EAGER)
+    model.fit(X, Y, batch_size=300, verbose=0, initialize=None)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for each in (model, loaded):
-        each.fit(X, Y, shuffle=False, verbose=0, initialize=None)
-    np.testing.assert_allclose(loaded.predict(X, verbose=0), model.predict(X, verbose=0), atol=1e-6)
+        each.fit(X, Y, batch_size=300, shuffle=False, verbose=0, initialize=None)
+    expected = model.predict(X, NUM_ROWS, verbose=0)
+    np.testing.assert_allclose(loaded.predict(X, NUM_ROWS, verbose=0), expected, atol=1e-6)
 
 
 def test_a_compiled_base_keeps_its_metrics_to_itself():
@@ -441,37 +460,38 @@ def test_a_compiled_base_keeps_its_metrics_to_itself():
 def test_mixed_precision_base_gives_float32_probabilities():
     last = keras.layers.Dense(1, "sigmoid", dtype="mixed_bfloat16")
     base = make_base(keras.layers.Dense(4, "relu", dtype="mixed_bfloat16"), last=last)
-    model = make_model(base)
+    model = make_model(base, **EAGER)
     before = log_loss(model)
-    model.fit(X, Y, epochs=2, verbose=0, initialize=None)
-    predictions = model.predict(X, verbose=0)
+    model.fit(X, Y, batch_size=250, epochs=3, verbose=0, initialize=None)
+    predictions = model.predict(X, NUM_ROWS, verbose=0)
     assert predictions.dtype == "float32"
     assert len(np.unique(predictions)) > 600
     assert log_loss(model) < before
 
 
 def test_soft_labels_and_unknown_ids():
-    model = make_model(field_metrics={"site": [FieldECE(NUM_SITES)]})
+    model = make_model(field_metrics={"site": [FieldECE(NUM_SITES)]}, **EAGER)
     x = {**X, "site": np.where(X["site"] == 0, -7, X["site"] * 3)}
-    model.fit(x, 0.1 + 0.8 * Y, epochs=2, verbose=0, initialize=None)
-    scores = model.evaluate(x, Y, verbose=0, return_dict=True)
-    residual = Y - model.predict(x, verbose=0)[:, 0].astype("float64")
+    model.fit(x, 0.1 + 0.8 * Y, batch_size=250, verbose=0, initialize=None)
+    scores = model.evaluate(x, Y, NUM_ROWS, verbose=0, return_dict=True)
+    residual = Y - model.predict(x, NUM_ROWS, verbose=0)[:, 0].astype("float64")
     known = np.where((x["site"] >= 0) & (x["site"] < NUM_SITES), x["site"], NUM_SITES)
     expected = np.abs(np.bincount(known, residual)).sum() / NUM_ROWS
     assert scores["site_field_ece"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_features_beyond_the_models_own_are_left_out():
-    model = make_model()
+    model = make_model(**EAGER)
     more = {**X, "row": np.arange(NUM_ROWS)}
-    model.fit(more, Y, verbose=0, initialize=None)
-    np.testing.assert_array_equal(model.predict(more, verbose=0), model.predict(X, verbose=0))
+    model.fit(more, Y, batch_size=250, verbose=0, initialize=None)
+    expected = model.predict(X, NUM_ROWS, verbose=0)
+    np.testing.assert_array_equal(model.predict(more, NUM_ROWS, verbose=0), expected)
 
 
 def test_a_nan_feature_gives_a_nan_probability_in_predict():
     price = X["price"].copy()
     price[3] = np.nan
-    predictions = make_model().predict({**X, "price": price}, verbose=0)[:, 0]
+    predictions = make_model(**EAGER).predict({**X, "price": price}, NUM_ROWS, verbose=0)[:, 0]
     np.testing.assert_array_equal(np.flatnonzero(np.isnan(predictions)), [3])
 
 
@@ -583,7 +603,7 @@ def test_a_base_with_several_columns_is_refused():
 
 
 def test_steps_per_epoch_counts_for_arrays_too():
-    model = make_model()
+    model = make_model(**EAGER)
     held_out = rows(slice(1000, NUM_ROWS))
     arguments = {"batch_size": 100, "epochs": 2, "steps_per_epoch": 3, "initialize": None}
     model.fit(

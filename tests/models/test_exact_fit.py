@@ -70,15 +70,14 @@ CELLS = [
     (500, "too high", "ilps", {"epochs": 5, "batch_size": 32}),
     (500, "fine", "ilps", {"epochs": 20, "batch_size": 512}),
     (1_000, "too steep", "network", {"epochs": 2, "validation_data": draw(500, "too steep", 2)}),
-    (20_000, "too high", "ilps", {"epochs": 5, "batch_size": 512}),
-    (50_000, "too steep", "ilps", {}),
+    (20_000, "too steep", "ilps", {}),
 ]
 
 
 @pytest.mark.parametrize(("num_rows", "base", "kind", "arguments"), CELLS, ids=range(len(CELLS)))
 def test_never_worse_than_the_heads_own_fit(num_rows, base, kind, arguments):
     x, y = draw(num_rows, base)
-    fresh_x, fresh_y = draw(50_000, base, seed=1)
+    fresh_x, fresh_y = draw(20_000, base, seed=1)
     model = make_model(make_head(kind))
     model.fit(x, y, verbose=0, **arguments)
     head = make_head(kind)
@@ -325,12 +324,12 @@ KINDS = ("FuncGraph", "Functional", "CalibratedModel", "Variable", "EagerTensor"
 
 
 def test_nothing_grows_with_fits_and_models():
-    x, y = draw(400)
+    x, y = draw(100)
     model = make_model(make_head("network"))
     counts = []
     for _ in range(3):
         model.fit(x, y, verbose=0)
-        another = make_model(make_head("network"))
+        another = make_model()
         another.fit(x, y, verbose=0)
         del another
         counts.append({kind: live(kind) for kind in KINDS})

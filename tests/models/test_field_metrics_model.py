@@ -35,7 +35,7 @@ def expected(model, metric, field, weights=None, x=X):
     return pytest.approx(float(metric.result()), abs=1e-6)
 
 
-@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"jit_compile": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"jit_compile": True}], ids=str)
 def test_history_and_evaluate(options):
     fields = {"site": [FieldECE(5), FieldRCE(5, epsilon=0.1)], "device": FieldECE(2, name="ece")}
     model = build(field_metrics=fields, metrics=[CalibratedLogLoss()], **options)
@@ -88,7 +88,7 @@ def test_a_loaded_model_evaluates_the_same(tmp_path):
 CROSS = ("site", "device")
 
 
-@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"jit_compile": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}], ids=str)
 def test_a_cross_of_fields(options, tmp_path):
     fields = {
         CROSS: [FieldECE((5, 2)), FieldRCE((5, 2), skip_without_positives=True)],

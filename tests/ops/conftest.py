@@ -10,13 +10,19 @@ from backends import FLOATS, ON_TENSORFLOW, compiled
 # JAX has no graphs beside what XLA compiles.
 @pytest.fixture(params=["eager", "graph", "compiled"] if ON_TENSORFLOW else ["eager", "compiled"])
 def run(request):
-    """Calls a function on arrays; the first `num_of_any_size` have rows of unknown number."""
+    """Calls a function on arrays; the first `num_of_any_size` have rows of unknown number.
+
+    A function called again with the same signature is neither traced nor compiled again.
+    """
+    traced = {}
 
     def run(function, *arrays, num_of_any_size=0):
         arrays = [np.asarray(array) for array in arrays]
         if not ON_TENSORFLOW:
             tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
-            return (compiled(function) if request.param == "compiled" else function)(*tensors)
+            if request.param == "eager":
+                return function(*tensors)
+            return traced.setdefault(function, compiled(function))(*tensors)
         import tensorflow as tf
 
         tensors = [tf.constant(array) for array in arrays]
@@ -28,10 +34,12 @@ def run(request):
             )
             for place, array in enumerate(arrays)
         ]
-        traced = tf.function(
-            function, input_signature=signature, jit_compile=request.param == "compiled"
-        )
-        return traced(*tensors)
+        key = (function, *signature)
+        if key not in traced:
+            traced[key] = tf.function(
+                function, input_signature=signature, jit_compile=request.param == "compiled"
+            )
+        return traced[key](*tensors)
 
     return run
 

@@ -46,16 +46,26 @@ def some_rows(positive_rate, num_rows=20_000, seed=0):
     return logits, labels, generator.choice([0.5, 1.0, 3.0], num_rows)
 
 
+RATES = (0.001, 0.03, 0.5, 0.9)
+
+
+@pytest.fixture(scope="module")
+def rows_of_each_rate():
+    """Rows of every click rate, and their summaries."""
+    rows = [some_rows(rate) for rate in RATES]
+    return rows, np.concatenate([summary(*each) for each in rows])
+
+
 @pytest.mark.parametrize("correction", ["bias", "temperature", "platt"])
-@pytest.mark.parametrize("positive_rate", [0.001, 0.03, 0.5, 0.9])
-def test_the_fit_is_that_of_the_rows(run, correction, positive_rate):
-    logits, labels, weights = some_rows(positive_rate)
-    summaries = summary(logits, labels, weights)
+def test_the_fit_is_that_of_the_rows(run, correction, rows_of_each_rate):
+    rows, summaries = rows_of_each_rate
     scale, bias = run(lambda given: fit_correction(given, correction), summaries)
-    *expected, expected_loss = reference(logits, labels, weights, correction)
-    np.testing.assert_allclose([scale[0], bias[0]], expected, atol=digits(2e-5, 1e-3))
-    received = log_loss_sum(summaries, bias, scale)[0] / weights.sum()
-    assert float(received) == pytest.approx(expected_loss, abs=digits(1e-8))
+    sums = np.asarray(log_loss_sum(summaries, bias, scale))
+    for number, each in enumerate(rows):
+        *expected, expected_loss = reference(*each, correction)
+        received = [scale[number], bias[number]]
+        np.testing.assert_allclose(received, expected, atol=digits(2e-5, 1e-3))
+        assert sums[number] / each[2].sum() == pytest.approx(expected_loss, abs=digits(1e-8))
 
 
 def test_groups_are_fitted_apart_and_a_bad_one_is_nan():

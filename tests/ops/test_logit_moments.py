@@ -1,5 +1,6 @@
 """The mergeable summary of labelled logits: log loss at any scale and bias, and the bias."""
 
+import itertools
 import types
 
 import keras
@@ -185,27 +186,27 @@ def test_label_sums_are_exact():
     assert float(kernels.label_sums(summary_of(logits, 1.0, weights))[1][0]) == 0
 
 
-@pytest.mark.parametrize("shape", ["two modes", "wide", "edges of bins"])
 @pytest.mark.parametrize("scale", [None, 0.5, 2.0])
-def test_log_loss_sum_is_right_at_any_bias_and_scale(run, dtype, shape, scale):
-    logits = some_logits(shape).astype(dtype)
-    generator = np.random.default_rng(8)
-    weights = generator.uniform(0, 2, len(logits)).astype(dtype)
-    labels = generator.choice([0, 0.3, 1], len(logits)).astype(dtype)
-    biases = np.array([-20, -3, 0, 0.01, 5, 20], dtype)
-    summary = np.repeat(summary_of(logits, labels, weights), len(biases), axis=0)
-    scales = [] if scale is None else [np.full_like(biases, scale)]
-    received = np.asarray(run(kernels.log_loss_sum, summary, biases, *scales), np.float64)
-    shifted = (scale or 1) * logits.astype(float)[:, None] + biases.astype(float)
-    losses = np.logaddexp(0, shifted) - labels.astype(float)[:, None] * shifted
-    expected = weights.astype(float) @ losses
-    if dtype == "float32":
-        np.testing.assert_allclose(received, expected, rtol=1e-5)
-    else:
-        # The documented bound, at its largest where all rows are near 0.
-        reach = (scale or 1) / 8
-        bound = np.exp(reach) / 4 * reach**6 / (2**5 * 720) + 1e-13
-        assert (np.abs(received - expected) <= bound * weights.sum()).all()
+def test_log_loss_sum_is_right_at_any_bias_and_scale(run, dtype, scale):
+    for shape in ("two modes", "wide", "edges of bins"):
+        logits = some_logits(shape).astype(dtype)
+        generator = np.random.default_rng(8)
+        weights = generator.uniform(0, 2, len(logits)).astype(dtype)
+        labels = generator.choice([0, 0.3, 1], len(logits)).astype(dtype)
+        biases = np.array([-20, -3, 0, 0.01, 5, 20], dtype)
+        summary = np.repeat(summary_of(logits, labels, weights), len(biases), axis=0)
+        scales = [] if scale is None else [np.full_like(biases, scale)]
+        received = np.asarray(run(kernels.log_loss_sum, summary, biases, *scales), np.float64)
+        shifted = (scale or 1) * logits.astype(float)[:, None] + biases.astype(float)
+        losses = np.logaddexp(0, shifted) - labels.astype(float)[:, None] * shifted
+        expected = weights.astype(float) @ losses
+        if dtype == "float32":
+            np.testing.assert_allclose(received, expected, rtol=1e-5, err_msg=shape)
+        else:
+            # The documented bound, at its largest where all rows are near 0.
+            reach = (scale or 1) / 8
+            bound = np.exp(reach) / 4 * reach**6 / (2**5 * 720) + 1e-13
+            assert (np.abs(received - expected) <= bound * weights.sum()).all(), shape
 
 
 def test_loss_of_rows_beyond_the_bins_is_right_to_first_order(run):
@@ -217,33 +218,28 @@ def test_loss_of_rows_beyond_the_bins_is_right_to_first_order(run):
     np.testing.assert_array_equal(loss(-1e20), [0])
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        "one mode",
-        "two modes",
-        "two far modes",
-        "constant",
-        "wide",
-        "edges of bins",
-        "beyond the bins",
-    ],
-)
-def test_bias_root_makes_predictions_add_up_to_labels(run, shape):
-    logits = some_logits(shape)
-    weights = np.random.default_rng(9).choice([0.0, 1.0, 2.5], len(logits))
-    bias = np.asarray(run(kernels.bias_root, with_rates(logits, weights, RATES)))
-    total = weights.sum()
-    for received, rate in zip(bias, RATES, strict=True):
-        np.testing.assert_allclose(
-            weights @ sigmoid(logits + received), rate * total, rtol=digits(1e-6, 1e-3)
-        )
-        np.testing.assert_allclose(
-            weights @ sigmoid(-logits - received), (1 - rate) * total, rtol=digits(1e-6, 1e-3)
-        )
-        if "far" not in shape:  # there, a whole range of biases does
-            expected = reference_root(logits, weights, rate)
-            np.testing.assert_allclose(received, expected, atol=digits(1e-6, 1e-3))
+SHAPES = ["one mode", "two modes", "two far modes", "constant", "wide", "edges of bins"]
+
+
+def test_bias_root_makes_predictions_add_up_to_labels(run):
+    for shape in (*SHAPES, "beyond the bins"):
+        logits = some_logits(shape)
+        weights = np.random.default_rng(9).choice([0.0, 1.0, 2.5], len(logits))
+        bias = np.asarray(run(kernels.bias_root, with_rates(logits, weights, RATES)))
+        total = weights.sum()
+        for received, rate in zip(bias, RATES, strict=True):
+            for sign, share in ((1, rate), (-1, 1 - rate)):
+                np.testing.assert_allclose(
+                    weights @ sigmoid(sign * (logits + received)),
+                    share * total,
+                    rtol=digits(1e-6, 1e-3),
+                    err_msg=shape,
+                )
+            if "far" not in shape:  # there, a whole range of biases does
+                expected = reference_root(logits, weights, rate)
+                np.testing.assert_allclose(
+                    received, expected, atol=digits(1e-6, 1e-3), err_msg=shape
+                )
 
 
 def test_bias_root_in_float32(run):
@@ -267,23 +263,25 @@ def test_bias_root_of_huge_logits_is_the_same_in_every_mode(run):
     np.testing.assert_allclose(bias, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("label", [0.0, 0.5, 1.0])
-def test_a_logit_that_is_not_finite_makes_its_group_nan_and_no_other(run, dtype, bad, label):
-    logits = np.r_[some_logits("two modes", 1000), bad, 0.5].astype(dtype)
-    labels = np.r_[np.full(1000, 0.002), label, 0.4].astype(dtype)
-    group = np.r_[np.zeros(1000), 1, 1].astype(np.int32)
-    # Far from the start: stopping early would show. The last group is empty.
-    summary = summary_of(logits, labels, group=group, num_groups=3)
+def test_a_logit_that_is_not_finite_makes_its_group_nan_and_no_other(run, dtype):
+    # One good group, one for each pair of a bad logit and its label, and one without rows.
+    pairs = list(itertools.product([np.nan, np.inf, -np.inf], [0.0, 0.5, 1.0]))
+    bad, bad_labels = np.array(pairs).T
+    logits = np.r_[some_logits("two modes", 1000), bad, np.full(len(bad), 0.5)].astype(dtype)
+    # Far from the start: stopping early would show.
+    labels = np.r_[np.full(1000, 0.002), bad_labels, np.full(len(bad), 0.4)].astype(dtype)
+    of_bad = np.arange(len(bad)) + 1
+    group = np.r_[np.zeros(1000), of_bad, of_bad].astype(np.int32)
+    summary = summary_of(logits, labels, group=group, num_groups=len(bad) + 2)
     bias = np.asarray(run(kernels.bias_root, summary))
     expected = reference_root(logits[:1000].astype(float), np.ones(1000), 0.002)
     assert bias[0] == pytest.approx(expected, rel=1e-5 if dtype == "float64" else 1e-4)
     assert np.isnan(bias[1:]).all()
-    sums = np.asarray(run(kernels.log_loss_sum, summary, np.zeros(3, dtype)))
+    sums = np.asarray(run(kernels.log_loss_sum, summary, np.zeros(len(summary), dtype)))
     rows = logits[:1000].astype(float)
     np.testing.assert_allclose(sums[0], (np.logaddexp(0, rows) - 0.002 * rows).sum(), rtol=1e-5)
-    assert np.isnan(sums[1])
-    assert sums[2] == 0
+    assert np.isnan(sums[1:-1]).all()
+    assert sums[-1] == 0
 
 
 def test_bias_root_of_one_class_or_no_rows_is_nan(run, dtype):

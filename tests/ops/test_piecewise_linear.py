@@ -96,15 +96,15 @@ def test_piecewise_linear_and_its_gradients_equal_the_reference(
     np.testing.assert_allclose(
         by_logits[one_slope], (slope * upstream)[one_slope], rtol=tolerance, atol=tolerance * 1e-3
     )
-    *_, by_values = run(
-        curve_and_gradients, logits[finite], knots, values, upstream[finite], num_of_any_size=1
-    )
-    expected = upstream[finite].astype(float) @ matrix[finite]
-    scale = np.abs(upstream[finite]) @ np.abs(matrix[finite])
+    logits[~finite] = 0.25
+    *_, by_values = run(curve_and_gradients, logits, knots, values, upstream)
+    *_, matrix = reference_curve(logits, knots, values, extrapolation)
+    expected = upstream.astype(float) @ matrix
+    scale = np.abs(upstream) @ np.abs(matrix)
     np.testing.assert_allclose(by_values / scale, expected / scale, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("num_knots", [2, 33, 100, 300])
+@pytest.mark.parametrize("num_knots", [2, 33, 300])
 def test_piecewise_linear_of_any_number_of_knots(run, num_knots):
     generator = np.random.default_rng(num_knots)
     knots = (np.cumsum(generator.uniform(0.01, 0.3, num_knots)) - 2).astype(np.float32)
@@ -201,8 +201,21 @@ KNOTS_FOR_BINS = {
 }
 
 
+@pytest.fixture(scope="module")
+def curve_and_gradients_under_xla():
+    """Compiled once for each number of knots, not for each test."""
+
+    def curve_and_gradients(logits, knots, values, upstream):
+        by_both = gradients(
+            lambda *given: piecewise_linear(given[0], knots, given[1]) * upstream, logits, values
+        )
+        return piecewise_linear(logits, knots, values), *by_both
+
+    return compiled(curve_and_gradients)
+
+
 @pytest.mark.parametrize("knots", KNOTS_FOR_BINS.values(), ids=KNOTS_FOR_BINS)
-def test_many_rows_and_knots_under_xla(knots):
+def test_many_rows_and_knots_under_xla(knots, curve_and_gradients_under_xla):
     generator = np.random.default_rng(0)
     knots = np.float32(knots)
     gaps, rises = np.diff(knots.astype(float)), generator.exponential(size=len(knots) - 1)
@@ -218,16 +231,8 @@ def test_many_rows_and_knots_under_xla(knots):
     logits[np.abs(logits) < np.finfo(np.float32).tiny] = 0  # XLA takes these for 0
     upstream = generator.normal(size=len(logits)).astype(np.float32)
 
-    def curve_and_gradients(logits, knots, values):
-        by_both = gradients(
-            lambda *given: piecewise_linear(given[0], knots, given[1]) * upstream,
-            logits,
-            values,
-        )
-        return piecewise_linear(logits, knots, values), *by_both
-
-    tensors = map(keras.ops.convert_to_tensor, (logits, knots, values))
-    curve, by_logits, by_values = map(np.asarray, compiled(curve_and_gradients)(*tensors))
+    tensors = map(keras.ops.convert_to_tensor, (logits, knots, values, upstream))
+    curve, by_logits, by_values = map(np.asarray, curve_and_gradients_under_xla(*tensors))
     assert (np.diff(curve) >= 0).all()
     # Of equal knots, whose values are equal too, the last counts.
     places, first = np.unique(knots.astype(float), return_index=True)

@@ -1,0 +1,329 @@
+"""What Keras and this package ask of every layer, held for each public class.
+
+A new layer is covered once `LAYERS` has it; `test_every_layer_is_listed` asks for that. What can
+be compiled, saved or exported is so once, in one model of all layers.
+"""
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import pytest
+
+from backends import compiled, digits
+from keras_calibration import layers
+
+NUM_ROWS, NUM_SITES, NUM_CLASSES = 400, 5, 3
+RNG = np.random.default_rng(0)
+SITES = RNG.integers(0, NUM_SITES + 1, NUM_ROWS).astype("int32")  # the last is unknown
+LOGITS = RNG.normal(-0.5, 1.5, (NUM_ROWS, 1)).astype("float32")
+CHANCES = 1 / (1 + np.exp(-0.6 * LOGITS[:, 0] - 0.5 * SITES + 1))
+LABELS = (RNG.random(NUM_ROWS) < CHANCES).astype("float32")
+CLASS_LOGITS = RNG.normal(0, 1.5, (NUM_ROWS, NUM_CLASSES)).astype("float32")
+CLASSES = np.argmax(0.6 * CLASS_LOGITS + RNG.gumbel(size=CLASS_LOGITS.shape), axis=1)
+WEIGHTS = RNG.exponential(size=NUM_ROWS)
+ALL, NO_ROWS = slice(None), slice(0, 0)
+
+
+def network(num_outputs=1):
+    return layers.FieldNetwork(
+        {"site": NUM_SITES},
+        ["price"],
+        embedding_dim=2,
+        hidden_units=(4,),
+        dropout=0,
+        num_outputs=num_outputs,
+        seed=0,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """How a layer is made and called.
+
+    Args:
+        make: Makes the layer.
+        takes: `"logits"`, `"features"` or `"both"`.
+        of_classes: Whether the logits are of classes.
+        has_network: Whether a fit would train a network: then `adapt` is called instead.
+    """
+
+    make: Callable
+    takes: str = "logits"
+    of_classes: bool = False
+    has_network: bool = False
+
+    @property
+    def width(self):
+        return NUM_CLASSES if self.of_classes else 1
+
+    def rows(self, part=ALL):
+        """The arguments of a call."""
+        logits = (CLASS_LOGITS if self.of_classes else LOGITS)[part]
+        features = {"site": SITES[part], "price": LOGITS[part][:, 0] ** 2}
+        return {"logits": [logits], "features": [features], "both": [logits, features]}[self.takes]
+
+    def inputs(self):
+        """The same as inputs of a Functional model."""
+        logits = keras.Input((self.width,))
+        features = {
+            "site": keras.Input((), dtype="int32", name="site"),
+            "price": keras.Input((), name="price"),
+        }
+        return {"logits": [logits], "features": [features], "both": [logits, features]}[self.takes]
+
+    def learn(self, layer, part=ALL, weights=None):
+        """Fits the layer, or adapts one with a network."""
+        if self.takes == "features":
+            layer.adapt(*self.rows(part))
+        else:
+            labels = CLASSES if self.of_classes else LABELS
+            learn = layer.adapt if self.has_network else layer.fit
+            logits, *features = self.rows(part)
+            learn(logits, labels[part], *features, sample_weight=weights)
+
+    def fit(self, layer, labels):
+        logits, *features = self.rows()
+        layer.fit(logits, labels, *features)
+
+
+LAYERS = {
+    "BiasCorrection": Case(layers.BiasCorrection),
+    "TemperatureScaling": Case(layers.TemperatureScaling),
+    "PlattScaling": Case(layers.PlattScaling),
+    "BetaCalibration": Case(layers.BetaCalibration),
+    "HistogramBinning": Case(lambda **kwargs: layers.HistogramBinning(7, **kwargs)),
+    "IsotonicRegression": Case(layers.IsotonicRegression),
+    "ILPS": Case(lambda **kwargs: layers.ILPS(6, **kwargs)),
+    "ILPS, strict": Case(lambda **kwargs: layers.ILPS(6, monotonic="strict", **kwargs)),
+    "ClassTemperatureScaling": Case(layers.ClassTemperatureScaling, of_classes=True),
+    "VectorScaling": Case(
+        lambda **kwargs: layers.VectorScaling(NUM_CLASSES, **kwargs), of_classes=True
+    ),
+    "FieldBias": Case(
+        lambda **kwargs: layers.FieldBias({"site": NUM_SITES}, layers.ILPS(5), **kwargs), "both"
+    ),
+    "FieldILPS": Case(
+        lambda **kwargs: layers.FieldILPS({"site": NUM_SITES}, num_knots=3, **kwargs), "both"
+    ),
+    "FieldNetwork": Case(
+        lambda **kwargs: layers.FieldNetwork.from_config({**network().get_config(), **kwargs}),
+        "features",
+        has_network=True,
+    ),
+    "NeuralCalibration": Case(
+        lambda **kwargs: layers.NeuralCalibration(
+            layers.ILPS(5), network(), num_members=2, **kwargs
+        ),
+        "both",
+        has_network=True,
+    ),
+    "ClassNeuralCalibration": Case(
+        lambda **kwargs: layers.ClassNeuralCalibration(
+            layers.VectorScaling(NUM_CLASSES), network(NUM_CLASSES), **kwargs
+        ),
+        "both",
+        of_classes=True,
+        has_network=True,
+    ),
+    "BlendedHead": Case(
+        lambda **kwargs: layers.BlendedHead(
+            [
+                layers.FieldBias({"site": NUM_SITES}, layers.PlattScaling()),
+                layers.NeuralCalibration(layers.ILPS(5), network()),
+            ],
+            **kwargs,
+        ),
+        "both",
+        has_network=True,
+    ),
+}
+# What others derive from.
+ABSTRACT = {"Calibrator", "ClassCalibrator", "StreamingCalibrator", "Head"}
+every_layer = pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
+
+
+def taught(case, **arguments):
+    """A layer that has learnt something, and whose networks are no longer zero."""
+    layer = case.make(**arguments)
+    case.learn(layer, weights=None if case.takes == "features" else WEIGHTS)
+    layer(*case.rows(slice(0, 2)))
+    if case.has_network:
+        generator = np.random.default_rng(1)
+        for weight in layer.trainable_weights:
+            noise = 0.1 * generator.normal(size=weight.shape)
+            weight.assign(keras.ops.convert_to_numpy(weight) + noise)
+    return layer
+
+
+@pytest.fixture(scope="module")
+def every_taught():
+    return {name: taught(case) for name, case in LAYERS.items()}
+
+
+def values_of(layer):
+    return [keras.ops.convert_to_numpy(weight) for weight in layer.weights]
+
+
+def called(layer, case, part=ALL):
+    return keras.ops.convert_to_numpy(layer(*case.rows(part)))
+
+
+def test_every_layer_is_listed():
+    public = {
+        name
+        for name, member in inspect.getmembers(layers, inspect.isclass)
+        if issubclass(member, keras.layers.Layer)
+    }
+    assert public - ABSTRACT == {name.split(",")[0] for name in LAYERS}
+
+
+@every_layer
+def test_the_config_is_plain_and_makes_the_same_layer(case):
+    layer = case.make(name="own_name", trainable=False)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+    copy = keras.saving.deserialize_keras_object(config)
+    assert type(copy) is type(layer)
+    assert copy.get_config() == layer.get_config()
+    assert (copy.name, copy.trainable) == ("own_name", False)
+    case.learn(layer)
+    case.learn(copy)
+    np.testing.assert_array_equal(called(copy, case), called(layer, case))
+
+
+@every_layer
+def test_it_starts_as_the_identity(case):
+    expected = case.rows()[0] if case.takes != "features" else np.zeros((NUM_ROWS, 1))
+    received = called(case.make(), case)
+    np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-5)
+    assert received.dtype == "float32"
+
+
+@every_layer
+def test_shapes_also_of_no_rows_and_of_symbols(case):
+    layer = case.make()
+    inputs = case.inputs()
+    output = layer(*inputs)
+    assert (output.shape, output.dtype) == ((None, case.width), "float32")
+    shapes = keras.tree.map_structure(lambda tensor: tensor.shape, inputs)
+    assert tuple(layer.compute_output_shape(*shapes)) == (None, case.width)
+    assert layer(*case.rows(NO_ROWS)).shape == (0, case.width)
+    assert layer(*case.rows(slice(0, 3))).shape == (3, case.width)
+
+
+WITHOUT_NETWORK = {name: case for name, case in LAYERS.items() if not case.has_network}
+
+
+@pytest.mark.parametrize("case", WITHOUT_NETWORK.values(), ids=WITHOUT_NETWORK)
+def test_rows_of_weight_zero_teach_nothing(case):
+    half = np.where(np.arange(NUM_ROWS) % 2, WEIGHTS, 0.0)
+    odd = slice(1, None, 2)
+    layer, alone = case.make(), case.make()
+    case.learn(layer, weights=half)
+    case.learn(alone, odd, half[odd])
+    received, expected = called(layer, case), called(alone, case)
+    np.testing.assert_allclose(received, expected, rtol=digits(1e-5, 1e-4), atol=1e-5)
+
+
+def test_rows_of_weight_zero_do_not_move_the_curve_under_a_network():
+    half = np.where(np.arange(NUM_ROWS) % 2, WEIGHTS, 0.0)
+    case = LAYERS["NeuralCalibration"]
+    head, curve = case.make(), layers.ILPS(5)
+    case.learn(head, weights=half)
+    curve.adapt(*(rows[1::2] for rows in (LOGITS, LABELS, half)))
+    np.testing.assert_array_equal(head.calibrator.get_knots(), curve.get_knots())
+
+
+@every_layer
+def test_rows_that_are_refused_change_nothing(case, every_taught):
+    layer = next(every_taught[name] for name, each in LAYERS.items() if each is case)
+    before = values_of(layer)
+    bad = (CLASSES if case.of_classes else LABELS).astype("float64")
+    bad[3] = np.nan
+    message = r"Labels must be|[Ll]abels.* class numbers"
+    if case.takes == "features":
+        with pytest.raises(ValueError, match=r"without \['price'\]"):
+            layer.adapt({"site": SITES})
+    else:
+        with pytest.raises(ValueError, match=message):
+            case.fit(layer, bad)
+    for received, expected in zip(values_of(layer), before, strict=True):
+        np.testing.assert_array_equal(received, expected)
+
+
+@pytest.fixture(scope="module")
+def model(every_taught):
+    """All layers side by side."""
+    logits, class_logits = keras.Input((1,), name="logits"), keras.Input((3,), name="class_logits")
+    features = {
+        "site": keras.Input((), dtype="int32", name="site"),
+        "price": keras.Input((), name="price"),
+    }
+    outputs = {}
+    for name, case in LAYERS.items():
+        of_case = class_logits if case.of_classes else logits
+        given = {"logits": [of_case], "features": [features], "both": [of_case, features]}
+        outputs[name.replace(", ", "_")] = every_taught[name](*given[case.takes])
+    return keras.Model({"logits": logits, "class_logits": class_logits, **features}, outputs)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    price = LOGITS[:, 0] ** 2
+    arrays = {"logits": LOGITS, "class_logits": CLASS_LOGITS, "site": SITES, "price": price}
+    return {name: keras.ops.convert_to_tensor(values[:60]) for name, values in arrays.items()}
+
+
+def agree(received, expected, tolerance=1e-5):
+    assert received.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(
+            keras.ops.convert_to_numpy(received[name]),
+            keras.ops.convert_to_numpy(values),
+            rtol=tolerance,
+            atol=tolerance,
+            err_msg=name,
+        )
+
+
+def test_under_xla_the_same(model, rows):
+    agree(compiled(lambda given: model(given))(rows), model(rows))
+
+
+def test_after_a_file_exactly_the_same(model, rows, tmp_path):
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    agree(loaded(rows), model(rows), tolerance=0)
+    model.save_weights(tmp_path / "it.weights.h5")
+    for weight in loaded.weights:
+        weight.assign(np.zeros(weight.shape))
+    loaded.load_weights(tmp_path / "it.weights.h5")
+    agree(loaded(rows), model(rows), tolerance=0)
+
+
+def test_float32_under_a_mixed_policy(mixed_bfloat16, every_taught):
+    for name, case in LAYERS.items():
+        layer = case.make()
+        layer(*case.rows(slice(0, 2)))
+        for weight, value in zip(layer.weights, every_taught[name].weights, strict=True):
+            weight.assign(value)
+        received = layer(*case.rows())
+        assert keras.backend.standardize_dtype(received.dtype) == "float32", name
+        assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} == {"float32"}
+        agree({name: received}, {name: every_taught[name](*case.rows())}, tolerance=0)
+        if case.takes != "features":
+            logits, *features = case.rows()
+            half = layer(keras.ops.cast(logits, "bfloat16"), *features)
+            assert keras.backend.standardize_dtype(half.dtype) == "float32", name
+
+
+@pytest.mark.tensorflow
+def test_exported_the_same(model, rows, tmp_path):
+    import tensorflow as tf
+
+    model.export(tmp_path / "model", verbose=False)
+    loaded = tf.saved_model.load(str(tmp_path / "model"))
+    agree(loaded.serve(rows), model(rows))
