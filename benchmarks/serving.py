@@ -1,13 +1,11 @@
-"""What calibration costs in serving: `./dev run python benchmarks/serving.py`.
+"""What the head adds to the base model in serving: `./dev run python benchmarks/serving.py`.
 
-The quickstart's model and its base model alone, each exported as a SavedModel, loaded by the C
-program of the tests through TensorFlow's C API, as a C++ server loads them, and run in turn: in
-every round one after the other, so that the machine's load falls on all alike. Those under XLA run
-in a process of their own, beside the base model as it is: they would slow the others down. The
-table has medians over the rounds, for each batch size; a ratio is the median of the rounds' ratios
-to the base model as Keras exports it. "XLA" is the same under XLA: `export_savedmodel(…,
-jit_compile=True)`, and the base model in a `tf.function(jit_compile=True)`, which takes batches as
-they come; so does "as they come", with `fill_up=False`. `--cores 1` keeps to one core.
+The quickstart's base model as Keras exports it, and its calibrated model by `export_savedmodel`,
+are loaded by the C program of the tests through TensorFlow's C API, as a C++ server loads them. In
+every round one runs after the other, so that the machine's load falls on both alike. The table has,
+for each batch size, the medians over the rounds of the two times, of their difference and of their
+ratio. `--xla` compiles both by XLA, where batches are taken as they come. `--cores 1` keeps to one
+core.
 """
 
 import argparse
@@ -29,13 +27,7 @@ import keras_calibration as kc  # noqa: E402
 import quickstart  # noqa: E402
 
 # Runs between two looks at the clock: a few milliseconds.
-NUM_RUNS = {1: 200, 32: 100, 1024: 10}
-# Arguments of `export_savedmodel`.
-KINDS: dict[str, dict[str, bool]] = {
-    "": {},
-    ", XLA": {"jit_compile": True},
-    ", XLA, as they come": {"jit_compile": True, "fill_up": False},
-}
+NUM_RUNS = {1: 100, 32: 50, 1024: 5}
 OUTPUTS = ("probability", "uncalibrated_probability", "logit")
 
 
@@ -45,53 +37,38 @@ def main() -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32, 1024])
     parser.add_argument("--rows", type=int, default=60_000, help="of the click log to train on")
     parser.add_argument("--cores", type=int, help="processor cores to keep to; default: all")
+    parser.add_argument("--xla", action="store_true", help="compile both models")
     arguments = parser.parse_args()
     if c_client.find_compiler() is None:
         sys.exit(c_client.NO_COMPILER)
     table = kc.datasets.generate_click_log(arguments.rows)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        models = export_models(table, folder)
+        models = export_models(table, folder, arguments.xla)
         if arguments.cores:
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.cores])
         features, _ = table.part("test")
-        paths = list(models)
-        print(f"\n{'batch':>5}  {'model':<28} {'µs a batch':>11} {'ratio':>6} {'rows/s':>11}")
+        print(f"\n{'rows':>5} {'base µs':>9} {'calibrated µs':>14} {'head adds µs':>13} {'%':>6}")
         for size in arguments.batch_sizes:
             rows = {name: column[:size] for name, column in features.items()}
-            for group in (paths[:2], [paths[0], *paths[2:]]):
-                taking_turns = {path: models[path] for path in group}
-                seconds = time_models(taking_turns, rows, folder, arguments.rounds, size)
-                print_times(group, seconds, size)
+            base, calibrated = 1e6 * time_models(models, rows, folder, arguments.rounds, size).T
+            added, share = np.median(calibrated - base), np.median(calibrated / base) - 1
+            print(
+                f"{size:>5} {np.median(base):>9.1f} {np.median(calibrated):>14.1f} "
+                f"{added:>13.1f} {100 * share:>6.1f}"
+            )
 
 
-def print_times(paths: list[Path], seconds: np.ndarray, size: int) -> None:
-    """The lines of models that took turns, from seconds (rounds, models); the first is 1."""
-    ratios = np.median(seconds / seconds[:, :1], axis=0)
-    for path, taken, ratio in zip(paths, np.median(seconds, axis=0), ratios, strict=True):
-        print(
-            f"{size:>5}  {path.name:<28} {1e6 * taken:>11.1f} {ratio:>6.3f} {size / taken:>11,.0f}"
-        )
-
-
-def export_models(table: Any, folder: Path) -> dict[Path, tuple[str, ...]]:
-    """The base model alone and the calibrated model, as they are and under XLA.
-
-    Returns:
-        Folder of each SavedModel → its outputs; the base model as it is comes first.
-    """
+def export_models(table: Any, folder: Path, jit_compile: bool) -> dict[Path, tuple[str, ...]]:
+    """The base model alone, then the calibrated model: folder of each → its outputs."""
     base = quickstart.train_base_model(table, "Base model")
     model = quickstart.calibrate(table, base, folder / "runs", 0, "Calibration")
     rows, _ = table.part("test")
-    models = {}
-    for suffix, arguments in KINDS.items():
-        jit_compile = "jit_compile" in arguments
-        if arguments.get("fill_up", True):
-            models[folder / f"base{suffix}"] = OUTPUTS[:1]
-            export_base(base, folder / f"base{suffix}", jit_compile)
-        models[folder / f"calibrated{suffix}"] = OUTPUTS
-        kc.export_savedmodel(model, folder / f"calibrated{suffix}", rows, **arguments)
-    return models
+    export_base(base, folder / "base", jit_compile)
+    kc.export_savedmodel(
+        model, folder / "calibrated", rows, jit_compile="unpadded" if jit_compile else False
+    )
+    return {folder / "base": OUTPUTS[:1], folder / "calibrated": OUTPUTS}
 
 
 def export_base(base: keras.Model, path: Path, jit_compile: bool) -> None:

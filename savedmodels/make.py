@@ -1,12 +1,12 @@
 """Makes the small SavedModels that stand here: `./dev run python savedmodels/make.py [NAME ...]`.
 
 For each NAME (`click_log`, fields as ids; `click_log_strings`, fields as strings; default: both) it
-trains a small base model and a head on a short generated click log, exports them as the next
-version of `savedmodels/NAME`, and writes sample rows with their outputs beside it, so that a later
-release can be held to the same numbers.
+trains a small base model and a head on a short generated click log, exports them in place of
+`savedmodels/NAME/1`, and writes sample rows with their outputs beside it, for the tests.
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,9 +35,9 @@ def main() -> None:
     for name in sys.argv[1:] or models:
         keras.utils.set_random_seed(0)
         model, sample, summary = models[name]()
-        path = kc.export_savedmodel(
-            model, FOLDER / name, sample, version="next", fit_summary=summary
-        )
+        path = FOLDER / name / "1"
+        shutil.rmtree(path, ignore_errors=True)
+        kc.export_savedmodel(model, path, sample, fit_summary=summary)
         outputs = served(path, sample)
         expected = model.predict(as_tensors(sample), verbose=0)[:, 0]
         if not np.allclose(outputs["probability"], expected, rtol=0, atol=1e-6, equal_nan=True):
@@ -87,7 +87,7 @@ def string_model() -> Fitted:
     features, labels = with_words(*inputs_and_labels(table, "development"))
     tensors = as_tensors(features)
     logits = model.base_logits(tensors)
-    summary = head.fit(logits, {name: tensors[name] for name in FIELDS}, labels)
+    summary = head.fit(logits, labels, {name: tensors[name] for name in FIELDS})
     features, _ = with_words(*inputs_and_labels(table, "test"))
     sample = {name: column[:NUM_SAMPLE_ROWS] for name, column in features.items()}
     # Strings that no vocabulary has.

@@ -81,6 +81,19 @@ def serve(path, inputs, signature="serving_default"):
     return answer
 
 
+def serve_here(path, rows, signature="serving_default"):
+    """What the SavedModel gives for some rows in this process, which is quicker."""
+    import tensorflow as tf
+
+    function = tf.saved_model.load(str(path)).signatures[signature]
+    _, specs = function.structured_input_signature
+    inputs = {
+        name: tf.reshape(tf.constant(column, specs[name].dtype), [-1, *specs[name].shape[1:]])
+        for name, column in rows.items()
+    }
+    return {name: values.numpy()[:, 0] for name, values in function(**inputs).items()}
+
+
 def _plain(column):
     values = [v.decode() if isinstance(v, bytes) else v for v in np.ravel(column).tolist()]
     return [None if v != v else v for v in values]

@@ -86,3 +86,33 @@ def without_replica_sums(optimizer: Any) -> Any:
 
     optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients
     return optimizer
+
+
+def with_constant_weights(concrete_function: Any) -> Any:
+    """A concrete `tf.function` whose variables have become constants.
+
+    Public: `tf.compat.v1.graph_util` does so for graphs with sessions alone.
+    """
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    return convert_variables_to_constants_v2(concrete_function)
+
+
+def write_fingerprint(savedmodel: str) -> None:
+    """Writes `fingerprint.pb` of a SavedModel that is complete.
+
+    Public: `tf.saved_model.save` writes it for what it has just saved itself.
+    """
+    from tensorflow.python.saved_model import fingerprinting_utils
+
+    fingerprinting_utils.write_fingerprint(savedmodel)
+
+
+def patch_tf2onnx() -> None:
+    """Makes tf2onnx work with the installed NumPy and TensorFlow.
+
+    Public: `model.export(format="onnx")`, which does so too, takes no function of one's own.
+    """
+    from keras.src.export import tf2onnx_lib
+
+    tf2onnx_lib.patch_tf2onnx()

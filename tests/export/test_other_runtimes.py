@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
-from keras_calibration.export import runtime_file
-from keras_calibration.export.export_litert import _run as run_litert
-from keras_calibration.export.export_litert import export_litert
-from keras_calibration.export.export_onnx import _run as run_onnx
-from keras_calibration.export.export_onnx import export_onnx
+from keras_calibration.export import export_litert, export_onnx, portable_file
+from keras_calibration.export.portable_file import run_litert, run_onnx
 from served import symbolic_inputs
 
 HAS_ONNX = all(map(importlib.util.find_spec, ("tf2onnx", "onnx", "onnxruntime")))
@@ -122,8 +119,8 @@ def test_every_curve_can_be_exported(export, run, curve, tmp_path):
             ("string", keras.layers.StringLookup(vocabulary=["a", "b"])),
             "string inputs \\['site'\\]",
         ),
-        (("int32", keras.layers.IntegerLookup(vocabulary=[3, 5])), "look-up layers"),
-        (("int32", keras.layers.Hashing(4)), "look-up layers"),
+        (("int32", keras.layers.IntegerLookup(vocabulary=[3, 5])), "lookup layers"),
+        (("int32", keras.layers.Hashing(4)), "lookup layers"),
     ],
     ids=["string", "lookup", "hashing"],
 )
@@ -152,8 +149,8 @@ def test_nothing_is_overwritten(model, tmp_path):
 
 
 def test_a_file_that_gives_other_probabilities_is_not_left(model, tmp_path, monkeypatch):
-    right = runtime_file.portable_function
-    monkeypatch.setattr(runtime_file, "portable_function", lambda given: _doubled(right(given)))
+    right = portable_file.portable_function
+    monkeypatch.setattr(portable_file, "portable_function", lambda given: _doubled(right(given)))
     with pytest.raises(RuntimeError, match="LiteRT gives a probability up to"):
         export_litert(model, tmp_path / "model.tflite")
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
 """The head as it is served gives what the head gives, whatever the row."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -8,16 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from keras import ops
 
-from keras_calibration.export.served_curve import ServedCurve
-from keras_calibration.export.served_head import served_head
-from keras_calibration.export.served_network import ServedNetwork
+from keras_calibration.export.served_head import ServedCurve, ServedNetwork, served_head
 from keras_calibration.layers import (
     ILPS,
     BlendedHead,
     FieldBias,
     FieldILPS,
     FieldNetwork,
-    FitSettings,
     NeuralCalibration,
     PlattScaling,
 )
@@ -84,20 +83,19 @@ HEADS = {
 }
 
 
-def learnt(make_head, seed=0):
-    """A fitted head whose networks are far from zero."""
-    head = make_head()
+@functools.cache
+def learnt(kind, seed=0):
+    """A fitted head whose networks are far from zero, as after training."""
+    head = HEADS[kind]()
     logits, features, labels = rows(600, seed)
-    alone = getattr(head, "field_network", head) is None
-    if alone:
-        head.calibrator.fit(logits, labels)
-    elif isinstance(head, NeuralCalibration | BlendedHead):
-        head.fit(logits, labels, features, settings=FitSettings(max_epochs=2))
-    else:
-        head.fit(logits, labels, features)
     rng = np.random.default_rng(seed)
     for part in getattr(head, "heads", [head]):
-        for member in getattr(part, "members", ()):
+        if not isinstance(part, NeuralCalibration):
+            part.fit(logits, labels, features)
+            continue
+        part.calibrator.fit(logits, labels)
+        for member in part.members:
+            member.adapt(features)
             for weight in member.trainable_weights:
                 weight.assign_add(0.2 * rng.normal(size=weight.shape))
     return head
@@ -109,7 +107,7 @@ def outputs(head, logits, features):
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_it_gives_what_the_head_gives(kind):
-    head = learnt(HEADS[kind])
+    head = learnt(kind)
     served = served_head(head)
     logits, features, _ = rows(1000, seed=1)
     logits[:2] = [np.inf, -np.inf]
@@ -123,7 +121,7 @@ def test_it_gives_what_the_head_gives(kind):
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_another_fit_has_weights_of_the_same_shapes(kind):
-    first, second = (served_head(learnt(HEADS[kind], seed)) for seed in (0, 1))
+    first, second = (served_head(learnt(kind, seed)) for seed in (0, 1))
     shapes = [tuple(weight.shape) for weight in first.weights]
     assert shapes == [tuple(weight.shape) for weight in second.weights]
 

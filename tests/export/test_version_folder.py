@@ -242,7 +242,7 @@ def test_killed_at_any_moment_a_version_is_absent_or_whole(tmp_path):
         f"spec = importlib.util.spec_from_file_location('kills', {__file__!r})\n"
         "kills = importlib.util.module_from_spec(spec); spec.loader.exec_module(kills)\n"
         "folder = pathlib.Path(sys.argv[1])\n"
-        "kills.kill_exports(folder, 20)\n"
+        "kills.kill_exports(folder, 12)\n"
         "for before in (False, True):\n"
         "    os.waitpid(kills.in_a_child(kills.kill_at_the_move, folder, before), 0)\n"
     )

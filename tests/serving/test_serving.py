@@ -150,7 +150,7 @@ def test_bad_requests_are_errors_and_not_the_end_of_the_process(served, tmp_path
     # An id that the base model's own embedding does not have.
     code, words = told(path, tmp_path, {**inputs, "class_": np.full((4, 1), 10**9)})
     assert code == 1, words
-    assert "is not in [0, 12)" in words  # a table of 6 rows, twice
+    assert "is not in [0, 6)" in words
 
 
 def test_what_the_program_says_of_a_bad_command(served, tmp_path):

@@ -4,48 +4,39 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_calibration.layers.fit_summary import utc_now
+from keras_calibration.layers.field_ilps import FieldILPS
+from keras_calibration.layers.fit_summary import FitSummary, utc_now
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.ilps import ILPS
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.logit_range import describe_logits
 
-_FILE_NAME = "provenance.json"
+PROVENANCE_FILE = "provenance.json"
 # A longer list in a configuration, a vocabulary say, is told by its length; `head.keras` has it.
 _LONGEST_LIST = 100
 
 
 def write_provenance(extra: Path, provenance: Mapping[str, Any]) -> None:
-    """Writes `provenance.json`; what is not a finite number becomes null.
-
-    Args:
-        extra: The folder `assets.extra` of a SavedModel.
-        provenance: What to write.
-    """
+    """Writes `provenance.json` into `assets.extra`; what is not a finite number becomes null."""
     text = json.dumps(_plain(provenance), indent=1, allow_nan=False, ensure_ascii=False)
-    (extra / _FILE_NAME).write_text(text + "\n", encoding="utf-8")
+    (extra / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def read_provenance(extra: Path) -> dict[str, Any]:
-    """What `write_provenance` wrote.
-
-    Args:
-        extra: The folder `assets.extra` of a SavedModel.
-    """
-    return dict(json.loads((extra / _FILE_NAME).read_text(encoding="utf-8")))
+    """What `write_provenance` wrote."""
+    return dict(json.loads((extra / PROVENANCE_FILE).read_text(encoding="utf-8")))
 
 
-def origin() -> dict[str, Any]:
-    """Date and versions of what is being written.
-
-    Returns:
-        Plain values.
-    """
+def describe_files(savedmodel: Path) -> dict[str, Any]:
+    """When and with what the SavedModel is written, and a hash of its graph and weights."""
     import tensorflow as tf
 
     import keras_calibration
@@ -58,6 +49,7 @@ def origin() -> dict[str, Any]:
             "tensorflow": tf.__version__,
             "python": platform.python_version(),
         },
+        "files_sha256": files_sha256(savedmodel),
     }
 
 
@@ -70,66 +62,74 @@ def files_sha256(savedmodel: Path) -> str:
     return digest.hexdigest()
 
 
-def describe_base(model: CalibratedModel) -> dict[str, Any]:
-    """Which base model it is: name, size, and a hash of its weights.
+def describe_model(
+    model: CalibratedModel, fit_summary: FitSummary | None, sample_logits: Any
+) -> dict[str, Any]:
+    """What is exported: the base model, the head, its fit, the logits that it knows.
 
     Args:
         model: The calibrated model.
+        fit_summary: What the head's `fit` returned; None for what the model's `fit` said.
+        sample_logits: Logits of the sample, or None where there is none.
 
     Returns:
-        Plain values.
+        Plain values; null for what nobody knows.
     """
-    weights = [np.asarray(keras.ops.convert_to_numpy(w)) for w in model.base_model.weights]
+    return {
+        "base_model": _describe_base(model.base_model),
+        "head": describe_head(model.head),
+        "fit": _describe_fit(model, fit_summary),
+        "logits": _known_logits(model, sample_logits),
+    }
+
+
+def describe_head(head: Head) -> dict[str, Any]:
+    """What the head is and what it has learnt: class, configuration, knots and values."""
+    return {
+        "class": type(head).__name__,
+        "config": _shortened(head.get_config()),
+        "num_weights": head.count_params(),
+        "curve": _curve_of(head),
+    }
+
+
+def _curve_of(head: Head) -> dict[str, Any] | None:
+    """Knots and values of the curve of a head, where it has one."""
+    for part in (head, *head.calibrators()):
+        if isinstance(part, FieldILPS | ILPS):
+            return {"knots": part.get_knots(), "values": part.get_values()}
+    return None
+
+
+def summary_figures(fit_summary: FitSummary) -> dict[str, Any]:
+    """The figures of a `FitSummary`, without those of single rows and without its time."""
+    return _without_rows(dataclasses.asdict(fit_summary))
+
+
+def _describe_base(base: keras.Model) -> dict[str, Any]:
+    weights = [np.ascontiguousarray(keras.ops.convert_to_numpy(w)) for w in base.weights]
     digest = hashlib.sha256()
     for weight in weights:
-        digest.update(np.ascontiguousarray(weight).tobytes())
+        digest.update(weight.tobytes())
     return {
-        "name": model.base_model.name,
+        "name": base.name,
         "num_weights": sum(weight.size for weight in weights),
         "weights_sha256": digest.hexdigest(),
     }
 
 
-def describe_head(head: Any) -> dict[str, Any]:
-    """What the head is and what it has learnt: class, configuration, knots and values.
-
-    Args:
-        head: The calibration head.
-
-    Returns:
-        Plain values; `curve` is null where no part has knots.
-    """
-    parts = (head, getattr(head, "calibrator", None))
-    curved = (part for part in parts if hasattr(part, "get_knots") and hasattr(part, "get_values"))
-    curve = next(curved, None)
-    return {
-        "class": type(head).__name__,
-        "config": _shortened(head.get_config()),
-        "num_weights": sum(int(np.prod(weight.shape)) for weight in head.weights),
-        "curve": curve and {"knots": curve.get_knots(), "values": curve.get_values()},
-    }
-
-
-def describe_fit(model: CalibratedModel, fit_summary: Any) -> dict[str, Any]:
-    """What is known of the fit: rows, and the figures before and after.
-
-    Args:
-        model: The calibrated model.
-        fit_summary: What the head's `fit` returned; None for what the model's `fit` said.
-
-    Returns:
-        Plain values; null for what nobody knows.
-    """
-    told = [w for w in model.head.weights if w.name == "num_rows" and w.shape == ()]
-    rows: Iterable[int] = (round(float(keras.ops.convert_to_numpy(weight))) for weight in told)
-    num_rows = max(rows, default=0) or None
+def _describe_fit(model: CalibratedModel, fit_summary: FitSummary | None) -> dict[str, Any]:
+    num_rows = _num_rows_in(model.head)
     if fit_summary is None:
-        fit_summary = _own_summary(model, num_rows)
-    figures = fit_summary if fit_summary is not None else model.report
+        own = model.fit_summary
+        # Unless the head has seen other rows since.
+        is_of_head = own is None or num_rows is None or np.isclose(num_rows, own.num_rows)
+        fit_summary = own if is_of_head else None
+    figures = model.report if fit_summary is None else fit_summary
     history = getattr(model, "history", None)
     return {
-        "num_rows": getattr(figures, "num_rows", num_rows),
-        "fitted_at": getattr(figures, "fitted_at", model.fitted_at),
+        "num_rows": num_rows if figures is None else figures.num_rows,
+        "fitted_at": model.fitted_at if figures is None else figures.fitted_at,
         "summary": None if fit_summary is None else summary_figures(fit_summary),
         "report": None if model.report is None else model.report.to_dict(),
         "last_epoch": {name: values[-1] for name, values in history.history.items() if values}
@@ -138,21 +138,16 @@ def describe_fit(model: CalibratedModel, fit_summary: Any) -> dict[str, Any]:
     }
 
 
-def _own_summary(model: CalibratedModel, num_rows: int | None) -> Any:
-    """What the model's own `fit` said, if the head has seen no other rows since."""
-    summary = model.fit_summary
-    is_of_head = summary is None or num_rows is None or np.isclose(num_rows, summary.num_rows)
-    return summary if is_of_head else None
+def _num_rows_in(head: Any) -> int | None:
+    """The number of rows of the last fit, where a part of the head keeps it."""
+    kept = [w for w in head.weights if w.name == "num_rows" and w.shape == ()]
+    return max((round(float(keras.ops.convert_to_numpy(w))) for w in kept), default=0) or None
 
 
-def known_logits(model: CalibratedModel, sample_logits: Any) -> dict[str, Any] | None:
-    """The distribution of the logits that the head was fitted to, else of the sample's, or None.
-
-    Args:
-        model: The calibrated model.
-        sample_logits: Logits of the sample, or None where nobody has given one.
-    """
-    histogram = getattr(getattr(model.head, "calibrator", None), "_histogram", None)
+def _known_logits(model: CalibratedModel, sample_logits: Any) -> dict[str, Any] | None:
+    """The distribution of the logits that the head was fitted to, or else of the sample's."""
+    streaming = (c for c in model.head.calibrators() if isinstance(c, StreamingCalibrator))
+    histogram = next((c._histogram for c in streaming), None)
     if histogram is not None:
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
@@ -160,18 +155,6 @@ def known_logits(model: CalibratedModel, sample_logits: Any) -> dict[str, Any] |
     if model.fit_summary is not None and model.fit_summary.logits is not None:
         return dict(model.fit_summary.logits)
     return None if sample_logits is None else describe_logits(sample_logits, "sample")
-
-
-def summary_figures(fit_summary: Any) -> dict[str, Any]:
-    """The figures of a `FitSummary`, without those of single rows and without its time.
-
-    Args:
-        fit_summary: What a `fit` returned.
-
-    Returns:
-        Plain values.
-    """
-    return _without_rows(dataclasses.asdict(fit_summary))
 
 
 def _without_rows(figures: Mapping[str, Any]) -> dict[str, Any]:

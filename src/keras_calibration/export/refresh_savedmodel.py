@@ -1,32 +1,38 @@
-"""A new version of an exported model whose calibration alone is fitted again."""
+"""refresh_savedmodel: the next version of an exported model, with its calibration fitted again."""
 
 import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from keras import ops
 
-from keras_calibration.export.checkpoint import collection_keys, read_tensors, replace_tensors
-from keras_calibration.export.constants import replace_constants
-from keras_calibration.export.head_file import head_features, head_of, read_head, save_head
-from keras_calibration.export.model_rows import NUM_SAMPLE_ROWS, signature_input
 from keras_calibration.export.provenance import (
+    PROVENANCE_FILE,
+    describe_files,
     describe_head,
     files_sha256,
-    origin,
     read_provenance,
     summary_figures,
     write_provenance,
 )
+from keras_calibration.export.savedmodel_files import (
+    HEAD_FILE,
+    collection_keys,
+    read_head,
+    read_tensors,
+    replace_tensors,
+    save_head,
+)
 from keras_calibration.export.served_head import served_head
+from keras_calibration.export.serving_spec import by_signature, first_rows, tensor_specs
 from keras_calibration.export.signatures import CALIBRATE, HEAD_WEIGHTS
 from keras_calibration.export.verification import (
-    check_way,
+    check_verification,
     tolerance_for,
     verify_signatures,
 )
@@ -37,6 +43,9 @@ from keras_calibration.export.version_folder import (
     temporary_folder,
     versions_in,
 )
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.ops.losses import logits_from_probabilities
@@ -51,18 +60,18 @@ def refresh_savedmodel(
     *,
     from_logits: bool = True,
     update: bool = False,
+    forget: float = 0.0,
+    settings: FitSettings | None = None,
     destination: str | os.PathLike[str] | None = None,
     verify: str = "new_process",
-    **fit_arguments: Any,
 ) -> Path:
     """Fits the calibration of an exported model to new rows, and writes the next version.
 
-    The Keras model is not needed, nor its inputs: the served `logit` of logged rows, their labels,
-    and what the head reads of them. The head is fitted by its own `fit`, afresh. All weights
-    but the head's, and the graph but for constants that are the head's, are those of the old
-    version, bit for bit; the old version stays.
+    Needs neither the Keras model nor its inputs, only the served `logit` of logged rows, their
+    labels, and the features that the head reads. The head is fitted afresh by its own `fit`. The
+    graph and the base model's weights stay as they are, bit for bit, and so does the old version.
 
-    The new version is checked and put in place as by `export_savedmodel`; its provenance has the
+    The new version is checked and put in place as by `export_savedmodel`. Its provenance has the
     figures of this fit, and those of the version before under `"refreshed_from"`.
 
     Args:
@@ -77,10 +86,10 @@ def refresh_savedmodel(
             (`uncalibrated_probability`), which are turned into logits.
         update: Add the rows to those of earlier fits (`StreamingCalibrator.update`) instead of
             fitting to them alone; for a head that is such a calibrator.
+        forget: With `update`, what share of the weight of the earlier rows to drop first.
+        settings: How to train a network of the head.
         destination: The folder to make; by default the next version number beside `path`.
         verify: As for `export_savedmodel`.
-        **fit_arguments: What else the head's `fit` takes (`seed` of `NeuralCalibration.fit`), or
-            `update` (`forget`).
 
     Returns:
         The path of the new version.
@@ -115,50 +124,43 @@ def refresh_savedmodel(
         '2'
     """
     source = _version(Path(path))
-    check_way(verify)
+    check_verification(verify)
     target, version = _target(source, destination)
     check_version_folder(target, version)
-    wrapped = read_head(source / "assets.extra")
-    head = head_of(wrapped)
+    before = _provenance_of(source)
+    wrapped, head, inputs = read_head(source / "assets.extra")
     keys = collection_keys(source, HEAD_WEIGHTS)
-    tensors = read_tensors(source)
-    served_form = _served_form(head, [tensors[key] for key in keys], source)
-    before = read_provenance(source / "assets.extra")
-    if before.get("files_sha256", files_sha256(source)) != files_sha256(source):
-        raise ValueError(
-            f"The graph or the weights in {str(source)!r} are not those that were exported: "
-            "their hash differs from that in provenance.json. Export the model again."
-        )
-    logits = _logits(logits, from_logits, before.get("logits"))
-    columns = _columns(wrapped, features)
+    _check_served(source, head, keys)
+    logits = _logits(logits, from_logits, before["logits"])
+    columns = _columns(inputs, features)
     with warnings.catch_warnings():
         # `_logits` knows what the earlier logits were and has said what there is to say.
         warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
-        summary = _fit(head, logits, columns, labels, sample_weight, update, fit_arguments)
-    rows = _expected_rows(wrapped, logits, columns)
+        if update:
+            summary = _calibrator(head).update(logits, labels, sample_weight, forget)
+        else:
+            summary = _fit(head, logits, labels, columns, sample_weight, settings)
+    rows = first_rows({"logit": logits, **columns}, tensor_specs(inputs))
+    probability = _probability(wrapped, rows)
     with temporary_folder(target.parent if version is None else target) as temporary:
         savedmodel = temporary / "model"
         shutil.copytree(source, savedmodel)
         extra = savedmodel / "assets.extra"
-        weights = _weights(served_form(head))
-        replace_constants(savedmodel, weights)
-        replace_tensors(savedmodel, dict(zip(keys, weights, strict=True)))
+        replace_tensors(savedmodel, dict(zip(keys, _weights(served_head(head)), strict=True)))
         save_head(wrapped, extra)
-        differences = verify_signatures(
-            savedmodel, {CALIBRATE: rows}, verify, tolerance_for(rows[0]["logit"])
-        )
-        figures = summary_figures(summary)
-        how = {"fitted_at": summary.fitted_at, "update": update, **fit_arguments}
+        expected = {CALIBRATE: (by_signature(rows), {"probability": probability})}
+        tolerance = tolerance_for(rows["logit"])
+        differences = verify_signatures(savedmodel, expected, verify, tolerance)
+        how = {"fitted_at": summary.fitted_at, "update": update, "forget": forget}
         provenance = {
             **before,
-            **origin(),
-            "files_sha256": files_sha256(savedmodel),
+            **describe_files(savedmodel),
             "head": describe_head(head),
-            "fit": {"num_rows": summary.num_rows, "summary": figures, **how},
+            "fit": {"num_rows": summary.num_rows, "summary": summary_figures(summary), **how},
             "logits": describe_logits(logits, "fitted on"),
             "verification": {
                 "in": verify,
-                "num_rows": len(rows[1]["probability"]),
+                "num_rows": len(probability),
                 "rows": "fitted on",
                 "largest_differences": differences,
             },
@@ -201,24 +203,37 @@ def _target(source: Path, destination: Any) -> tuple[Path, Any]:
     )
 
 
-def _served_form(head: Any, served: list[Any], source: Path) -> Callable[[Any], Any]:
-    """From the head to the layer that the SavedModel serves: itself in files of the first release.
+def _provenance_of(source: Path) -> dict[str, Any]:
+    """The provenance; refuses a SavedModel that is not as `export_savedmodel` wrote it."""
+    extra = source / "assets.extra"
+    missing = [name for name in (PROVENANCE_FILE, HEAD_FILE) if not (extra / name).is_file()]
+    if missing:
+        raise ValueError(
+            f"Argument `path` must be a SavedModel that `export_savedmodel` has written. Received: "
+            f"{str(source)!r}, without {missing} in `assets.extra`. Export the model again."
+        )
+    before = read_provenance(extra)
+    if before["files_sha256"] != files_sha256(source):
+        raise ValueError(
+            f"The graph or the weights in {str(source)!r} are not those that were exported: "
+            "their hash differs from that in provenance.json. Export the model again."
+        )
+    return before
 
-    Refuses a `head.keras` that is not what the SavedModel serves.
-    """
-    forms: tuple[Callable[[Any], Any], ...] = (served_head, lambda head: head)
-    for form in forms:
-        weights = _weights(form(head))
-        # Tables that another machine has worked out differ in their last digits.
-        if len(weights) == len(served) and all(
-            w.shape == np.shape(s) and np.allclose(w, s, rtol=1e-5, atol=1e-5, equal_nan=True)
-            for w, s in zip(weights, served, strict=True)
-        ):
-            return form
-    raise ValueError(
-        f"The head in {str(source / 'assets.extra')!r} is not the one that the SavedModel "
-        "serves: their weights differ. Export the model again."
-    )
+
+def _check_served(source: Path, head: Head, keys: list[str]) -> None:
+    """Refuses a head that is not the one that the SavedModel serves."""
+    tensors = read_tensors(source)
+    served, weights = [tensors[key] for key in keys], _weights(served_head(head))
+    # What another machine has computed from the head's weights differs in its last digits.
+    if len(weights) != len(served) or not all(
+        w.shape == np.shape(s) and np.allclose(w, s, rtol=1e-5, atol=1e-5, equal_nan=True)
+        for w, s in zip(weights, served, strict=True)
+    ):
+        raise ValueError(
+            f"The head in {str(source / 'assets.extra')!r} is not the one that the SavedModel "
+            "serves: their weights differ. Export the model again."
+        )
 
 
 def _weights(layer: Any) -> list[np.ndarray]:
@@ -263,71 +278,62 @@ def _logits(values: Any, from_logits: bool, before: Mapping[str, Any] | None) ->
     return values
 
 
-def _columns(wrapped: Any, features: Mapping[str, Any] | None) -> dict[str, Any]:
+def _columns(inputs: Mapping[str, Any], features: Mapping[str, Any] | None) -> dict[str, Any]:
     """The features that the head reads, in their own dtypes."""
     import tensorflow as tf
 
-    inputs, given = head_features(wrapped), features or {}
-    missing = [name for name in inputs if name not in given]
+    names, given = [name for name in inputs if name != "logit"], features or {}
+    missing = [name for name in names if name not in given]
     if missing:
         raise ValueError(
-            f"The head reads the features {sorted(inputs)}. Received: {sorted(given)}, without "
+            f"The head reads the features {sorted(names)}. Received: {sorted(given)}, without "
             f"{missing}. Pass every one of them."
         )
     return {
         name: tf.constant(np.asarray(given[name]))
-        if tensor.dtype == "string"
-        else np.asarray(given[name]).astype(tensor.dtype)
-        for name, tensor in inputs.items()
+        if inputs[name].dtype == "string"
+        else np.asarray(given[name]).astype(inputs[name].dtype)
+        for name in names
     }
 
 
 def _fit(
-    head: Any,
-    logits: Any,
-    columns: Mapping[str, Any],
+    head: Head,
+    logits: np.ndarray,
     labels: Any,
+    columns: Mapping[str, Any],
     sample_weight: Any,
-    update: bool,
-    arguments: Mapping[str, Any],
-) -> Any:
-    curve: Any = getattr(head, "calibrator", None)
-    alone = getattr(head, "field_network", head) is None
-    if update and not (alone and isinstance(curve, StreamingCalibrator)):
+    settings: FitSettings | None,
+) -> FitSummary:
+    calibrator = head.lone_calibrator()
+    if calibrator is not None:
+        return calibrator.fit(logits, labels, sample_weight)
+    return head.fit(logits, labels, columns, sample_weight, settings=settings)
+
+
+def _calibrator(head: Head) -> StreamingCalibrator:
+    """The calibrator that rows can be added to."""
+    calibrator = head.lone_calibrator()
+    if not isinstance(calibrator, StreamingCalibrator):
         raise ValueError(
             "update=True adds rows to a calibrator of the logit alone. Received: a head of "
-            f"{type(head).__name__} with {type(curve).__name__}, which reads features or has no "
-            "`update`. Pass update=False and all the rows to fit to."
+            f"{type(head).__name__}, which reads features or whose calibrator has no `update`. "
+            "Pass update=False and all the rows to fit to."
         )
-    if update and curve._histogram is None:
+    if calibrator._histogram is None:
         raise ValueError(
             "update=True adds rows to the summary of the earlier ones. Received: a SavedModel "
             "whose head has no such summary, for nobody has fitted it, or by gradient steps alone. "
             "Pass update=False and all the rows to fit to, or fit the head by its own `fit` and "
             "export it again."
         )
-    if update:
-        return curve.update(logits, labels, sample_weight, **arguments)
-    if alone:
-        return curve.fit(logits, labels, sample_weight, **arguments)
-    return head.fit(logits, labels, columns, sample_weight, **arguments)
+    return calibrator
 
 
-def _expected_rows(
-    wrapped: Any, logits: Any, columns: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs of `calibrate` and the probabilities that the refitted head gives."""
+def _probability(wrapped: Any, rows: Mapping[str, Any]) -> Any:
+    """What the refitted head gives for some rows."""
     import tensorflow as tf
 
-    inputs = {"logit": wrapped.inputs[0], **head_features(wrapped)}
-    rows = {}
-    for name, values in {"logit": logits, **columns}.items():
-        first = tf.convert_to_tensor(values[:NUM_SAMPLE_ROWS])
-        first = first if first.dtype == tf.string else tf.cast(first, inputs[name].dtype)
-        rows[name] = tf.reshape(first, (-1, *inputs[name].shape[1:]))
+    features = {name: values for name, values in rows.items() if name != "logit"}
     with tf.device("CPU:0"):
-        calibrated = wrapped([rows["logit"], {name: rows[name] for name in columns}])
-    by_signature = {
-        name if name == "logit" else signature_input(name): v for name, v in rows.items()
-    }
-    return by_signature, {"probability": ops.sigmoid(calibrated)}
+        return ops.sigmoid(wrapped([rows["logit"], features]))

@@ -1,24 +1,30 @@
-"""The head as it is served: the same function, with what no request changes worked out once."""
+"""The head as it is served: the same function in fewer operations."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_calibration.export.served_curve import ServedCurve
-from keras_calibration.export.served_network import ServedNetwork
+import keras
+import numpy as np
+from keras import ops
+
 from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.field_bias import FieldBias
+from keras_calibration.layers.field_ids import table_rows
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
+from keras_calibration.ops.field_sums import known_ids
+from keras_calibration.ops.piecewise_linear import lines
 
 
 def served_head(head: Any) -> Any:
-    """A head that gives what `head` gives, in fewer operations; it cannot be trained.
+    """A head that gives what `head` gives in fewer operations; it cannot be trained.
 
-    At a batch of one row, operations cost and not arithmetic. Curves become tables of lines and
-    the first layers of field networks tables of rows (`ServedCurve`, `ServedNetwork`); a layer for
-    which there is nothing to gain stays the layer that it is. The number and shapes of the weights
-    depend on the head's arguments alone, so that a head that was fitted again fits in.
+    `ILPS` curves become `ServedCurve`, field networks `ServedNetwork`; any other layer stays as it
+    is. The number and shapes of the weights depend on the head's arguments alone, so that a
+    refitted head has the same.
 
     Args:
         head: A fitted head, called as `head(logits, features)`.
@@ -27,11 +33,11 @@ def served_head(head: Any) -> Any:
         A layer that is called likewise.
 
     Example:
-        >>> import numpy as np
         >>> head = served_head(NeuralCalibration(ILPS()))
         >>> head(np.array([[0.5]], "float32"), {}).numpy().tolist()
         [[0.5]]
     """
+    # Subclasses may compute anything, here and below.
     if type(head) is BlendedHead:
         return BlendedHead([served_head(part) for part in head.heads], dtype=head.dtype_policy)
     if type(head) is NeuralCalibration:
@@ -41,39 +47,13 @@ def served_head(head: Any) -> Any:
     return head
 
 
-def weights_of_tables(head: Any) -> list[Any]:
-    """The weights of the curves and networks that `served_head` has made.
-
-    Args:
-        head: What `served_head` has returned.
-
-    Returns:
-        Keras variables.
-
-    Example:
-        >>> [weight.name for weight in weights_of_tables(served_head(NeuralCalibration(ILPS())))]
-        ['lines']
-    """
-    parts = getattr(head, "heads", [head])
-    layers = [
-        getattr(part, name, None) for part in parts for name in ("calibrator", "field_network")
-    ]
-    tables = [layer for layer in layers if isinstance(layer, ServedCurve | ServedNetwork)]
-    return [weight for layer in tables for weight in layer.weights]
-
-
 def _served_neural(head: NeuralCalibration) -> Any:
-    # A subclass may compute anything, here and elsewhere.
-    curve: Any = head.calibrator
+    curve: Any = ServedCurve(head.calibrator) if type(head.calibrator) is ILPS else head.calibrator
     network: Any = head.field_network
-    is_curve = type(curve) is ILPS
-    shift = 0.0
     if head.members and all(type(member) is FieldNetwork for member in head.members):
-        network = ServedNetwork(head.members, with_bias=not is_curve)
-        shift = network.left_out
+        network = ServedNetwork(head.members)
     elif len(head.members) > 1:
         return head
-    curve = ServedCurve(curve, shift) if is_curve else curve
     return NeuralCalibration(curve, network, dtype=head.dtype_policy)
 
 
@@ -85,3 +65,219 @@ def _with_served_curve(head: Any) -> Any:
     head.save_own_variables(weights)
     served.load_own_variables(weights)
     return served
+
+
+class ServedCurve(Calibrator):
+    """The curve of an `ILPS` layer as a table with the knot, value and slope of each line.
+
+    `η(l) = b_k + (l - a_k) s_k`, k the last knot left of l. Rounding would now and then carry the
+    end of a rising line past the start of the next one; the slope of such a line is reduced by as
+    much. The curve is the layer's to the last digits, and never falls where the layer's does not.
+
+    Args:
+        curve: The layer, fitted or trained.
+
+    Example:
+        >>> curve = ServedCurve(ILPS(num_knots=3, knots="sigmoid"))
+        >>> print(curve(np.array([[-2.0], [0.5]], "float32")).numpy().tolist())
+        [[-2.0], [0.5]]
+    """
+
+    def __init__(self, curve: ILPS) -> None:
+        super().__init__(dtype=curve.dtype_policy)
+        self.is_constant_outside = curve.extrapolation == "constant"
+        table = ops.convert_to_numpy(lines(curve.get_knots(), curve.get_values()))
+        table = _without_steps_down(*table)
+        # No line begins at the first knot: it goes on to the left.
+        self._starts = self._weight("starts", table[:1, 1:])
+        self._lines = self._weight("lines", table.T)
+        self.built = True
+
+    def calibrate(self, logits: Any) -> Any:
+        """η(l)."""
+        import tensorflow as tf
+
+        rows = ops.reshape(logits, (1, -1))
+        table = ops.convert_to_tensor(self._lines)
+        if self.is_constant_outside:
+            inside = ops.clip(rows, table[0, 0], table[-1, 0])
+            rows = ops.where(ops.isnan(rows), rows, inside)
+        # `tf.searchsorted` wraps this in ten operations on shapes.
+        line = tf.raw_ops.UpperBound(
+            sorted_inputs=ops.convert_to_tensor(self._starts), values=rows, out_type=tf.int32
+        )
+        knot, value, slope = tf.unstack(tf.gather(table, line), axis=-1)
+        return ops.reshape(value + (rows - knot) * slope, (-1, 1)[: len(logits.shape)])
+
+    def _weight(self, name: str, value: np.ndarray) -> Any:
+        weight = self.add_weight(name=name, shape=value.shape, trainable=False)
+        weight.assign(value)
+        return weight
+
+
+def _without_steps_down(knot: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """The lines as a table (3, K), in which no rising one ends above the start of the next."""
+    slope = slope.copy()
+    start, gap, next_value = value[:-1], np.diff(knot), value[1:]
+    length = np.nextafter(knot[1:], knot[:-1]) - knot[:-1]
+    digit = np.spacing(np.maximum(np.abs(start), np.abs(next_value)))
+    exact = start.astype("float64"), length.astype("float64")
+    for num_digits in range(1, 9):
+        # Compilers may round the product and the sum at once.
+        ends = start + length * slope[:-1], (exact[0] + exact[1] * slope[:-1]).astype(start.dtype)
+        is_above = (slope[:-1] > 0) & (np.maximum(*ends) > next_value)
+        lower = np.maximum((next_value - start - num_digits * digit) / gap, 0)
+        slope[:-1] = np.where(is_above, lower, slope[:-1])
+    return np.stack([knot, value, slope])
+
+
+class ServedNetwork(keras.layers.Layer):
+    """The mean of field networks of one form, all members computed at once.
+
+    At a batch of one row, the number of operations is what costs. So the weights of the members are
+    stacked, and each layer is one batched matrix product. What the first layer makes of a numeric
+    column (hats and ramps times a matrix) is linear between the column's knots: a table holds its
+    value and rise on each segment.
+
+    Args:
+        members: Built networks that were made with the same arguments.
+
+    Example:
+        >>> network = FieldNetwork({"site": 3}, ("price",))
+        >>> features = {"site": np.array([0, 7]), "price": np.array([0.5, np.nan])}
+        >>> print(network(features).shape, ServedNetwork([network])(features).shape)
+        (2, 1) (2, 1)
+    """
+
+    def __init__(self, members: Sequence[FieldNetwork]) -> None:
+        first = members[0]
+        super().__init__(dtype=first.dtype_policy)
+        self.fields, self.numeric = dict(first.fields), first.numeric
+        self._num_values = {name: first.num_values(name) for name in self.fields}
+        self._num_members = len(members)
+        self._activations = [layer.activation for layer in first.dense_layers]
+        self._embedded_width = len(self.fields) * first.embedding_dim
+        if self.fields:
+            tables = [ops.convert_to_numpy(member.embeddings) for member in members]
+            self._embeddings = self._weight("embeddings", np.concatenate(tables))
+        if self.numeric:
+            columns = [_numeric_table(m, n) for m in members for n in range(len(self.numeric))]
+            knots, rows = map(np.stack, zip(*columns, strict=True))
+            self._numeric_ends = self._weight("numeric_ends", knots[:, 1:])
+            # Outside the outermost knots nothing changes.
+            self._bounds = self._weight("numeric_bounds", knots.T[[0, -1]][..., None])
+            self._numeric_table = self._weight("numeric_table", np.concatenate(rows))
+        layers = zip(*(member.dense_layers for member in members), strict=True)
+        self._dense_weights = []
+        for number, of_members in enumerate(layers):
+            kernels = np.stack([ops.convert_to_numpy(layer.kernel) for layer in of_members])
+            biases = np.stack([ops.convert_to_numpy(layer.bias) for layer in of_members])
+            kernels = kernels[:, : self._embedded_width] if number == 0 else kernels
+            self._dense_weights.append(
+                (self._weight("kernel", kernels), self._weight("bias", biases[:, None]))
+            )
+        self.built = True
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The features that the network reads."""
+        return (*self.fields, *self.numeric)
+
+    def call(self, features: Mapping[str, Any]) -> Any:
+        """g(x), logits (batch, 1)."""
+        output = None
+        for activation, (kernel, bias) in zip(self._activations, self._dense_weights, strict=True):
+            if output is not None:
+                output = _matmul(output, kernel)
+            else:
+                parts = [_matmul(self._embedded(features), kernel)] if self.fields else []
+                parts += [self._of_numeric(features)] if self.numeric else []
+                output = sum(parts[1:], parts[0])
+            output = activation(output + ops.convert_to_tensor(bias))
+        return ops.mean(output, axis=0)
+
+    def _embedded(self, features: Mapping[str, Any]) -> Any:
+        """The embeddings of all fields, side by side (members, batch, fields · dim)."""
+        import tensorflow as tf
+
+        rows = ops.transpose(table_rows(features, self.fields, self._num_values, _known_ids))
+        table = ops.convert_to_tensor(self._embeddings)
+        num_rows = table.shape[0] // self._num_members
+        starts = num_rows * np.arange(self._num_members, dtype="int32")[:, None, None]
+        embedded = tf.gather(table, rows + starts)
+        return ops.reshape(embedded, (self._num_members, -1, self._embedded_width))
+
+    def _of_numeric(self, features: Mapping[str, Any]) -> Any:
+        """What the numeric columns add to the first layer (members, batch, units)."""
+        import tensorflow as tf
+
+        columns = [
+            ops.cast(ops.reshape(features[name], (-1,)), self.compute_dtype)
+            for name in self.numeric
+        ]
+        lowest, highest = ops.unstack(ops.convert_to_tensor(self._bounds), 2, axis=0)
+        values = ops.stack(columns * self._num_members, axis=0)
+        num_tables, num_lines = self._numeric_ends.shape[0], self._numeric_ends.shape[1] + 1
+        line = tf.raw_ops.UpperBound(
+            sorted_inputs=ops.convert_to_tensor(self._numeric_ends),
+            values=values,
+            out_type=tf.int32,
+        )
+        # The last row of each table is that of the missing value.
+        missing = ops.isnan(values)
+        line = ops.where(missing, num_lines, line)
+        start = np.arange(num_tables, dtype="int32")[:, None] * (num_lines + 1)
+        rows = tf.gather(ops.convert_to_tensor(self._numeric_table), line + start)
+        num_units = self._dense_weights[0][1].shape[-1]
+        knot, gap, value, rise = ops.split(rows, (1, 2, 2 + num_units), axis=-1)
+        inside = ops.where(missing, 0.0, ops.clip(values, lowest, highest))
+        added = value + (inside[..., None] - knot) / gap * rise
+        of_columns = (self._num_members, len(self.numeric), -1, num_units)
+        return ops.sum(ops.reshape(added, of_columns), axis=1)
+
+    def _weight(self, name: str, value: np.ndarray) -> Any:
+        weight = self.add_weight(name=name, shape=value.shape, trainable=False)
+        weight.assign(value.astype(self.variable_dtype))
+        return weight
+
+
+def _matmul(values: Any, kernel: Any) -> Any:
+    """`tf.matmul` in an operation that oneDNN does not take over, slowly for a batch of one row."""
+    import tensorflow as tf
+
+    kernel = ops.convert_to_tensor(kernel)
+    return tf.raw_ops.BatchMatMulV3(x=values, y=kernel, Tout=kernel.dtype)
+
+
+def _known_ids(ids: Any, num_values: np.ndarray) -> Any:
+    """`known_ids` in fewer operations, which ONNX and LiteRT do not have."""
+    import tensorflow as tf
+
+    if ids.dtype not in (tf.int32, tf.int64):
+        return known_ids(ids, num_values)
+    unsigned = tf.uint32 if ids.dtype == tf.int32 else tf.uint64
+    # Read as unsigned, a negative id is larger than any number of values.
+    known = tf.minimum(tf.bitcast(ids, unsigned), tf.constant(num_values, unsigned))
+    return tf.cast(tf.bitcast(known, ids.dtype), tf.int32)
+
+
+def _numeric_table(network: FieldNetwork, column: int) -> tuple[np.ndarray, np.ndarray]:
+    """The knots of a numeric column, and the rows of its table.
+
+    A row is a segment, the last one a missing value: knot, gap to the next one, value at the knot
+    (units,), rise to the next (units,).
+    """
+    knots = network.knots_of(column)
+    distinct = np.unique(knots)
+    # To one length whatever the knots are: a refresh keeps the shapes.
+    knots = np.append(distinct, np.full(len(knots) - len(distinct), distinct[-1]))
+    kernel = ops.convert_to_numpy(network.dense_layers[0].kernel).astype("float64")
+    start = len(network.fields) * network.embedding_dim
+    width = (len(kernel) - start) // len(network.numeric)
+    kernel = kernel[start + column * width : start + (column + 1) * width]
+    encoded = network.encode(np.append(knots, np.nan).astype(network.dtype), column)
+    values = ops.convert_to_numpy(encoded).astype("float64") @ kernel
+    rises = np.append(np.diff(values[:-1], axis=0), np.zeros((2, values.shape[1])), axis=0)
+    gaps = np.append(np.diff(knots), [0.0, 0.0])
+    gaps[gaps == 0] = 1.0
+    return knots, np.column_stack([np.append(knots, 0.0), gaps, values, rises])

@@ -1,6 +1,5 @@
-"""The SavedModel itself: its signatures, compiled by XLA where that is wished and possible."""
+"""The SavedModel itself: its signatures, compiled by XLA where that is wanted and possible."""
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,122 +7,94 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration.export.constants import small_weights, with_constants
-from keras_calibration.export.model_rows import head_inputs, input_specs, restructured
-from keras_calibration.export.served_embeddings import plain_embeddings, with_quick_embeddings
-from keras_calibration.export.served_head import served_head, weights_of_tables
-from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.export.served_head import served_head
+from keras_calibration.export.serving_spec import ServingSpec
 
 # The collection under which the SavedModel lists the head's weights, for a refresh to find them.
 HEAD_WEIGHTS = "head_weights"
 SERVING, RAW, CALIBRATE = "serving_default", "raw", "calibrate"
+# The value of `jit_compile` that leaves the number of rows of a batch as it is.
+UNPADDED = "unpadded"
 # XLA compiles once for every number of rows, for about half a second each: batches are filled up to
 # one of these, or to a multiple of the largest.
 COMPILED_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGEST = COMPILED_SIZES[-1]
-# XLA multiplies large batches by a large constant slower than by a variable.
-_LARGEST_COMPILED = 2**13
 # TensorFlow Serving compiles on a CPU only if it is told to, and refuses such a model otherwise.
 _NOT_ASKED_FOR = "off: jit_compile=False, as TensorFlow Serving needs it on a CPU by default"
 
-_Function = Callable[[Mapping[str, Any]], dict[str, Any]]
+_Rows = Mapping[str, Any]
+_Function = Callable[[_Rows], dict[str, Any]]
 
 
 def write_signatures(
-    model: CalibratedModel,
-    path: Path,
-    rows: Mapping[str, Any],
-    jit_compile: bool = False,
-    fill_up: bool = True,
+    spec: ServingSpec, path: Path, rows: _Rows, jit_compile: bool | str = False
 ) -> dict[str, str]:
     """Writes a SavedModel with the signatures `serving_default`, `raw` and `calibrate`.
 
+    The base model's part is the base model, as Keras exports it.
+
     Args:
-        model: The calibrated model.
+        spec: What is served.
         path: The folder to write, which does not exist.
         rows: Input rows by name, to try the compiler on.
-        jit_compile: Whether to compile by XLA what can be.
-        fill_up: Whether to fill compiled batches up to one of `COMPILED_SIZES`.
+        jit_compile: Whether to compile by XLA what can be; `"unpadded"` without filling up batches.
 
     Returns:
         "base" and "head" → "on", or why it is not compiled.
     """
-    import tensorflow as tf
+    head = served_head(spec.head)
 
-    inputs = input_specs(model)
-    head, names = served_head(model.head), head_inputs(model)
-    base_model = keras.Model(model.input, model.base.output)
-
-    def of_base(features: Mapping[str, Any]) -> dict[str, Any]:
-        logit = base_model(restructured(model, features), training=False)
+    def raw(features: _Rows) -> dict[str, Any]:
+        logit = spec.base(spec.structured(features), training=False)
         return {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
 
-    def of_head(features: Mapping[str, Any]) -> dict[str, Any]:
-        calibrated = head(features["logit"], {name: features[name] for name in names})
-        return {"probability": model.probability(calibrated)}
+    def calibrate(features: _Rows) -> dict[str, Any]:
+        return {"probability": ops.sigmoid(head(features["logit"], spec.of_head(features)))}
 
-    def composed(first: _Function, second: _Function, features: Mapping[str, Any]) -> Any:
-        outputs = first(features)
-        head_rows = {name: features[name] for name in names}
-        return {**second({"logit": outputs["logit"], **head_rows}), **outputs}
-
-    logits = model.base(restructured(model, rows))
-    head_rows = {"logit": logits, **{name: rows[name] for name in names}}
-    of_head(head_rows)  # builds the head
-    raw = _with_base_constants(of_base, model, jit_compile)
-    # What a layer computes from constants XLA works out at compilation, for seconds at its worst.
-    of_tables = small_weights(weights_of_tables(head) if jit_compile else head.weights)
-    calibrate = with_constants(of_head, of_tables, head.weights)
-
-    def both(features: Mapping[str, Any]) -> dict[str, Any]:
-        return composed(raw, calibrate, features)
-
-    endpoints: dict[str, _Function] = {SERVING: both, RAW: raw, CALIBRATE: calibrate}
-    xla = {"base": _NOT_ASKED_FOR, "head": _NOT_ASKED_FOR}
+    head_rows = {"logit": raw(rows)["logit"], **spec.of_head(rows)}
+    calibrate(head_rows)  # builds the head
+    endpoints: dict[str, _Function] = {RAW: raw, CALIBRATE: calibrate}
+    xla = dict.fromkeys(endpoints, _NOT_ASKED_FOR)
+    serving = _one_after_the_other(spec, raw, calibrate)
     if jit_compile:
-        endpoints[RAW], xla["base"] = _compiled_if_possible(raw, rows, fill_up)
-        endpoints[CALIBRATE], xla["head"] = _compiled_if_possible(calibrate, head_rows, fill_up)
+        fill_up = jit_compile != UNPADDED
+        for name, sample in ((RAW, rows), (CALIBRATE, head_rows)):
+            endpoints[name], xla[name] = _compiled_if_possible(endpoints[name], sample, fill_up)
         if set(xla.values()) == {"on"}:
-            endpoints[SERVING] = _compiled(both, fill_up)
+            serving = _compiled(serving, fill_up)
         else:
-            parts = endpoints[RAW], endpoints[CALIBRATE]
-            endpoints[SERVING] = lambda features: composed(*parts, features)
+            serving = _one_after_the_other(spec, endpoints[RAW], endpoints[CALIBRATE])
+    _write({SERVING: serving, **endpoints}, spec, head, path)
+    return {"base": xla[RAW], "head": xla[CALIBRATE]}
 
-    logit = tf.TensorSpec((None, 1), model.base.compute_dtype, name="logit")
-    calibrate_inputs = {"logit": logit, **{name: inputs[name] for name in names}}
+
+def _one_after_the_other(spec: ServingSpec, raw: _Function, calibrate: _Function) -> _Function:
+    """All outputs, from the functions of the base model and of the head."""
+
+    def both(features: _Rows) -> dict[str, Any]:
+        outputs = raw(features)
+        return {**calibrate({"logit": outputs["logit"], **spec.of_head(features)}), **outputs}
+
+    return both
+
+
+def _write(endpoints: Mapping[str, _Function], spec: ServingSpec, head: Any, path: Path) -> None:
+    import tensorflow as tf
+
     archive = keras.export.ExportArchive()
     # They hold the lookup tables.
-    archive.track(base_model)
+    archive.track(spec.base)
     archive.track(head)
     archive.add_variable_collection(HEAD_WEIGHTS, head.weights)
-    specs = {SERVING: inputs, RAW: inputs, CALIBRATE: calibrate_inputs}
     for name, endpoint in endpoints.items():
-        archive.add_endpoint(name, endpoint, input_signature=[specs[name]])
+        inputs = spec.head_inputs if name == CALIBRATE else dict(spec.inputs)
+        archive.add_endpoint(name, endpoint, input_signature=[inputs])
     # Nobody trains what is served: without gradients the graph is smaller and loads faster.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     archive.write_out(str(path), options=options, verbose=False)
-    return xla
 
 
-def _with_base_constants(
-    of_base: _Function, model: CalibratedModel, jit_compile: bool
-) -> _Function:
-    """The function with constants in place of small weights of the base model."""
-    constants = {id(weight): weight for weight in small_weights(model.base.weights)}
-    if jit_compile:
-        small = [w for w in constants.values() if math.prod(w.shape) <= _LARGEST_COMPILED]
-        return with_constants(of_base, small)
-    layers = [
-        layer
-        for layer in plain_embeddings(model.base_model)
-        if constants.pop(id(layer.embeddings), None) is not None
-    ]
-    return with_quick_embeddings(with_constants(of_base, constants.values()), layers)
-
-
-def _compiled_if_possible(
-    function: _Function, rows: Mapping[str, Any], fill_up: bool
-) -> tuple[_Function, str]:
+def _compiled_if_possible(function: _Function, rows: _Rows, fill_up: bool) -> tuple[_Function, str]:
     """A function of rows under XLA and "on", or as it is and why."""
     import tensorflow as tf
 
@@ -146,7 +117,7 @@ def _compiled(function: _Function, fill_up: bool) -> _Function:
     if not fill_up:
         return inner
 
-    def compiled(features: Mapping[str, Any]) -> Any:
+    def compiled(features: _Rows) -> Any:
         num_rows = tf.shape(next(iter(features.values())))[0]
 
         def filled_up() -> dict[str, Any]:

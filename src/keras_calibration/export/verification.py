@@ -1,7 +1,7 @@
 """The check of a SavedModel after it is written, by default in a process that has only TensorFlow.
 
-TensorFlow is loaded there a second time: some seconds, for which it is known that the file holds
-all that serving needs.
+That process runs this file as a program, `python verification.py SAVEDMODEL ROWS.npz`, with neither
+Keras nor this package to import: the file must not import them either.
 """
 
 import json
@@ -9,33 +9,30 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_calibration.export import check_savedmodel
-
 # Relative differences of logits that rounding alone makes: sums in another order, and in half
 # precision one fused operation for several.
 _FLOAT32_TOLERANCE = 4e-6
 _HALF_TOLERANCES = {"float16": 2.0**-7, "bfloat16": 2.0**-4}
 _WAYS = ("new_process", "same_process")
+# Signature → its inputs and its expected outputs, by name.
+Rows = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
-def check_way(verify: str) -> None:
-    """Refuses a way to verify that there is not.
-
-    Args:
-        verify: `"new_process"` or `"same_process"`.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+def check_verification(verify: str, tolerance: float | None = None) -> None:
+    """Refuses values of `verify` and `tolerance` that there are not."""
     if verify not in _WAYS:
         raise ValueError(f"Argument `verify` must be one of {_WAYS}. Received: verify={verify!r}.")
+    if tolerance is not None and not tolerance > 0:
+        raise ValueError(
+            f"Argument `tolerance` must be above 0, or None. Received: tolerance={tolerance!r}."
+        )
 
 
 @dataclass(frozen=True)
@@ -64,50 +61,31 @@ class Tolerance:
         return self.share(output) * self.largest_logit / (1 if output == "logit" else 4)
 
 
-def tolerance_for(logits: Any, base_model: Any = None, tolerance: float | None = None) -> Tolerance:
-    """The tolerance for the rows of these logits.
+def tolerance_for(
+    logits: Any, base_dtypes: Collection[str] = (), tolerance: float | None = None
+) -> Tolerance:
+    """The tolerance for rows of these logits.
 
     Args:
         logits: The base model's logits of the rows that are compared.
-        base_model: The base model, whose compute dtypes tell how it rounds; None for a head alone.
+        base_dtypes: Compute dtypes of the base model.
         tolerance: Share of the largest logit; None for what the dtypes make.
-
-    Returns:
-        The tolerance.
 
     Example:
         >>> round(tolerance_for([-0.5, 100.0], tolerance=1e-6).allowed("probability"), 9)
         2.5e-05
     """
-    layers = [] if base_model is None else base_model._flatten_layers()
-    dtypes = {layer.compute_dtype for layer in layers} & {*_HALF_TOLERANCES}
-    base = max((_HALF_TOLERANCES[dtype] for dtype in dtypes), default=_FLOAT32_TOLERANCE)
+    shares = (_HALF_TOLERANCES.get(dtype, 0.0) for dtype in base_dtypes)
+    base = max([_FLOAT32_TOLERANCE, *shares])
     sizes = np.abs(np.asarray(logits, "float64"))
     largest = max(1.0, float(sizes[np.isfinite(sizes)].max(initial=0.0)))
     return Tolerance(tolerance or base, tolerance or _FLOAT32_TOLERANCE, largest)
 
 
-def check_tolerance(tolerance: float | None) -> None:
-    """Refuses a tolerance that is neither None nor a number above 0."""
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(
-            f"Argument `tolerance` must be above 0, or None. Received: tolerance={tolerance!r}."
-        )
-
-
 def verify_signatures(
-    path: Path,
-    rows: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]],
-    verify: str,
-    tolerance: Tolerance,
+    path: Path, rows: Rows, verify: str, tolerance: Tolerance
 ) -> dict[str, float]:
     """Loads a SavedModel and compares what it gives with what it should.
-
-    Args:
-        path: Folder of the SavedModel.
-        rows: Signature → its inputs and its expected outputs, by name.
-        verify: `"new_process"` or `"same_process"`.
-        tolerance: How far the outputs may be.
 
     Returns:
         `"SIGNATURE/OUTPUT"` → the largest difference.
@@ -117,11 +95,9 @@ def verify_signatures(
     """
     with tempfile.TemporaryDirectory() as folder:
         rows_file = f"{folder}/rows.npz"
-        write_rows(rows, rows_file)
-        if verify == "new_process":
-            differences = _in_new_process(path, rows_file)
-        else:
-            differences = check_savedmodel.largest_differences(str(path), rows_file)
+        _write_rows(rows, rows_file)
+        differ = _in_new_process if verify == "new_process" else largest_differences
+        differences = differ(str(path), rows_file)
     for output, difference in differences.items():
         name = output.split("/")[1]
         if not difference <= tolerance.allowed(name):
@@ -135,35 +111,75 @@ def verify_signatures(
     return differences
 
 
-def write_rows(
-    rows: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]], rows_file: str
-) -> None:
-    """Writes inputs and expected outputs of signatures, for `check_savedmodel`.
+def largest_differences(path: str, rows_file: str) -> dict[str, float]:
+    """The largest difference of each output of each signature from the expected one.
+
+    Two NaN, or two infinities of the same sign, do not differ.
 
     Args:
-        rows: Signature → its inputs and its expected outputs, by name.
-        rows_file: The file to write.
+        path: Folder of the SavedModel.
+        rows_file: A NumPy file with arrays named `SIGNATURE/inputs/NAME` and
+            `SIGNATURE/outputs/NAME`.
+
+    Returns:
+        `"SIGNATURE/OUTPUT"` → the largest difference.
     """
-    arrays: dict[str, Any] = {
-        f"{signature}/{kind}/{name}": _plain(values)
+    import tensorflow as tf
+
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    with np.load(rows_file) as arrays:
+        for key in arrays:
+            signature, kind, name = key.split("/", 2)
+            rows.setdefault(signature, {"inputs": {}, "outputs": {}})[kind][name] = arrays[key]
+    loaded = tf.saved_model.load(path)
+    received: dict[str, Any] = {}
+    with tf.device("CPU:0"):
+        for signature, columns in rows.items():
+            inputs = {name: tf.constant(values) for name, values in columns["inputs"].items()}
+            received[signature] = loaded.signatures[signature](**inputs)
+        if "serving_default" in rows:
+            # Held against `calibrate` on its own logits: a curve of steps may jump between two
+            # logits that differ by their rounding alone.
+            of_head = {name: tf.constant(v) for name, v in rows["calibrate"]["inputs"].items()}
+            of_head["logit"] = received["serving_default"]["logit"]
+            calibrated = loaded.signatures["calibrate"](**of_head)
+            rows["serving_default"]["outputs"]["probability"] = calibrated["probability"].numpy()
+    return {
+        f"{signature}/{name}": _difference(received[signature][name].numpy(), values)
+        for signature, columns in rows.items()
+        for name, values in columns["outputs"].items()
+    }
+
+
+def _difference(received: np.ndarray, expected: np.ndarray) -> float:
+    if received.shape != expected.shape:
+        return float("inf")
+    a, b = received.astype("float64"), expected.astype("float64")
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        differences = np.where(same, 0.0, np.abs(a - b))
+    return float(np.nan_to_num(differences, nan=np.inf).max(initial=0.0))
+
+
+def _write_rows(rows: Rows, rows_file: str) -> None:
+    arrays = {
+        f"{signature}/{kind}/{name}": np.asarray(values)
         for signature, columns in rows.items()
         for kind, by_name in zip(("inputs", "outputs"), columns, strict=True)
         for name, values in by_name.items()
     }
-    np.savez(rows_file, **arrays)
+    # Without Python objects: strings as bytes.
+    plain: dict[str, Any] = {
+        k: v.astype("S") if v.dtype == object else v for k, v in arrays.items()
+    }
+    np.savez(rows_file, **plain)
 
 
-def _plain(values: Any) -> np.ndarray:
-    """As an array without Python objects: strings as bytes."""
-    array = np.asarray(values)
-    return array.astype("S") if array.dtype == object else array
-
-
-def _in_new_process(path: Path, rows_file: str) -> dict[str, float]:
+def _in_new_process(path: str, rows_file: str) -> dict[str, float]:
     # On the CPU: the memory of a GPU is this process's own.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     # -P: the folder of the program does not become one to import from.
-    command = [sys.executable, "-P", check_savedmodel.__file__, str(path), rows_file]
+    command = [sys.executable, "-P", __file__, path, rows_file]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(
@@ -171,3 +187,9 @@ def _in_new_process(path: Path, rows_file: str) -> dict[str, float]:
             f"Nothing was written. That process said:\n{done.stderr[-2000:]}"
         )
     return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    for module in ("keras", "keras_calibration", "tf_keras"):
+        sys.modules[module] = None  # type: ignore[assignment]  # cannot be imported
+    print(json.dumps(largest_differences(sys.argv[1], sys.argv[2])))

@@ -24,15 +24,7 @@ NEXT = "next"
 
 
 def check_version_folder(path: Path, version: Any) -> None:
-    """Refuses, before anything is computed, a folder that could not be made at the end.
-
-    Args:
-        path: As `move_into_place` takes it.
-        version: As `move_into_place` takes it.
-
-    Raises:
-        ValueError: If it exists already, or the version is none.
-    """
+    """Refuses what `move_into_place` would refuse at the end, before anything is computed."""
     whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
     if not (version is None or version == NEXT or whole):
         raise ValueError(
@@ -45,13 +37,7 @@ def check_version_folder(path: Path, version: Any) -> None:
 
 
 def versions_in(folder: Path) -> list[int]:
-    """The version numbers that stand in a folder, in increasing order.
-
-    Args:
-        folder: Folder of a model, with a folder for each version; it need not exist.
-
-    Returns:
-        The numbers.
+    """The version numbers in a model's folder, in increasing order; the folder need not exist.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -74,12 +60,6 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     the folder, which ends with the process, tells whether it is still written in. Where the lock
     tells nothing (another host's folder, a file system without locks), a leftover is cleared away
     a day after it was made, as its name says.
-
-    Args:
-        parent: Folder to make it in; made if it is missing.
-
-    Yields:
-        The folder.
 
     Raises:
         OSError: If other processes take away each folder as soon as it is made.
@@ -138,7 +118,7 @@ def _remove(folder: Path) -> None:
 
 
 def move_into_place(source: Path, path: Path, version: Any) -> Path:
-    """Moves a folder to its final place in one step, never onto another.
+    """Moves a folder to its final place in one step, never onto another; returns where it is.
 
     Everything in it is on the disk before it is moved.
 
@@ -146,9 +126,6 @@ def move_into_place(source: Path, path: Path, version: Any) -> Path:
         source: A folder that is not empty, on the same file system.
         path: The final place; with a version, the folder in which it is made.
         version: A whole number; `"next"`, one more than the highest in `path`; or None.
-
-    Returns:
-        Where it is now.
 
     Raises:
         ValueError: If the place is taken; with `"next"` another number is chosen instead.

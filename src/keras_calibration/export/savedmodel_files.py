@@ -1,0 +1,162 @@
+"""The files of a SavedModel beside its graph: weights, the head as Keras file, warm-up requests."""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calibration._compat import write_fingerprint
+from keras_calibration.export.serving_spec import ServingSpec
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+HEAD_FILE = "head.keras"
+_WARMUP_FILE = "tf_serving_warmup_requests"
+
+
+def collection_keys(savedmodel: Path, collection: str) -> list[str]:
+    """The keys in a SavedModel's checkpoint of the weights of a collection, in its order.
+
+    Args:
+        savedmodel: Folder of the SavedModel.
+        collection: Name given to `keras.export.ExportArchive.add_variable_collection`.
+    """
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    graph.ParseFromString(_reader(savedmodel).get_tensor(_OBJECT_GRAPH))
+
+    def children(node: Any) -> dict[str, Any]:
+        return {child.local_name: graph.nodes[child.node_id] for child in node.children}
+
+    collected = children(children(graph.nodes[0])[collection])
+    weights = {int(name): node for name, node in collected.items()}
+    return [weights[number].attributes[0].checkpoint_key for number in sorted(weights)]
+
+
+def read_tensors(savedmodel: Path) -> dict[str, Any]:
+    """All tensors of a SavedModel's checkpoint: key → array (bytes for a single string)."""
+    reader = _reader(savedmodel)
+    return {key: reader.get_tensor(key) for key in sorted(reader.get_variable_to_shape_map())}
+
+
+def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
+    """Writes a SavedModel's checkpoint anew with other values for some tensors.
+
+    The graph is not touched, nor a bit of any other tensor.
+
+    Args:
+        savedmodel: Folder of the SavedModel.
+        values: Key → new array, of the shape and dtype of the old one.
+
+    Raises:
+        ValueError: If a shape or a dtype is another: the graph is made for the old one.
+    """
+    import tensorflow as tf
+
+    tensors = read_tensors(savedmodel)
+    for key, value in values.items():
+        old, new = np.asarray(tensors[key]), np.asarray(value)
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ValueError(
+                f"The refitted weight {key!r} must have the shape and dtype that the SavedModel "
+                f"has, {old.shape} and {old.dtype}. Received: {new.shape} and {new.dtype}. Export "
+                "the model anew."
+            )
+    for file in (savedmodel / "variables").iterdir():
+        file.unlink()
+    everything = {**tensors, **values}
+    tf.raw_ops.SaveV2(
+        prefix=str(savedmodel / "variables" / "variables"),
+        tensor_names=list(everything),
+        shape_and_slices=[""] * len(everything),
+        tensors=[tf.constant(value) for value in everything.values()],
+    )
+    write_fingerprint(str(savedmodel))
+
+
+def _reader(savedmodel: Path) -> Any:
+    import tensorflow as tf
+
+    return tf.train.load_checkpoint(str(savedmodel / "variables" / "variables"))
+
+
+def write_head(spec: ServingSpec, extra: Path) -> None:
+    """Writes `head.keras`: the head as a Functional model of the logit and the features."""
+    inputs = {
+        name: keras.Input(given.shape[1:], dtype=given.dtype.name, name=name)
+        for name, given in spec.head_inputs.items()
+    }
+    logit = inputs.pop("logit")
+    save_head(keras.Model([logit, inputs], spec.head(logit, inputs)), extra)
+
+
+def read_head(extra: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """What `write_head` wrote: the Functional model, the head in it, its inputs by name."""
+    wrapped = keras.saving.load_model(extra / HEAD_FILE, compile=False)
+    head = next(each for each in wrapped.layers if not isinstance(each, keras.layers.InputLayer))
+    return wrapped, head, {tensor.name: tensor for tensor in wrapped.inputs}
+
+
+def save_head(wrapped: Any, extra: Path) -> None:
+    """Writes the Functional model of the head, over an old one."""
+    wrapped.save(extra / HEAD_FILE)
+
+
+def write_warmup(
+    extra: Path, model_name: str, requests: Iterable[tuple[str, Mapping[str, Any], int]]
+) -> None:
+    """Writes `tf_serving_warmup_requests`: a TFRecord file of `PredictionLog` messages.
+
+    The first request of a signature takes hundreds of times as long as the next ones; TensorFlow
+    Serving answers these before it serves a new version. Other servers ignore the file. The
+    messages are those of `tensorflow_serving.apis`, written here field by field, so that this
+    package is not needed.
+
+    Args:
+        extra: The folder `assets.extra` of a SavedModel.
+        model_name: Name of the model, as the server knows it.
+        requests: Signature, its inputs by name, and the number of rows to send: the rows given are
+            repeated or cut.
+
+    Reference:
+        tensorflow/serving, `tensorflow_serving/apis/{prediction_log,predict,model}.proto`.
+    """
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(extra / _WARMUP_FILE)) as writer:
+        for signature, inputs, num_rows in requests:
+            columns = {name: np.asarray(values) for name, values in inputs.items()}
+            sized = {
+                name: np.take(column, np.arange(num_rows) % len(column), axis=0)
+                for name, column in columns.items()
+            }
+            writer.write(_prediction_log(model_name, signature, sized))
+
+
+def _prediction_log(model_name: str, signature: str, inputs: Mapping[str, Any]) -> bytes:
+    import tensorflow as tf
+
+    # PredictionLog.predict_log = 6, PredictLog.request = 1; PredictRequest.model_spec = 1,
+    # .inputs = 2 (a map: key = 1, value = 2); ModelSpec.name = 1, .signature_name = 3.
+    spec = _field(1, model_name.encode()) + _field(3, signature.encode())
+    entries = (
+        _field(1, name.encode()) + _field(2, tf.make_tensor_proto(values).SerializeToString())
+        for name, values in inputs.items()
+    )
+    request = _field(1, spec) + b"".join(_field(2, entry) for entry in entries)
+    return _field(6, _field(1, request))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A field of protocol buffers whose content has a length: tag, length, content."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    """A whole number, seven bits a byte, the lowest first."""
+    groups = itertools.takewhile(lambda rest: rest, (number >> 7 * k for k in itertools.count()))
+    low = [rest & 0x7F for rest in groups] or [0]
+    return bytes([*(group | 0x80 for group in low[:-1]), low[-1]])

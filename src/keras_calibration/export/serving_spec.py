@@ -1,0 +1,250 @@
+"""ServingSpec: what an export needs to know of a calibrated model, read from it once."""
+
+import keyword
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_calibration._compat import flatten_layers
+from keras_calibration.layers.head import Head
+from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.models.model_inputs import inputs_by_name
+
+NUM_SAMPLE_ROWS = 64
+_MAX_RANDOM_IDS = 10
+_Columns = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ServingSpec:
+    """The inputs of a calibrated model, those of its head, and its parts.
+
+    Args:
+        inputs: Feature → `tf.TensorSpec` with any number of rows, under its name in a signature.
+        head_features: The features that the head reads.
+        logit: `tf.TensorSpec` of the base model's logit.
+        structure: The symbolic inputs in the structure that the model takes.
+        base: Keras model from the inputs to the logit.
+        outputs: Keras model from the inputs to the logit and the calibrated probability.
+        head: The calibration head.
+        base_dtypes: Compute dtypes of the base model's layers, which tell how it rounds.
+    """
+
+    inputs: Mapping[str, Any]
+    head_features: tuple[str, ...]
+    logit: Any
+    structure: Any
+    base: keras.Model
+    outputs: keras.Model
+    head: Head
+    base_dtypes: frozenset[str]
+
+    @property
+    def head_inputs(self) -> dict[str, Any]:
+        """Name → `tf.TensorSpec` of what the head takes: the logit and its features."""
+        return {"logit": self.logit, **{name: self.inputs[name] for name in self.head_features}}
+
+    def structured(self, rows: Mapping[str, Any]) -> Any:
+        """Inputs by name in the structure that the model takes."""
+        if isinstance(self.structure, Mapping):
+            return dict(rows)
+        return keras.tree.map_structure(lambda tensor: rows[tensor.name], self.structure)
+
+    def of_head(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        """The features among some inputs that the head reads."""
+        return {name: rows[name] for name in self.head_features}
+
+
+def serving_spec(model: Any) -> ServingSpec:
+    """The `ServingSpec` of a model.
+
+    Raises:
+        ValueError: If Keras does not run on TensorFlow, the model is no `CalibratedModel`, or its
+            inputs cannot be the inputs of signatures.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "A model is exported by the TensorFlow backend. Received: "
+            f"{keras.backend.backend()!r}. Save to .keras, set KERAS_BACKEND=tensorflow, load and "
+            "export."
+        )
+    if not isinstance(model, CalibratedModel):
+        raise ValueError(
+            f"Expected a CalibratedModel. Received: {type(model).__name__}. Other Keras models "
+            "export with model.export(path)."
+        )
+    import tensorflow as tf
+
+    inputs = tensor_specs(inputs_by_name(model.input, model.input))
+    names = model.head.feature_names
+    return ServingSpec(
+        inputs=inputs,
+        head_features=tuple(inputs if names is None else names),
+        logit=tf.TensorSpec((None, 1), model.base.compute_dtype, name="logit"),
+        structure=model.input,
+        base=keras.Model(model.input, model.base.output),
+        outputs=keras.Model(model.input, [model.base.output, model.output]),
+        head=model.head,
+        base_dtypes=frozenset(layer.compute_dtype for layer in flatten_layers(model.base_model)),
+    )
+
+
+def signature_input(feature: str) -> str:
+    """The name under which a signature takes a feature: its own, where TensorFlow allows it.
+
+    A Python keyword is followed by `_`. A character that TensorFlow does not allow in the name of
+    an input (a space, a letter beyond ASCII) becomes `_`, and a name that would begin with `_`
+    begins with `input_`.
+
+    Args:
+        feature: Name of an input of the model.
+
+    Returns:
+        The name of the signature's input.
+
+    Example:
+        >>> signature_input("site_id"), signature_input("class"), signature_input("site id")
+        ('site_id', 'class_', 'site_id')
+    """
+    name = re.sub(r"[^A-Za-z0-9_.>-]", "_", feature)
+    name = "input" + name if name.startswith("_") else name
+    return name + "_" * keyword.iskeyword(name)
+
+
+def tensor_specs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Symbolic inputs as `tf.TensorSpec`s with any number of rows, named as in a signature."""
+    import tensorflow as tf
+
+    names = list(map(signature_input, inputs))
+    if len(set(names)) < len(names):
+        raise ValueError(
+            "Inputs of the model must have different names in a signature, where spaces and "
+            f"characters beyond ASCII become `_`. Received: {list(inputs)}, which become "
+            f"{names}. Rename one of them."
+        )
+    return {
+        name: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, name=signature_input(name))
+        for name, tensor in inputs.items()
+    }
+
+
+def by_signature(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns under the names that a signature gives to them."""
+    return {signature_input(name): values for name, values in rows.items()}
+
+
+def first_rows(columns: Mapping[str, Any], specs: Mapping[str, Any]) -> _Columns:
+    """The first rows of columns, at most 64, as tensors of the shapes and dtypes of the specs."""
+    import tensorflow as tf
+
+    rows = {}
+    for name, spec in specs.items():
+        values = columns[name]
+        values = values if tf.is_tensor(values) else np.asarray(values)
+        values = tf.convert_to_tensor(values[:NUM_SAMPLE_ROWS])
+        values = values if spec.dtype == tf.string else tf.cast(values, spec.dtype)
+        rows[name] = tf.reshape(values, (-1, *spec.shape[1:]))
+    return rows
+
+
+def sample_rows(model: CalibratedModel, spec: ServingSpec, sample: Any) -> _Columns:
+    """The rows that an export is compared on: the first of `sample`, or random ones."""
+    if sample is None:
+        return _random_rows(model, spec)
+    columns = inputs_by_name(sample, model.input)
+    missing = [name for name in spec.inputs if name not in columns]
+    if missing:
+        raise ValueError(
+            f"The sample must have the model's inputs {sorted(spec.inputs)}. "
+            f"Received: {sorted(columns)}, without {missing}."
+        )
+    rows = first_rows(columns, spec.inputs)
+    num_rows = {name: len(values) for name, values in rows.items()}
+    if len(set(num_rows.values())) != 1 or 0 in num_rows.values():
+        raise ValueError(
+            "The sample must have the same number of rows in every input, at least one. "
+            f"Received: {num_rows}."
+        )
+    return rows
+
+
+def _random_rows(model: CalibratedModel, spec: ServingSpec) -> _Columns:
+    """64 rows with ids that every table of the base model has, and known and unknown strings.
+
+    Where a lookup of the base model refuses unknown values, there are only known ones.
+    """
+    import tensorflow as tf
+
+    generator = np.random.default_rng(0)
+    layers = list(flatten_layers(model.base_model))
+    sizes = [_num_ids(layer) for layer in layers]
+    known_ids = _only_known(layers, keras.layers.IntegerLookup) or range(min(sizes))
+    known_words = _only_known(layers, keras.layers.StringLookup)
+    rows = {}
+    for name, tensor in spec.inputs.items():
+        shape = (NUM_SAMPLE_ROWS, *(size or 1 for size in tensor.shape[1:]))
+        if tensor.dtype == tf.string:
+            words = known_words or [*_known_strings(model.head, name), "", "unknown"]
+            rows[name] = tf.constant(generator.choice(np.asarray(words, object), shape))
+        elif tensor.dtype.is_integer:
+            rows[name] = tf.cast(generator.choice(np.asarray(known_ids), shape), tensor.dtype)
+        else:
+            rows[name] = tf.cast(generator.normal(size=shape), tensor.dtype)
+    return rows
+
+
+def _known_strings(head: Head, field: str) -> list[str]:
+    """Some words that the lookups of a field know."""
+    found = [reader.fields.get(field) for reader in head.field_readers()]
+    lookups = [each for each in found if isinstance(each, keras.layers.StringLookup)]
+    return [word for lookup in lookups for word in lookup.get_vocabulary()[:20]]
+
+
+def _num_ids(layer: Any) -> int:
+    """How many ids a layer allows, ten at most."""
+    if isinstance(layer, keras.layers.Embedding):
+        return min(layer.input_dim, _MAX_RANDOM_IDS)
+    if isinstance(layer, keras.layers.CategoryEncoding):
+        return min(layer.num_tokens or _MAX_RANDOM_IDS, _MAX_RANDOM_IDS)
+    return _MAX_RANDOM_IDS
+
+
+def _only_known(layers: list[Any], kind: Any) -> list[Any]:
+    """What all lookups of a kind know that refuse unknown values; empty if none does."""
+    strict = [layer for layer in layers if isinstance(layer, kind) and not layer.num_oov_indices]
+    vocabularies = [set(layer.get_vocabulary()) for layer in strict]
+    return sorted(set.intersection(*vocabularies)) if vocabularies else []
+
+
+def outputs_on(spec: ServingSpec, rows: Mapping[str, Any], is_random: bool) -> tuple[Any, Any]:
+    """The Keras model's logits and calibrated probabilities (rows, 1)."""
+    import tensorflow as tf
+
+    try:
+        # Where the export is run too: a GPU multiplies matrices less exactly.
+        with tf.device("CPU:0"):
+            logit, probability = spec.outputs(spec.structured(rows), training=False)
+    except (tf.errors.OpError, ValueError) as error:
+        kind = f"random rows (ids below {_MAX_RANDOM_IDS})" if is_random else "sample"
+        raise ValueError(
+            f"The model cannot take the {kind} that the export is compared on: "
+            f"{str(error).splitlines()[0]} Pass `sample`, some input rows that it can take."
+        ) from error
+    return logit, probability
+
+
+def warn_if_unfitted(model: CalibratedModel, probability: Any, logit: Any) -> None:
+    """Warns of a head that changes no probability, unless a fit or `calibrate` has made it so."""
+    is_same = np.array_equal(probability, keras.ops.sigmoid(logit), equal_nan=True)
+    if is_same and model.report is None and model.fitted_at is None:
+        warnings.warn(
+            f"The head ({model.head.name!r}) changes no probability: it looks as if it had never "
+            "been fitted, and the exported model serves uncalibrated probabilities. Fit it before "
+            "the export: kc.calibrate, CalibratedModel.fit, or the head's own fit.",
+            stacklevel=3,
+        )
