@@ -247,9 +247,7 @@ class FieldNetwork(keras.layers.Layer):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "FieldNetwork":
         """The layer of a `get_config`."""
-        # Networks were saved without these two before there were any.
-        later = {"num_coarse_knots": 0, "dropout": 0.0}
-        return cls(**{**later, **config, "fields": deserialize_fields(config["fields"])})
+        return cls(**{**config, "fields": deserialize_fields(config["fields"])})
 
     def embed(self, features: Mapping[str, Any]) -> Any:
         """The embeddings of all fields, from one table, side by side (batch, fields · dim)."""
