@@ -60,7 +60,7 @@ class Head(keras.layers.Layer):
         >>> head = MobileOffset()
         >>> features = {"is_mobile": np.array([0, 0, 1, 1, 1, 1])}
         >>> print(head.fit(np.zeros(6), [0, 1, 0, 0, 0, 1], features))
-        6 rows: log loss 0.693147 before, 0.605939 after (-0.087208); converged in 1 steps
+        6 rows: log loss 0.693147 before, 0.605939 after (-0.087208); converged in 1 step
     """
 
     def __init__(self, *, dtype: Any = None, **kwargs: Any) -> None:
