@@ -21,7 +21,7 @@ from keras_calibration.models.development_set import as_numpy
 
 IDENTITY = "identity"
 
-# With many fields, the slope that each curve may change is small and the fit is slow.
+# With many fields, each curve may change only little of the shared slope, and the fit is slow.
 _MOST_FIELDS_WITH_CURVES = 8
 # Ids get a lookup layer if the largest is at least this many times their number, and the table
 # would have more rows than this.

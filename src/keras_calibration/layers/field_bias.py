@@ -53,8 +53,8 @@ class FieldBias(Head):
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1).
-        features: A mapping of feature names to tensors (batch,) or (batch, 1). Other
-            features are ignored.
+        features: A mapping of feature names to tensors (batch,) or (batch, 1). Other features are
+            ignored.
 
     Raises:
         ValueError: If an argument is out of its range, or a feature is missing when called.

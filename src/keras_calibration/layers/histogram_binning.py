@@ -22,8 +22,8 @@ class HistogramBinning(Calibrator):
     The ranking is not preserved: all logits of a bin get the same value, and a higher bin may have
     a lower positive rate. A bin without positives counts as having half a positive, a bin without
     negatives as having half a negative. Calibrated logits are therefore finite, also for infinite
-    logits. A positive has the mean weight of the rows. (With equal weights, the rate of a bin of n
-    rows is kept within [½/n, 1 - ½/n].)
+    logits. A positive is taken to have the mean weight of the rows. (With equal weights, the rate
+    of a bin of n rows is kept within [½/n, 1 - ½/n].)
 
     The layer has no trainable weights: it learns only by `fit`, and is the identity before. The fit
     needs the rows themselves, so there is no `update`; call `fit` with all rows instead.

@@ -43,8 +43,8 @@ class ILPS(StreamingCalibrator):
     `fit` finds the values with the lowest log loss under the prior below, exactly and in one pass
     over the rows. Every slope is at least 1e-6, with either choice of `monotonic`. With few
     positives the curve becomes Platt scaling; if even that has no finite optimum, a weak prior with
-    mean 1 keeps the slopes finite (`solvers.ilps_fit`). `fit` places learnt knots on multiples of
-    1/64, where the logit histogram is exact. `update` adds new rows to a fit.
+    mean 1 on the slopes keeps them finite (`solvers.ilps_fit`). `fit` places learnt knots on
+    multiples of 1/64, where the logit histogram is exact. `update` adds new rows to a fit.
 
     In a model, the layer starts as the identity, b = a, and is trained by the model's loss. The
     curve never decreases, during or after training and under any optimizer:

@@ -25,14 +25,16 @@ class IsotonicRegression(Calibrator):
     one step to the first row of the next, and constant outside the rows of the fit.
 
     Constant steps would lose the ranking within a step. `keep_ranking=True` therefore adds a line
-    through the mean logit, with slope 1e-4, divided by the standard deviation of the logits if that
-    is above 1. It changes the calibrated logits by about 1e-4 and preserves the ranking as far as
-    float32 allows: for differences down to 0.01, or 0.01 standard deviations if these are above 1.
-    With the line an infinite logit stays infinite; without it, it gets the value of the end step.
+    that is 0 at the mean logit. Its slope is 1e-4, divided by the standard deviation of the logits
+    if that is above 1. The line changes the calibrated logits by about 1e-4 and preserves the
+    ranking as far as float32 allows: for differences down to 0.01, or 0.01 standard deviations if
+    these are above 1. With the line, an infinite logit stays infinite; without it, an infinite
+    logit gets the value of the end step.
 
     If the first step has no positives, it counts as having half a positive; if the last step has no
     negatives, half a negative; but never beyond the rate of the neighbouring step. scikit-learn
-    returns 0 and 1 there, which have no finite logit. A positive has the mean weight of the rows.
+    returns 0 and 1 there, which have no finite logit. A positive is taken to have the mean weight
+    of the rows.
 
     The layer has no trainable weights: it learns only by `fit`, and is the identity before. The fit
     needs the rows themselves, so there is no `update`; call `fit` with all rows instead.
