@@ -1,4 +1,4 @@
-"""One call from a trained model to a calibrated one, with a report on every way tried."""
+"""`calibrate`: compares calibration methods on a development set and applies the best one."""
 
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore

@@ -1,4 +1,4 @@
-"""calibrate: from a trained model and a development set to a calibrated model, in one call."""
+"""calibrate: turns a trained model and a development set into a calibrated model, in one call."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -54,50 +54,63 @@ def calibrate(
     seed: int = 0,
     verbose: Any = "auto",
 ) -> CalibratedModel:
-    """Calibrates a trained model on a development set, and says what each way to do it gains.
+    """Calibrates a trained model on a development set, and reports how each method compares.
 
-    Every candidate is fitted on all folds but one and scored on that one, for each fold: every row
-    is scored by a fit that did not see it. The candidate with the lowest log loss is taken, or the
-    simplest one that is within one standard error of it, or a hundredth of its gain. "No change" is
-    a candidate. The chosen one is then fitted to all rows. One that these rows do not allow, with
-    too few positives, is left out, and the report says so.
+    Every candidate is cross-fitted: for each fold, it is fitted on the other folds and scored on
+    this one, so that every row is scored by a fit that did not see it. Chosen is the simplest
+    candidate whose log loss is within one standard error of the lowest, or within a hundredth of
+    the best candidate's gain. "No change" is a candidate too. The chosen candidate is then fitted
+    to all rows. Candidates that cannot be fitted on these rows, for example with too few positives,
+    are left out; the report lists them.
 
-    Candidates, the simplest first: `"identity"`, `"bias"` (σ(l + c)), `"platt"` (σ(a l + c)),
-    `"beta"`, `"ilps"` (isotonic, piecewise linear); with fields `"field_bias"` (an offset for each
-    value of each field, shrunk) and, up to eight fields, `"field_ilps"` (a curve for each); with
-    fields or numeric columns `"neural"` (η(l) + g(x)); with fields `"blend"`, the mean of the
-    logits of the last two.
+    The candidates, simplest first:
+
+    - `"identity"`: no change;
+    - `"bias"`: σ(l + c);
+    - `"platt"`: σ(a l + c);
+    - `"beta"`: one slope for low and one for high logits;
+    - `"ilps"`: non-decreasing and piecewise linear;
+    - `"field_bias"`, with fields: one offset per field value, shrunk;
+    - `"field_ilps"`, with one to eight fields: one curve per field value, shrunk;
+    - `"neural"`, with fields or numeric columns: η(l) + g(x);
+    - `"blend"`, with fields: the mean of the logits of the last two.
 
     Args:
         model: A trained Keras model with one sigmoid or logit output. It stays frozen as long as
             the calibrated model is used; to train it again afterwards, set
             `model.trainable = True` and compile it.
-        x: Inputs of the development set, rows that the model was not trained on: arrays by name
-            with `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
-        y: Labels in [0, 1] (n,) or (n, 1), of both classes, where `x` is arrays.
-        sample_weight: Weights (n,), where `x` is arrays.
-        fields: Categorical inputs to be right in every segment of: their names, or name → number of
-            ids or lookup layer.
-        numeric: Numeric inputs that `"neural"` may use too.
-        method: `"auto"`, or the name of a candidate, which is then taken whatever the folds say.
-        folds: Number of folds; 5 take longer and leave each fit more rows, the network more members
-            (0.001 to 0.002 nats on tables of 10,000 rows); `"forward"`, for rows in order of time:
-            of eight stretches of rows each is scored by fits to those before it alone, so that a
-            drift shows, and counts for as many rows as these; `"blocks"`, five stretches, each
-            scored by fits to all others; or the number of the fold of each row (n,). The rows of a
-            stretch are not taken as independent.
-        base_output: As for `CalibratedModel`.
-        seed: Seed of the folds and of what is trained.
-        verbose: `"auto"` or 1 shows a progress bar over the candidates, 0 none.
+        x: Inputs of the development set, which the model was not trained on: arrays by name with
+            `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
+        y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays.
+        sample_weight: Sample weights (n,), if `x` holds arrays.
+        fields: Categorical inputs whose segments are to be calibrated: their names, or name →
+            number of ids or lookup layer.
+        numeric: Numeric inputs that `"neural"` may also use.
+        method: `"auto"`, or the name of a candidate, which is then used whatever its score.
+        folds: How to split the rows:
+
+            - A number of folds, stratified by label. With 5 instead of 3, each fit has more rows
+              and the network more members (a gain of 0.001 to 0.002 nats on tables of 10,000 rows),
+              but it takes longer.
+            - `"forward"`, for rows in chronological order: eight chronological blocks, each scored
+              by a fit on all earlier blocks and weighted by that fit's share of the rows. This
+              shows the effect of drift.
+            - `"blocks"`: five blocks of consecutive rows, each scored by a fit on all others.
+            - The fold number of each row (n,).
+
+            The rows of a block are not treated as independent.
+        base_output: See `CalibratedModel`.
+        seed: Seed of the folds and of training.
+        verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
 
     Returns:
         The calibrated model, not compiled. Its `report` is a `CalibrationReport`.
 
     Raises:
-        ValueError: If an argument or a row is not as described; the model is then as it was.
+        ValueError: If an argument or a row is invalid. The model is then unchanged.
 
     Warns:
-        UserWarning: If the method asked for makes the cross-fitted log loss worse, by more than a
+        UserWarning: If the requested method increases the cross-fitted log loss by more than one
             standard error.
 
     Example:
@@ -127,7 +140,7 @@ def calibrate(
         fields = vocabularies(fields, columns)
         check_numeric(numeric, columns)
         splits = splits_of(folds, rows, seed)
-        # Forward, the network has folds of its own within the rows before.
+        # With "forward", the network makes its own folds of the earlier rows.
         num_members = _NUM_FOLDS if splits.is_forward else splits.num_folds
         tried = _chosen_candidates(candidates(fields, numeric, num_members, seed), method)
         features = {name: columns[name] for name in (*fields, *numeric)}

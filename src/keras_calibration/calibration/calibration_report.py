@@ -1,4 +1,4 @@
-"""CalibrationReport: what `calibrate` tried, what it chose and why."""
+"""CalibrationReport: the candidates that `calibrate` compared, its choice and the reason."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,21 +20,21 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class CandidateScore:
-    """The cross-fitted figures of one calibration: every row scored by a fit that did not see it.
+    """The cross-fitted figures of one candidate: every row is scored by a fit that did not see it.
 
     Args:
         name: Name of the candidate.
-        log_loss: Mean log loss, in nats a row.
-        log_loss_change: That less the identity's.
-        log_loss_change_error: Standard error of the change; the rows are taken as independent,
-            those of folds in order of time only where that gives the larger error.
+        log_loss: Mean log loss, in nats per row.
+        log_loss_change: Log loss minus that of the identity.
+        log_loss_change_error: Standard error of the change. It treats rows as independent; with
+            blocks, it treats blocks as independent if that gives a larger error.
         brier: Mean squared error of the probabilities.
-        brier_change_error: Standard error of the change of the Brier score.
+        brier_change_error: Standard error of the change of the Brier score from the identity's.
         auc: Area under the ROC curve.
         field_ece: Field name → Field-ECE.
         field_rce: Field name → Field-RCE.
-        calibration_ratio: Predicted over observed positives.
-        seconds: Time of all fits.
+        calibration_ratio: Predicted positives divided by observed positives.
+        seconds: Time of all fits, in seconds.
     """
 
     name: str
@@ -52,23 +52,24 @@ class CandidateScore:
 
 @dataclass(frozen=True)
 class CalibrationReport:
-    """The candidates' cross-fitted figures, the choice and the reason for it.
+    """The cross-fitted figures of all candidates, the choice and the reason for it.
 
-    `print(report)` is a table, `report.to_dict()` plain values for a file. The field errors of a
-    perfect model are not 0: `noise_floor` says what chance alone gives with the chosen calibration.
+    `print(report)` shows a table; `report.to_dict()` returns plain values for a file. The field
+    errors of a perfectly calibrated model are not 0: `noise_floor` holds what chance alone gives
+    with the chosen calibration.
 
     Args:
         num_rows: Number of rows of the development set.
         num_folds: Number of folds.
-        is_forward: Whether each fold was scored by fits to those before it alone. It then counts
-            for as many rows as these.
-        scores: The figures of each candidate, the simplest first.
+        is_forward: Whether each fold was scored by a fit on the earlier folds only, and weighted by
+            that fit's share of the rows.
+        scores: The figures of each candidate, simplest first.
         chosen: Name of the chosen candidate.
-        reason: Why it was chosen, a sentence.
-        noise_floor: Field name → mean and standard deviation of Field-ECE and of Field-RCE if the
-            chosen calibration's probabilities were right (4 numbers).
-        left_out: Name of each candidate that these rows did not allow → why.
-        fitted_at: When it was fitted, in UTC; by default now.
+        reason: Why it was chosen, in one sentence.
+        noise_floor: Field name → four numbers: mean and standard deviation of Field-ECE, then of
+            Field-RCE, if the chosen calibration's probabilities were the true ones.
+        left_out: Name of each candidate that could not be fitted → why.
+        fitted_at: Time of the fit in UTC; by default now.
 
     Example:
         >>> score = CandidateScore(
@@ -97,7 +98,7 @@ class CalibrationReport:
 
     @property
     def before(self) -> CandidateScore:
-        """The figures of the model as it was."""
+        """The figures of the uncalibrated model."""
         return self.scores[0]
 
     @property

@@ -1,4 +1,4 @@
-"""The fits of `calibrate`'s candidates: every row scored by a fit that did not see it."""
+"""Cross-fits the candidates of `calibrate`."""
 
 import time
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from keras_calibration.solvers.data_checks import Rows
 
 @dataclass(frozen=True)
 class CandidateFit:
-    """What the fits of a candidate gave.
+    """The result of cross-fitting a candidate.
 
     Args:
-        logits: The logit of each scored row (m,), or None where it cannot be fitted.
-        head: A head fitted to all rows, if one came with them.
-        seconds: Time of all fits.
-        failure: Why it cannot be fitted.
+        logits: Calibrated logits of the scored rows (m,), or None if the fit failed.
+        head: A head fitted to all rows, if cross-fitting produced one.
+        seconds: Time of all fits, in seconds.
+        failure: Why the fit failed; empty if it did not.
     """
 
     logits: np.ndarray | None = None
@@ -44,7 +44,7 @@ def fit_candidates(
     method: str,
     verbose: Any,
 ) -> dict[str, CandidateFit]:
-    """Fits and scores the candidates."""
+    """Cross-fits the candidates; a failure is recorded unless `method` asked for the candidate."""
     fits: dict[str, CandidateFit] = {}
     progress = keras.utils.Progbar(
         len(tried), verbose=0 if verbose in (0, False) else 1, unit_name="candidate"
@@ -67,7 +67,7 @@ def fit_candidates(
 
 
 def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], seed: int) -> Head:
-    """A new head of a candidate without parts, fitted to rows."""
+    """A new head of a candidate without parts, fitted to the rows."""
     head = candidate.make_head()
     if candidate.name == IDENTITY:
         return head
@@ -77,14 +77,14 @@ def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], s
 
 
 def some(values: Any, rows: np.ndarray) -> Any:
-    """Some rows of an array or tensor."""
+    """The rows of an array or tensor with the given numbers."""
     if values is None:
         return None
     return ops.take(values, rows, axis=0) if ops.is_tensor(values) else values[rows]
 
 
 def some_rows(rows: Rows, chosen: np.ndarray) -> Rows:
-    """The rows of some numbers."""
+    """The rows with the given numbers."""
     return Rows(*(some(column, chosen) for column in (rows.logits, rows.labels, rows.weights)))
 
 
@@ -98,11 +98,11 @@ def _mean_logits(parts: list[CandidateFit]) -> np.ndarray:
 def _scored_logits(
     candidate: Candidate, rows: Rows, features: Mapping[str, Any], splits: Splits, seed: int
 ) -> tuple[Any, np.ndarray]:
-    """A head fitted to all rows, if that came with it, and the logits of the scored rows."""
+    """A head fitted to all rows, if available, and the cross-fitted logits of the scored rows."""
     if candidate.name == IDENTITY:
         return None, rows.logits[splits.scored]
     if candidate.name == "neural" and not splits.is_forward:
-        # It cross-fits on these folds itself, to know for how long to train.
+        # The head cross-fits on these folds itself, to choose the number of epochs.
         head = candidate.make_head()
         settings = FitSettings(folds=splits.fold, seed=seed)
         summary = head.fit(rows.logits, rows.labels, features, rows.weights, settings=settings)

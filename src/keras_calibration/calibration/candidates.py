@@ -1,4 +1,4 @@
-"""The calibrations that `calibrate` chooses among, the simplest first."""
+"""The candidates of `calibrate`, simplest first, and the vocabularies of fields."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,21 +21,22 @@ from keras_calibration.models.development_set import as_numpy
 
 IDENTITY = "identity"
 
-# Curves share the room to bend among their fields, and take long to fit where these are many.
+# With many fields, each curve may change only little of the shared slope, and the fit is slow.
 _MOST_FIELDS_WITH_CURVES = 8
-# Ids are looked up where the largest is this many times their number, and the table not small.
+# Ids get a lookup layer if the largest is at least this many times their number, and the table
+# would have more rows than this.
 _DENSE_SHARE, _SMALL_TABLE = 4, 10_000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to calibrate.
+    """A calibration method.
 
     Args:
         name: Its name in `calibrate(method=…)` and in the report.
-        make_head: Makes a new, unfitted head; where there are
-            parts, from a list of their fitted heads.
-        parts: Names of the candidates, listed before, that it is the mean of.
+        make_head: Creates a new, unfitted head. If there are parts, it takes a list of their
+            fitted heads.
+        parts: Names of the earlier candidates whose logits are averaged.
     """
 
     name: str
@@ -46,11 +47,11 @@ class Candidate:
 def candidates(
     fields: Mapping[str, Any], numeric: Sequence[str], num_folds: int, seed: int
 ) -> list[Candidate]:
-    """What can be fitted to a logit and these features, ordered by how much it can bend.
+    """The candidates for these features, ordered by their flexibility.
 
-    `identity`; of the logit alone `bias`, `platt`, `beta`, `ilps`; with fields also
-    `field_bias`; with one to eight of them `field_ilps`; with fields or numeric columns `neural`;
-    with fields `blend`, the mean of the last two.
+    Always `identity`, `bias`, `platt`, `beta`, `ilps`; with fields `field_bias`; with one to eight
+    fields `field_ilps`; with fields or numeric columns `neural`; with fields `blend`, the mean of
+    the last two.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
@@ -61,7 +62,7 @@ def candidates(
     def curve() -> ILPS:
         return ILPS(smoothness="auto", monotonic="strict")
 
-    # A bias that is never fitted is the identity.
+    # A bias that is not fitted is the identity.
     of_logit = {
         IDENTITY: BiasCorrection,
         "bias": BiasCorrection,
@@ -92,7 +93,7 @@ def candidates(
 
 
 def vocabularies(fields: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The number of ids, or a lookup layer, of each field.
+    """The number of ids or the lookup layer of each field, inferred if only names are given.
 
     Example:
         >>> vocabularies(["site"], {"site": np.array([0, 4, 2])})
@@ -111,7 +112,7 @@ def vocabularies(fields: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_numeric(names: Sequence[str], columns: Mapping[str, Any]) -> None:
-    """Refuses numeric columns that are not there or hold no numbers."""
+    """Raises if a numeric column is missing or does not hold numbers."""
     wrong = [n for n in names if n not in columns or as_numpy(columns[n]).dtype.kind not in "iubf"]
     if wrong:
         raise ValueError(
@@ -131,7 +132,7 @@ def _vocabulary(name: str, column: np.ndarray) -> Any:
         )
     distinct = np.unique(column)
     smallest, largest = int(distinct[0]), int(distinct[-1])
-    # A table has a row for every id up to the largest: account numbers would fill the memory.
+    # A table has one row per id up to the largest; account numbers would fill the memory.
     if smallest < 0 or largest >= max(_DENSE_SHARE * len(distinct), _SMALL_TABLE):
         return keras.layers.IntegerLookup(
             vocabulary=distinct.astype("int64"), oov_token=min(smallest, 0) - 1

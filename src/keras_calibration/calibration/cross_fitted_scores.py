@@ -1,4 +1,4 @@
-"""The figures of `calibrate`'s candidates, from cross-fitted logits, and the choice among them."""
+"""Scores the candidates of `calibrate` on cross-fitted logits and chooses one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +25,8 @@ def simplest_within_error(
 ) -> tuple[str, str]:
     """The simplest candidate within one standard error of the best, and why.
 
-    Or within a hundredth of what the best gains: two calibrations that are nearly the same differ
-    by little, but that little may be told from 0.
+    Also accepted is a candidate within a hundredth of the best one's gain: between two nearly equal
+    calibrations, even a negligible difference can be significant.
 
     Example:
         >>> losses = {"a": np.array([1.0, 1.2]), "b": np.array([0.9, 1.2]), "c": np.zeros(2)}
@@ -99,7 +99,7 @@ def scores_of(
 def noise_floors(
     rows: Rows, logits: np.ndarray, fields: Mapping[str, Any]
 ) -> dict[str, tuple[float, float, float, float]]:
-    """Field-ECE and Field-RCE if the probabilities were right."""
+    """Mean and standard deviation of Field-ECE and Field-RCE if the probabilities were true."""
     floors = {}
     for field, values in fields.items():
         ece, rce = _field_errors(rows, sigmoid(logits), *_ids(values))

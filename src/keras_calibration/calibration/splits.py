@@ -1,4 +1,4 @@
-"""Which rows of a development set are fitted on, and which are scored by that fit."""
+"""Splits a development set into rows to fit and rows that are scored by this fit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.row_folds import fold_of_rows
 
 FORWARD = "forward"
-# Enough for a standard error: of four scored stretches, its own error would be 40 %.
+# Enough to estimate a standard error: with four scored blocks it would be off by about 40 %.
 _NUM_STRETCHES = 8
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The folds of the rows, and how they are used.
+    """The folds of the rows and how they are scored.
 
     Args:
         fold: The fold of each row, 0, 1 … (n,).
-        is_forward: Whether a fold is scored by fits to the folds before it, so that the first is
-            not scored; otherwise by fits to all others.
-        in_order: Whether the folds are stretches of rows in their own order. The rows of one are
-            then not taken as independent.
+        is_forward: Whether a fold is scored by a fit on the earlier folds only; the first fold is
+            then not scored. Otherwise it is scored by a fit on all other folds.
+        in_order: Whether the folds are blocks of consecutive rows. The rows of a block are then not
+            treated as independent.
     """
 
     fold: np.ndarray
@@ -37,28 +37,27 @@ class Splits:
 
     @property
     def scored(self) -> np.ndarray:
-        """Numbers of the rows that are scored (m,)."""
+        """Numbers of the scored rows (m,)."""
         return np.flatnonzero(self.fold >= self.is_forward)
 
     @property
     def clusters(self) -> np.ndarray | None:
-        """Of the scored rows, which belong together (m,); None where each stands for itself."""
+        """Block of each scored row (m,); None if rows are treated as independent."""
         return self.fold[self.scored] if self.in_order else None
 
     @property
     def weights(self) -> np.ndarray | None:
-        """What the scored rows count for (m,), forward the share of rows that they were scored by.
+        """With `is_forward`, the share of all rows that each scored row's fit used (m,); else None.
 
-        A calibration is last fitted to all rows; fits to the first few tell least of that. None
-        where all count the same.
+        The final calibration is fitted to all rows, so fits on few rows say less about it.
         """
         return self.fold[self.scored] / self.num_folds if self.is_forward else None
 
     def parts(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Numbers of the rows to fit on, and of those that this fit scores.
+        """Iterates over the scored folds.
 
         Yields:
-            Both, once for each fold that is scored.
+            Numbers of the rows to fit, and of the rows that this fit scores.
         """
         for number in range(self.is_forward, self.num_folds):
             fitted = self.fold < number if self.is_forward else self.fold != number
@@ -66,7 +65,7 @@ class Splits:
 
 
 def splits_of(folds: Any, rows: Rows, seed: int | None) -> Splits:
-    """The splits that an argument `folds` asks for.
+    """The splits for the argument `folds` of `calibrate`.
 
     Example:
         >>> rows = Rows(np.zeros(16), np.arange(16) % 2, None)

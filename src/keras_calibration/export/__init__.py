@@ -1,4 +1,4 @@
-"""A calibrated model for serving: written, checked, refreshed. TensorFlow only."""
+"""Exports calibrated models for serving and refreshes exported models. TensorFlow only."""
 
 from keras_calibration.export.export_savedmodel import export_savedmodel as export_savedmodel
 from keras_calibration.export.portable_file import export_litert as export_litert

@@ -1,4 +1,4 @@
-"""export_savedmodel: a calibrated model as one SavedModel, checked after writing."""
+"""export_savedmodel: writes a calibrated model as a SavedModel and verifies it."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -56,69 +56,74 @@ def export_savedmodel(
 ) -> Path:
     """Writes a calibrated model as a TensorFlow SavedModel, for TF Serving or `tf.saved_model`.
 
-    The SavedModel needs neither Keras nor this package to run. It has three signatures, for any
-    number of rows, with outputs float32 (batch, 1):
+    The SavedModel runs without Keras and without this package. It has three signatures, for any
+    number of rows. All outputs are float32 (batch, 1):
 
-    - `serving_default`: the model's inputs, by name (`signature_input`) and in their own dtypes, to
-      `probability`, the calibrated probability σ(η(l) + g(x)); `uncalibrated_probability`, σ(l);
-      and `logit`, the base model's l.
-    - `raw`: the same inputs to `uncalibrated_probability` and `logit`, without the head.
-    - `calibrate`: `logit` and the features that the head reads, to `probability`, for those who
-      run the base model elsewhere.
+    - `serving_default` takes the model's inputs, by name (`signature_input`) and in their own
+      dtypes. It returns `probability`, the calibrated probability σ(η(l) + g(x));
+      `uncalibrated_probability`, σ(l); and `logit`, the base model's l.
+    - `raw` takes the same inputs and returns `uncalibrated_probability` and `logit`, without the
+      head.
+    - `calibrate` takes `logit` and the features that the head reads, and returns `probability`. Use
+      it if the base model runs elsewhere.
 
     The folder `assets.extra` holds `provenance.json` (rows of the fit, versions, figures before and
-    after, knots and values), `head.keras` for `refresh_savedmodel` (with the sums over rows that a
-    later `update` needs, where `fit` has left them) and TensorFlow Serving's warm-up requests.
+    after, knots and values), `head.keras` for `refresh_savedmodel` (with the logit histogram that a
+    later `update` needs, if `fit` has stored one) and warm-up requests for TensorFlow Serving.
 
-    The SavedModel is written to a temporary folder, loaded in a new process that has TensorFlow
-    alone, and compared there with the Keras model on sample rows. Only then is it moved into place,
-    in one step. If the process is killed, there is a complete version or none; the next export
-    clears away what is left.
+    The SavedModel is written to a temporary folder, loaded in a new process with TensorFlow alone,
+    and compared with the Keras model on sample rows. Only then is it moved into place, in one step.
+    If the process is killed, there is either a complete version or none; the next export removes
+    what is left.
 
-    Bad input at serving. An id or string that a field of the head does not know counts as its
-    "other" value. What the base model does with it is its own affair: Keras' `Embedding` refuses an
-    id outside its table on a CPU, takes zeros on a GPU, and the nearest id under XLA. A missing
-    feature, a wrong dtype or a wrong shape is an error of the request that names the input. NaN in
-    a numeric column of the head's `FieldNetwork` is a missing value. A NaN logit gives a NaN
-    probability, never an error. No row changes what another row gets.
+    **Invalid input at serving.** An id or string outside the vocabulary of a field of the head is
+    the field's "other" value. The base model handles it in its own way: Keras' `Embedding` rejects
+    an id outside its table on a CPU, returns zeros on a GPU, and uses the nearest id under XLA. A
+    missing feature, a wrong dtype or a wrong shape is an error of the request, which names the
+    input. NaN in a numeric column of the head's `FieldNetwork` is a missing value. A NaN logit
+    gives a NaN probability, never an error. Rows do not affect each other.
 
-    XLA. `jit_compile=True` compiles the base model and the head, each where it can be: parts with
-    strings or lookups cannot, and the provenance says so. It is off by default, because TensorFlow
-    Serving compiles on a CPU only with `--xla_cpu_compilation_enabled=true` and otherwise refuses
-    every request of a compiled model. XLA compiles anew for every batch size, for up to a second.
-    Batches are therefore filled up to powers of 2 (from 1024 on, to multiples of it), and the
-    warm-up requests go through these sizes. `jit_compile="unpadded"` saves the microseconds that
-    this takes, for servers that send few different sizes (`allowed_batch_sizes`) or single rows.
+    **XLA.** `jit_compile=True` compiles the base model and the head, each if possible: parts with
+    strings or lookups are not compiled, and the provenance says so. It is off by default, because
+    TensorFlow Serving compiles on a CPU only with `--xla_cpu_compilation_enabled=true` and
+    otherwise rejects every request to a compiled model. XLA compiles again for every batch size,
+    which takes up to a second. Batches are therefore padded to powers of 2 (above 1024, to
+    multiples of 1024), and the warm-up requests cover these sizes. `jit_compile="unpadded"` saves
+    the microseconds of padding, for servers that send few different sizes (`allowed_batch_sizes`)
+    or single rows.
 
     Args:
         model: The calibrated model.
-        path: The folder to make; it must not exist. For TF Serving, end it in a version number.
-            With `version`, the folder of the model, in which the version is made.
-        sample: Input rows to compare on, as the model takes them, of which at most 64 are used; by
-            default random rows. The warm-up requests consist of these rows.
-        version: Number of the version to make in `path`; `"next"`, one more than the highest there,
-            whoever else exports at the same time; None where `path` has it.
-        jit_compile: Whether to compile by XLA what can be; `"unpadded"` without filling up batches.
+        path: The folder to create; it must not exist. For TF Serving, its name must be a version
+            number. With `version`, the model's folder, in which the version is created.
+        sample: Input rows for the comparison, in the form that the model takes; at most 64 are
+            used. The default is random rows. The warm-up requests consist of these rows.
+        version: Number of the version to create in `path`; `"next"` for one more than the highest
+            there, which is safe with concurrent exports; None if `path` is the version's folder.
+        jit_compile: Whether to compile with XLA where possible; `"unpadded"` compiles without
+            padding of batches.
         warmup_sizes: Numbers of rows of the warm-up requests; by default 1 and 32, with XLA the
-            powers of 2 up to 1024. Empty for no requests.
-        fit_summary: What the head's `fit` returned, for the provenance.
-        verify: `"new_process"`, or `"same_process"`: seconds quicker, and says less.
-        tolerance: How far the SavedModel's logits may be from the Keras model's, as a share of the
-            largest logit of the rows (of 1, if that is more); probabilities, a quarter as far. By
-            default 4e-6, and for a base model in half precision 1/128 (float16) or 1/16 (bfloat16).
+            powers of 2 up to 1024. An empty sequence writes no requests.
+        fit_summary: The result of the head's `fit`, for the provenance.
+        verify: `"new_process"`, or `"same_process"`, which saves some seconds but does not show
+            that the SavedModel runs with TensorFlow alone.
+        tolerance: Largest allowed difference between the logits of the SavedModel and of the Keras
+            model, as a share of the largest |logit| of the rows (at least 1); for probabilities, a
+            quarter of it. The default is 4e-6; for a base model in half precision, 1/128 (float16)
+            or 1/16 (bfloat16).
 
     Returns:
         The path of the SavedModel.
 
     Raises:
-        ValueError: If the path exists, an argument is out of its range, the model is no
-            `CalibratedModel`, or Keras does not run on TensorFlow. Nothing is written then.
-        RuntimeError: If the SavedModel gives other probabilities than the Keras model (more than
-            `tolerance` apart), it does not load, or another process removed files of it; nothing is
-            left at `path` then.
+        ValueError: If the path exists, an argument is out of its range, the model is not a
+            `CalibratedModel`, or Keras does not run on TensorFlow. Nothing is written.
+        RuntimeError: If outputs of the SavedModel differ from the Keras model by more than
+            `tolerance`, it does not load, or another process removed files of it. Nothing is left
+            at `path`.
 
     Warns:
-        UserWarning: If the head changes nothing and nobody has fitted it.
+        UserWarning: If the head changes no probability and has not been fitted.
 
     Example:
         >>> import tempfile
@@ -153,7 +158,7 @@ def export_savedmodel(
         extra.mkdir()
         write_head(spec, extra)
         if sizes:
-            # Every number of rows to the main signature, one row to the others.
+            # All sizes for the main signature, one row for the others.
             requests = [(SERVING, expected[SERVING][0], size) for size in sizes]
             requests += [(name, expected[name][0], 1) for name in (RAW, CALIBRATE)]
             write_warmup(extra, path.parent.name if version is None else path.name, requests)
@@ -184,7 +189,7 @@ def _check_names(spec: ServingSpec) -> None:
 
 
 def _warmup_sizes(given: Sequence[int] | None, jit_compile: bool | str) -> tuple[int, ...]:
-    """The numbers of rows of the warm-up requests."""
+    """Numbers of rows of the warm-up requests; checks the arguments."""
     if not (isinstance(jit_compile, bool) or jit_compile == UNPADDED):
         raise ValueError(
             f'Argument `jit_compile` must be a bool or "{UNPADDED}". '
@@ -203,11 +208,11 @@ def _warmup_sizes(given: Sequence[int] | None, jit_compile: bool | str) -> tuple
 def _expected_rows(
     spec: ServingSpec, rows: Mapping[str, Any], logit: Any, probability: Any
 ) -> Rows:
-    """What the Keras model gives, by signature."""
+    """Inputs and expected outputs of each signature, from the Keras model."""
     raw = {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
     inputs = by_signature(rows)
     return {
-        # Its probability is held against that of `calibrate`.
+        # Its `probability` is compared with the signature `calibrate`.
         SERVING: (inputs, raw),
         RAW: (inputs, raw),
         CALIBRATE: (

@@ -1,4 +1,4 @@
-"""export_onnx and export_litert: a calibrated model as one file, checked in its runtime."""
+"""export_onnx and export_litert: write a calibrated model as one file and verify it."""
 
 import os
 import warnings
@@ -35,20 +35,21 @@ _Rows = dict[str, np.ndarray]
 
 
 def export_onnx(model: CalibratedModel, path: str | os.PathLike[str], sample: Any = None) -> Path:
-    """Writes a calibrated model of numeric inputs as an ONNX file, for onnxruntime.
+    """Writes a calibrated model with numeric inputs as an ONNX file, for onnxruntime.
 
-    It takes the features under the names of the SavedModel's `serving_default` and gives
-    `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), for any number of
-    rows. The file is written to a temporary folder, run in onnxruntime on sample rows, compared
-    with the Keras model, and only then put at `path`.
+    The ONNX model takes the features under their names in the SavedModel's `serving_default`, and
+    returns `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), for any
+    number of rows. The file is written to a temporary folder, run in onnxruntime on sample rows and
+    compared with the Keras model. Only then is it moved to `path`.
 
     Needs tf2onnx, onnx and onnxruntime: `pip install "keras-calibration[onnx]"`.
 
     Args:
-        model: The calibrated model. Strings and lookup layers have no counterpart in onnxruntime:
-            such models are refused.
-        path: The file to write, `ctr.onnx` for example; it must not exist.
-        sample: Input rows to compare on, as the model takes them; by default random ones.
+        model: The calibrated model. Strings and lookup layers do not exist in onnxruntime: such
+            models raise an error.
+        path: The file to write, for example `ctr.onnx`; it must not exist.
+        sample: Input rows for the comparison, in the form that the model takes; by default random
+            rows.
 
     Returns:
         The path.
@@ -56,7 +57,7 @@ def export_onnx(model: CalibratedModel, path: str | os.PathLike[str], sample: An
     Raises:
         ValueError: If the model cannot run in onnxruntime, or `path` exists. Nothing is written.
         ImportError: If a package is missing. Nothing is written.
-        RuntimeError: If onnxruntime gives other probabilities than rounding can explain.
+        RuntimeError: If the outputs of onnxruntime differ by more than rounding can explain.
 
     Example:
         >>> export_onnx("model", "ctr.onnx")
@@ -69,26 +70,27 @@ def export_onnx(model: CalibratedModel, path: str | os.PathLike[str], sample: An
 
 
 def export_litert(model: CalibratedModel, path: str | os.PathLike[str], sample: Any = None) -> Path:
-    """Writes a calibrated model of numeric inputs as a LiteRT file, for phones and small devices.
+    """Writes a calibrated model with numeric inputs as a LiteRT file, for phones and small devices.
 
-    Its one signature, `serving_default`, takes the features under the names of the SavedModel's and
-    gives `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), for any number
-    of rows. It uses built-in operations only, so that every interpreter runs it. The file is
-    written to a temporary folder, run in the interpreter that comes with TensorFlow on sample rows,
-    compared with the Keras model, and only then put at `path`.
+    Its only signature, `serving_default`, takes the features under their names in the SavedModel,
+    and returns `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), for any
+    number of rows. It uses only built-in operations, so that every interpreter can run it. The file
+    is written to a temporary folder, run on sample rows in the interpreter that comes with
+    TensorFlow, and compared with the Keras model. Only then is it moved to `path`.
 
     Args:
         model: The calibrated model. Strings and lookup layers have no built-in operations: such
-            models are refused.
-        path: The file to write, `ctr.tflite` for example; it must not exist.
-        sample: Input rows to compare on, as the model takes them; by default random ones.
+            models raise an error.
+        path: The file to write, for example `ctr.tflite`; it must not exist.
+        sample: Input rows for the comparison, in the form that the model takes; by default random
+            rows.
 
     Returns:
         The path.
 
     Raises:
         ValueError: If the model cannot run in LiteRT, or `path` exists. Nothing is written.
-        RuntimeError: If the interpreter gives other probabilities than rounding can explain.
+        RuntimeError: If the outputs of the interpreter differ by more than rounding can explain.
 
     Example:
         >>> export_litert("model", "ctr.tflite")
@@ -101,18 +103,18 @@ def export_litert(model: CalibratedModel, path: str | os.PathLike[str], sample: 
 
 
 def run_onnx(file: Path, inputs: _Rows) -> _Rows:
-    """What onnxruntime gives for some rows."""
+    """Runs an ONNX file in onnxruntime."""
     _, onnxruntime = _onnx_packages()
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     return dict(zip(_OUTPUTS, session.run(list(_OUTPUTS), inputs), strict=True))
 
 
 def run_litert(file: Path, inputs: _Rows) -> _Rows:
-    """What TensorFlow's LiteRT interpreter gives for some rows."""
+    """Runs a LiteRT file in TensorFlow's interpreter."""
     import tensorflow as tf
 
     with warnings.catch_warnings():
-        # It is to move into a package of its own.
+        # It warns that it will move to another package.
         warnings.simplefilter("ignore")
         interpreter = tf.lite.Interpreter(str(file))
     outputs: _Rows = interpreter.get_signature_runner()(**inputs)
@@ -133,11 +135,11 @@ def _to_onnx(function: Any, specs: dict[str, Any]) -> bytes:
     tf2onnx, _ = _onnx_packages()
 
     def where(context: Any, node: Any, name: str, arguments: Any) -> None:
-        """A choice between values; the converter's own multiplies them by 0 and 1, NaN included."""
+        """Selects by `Where`: the converter's own handler multiplies by 0 and 1, also NaN."""
         node.type = "Where"
 
     with warnings.catch_warnings():
-        # About NumPy, from the converter's own lines.
+        # Warnings about NumPy from the converter's own code.
         warnings.simplefilter("ignore")
         patch_tf2onnx()
         converted, _ = tf2onnx.convert.from_function(
@@ -147,7 +149,7 @@ def _to_onnx(function: Any, specs: dict[str, Any]) -> bytes:
 
 
 def _onnx_packages() -> tuple[Any, Any]:
-    """`tf2onnx` and `onnxruntime`."""
+    """Imports `tf2onnx` and `onnxruntime`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -169,7 +171,7 @@ def _export(
     convert: Callable[[Any, dict[str, Any]], bytes],
     run: Callable[[Path, _Rows], _Rows],
 ) -> Path:
-    """Converts a model, runs the file in its runtime, compares, and puts it in place."""
+    """Converts a model, compares the file with it in the runtime, and moves it into place."""
     path = Path(path)
     spec = serving_spec(model)
     _check(model, spec, path, runtime)
@@ -186,7 +188,7 @@ def _export(
 
 
 def _told(runtime: str, act: Callable[[], Any]) -> Any:
-    """What an act returns; what converters and runtimes raise as a `ValueError` of few words."""
+    """Calls a converter or runtime; turns its errors into a short `ValueError`."""
     try:
         return act()
     except ImportError:
@@ -226,10 +228,10 @@ def _check(model: CalibratedModel, spec: ServingSpec, path: Path, runtime: str) 
 def _compare(
     spec: ServingSpec, rows: Mapping[str, Any], runtime: str, run: Callable[[_Rows], _Rows]
 ) -> None:
-    """On the rows, and on the first alone: another number of rows must do as well.
+    """Compares outputs on all rows and on the first row alone, to test another number of rows.
 
-    The head is compared on the runtime's own logits: a curve of steps may jump between two logits
-    that differ by their rounding alone.
+    The head is compared on the runtime's own logits, because a step function may jump between two
+    logits that differ only by rounding.
     """
     for num_rows in (len(next(iter(rows.values()))), 1):
         part = {name: values[:num_rows] for name, values in rows.items()}
@@ -253,8 +255,8 @@ def _compare(
 def portable_function(spec: ServingSpec) -> tuple[Any, dict[str, Any]]:
     """A `tf.function` from features by name to the three outputs, and the specs of the features.
 
-    The weights are constants in it. Neither ONNX nor LiteRT has `UpperBound`, with which a curve
-    finds its segment: the number of knots that are not above a logit stands for it.
+    Its weights are constants. Neither ONNX nor LiteRT has `UpperBound`, with which a curve finds
+    its segment; it is replaced by counting the knots that are not above a logit.
     """
     import tensorflow as tf
 
@@ -274,7 +276,7 @@ def portable_function(spec: ServingSpec) -> tuple[Any, dict[str, Any]]:
     )
     inputs, outputs = ([t.name for t in ends] for ends in (frozen.inputs, frozen.outputs))
     pruned = imported.prune(inputs, outputs)
-    # Dictionaries are taken in the order of their keys, by Keras and by TensorFlow alike.
+    # Both Keras and TensorFlow flatten dictionaries in the order of their keys.
     names = sorted(specs)
 
     def portable(features: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,13 +287,13 @@ def portable_function(spec: ServingSpec) -> tuple[Any, dict[str, Any]]:
 
 
 def _without_upper_bound(graph: Any) -> Any:
-    """A graph with `Σ_k [a_k ≤ l]` in place of every `UpperBound(a, l)`."""
+    """Replaces every `UpperBound(a, l)` in a graph by `Σ_k [a_k ≤ l]`."""
     import tensorflow as tf
 
     rewritten = tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library)
     for node in graph.node:
         if node.op != "UpperBound":
-            # Converters would look for the gradient of a curve, which nobody needs here.
+            # Converters would look up the custom gradient of a curve, which is not needed.
             node.attr.pop("_gradient_op_type", None)
             rewritten.node.append(node)
             continue
@@ -310,7 +312,7 @@ def _without_upper_bound(graph: Any) -> Any:
 
 
 def _renamed(part: Any, name: str, ends: Mapping[str, str]) -> Any:
-    """A node of the piece under the name of what it stands for; its last one has that name."""
+    """Renames a node of the replacement; its last node gets the name of the replaced node."""
     import tensorflow as tf
 
     def new_name(of: str) -> str:

@@ -1,4 +1,4 @@
-"""What an exported model says of itself: `assets.extra/provenance.json`."""
+"""Describes an exported model in `assets.extra/provenance.json`."""
 
 import dataclasses
 import hashlib
@@ -20,23 +20,24 @@ from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.logit_range import describe_logits
 
 PROVENANCE_FILE = "provenance.json"
-# A longer list in a configuration, a vocabulary say, is told by its length; `head.keras` has it.
+# Longer lists in a configuration, such as vocabularies, are replaced by their length; `head.keras`
+# contains them.
 _LONGEST_LIST = 100
 
 
 def write_provenance(extra: Path, provenance: Mapping[str, Any]) -> None:
-    """Writes `provenance.json` into `assets.extra`; what is not a finite number becomes null."""
+    """Writes `provenance.json` into `assets.extra`; numbers that are not finite become null."""
     text = json.dumps(_plain(provenance), indent=1, allow_nan=False, ensure_ascii=False)
     (extra / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def read_provenance(extra: Path) -> dict[str, Any]:
-    """What `write_provenance` wrote."""
+    """Reads the file written by `write_provenance`."""
     return dict(json.loads((extra / PROVENANCE_FILE).read_text(encoding="utf-8")))
 
 
 def describe_files(savedmodel: Path) -> dict[str, Any]:
-    """When and with what the SavedModel is written, and a hash of its graph and weights."""
+    """Time of the export, package versions, and a hash of the graph and weights."""
     import tensorflow as tf
 
     import keras_calibration
@@ -54,7 +55,7 @@ def describe_files(savedmodel: Path) -> dict[str, Any]:
 
 
 def files_sha256(savedmodel: Path) -> str:
-    """A hash of the graph and the weights of a SavedModel as they are on disk."""
+    """SHA-256 hash of the files of a SavedModel's graph and weights."""
     digest = hashlib.sha256()
     for file in (savedmodel / "saved_model.pb", *sorted((savedmodel / "variables").iterdir())):
         with file.open("rb") as opened:
@@ -65,15 +66,15 @@ def files_sha256(savedmodel: Path) -> str:
 def describe_model(
     model: CalibratedModel, fit_summary: FitSummary | None, sample_logits: Any
 ) -> dict[str, Any]:
-    """What is exported: the base model, the head, its fit, the logits that it knows.
+    """Describes the base model, the head, its fit and the distribution of its logits.
 
     Args:
         model: The calibrated model.
-        fit_summary: What the head's `fit` returned; None for what the model's `fit` said.
-        sample_logits: Logits of the sample, or None where there is none.
+        fit_summary: The result of the head's `fit`; None uses the model's own summary.
+        sample_logits: Logits of the sample, or None.
 
     Returns:
-        Plain values; null for what nobody knows.
+        Plain values; None for what is unknown.
     """
     return {
         "base_model": _describe_base(model.base_model),
@@ -84,7 +85,7 @@ def describe_model(
 
 
 def describe_head(head: Head) -> dict[str, Any]:
-    """What the head is and what it has learnt: class, configuration, knots and values."""
+    """Describes a head: class, configuration, number of weights, knots and values."""
     return {
         "class": type(head).__name__,
         "config": _shortened(head.get_config()),
@@ -94,7 +95,7 @@ def describe_head(head: Head) -> dict[str, Any]:
 
 
 def _curve_of(head: Head) -> dict[str, Any] | None:
-    """Knots and values of the curve of a head, where it has one."""
+    """Knots and values of the head's curve, if it has one."""
     for part in (head, *head.calibrators()):
         if isinstance(part, FieldILPS | ILPS):
             return {"knots": part.get_knots(), "values": part.get_values()}
@@ -102,7 +103,7 @@ def _curve_of(head: Head) -> dict[str, Any] | None:
 
 
 def summary_figures(fit_summary: FitSummary) -> dict[str, Any]:
-    """The figures of a `FitSummary`, without those of single rows and without its time."""
+    """The figures of a `FitSummary`, without figures of single rows and the time."""
     return _without_rows(dataclasses.asdict(fit_summary))
 
 
@@ -122,7 +123,7 @@ def _describe_fit(model: CalibratedModel, fit_summary: FitSummary | None) -> dic
     num_rows = _num_rows_in(model.head)
     if fit_summary is None:
         own = model.fit_summary
-        # Unless the head has seen other rows since.
+        # Not if the head has been fitted to other rows since.
         is_of_head = own is None or num_rows is None or np.isclose(num_rows, own.num_rows)
         fit_summary = own if is_of_head else None
     figures = model.report if fit_summary is None else fit_summary
@@ -139,13 +140,13 @@ def _describe_fit(model: CalibratedModel, fit_summary: FitSummary | None) -> dic
 
 
 def _num_rows_in(head: Any) -> int | None:
-    """The number of rows of the last fit, where a part of the head keeps it."""
+    """The number of rows of the last fit, if a part of the head stores it."""
     kept = [w for w in head.weights if w.name == "num_rows" and w.shape == ()]
     return max((round(float(keras.ops.convert_to_numpy(w))) for w in kept), default=0) or None
 
 
 def _known_logits(model: CalibratedModel, sample_logits: Any) -> dict[str, Any] | None:
-    """The distribution of the logits that the head was fitted to, or else of the sample's."""
+    """The distribution of the logits of the fit, or else of the sample."""
     streaming = (c for c in model.head.calibrators() if isinstance(c, StreamingCalibrator))
     histogram = next((c._histogram for c in streaming), None)
     if histogram is not None:
@@ -176,7 +177,7 @@ def _shortened(config: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The value in types that JSON has."""
     if isinstance(value, Mapping):
         return {str(name): _plain(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray | np.generic):

@@ -1,4 +1,4 @@
-"""refresh_savedmodel: the next version of an exported model, with its calibration fitted again."""
+"""refresh_savedmodel: refits the head of an exported model and writes the next version."""
 
 import math
 import os
@@ -65,45 +65,45 @@ def refresh_savedmodel(
     destination: str | os.PathLike[str] | None = None,
     verify: str = "new_process",
 ) -> Path:
-    """Fits the calibration of an exported model to new rows, and writes the next version.
+    """Fits the head of an exported model to new rows, and writes the next version.
 
-    Needs neither the Keras model nor its inputs, only the served `logit` of logged rows, their
-    labels, and the features that the head reads. The head is fitted afresh by its own `fit`. The
-    graph and the base model's weights stay as they are, bit for bit, and so does the old version.
+    It needs neither the Keras model nor its inputs, only the served `logit` of logged rows, their
+    labels, and the features that the head reads. The head's own `fit` replaces the earlier fit. The
+    graph and the base model's weights stay the same, bit for bit. The old version is unchanged.
 
-    The new version is checked and put in place as by `export_savedmodel`. Its provenance has the
-    figures of this fit, and those of the version before under `"refreshed_from"`.
+    The new version is verified and moved into place as by `export_savedmodel`. Its provenance holds
+    the figures of this fit, and those of the previous version under `"refreshed_from"`.
 
     Args:
-        path: The version to start from, or the folder of the model: then its highest version.
-        logits: The base model's logits (n,) or (n, 1), as `serving_default` and `raw` give them in
-            `logit`.
+        path: The version to start from, or the model's folder, which means its highest version.
+        logits: The base model's logits, (n,) or (n, 1): the output `logit` of `serving_default` or
+            `raw`.
         labels: Labels in [0, 1] (n,) or (n, 1).
-        features: Name → values (n,) or (n, 1) of the features that the head reads, under the
-            model's own names; not needed for a curve of the logit alone.
-        sample_weight: Weights (n,), not negative; ones by default.
-        from_logits: Whether `logits` are logits; False for the base model's probabilities
-            (`uncalibrated_probability`), which are turned into logits.
-        update: Add the rows to those of earlier fits (`StreamingCalibrator.update`) instead of
-            fitting to them alone; for a head that is such a calibrator.
-        forget: With `update`, what share of the weight of the earlier rows to drop first.
-        settings: How to train a network of the head.
-        destination: The folder to make; by default the next version number beside `path`.
-        verify: As for `export_savedmodel`.
+        features: Name → values, (n,) or (n, 1), of the features that the head reads, under the
+            model's own names. Not needed for a logit-only calibrator.
+        sample_weight: Sample weights (n,), not negative; ones by default.
+        from_logits: Whether `logits` holds logits. Pass False for the base model's probabilities
+            (`uncalibrated_probability`), which are then converted.
+        update: Whether to add the rows to those of earlier fits (`StreamingCalibrator.update`)
+            instead of fitting to the new rows alone. Requires a head that is such a calibrator.
+        forget: With `update`, share of the weight of the earlier rows to drop first, in [0, 1].
+        settings: How to train the head's network, if it has one.
+        destination: The folder to create; by default the next version number beside `path`.
+        verify: See `export_savedmodel`.
 
     Returns:
         The path of the new version.
 
     Raises:
-        ValueError: If the SavedModel was not written by `export_savedmodel`, a feature is missing,
-            the rows cannot be fitted to, the logits look like probabilities where those of the
-            version before do not, `update=True` finds no summary of earlier rows, or the
-            destination exists. Nothing is written then.
-        RuntimeError: If the new SavedModel gives other probabilities than the refitted head.
+        ValueError: If the SavedModel was not written by `export_savedmodel`; a feature is missing;
+            the rows cannot be fitted; the logits look like probabilities and those of the previous
+            version do not; `update=True` finds no histogram of earlier rows; or the destination
+            exists. Nothing is written.
+        RuntimeError: If the outputs of the new SavedModel differ from the refitted head.
 
     Warns:
-        UserWarning: If all logits lie in [0, 1] and the version before does not tell its logits, or
-            if the median logit is beyond all of those.
+        UserWarning: If all logits lie in [0, 1] and the distribution of the previous version's
+            logits is unknown, or if the median logit lies outside the range of the previous logits.
 
     Example:
         >>> import tempfile
@@ -134,7 +134,7 @@ def refresh_savedmodel(
     logits = _logits(logits, from_logits, before["logits"])
     columns = _columns(inputs, features)
     with warnings.catch_warnings():
-        # `_logits` knows what the earlier logits were and has said what there is to say.
+        # `_logits` has already checked this, against the distribution of the earlier logits.
         warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
         if update:
             summary = _calibrator(head).update(logits, labels, sample_weight, forget)
@@ -173,14 +173,14 @@ def refresh_savedmodel(
         return move_into_place(savedmodel, target, version)
 
 
-# The log of the chance below which rows are not taken for those of the same model: one in 10⁹.
+# Log of the probability below which the rows cannot be from the same model: one in 10⁹.
 _RARE = math.log(1e-9)
-# Of the version before; what it was refreshed from itself is in there too.
+# Provenance entries kept from the previous version, including its own `refreshed_from`.
 _KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")
 
 
 def _version(path: Path) -> Path:
-    """The folder of a SavedModel: `path`, or the highest version in it."""
+    """The folder of the SavedModel: `path`, or the highest version in it."""
     versions = versions_in(path)
     source = path if (path / "saved_model.pb").is_file() or not versions else None
     source = source or path / str(versions[-1])
@@ -204,7 +204,7 @@ def _target(source: Path, destination: Any) -> tuple[Path, Any]:
 
 
 def _provenance_of(source: Path) -> dict[str, Any]:
-    """The provenance; refuses a SavedModel that is not as `export_savedmodel` wrote it."""
+    """Reads the provenance; raises if the SavedModel was changed or not written by this package."""
     extra = source / "assets.extra"
     missing = [name for name in (PROVENANCE_FILE, HEAD_FILE) if not (extra / name).is_file()]
     if missing:
@@ -222,10 +222,10 @@ def _provenance_of(source: Path) -> dict[str, Any]:
 
 
 def _check_served(source: Path, head: Head, keys: list[str]) -> None:
-    """Refuses a head that is not the one that the SavedModel serves."""
+    """Raises if the saved head is not the one that the SavedModel serves."""
     tensors = read_tensors(source)
     served, weights = [tensors[key] for key in keys], _weights(served_head(head))
-    # What another machine has computed from the head's weights differs in its last digits.
+    # Values computed from the head's weights on another machine differ in the last digits.
     if len(weights) != len(served) or not all(
         w.shape == np.shape(s) and np.allclose(w, s, rtol=1e-5, atol=1e-5, equal_nan=True)
         for w, s in zip(weights, served, strict=True)
@@ -241,7 +241,7 @@ def _weights(layer: Any) -> list[np.ndarray]:
 
 
 def _logits(values: Any, from_logits: bool, before: Mapping[str, Any] | None) -> np.ndarray:
-    """The logits of the rows; refuses probabilities in their place."""
+    """The logits of the rows; raises or warns if they look like probabilities."""
     values = np.asarray(ops.convert_to_numpy(values) if ops.is_tensor(values) else values)
     if not from_logits:
         if not np.all((values >= 0) & (values <= 1)):
@@ -251,7 +251,7 @@ def _logits(values: Any, from_logits: bool, before: Mapping[str, Any] | None) ->
             )
         return np.asarray(ops.convert_to_numpy(logits_from_probabilities(values)))
     if not values.size or not np.isfinite(values).all():
-        return values  # The fit says what is wrong.
+        return values  # The fit reports the error.
     known = before if before and before["num_rows"] else None
     if np.all((values >= 0) & (values <= 1)):
         seen = (
@@ -261,7 +261,7 @@ def _logits(values: Any, from_logits: bool, before: Mapping[str, Any] | None) ->
         remedy = "Pass the logged `logit`, or from_logits=False for probabilities."
         if known is None:
             warnings.warn(f"Argument `logits` must hold logits: {seen}. {remedy}", stacklevel=3)
-        # Beyond chance: each row would have to fall into [0, 1].
+        # The probability that all rows lie in [0, 1] by chance is negligible.
         elif values.size * math.log(max(known["share_in_0_1"], 1 / known["num_rows"])) < _RARE:
             raise ValueError(
                 f"Argument `logits` must hold logits. Received: {seen}; those of the version "
@@ -279,7 +279,7 @@ def _logits(values: Any, from_logits: bool, before: Mapping[str, Any] | None) ->
 
 
 def _columns(inputs: Mapping[str, Any], features: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The features that the head reads, in their own dtypes."""
+    """The features that the head reads, in the dtypes of its inputs."""
     import tensorflow as tf
 
     names, given = [name for name in inputs if name != "logit"], features or {}
@@ -312,7 +312,7 @@ def _fit(
 
 
 def _calibrator(head: Head) -> StreamingCalibrator:
-    """The calibrator that rows can be added to."""
+    """The head's calibrator, if rows can be added to it; else raises."""
     calibrator = head.lone_calibrator()
     if not isinstance(calibrator, StreamingCalibrator):
         raise ValueError(
@@ -331,7 +331,7 @@ def _calibrator(head: Head) -> StreamingCalibrator:
 
 
 def _probability(wrapped: Any, rows: Mapping[str, Any]) -> Any:
-    """What the refitted head gives for some rows."""
+    """Probabilities of the refitted head for some rows."""
     import tensorflow as tf
 
     features = {name: values for name, values in rows.items() if name != "logit"}

@@ -1,4 +1,4 @@
-"""The files of a SavedModel beside its graph: weights, the head as Keras file, warm-up requests."""
+"""Reads and writes files of a SavedModel: weights, the head as Keras file, warm-up requests."""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -17,11 +17,11 @@ _WARMUP_FILE = "tf_serving_warmup_requests"
 
 
 def collection_keys(savedmodel: Path, collection: str) -> list[str]:
-    """The keys in a SavedModel's checkpoint of the weights of a collection, in its order.
+    """Checkpoint keys of the weights of a variable collection, in its order.
 
     Args:
         savedmodel: Folder of the SavedModel.
-        collection: Name given to `keras.export.ExportArchive.add_variable_collection`.
+        collection: Name passed to `keras.export.ExportArchive.add_variable_collection`.
     """
     from tensorflow.core.protobuf import trackable_object_graph_pb2
 
@@ -43,16 +43,16 @@ def read_tensors(savedmodel: Path) -> dict[str, Any]:
 
 
 def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
-    """Writes a SavedModel's checkpoint anew with other values for some tensors.
+    """Rewrites a SavedModel's checkpoint with new values for some tensors.
 
-    The graph is not touched, nor a bit of any other tensor.
+    The graph and all other tensors stay the same, bit for bit.
 
     Args:
         savedmodel: Folder of the SavedModel.
         values: Key → new array, of the shape and dtype of the old one.
 
     Raises:
-        ValueError: If a shape or a dtype is another: the graph is made for the old one.
+        ValueError: If a shape or dtype differs: the graph requires the old one.
     """
     import tensorflow as tf
 
@@ -94,14 +94,14 @@ def write_head(spec: ServingSpec, extra: Path) -> None:
 
 
 def read_head(extra: Path) -> tuple[Any, Any, dict[str, Any]]:
-    """What `write_head` wrote: the Functional model, the head in it, its inputs by name."""
+    """Reads `head.keras`: the Functional model, the head in it, its inputs by name."""
     wrapped = keras.saving.load_model(extra / HEAD_FILE, compile=False)
     head = next(each for each in wrapped.layers if not isinstance(each, keras.layers.InputLayer))
     return wrapped, head, {tensor.name: tensor for tensor in wrapped.inputs}
 
 
 def save_head(wrapped: Any, extra: Path) -> None:
-    """Writes the Functional model of the head, over an old one."""
+    """Writes the Functional model of the head, replacing an old one."""
     wrapped.save(extra / HEAD_FILE)
 
 
@@ -110,16 +110,16 @@ def write_warmup(
 ) -> None:
     """Writes `tf_serving_warmup_requests`: a TFRecord file of `PredictionLog` messages.
 
-    The first request of a signature takes hundreds of times as long as the next ones; TensorFlow
-    Serving answers these before it serves a new version. Other servers ignore the file. The
-    messages are those of `tensorflow_serving.apis`, written here field by field, so that this
+    The first request to a signature takes hundreds of times longer than later ones. TensorFlow
+    Serving runs these requests before it serves a new version; other servers ignore the file. The
+    messages are those of `tensorflow_serving.apis`, encoded here field by field, so that the
     package is not needed.
 
     Args:
         extra: The folder `assets.extra` of a SavedModel.
-        model_name: Name of the model, as the server knows it.
-        requests: Signature, its inputs by name, and the number of rows to send: the rows given are
-            repeated or cut.
+        model_name: Name of the model on the server.
+        requests: Signature, its inputs by name, and the number of rows to send. The inputs are
+            repeated or cut to this number.
 
     Reference:
         tensorflow/serving, `tensorflow_serving/apis/{prediction_log,predict,model}.proto`.
@@ -151,12 +151,12 @@ def _prediction_log(model_name: str, signature: str, inputs: Mapping[str, Any]) 
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of protocol buffers whose content has a length: tag, length, content."""
+    """A length-delimited protocol buffer field: tag, length, content."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _varint(number: int) -> bytes:
-    """A whole number, seven bits a byte, the lowest first."""
+    """A protocol buffer varint: seven bits per byte, lowest first."""
     groups = itertools.takewhile(lambda rest: rest, (number >> 7 * k for k in itertools.count()))
     low = [rest & 0x7F for rest in groups] or [0]
     return bytes([*(group | 0x80 for group in low[:-1]), low[-1]])

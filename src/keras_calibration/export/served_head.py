@@ -1,4 +1,4 @@
-"""The head as it is served: the same function in fewer operations."""
+"""Heads for serving: the same function in fewer operations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,24 +20,24 @@ from keras_calibration.ops.piecewise_linear import lines
 
 
 def served_head(head: Any) -> Any:
-    """A head that gives what `head` gives in fewer operations; it cannot be trained.
+    """An equivalent head with fewer operations, which cannot be trained.
 
-    `ILPS` curves become `ServedCurve`, field networks `ServedNetwork`; any other layer stays as it
-    is. The number and shapes of the weights depend on the head's arguments alone, so that a
-    refitted head has the same.
+    `ILPS` curves become `ServedCurve`, field networks become `ServedNetwork`; other layers are
+    kept. Number and shapes of the weights depend only on the head's arguments, so they are the same
+    after a refit.
 
     Args:
         head: A fitted head, called as `head(logits, features)`.
 
     Returns:
-        A layer that is called likewise.
+        A layer with the same call arguments.
 
     Example:
         >>> head = served_head(NeuralCalibration(ILPS()))
         >>> head(np.array([[0.5]], "float32"), {}).numpy().tolist()
         [[0.5]]
     """
-    # Subclasses may compute anything, here and below.
+    # Exact types, here and below, because subclasses may compute anything.
     if type(head) is BlendedHead:
         return BlendedHead([served_head(part) for part in head.heads], dtype=head.dtype_policy)
     if type(head) is NeuralCalibration:
@@ -68,14 +68,14 @@ def _with_served_curve(head: Any) -> Any:
 
 
 class ServedCurve(Calibrator):
-    """The curve of an `ILPS` layer as a table with the knot, value and slope of each line.
+    """The curve of an `ILPS` layer, as a table with the knot, value and slope of each segment.
 
-    `η(l) = b_k + (l - a_k) s_k`, k the last knot left of l. Rounding would now and then carry the
-    end of a rising line past the start of the next one; the slope of such a line is reduced by as
-    much. The curve is the layer's to the last digits, and never falls where the layer's does not.
+    `η(l) = b_k + (l - a_k) s_k`, where k is the last knot left of l. By rounding, a rising segment
+    could end above the start of the next one; its slope is then reduced accordingly. The curve
+    equals the layer's up to rounding, and never decreases where the layer's does not.
 
     Args:
-        curve: The layer, fitted or trained.
+        curve: The `ILPS` layer, fitted or trained.
 
     Example:
         >>> curve = ServedCurve(ILPS(num_knots=3, knots="sigmoid"))
@@ -88,7 +88,7 @@ class ServedCurve(Calibrator):
         self.is_constant_outside = curve.extrapolation == "constant"
         table = ops.convert_to_numpy(lines(curve.get_knots(), curve.get_values()))
         table = _without_steps_down(*table)
-        # No line begins at the first knot: it goes on to the left.
+        # The first segment also covers everything left of the first knot.
         self._starts = self._weight("starts", table[:1, 1:])
         self._lines = self._weight("lines", table.T)
         self.built = True
@@ -102,7 +102,7 @@ class ServedCurve(Calibrator):
         if self.is_constant_outside:
             inside = ops.clip(rows, table[0, 0], table[-1, 0])
             rows = ops.where(ops.isnan(rows), rows, inside)
-        # `tf.searchsorted` wraps this in ten operations on shapes.
+        # `tf.searchsorted` would add ten operations on shapes.
         line = tf.raw_ops.UpperBound(
             sorted_inputs=ops.convert_to_tensor(self._starts), values=rows, out_type=tf.int32
         )
@@ -116,14 +116,14 @@ class ServedCurve(Calibrator):
 
 
 def _without_steps_down(knot: np.ndarray, value: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The lines as a table (3, K), in which no rising one ends above the start of the next."""
+    """The segments as a table (3, K); no rising one ends above the start of the next."""
     slope = slope.copy()
     start, gap, next_value = value[:-1], np.diff(knot), value[1:]
     length = np.nextafter(knot[1:], knot[:-1]) - knot[:-1]
     digit = np.spacing(np.maximum(np.abs(start), np.abs(next_value)))
     exact = start.astype("float64"), length.astype("float64")
     for num_digits in range(1, 9):
-        # Compilers may round the product and the sum at once.
+        # Compilers may fuse product and sum, with a single rounding.
         ends = start + length * slope[:-1], (exact[0] + exact[1] * slope[:-1]).astype(start.dtype)
         is_above = (slope[:-1] > 0) & (np.maximum(*ends) > next_value)
         lower = np.maximum((next_value - start - num_digits * digit) / gap, 0)
@@ -132,15 +132,15 @@ def _without_steps_down(knot: np.ndarray, value: np.ndarray, slope: np.ndarray) 
 
 
 class ServedNetwork(keras.layers.Layer):
-    """The mean of field networks of one form, all members computed at once.
+    """The mean of field networks with the same arguments, all computed at once.
 
-    At a batch of one row, the number of operations is what costs. So the weights of the members are
-    stacked, and each layer is one batched matrix product. What the first layer makes of a numeric
-    column (hats and ramps times a matrix) is linear between the column's knots: a table holds its
-    value and rise on each segment.
+    With one row a batch, the number of operations determines the latency. The weights of the
+    members are therefore stacked, and each layer is one batched matrix product. The contribution of
+    a numeric column to the first layer (hats and ramps times a matrix) is linear between the
+    column's knots: a table holds its value and rise on each segment.
 
     Args:
-        members: Built networks that were made with the same arguments.
+        members: Built networks, created with the same arguments.
 
     Example:
         >>> network = FieldNetwork({"site": 3}, ("price",))
@@ -164,7 +164,7 @@ class ServedNetwork(keras.layers.Layer):
             columns = [_numeric_table(m, n) for m in members for n in range(len(self.numeric))]
             knots, rows = map(np.stack, zip(*columns, strict=True))
             self._numeric_ends = self._weight("numeric_ends", knots[:, 1:])
-            # Outside the outermost knots nothing changes.
+            # Constant outside the outermost knots.
             self._bounds = self._weight("numeric_bounds", knots.T[[0, -1]][..., None])
             self._numeric_table = self._weight("numeric_table", np.concatenate(rows))
         layers = zip(*(member.dense_layers for member in members), strict=True)
@@ -197,7 +197,7 @@ class ServedNetwork(keras.layers.Layer):
         return ops.mean(output, axis=0)
 
     def _embedded(self, features: Mapping[str, Any]) -> Any:
-        """The embeddings of all fields, side by side (members, batch, fields · dim)."""
+        """Concatenated embeddings of all fields, (members, batch, fields · embedding_dim)."""
         import tensorflow as tf
 
         rows = ops.transpose(table_rows(features, self.fields, self._num_values, _known_ids))
@@ -208,7 +208,7 @@ class ServedNetwork(keras.layers.Layer):
         return ops.reshape(embedded, (self._num_members, -1, self._embedded_width))
 
     def _of_numeric(self, features: Mapping[str, Any]) -> Any:
-        """What the numeric columns add to the first layer (members, batch, units)."""
+        """Contribution of the numeric columns to the first layer, (members, batch, units)."""
         import tensorflow as tf
 
         columns = [
@@ -223,7 +223,7 @@ class ServedNetwork(keras.layers.Layer):
             values=values,
             out_type=tf.int32,
         )
-        # The last row of each table is that of the missing value.
+        # The last row of each table is for missing values.
         missing = ops.isnan(values)
         line = ops.where(missing, num_lines, line)
         start = np.arange(num_tables, dtype="int32")[:, None] * (num_lines + 1)
@@ -242,7 +242,7 @@ class ServedNetwork(keras.layers.Layer):
 
 
 def _matmul(values: Any, kernel: Any) -> Any:
-    """`tf.matmul` in an operation that oneDNN does not take over, slowly for a batch of one row."""
+    """`tf.matmul` by an operation that oneDNN does not replace: it is slow for a single row."""
     import tensorflow as tf
 
     kernel = ops.convert_to_tensor(kernel)
@@ -250,13 +250,13 @@ def _matmul(values: Any, kernel: Any) -> Any:
 
 
 def _known_ids(ids: Any, num_values: np.ndarray) -> Any:
-    """`known_ids` in fewer operations, which ONNX and LiteRT do not have."""
+    """`known_ids` in fewer operations, which do not exist in ONNX and LiteRT."""
     import tensorflow as tf
 
     if ids.dtype not in (tf.int32, tf.int64):
         return known_ids(ids, num_values)
     unsigned = tf.uint32 if ids.dtype == tf.int32 else tf.uint64
-    # Read as unsigned, a negative id is larger than any number of values.
+    # As an unsigned number, a negative id is larger than any number of values.
     known = tf.minimum(tf.bitcast(ids, unsigned), tf.constant(num_values, unsigned))
     return tf.cast(tf.bitcast(known, ids.dtype), tf.int32)
 
@@ -264,12 +264,12 @@ def _known_ids(ids: Any, num_values: np.ndarray) -> Any:
 def _numeric_table(network: FieldNetwork, column: int) -> tuple[np.ndarray, np.ndarray]:
     """The knots of a numeric column, and the rows of its table.
 
-    A row is a segment, the last one a missing value: knot, gap to the next one, value at the knot
-    (units,), rise to the next (units,).
+    One row per segment, the last one for missing values: knot, gap to the next knot, value at the
+    knot (units,), rise to the next knot (units,).
     """
     knots = network.knots_of(column)
     distinct = np.unique(knots)
-    # To one length whatever the knots are: a refresh keeps the shapes.
+    # A fixed length, whatever the knots are, because a refresh must keep the shapes.
     knots = np.append(distinct, np.full(len(knots) - len(distinct), distinct[-1]))
     kernel = ops.convert_to_numpy(network.dense_layers[0].kernel).astype("float64")
     start = len(network.fields) * network.embedding_dim

@@ -1,4 +1,4 @@
-"""ServingSpec: what an export needs to know of a calibrated model, read from it once."""
+"""ServingSpec: everything that an export needs from a calibrated model, read once."""
 
 import keyword
 import re
@@ -22,17 +22,17 @@ _Columns = dict[str, Any]
 
 @dataclass(frozen=True)
 class ServingSpec:
-    """The inputs of a calibrated model, those of its head, and its parts.
+    """The inputs and parts of a calibrated model.
 
     Args:
-        inputs: Feature → `tf.TensorSpec` with any number of rows, under its name in a signature.
+        inputs: Feature → `tf.TensorSpec` with any number of rows, named as in a signature.
         head_features: The features that the head reads.
         logit: `tf.TensorSpec` of the base model's logit.
-        structure: The symbolic inputs in the structure that the model takes.
+        structure: The symbolic inputs, in the structure that the model takes.
         base: Keras model from the inputs to the logit.
         outputs: Keras model from the inputs to the logit and the calibrated probability.
         head: The calibration head.
-        base_dtypes: Compute dtypes of the base model's layers, which tell how it rounds.
+        base_dtypes: Compute dtypes of the base model's layers, which determine its rounding.
     """
 
     inputs: Mapping[str, Any]
@@ -46,26 +46,26 @@ class ServingSpec:
 
     @property
     def head_inputs(self) -> dict[str, Any]:
-        """Name → `tf.TensorSpec` of what the head takes: the logit and its features."""
+        """Name → `tf.TensorSpec` of the head's inputs: the logit and its features."""
         return {"logit": self.logit, **{name: self.inputs[name] for name in self.head_features}}
 
     def structured(self, rows: Mapping[str, Any]) -> Any:
-        """Inputs by name in the structure that the model takes."""
+        """Converts inputs by name to the structure that the model takes."""
         if isinstance(self.structure, Mapping):
             return dict(rows)
         return keras.tree.map_structure(lambda tensor: rows[tensor.name], self.structure)
 
     def of_head(self, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """The features among some inputs that the head reads."""
+        """Selects the features that the head reads."""
         return {name: rows[name] for name in self.head_features}
 
 
 def serving_spec(model: Any) -> ServingSpec:
-    """The `ServingSpec` of a model.
+    """Reads the `ServingSpec` of a model.
 
     Raises:
-        ValueError: If Keras does not run on TensorFlow, the model is no `CalibratedModel`, or its
-            inputs cannot be the inputs of signatures.
+        ValueError: If Keras does not run on TensorFlow, the model is not a `CalibratedModel`, or
+            its inputs cannot be inputs of signatures.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -95,11 +95,11 @@ def serving_spec(model: Any) -> ServingSpec:
 
 
 def signature_input(feature: str) -> str:
-    """The name under which a signature takes a feature: its own, where TensorFlow allows it.
+    """The name of a feature in a signature: its own name, if TensorFlow allows it.
 
-    A Python keyword is followed by `_`. A character that TensorFlow does not allow in the name of
-    an input (a space, a letter beyond ASCII) becomes `_`, and a name that would begin with `_`
-    begins with `input_`.
+    A Python keyword gets a trailing `_`. Characters that TensorFlow does not allow in the name of
+    an input (a space, a letter beyond ASCII) become `_`. A name that would start with `_` gets the
+    prefix `input`.
 
     Args:
         feature: Name of an input of the model.
@@ -117,7 +117,7 @@ def signature_input(feature: str) -> str:
 
 
 def tensor_specs(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Symbolic inputs as `tf.TensorSpec`s with any number of rows, named as in a signature."""
+    """`tf.TensorSpec`s of symbolic inputs, with any number of rows and their signature names."""
     import tensorflow as tf
 
     names = list(map(signature_input, inputs))
@@ -134,12 +134,12 @@ def tensor_specs(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_signature(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns under the names that a signature gives to them."""
+    """Renames columns to their names in a signature."""
     return {signature_input(name): values for name, values in rows.items()}
 
 
 def first_rows(columns: Mapping[str, Any], specs: Mapping[str, Any]) -> _Columns:
-    """The first rows of columns, at most 64, as tensors of the shapes and dtypes of the specs."""
+    """The first rows of columns, at most 64, as tensors with the shapes and dtypes of the specs."""
     import tensorflow as tf
 
     rows = {}
@@ -153,7 +153,7 @@ def first_rows(columns: Mapping[str, Any], specs: Mapping[str, Any]) -> _Columns
 
 
 def sample_rows(model: CalibratedModel, spec: ServingSpec, sample: Any) -> _Columns:
-    """The rows that an export is compared on: the first of `sample`, or random ones."""
+    """The rows for comparing an export: the first rows of `sample`, or random rows."""
     if sample is None:
         return _random_rows(model, spec)
     columns = inputs_by_name(sample, model.input)
@@ -174,9 +174,9 @@ def sample_rows(model: CalibratedModel, spec: ServingSpec, sample: Any) -> _Colu
 
 
 def _random_rows(model: CalibratedModel, spec: ServingSpec) -> _Columns:
-    """64 rows with ids that every table of the base model has, and known and unknown strings.
+    """64 random rows: ids that every table of the base model has, known and unknown strings.
 
-    Where a lookup of the base model refuses unknown values, there are only known ones.
+    If a lookup of the base model rejects unknown values, only known values are used.
     """
     import tensorflow as tf
 
@@ -199,14 +199,14 @@ def _random_rows(model: CalibratedModel, spec: ServingSpec) -> _Columns:
 
 
 def _known_strings(head: Head, field: str) -> list[str]:
-    """Some words that the lookups of a field know."""
+    """Some words in the vocabularies of a field's lookups."""
     found = [reader.fields.get(field) for reader in head.field_readers()]
     lookups = [each for each in found if isinstance(each, keras.layers.StringLookup)]
     return [word for lookup in lookups for word in lookup.get_vocabulary()[:20]]
 
 
 def _num_ids(layer: Any) -> int:
-    """How many ids a layer allows, ten at most."""
+    """Number of ids that a layer allows, at most ten."""
     if isinstance(layer, keras.layers.Embedding):
         return min(layer.input_dim, _MAX_RANDOM_IDS)
     if isinstance(layer, keras.layers.CategoryEncoding):
@@ -215,7 +215,7 @@ def _num_ids(layer: Any) -> int:
 
 
 def _only_known(layers: list[Any], kind: Any) -> list[Any]:
-    """What all lookups of a kind know that refuse unknown values; empty if none does."""
+    """Values known to all lookups of a type that reject unknown values; empty without such."""
     strict = [layer for layer in layers if isinstance(layer, kind) and not layer.num_oov_indices]
     vocabularies = [set(layer.get_vocabulary()) for layer in strict]
     return sorted(set.intersection(*vocabularies)) if vocabularies else []
@@ -226,7 +226,7 @@ def outputs_on(spec: ServingSpec, rows: Mapping[str, Any], is_random: bool) -> t
     import tensorflow as tf
 
     try:
-        # Where the export is run too: a GPU multiplies matrices less exactly.
+        # On the CPU, as the export: matrix products are less exact on a GPU.
         with tf.device("CPU:0"):
             logit, probability = spec.outputs(spec.structured(rows), training=False)
     except (tf.errors.OpError, ValueError) as error:
@@ -239,7 +239,7 @@ def outputs_on(spec: ServingSpec, rows: Mapping[str, Any], is_random: bool) -> t
 
 
 def warn_if_unfitted(model: CalibratedModel, probability: Any, logit: Any) -> None:
-    """Warns of a head that changes no probability, unless a fit or `calibrate` has made it so."""
+    """Warns if the head changes no probability and was neither fitted nor chosen by `calibrate`."""
     is_same = np.array_equal(probability, keras.ops.sigmoid(logit), equal_nan=True)
     if is_same and model.report is None and model.fitted_at is None:
         warnings.warn(

@@ -1,4 +1,4 @@
-"""The SavedModel itself: its signatures, compiled by XLA where that is wanted and possible."""
+"""Writes the SavedModel with its signatures, compiled with XLA if requested and possible."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,16 +10,16 @@ from keras import ops
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.serving_spec import ServingSpec
 
-# The collection under which the SavedModel lists the head's weights, for a refresh to find them.
+# The variable collection with the head's weights, by which a refresh finds them.
 HEAD_WEIGHTS = "head_weights"
 SERVING, RAW, CALIBRATE = "serving_default", "raw", "calibrate"
-# The value of `jit_compile` that leaves the number of rows of a batch as it is.
+# The value of `jit_compile` that compiles without padding of batches.
 UNPADDED = "unpadded"
-# XLA compiles once for every number of rows, for about half a second each: batches are filled up to
-# one of these, or to a multiple of the largest.
+# XLA compiles once per number of rows, for about half a second each: batches are padded to one of
+# these sizes, or to a multiple of the largest.
 COMPILED_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGEST = COMPILED_SIZES[-1]
-# TensorFlow Serving compiles on a CPU only if it is told to, and refuses such a model otherwise.
+# TensorFlow Serving compiles on a CPU only if enabled, and otherwise rejects compiled models.
 _NOT_ASKED_FOR = "off: jit_compile=False, as TensorFlow Serving needs it on a CPU by default"
 
 _Rows = Mapping[str, Any]
@@ -31,16 +31,17 @@ def write_signatures(
 ) -> dict[str, str]:
     """Writes a SavedModel with the signatures `serving_default`, `raw` and `calibrate`.
 
-    The base model's part is the base model, as Keras exports it.
+    The base model is exported by Keras itself.
 
     Args:
-        spec: What is served.
-        path: The folder to write, which does not exist.
-        rows: Input rows by name, to try the compiler on.
-        jit_compile: Whether to compile by XLA what can be; `"unpadded"` without filling up batches.
+        spec: The model to serve.
+        path: The folder to write; it must not exist.
+        rows: Input rows by name, on which compilation is tried.
+        jit_compile: Whether to compile with XLA where possible; `"unpadded"` compiles without
+            padding of batches.
 
     Returns:
-        "base" and "head" → "on", or why it is not compiled.
+        "base" and "head" → "on", or the reason why it is not compiled.
     """
     head = served_head(spec.head)
 
@@ -69,7 +70,7 @@ def write_signatures(
 
 
 def _one_after_the_other(spec: ServingSpec, raw: _Function, calibrate: _Function) -> _Function:
-    """All outputs, from the functions of the base model and of the head."""
+    """A function with all outputs, by calling the base model's and then the head's function."""
 
     def both(features: _Rows) -> dict[str, Any]:
         outputs = raw(features)
@@ -82,20 +83,20 @@ def _write(endpoints: Mapping[str, _Function], spec: ServingSpec, head: Any, pat
     import tensorflow as tf
 
     archive = keras.export.ExportArchive()
-    # They hold the lookup tables.
+    # They contain the lookup tables.
     archive.track(spec.base)
     archive.track(head)
     archive.add_variable_collection(HEAD_WEIGHTS, head.weights)
     for name, endpoint in endpoints.items():
         inputs = spec.head_inputs if name == CALIBRATE else dict(spec.inputs)
         archive.add_endpoint(name, endpoint, input_signature=[inputs])
-    # Nobody trains what is served: without gradients the graph is smaller and loads faster.
+    # The SavedModel is not trained: without gradients, the graph is smaller and loads faster.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     archive.write_out(str(path), options=options, verbose=False)
 
 
 def _compiled_if_possible(function: _Function, rows: _Rows, fill_up: bool) -> tuple[_Function, str]:
-    """A function of rows under XLA and "on", or as it is and why."""
+    """The function compiled with XLA and "on", or unchanged and the reason."""
     import tensorflow as tf
 
     strings = sorted(name for name, values in rows.items() if values.dtype == tf.string)
@@ -110,7 +111,7 @@ def _compiled_if_possible(function: _Function, rows: _Rows, fill_up: bool) -> tu
 
 
 def _compiled(function: _Function, fill_up: bool) -> _Function:
-    """The function under XLA; filled up, it sees few different numbers of rows."""
+    """The function compiled with XLA; padding limits the number of different batch sizes."""
     import tensorflow as tf
 
     inner = tf.function(function, jit_compile=True, autograph=False)
@@ -121,7 +122,7 @@ def _compiled(function: _Function, fill_up: bool) -> _Function:
         num_rows = tf.shape(next(iter(features.values())))[0]
 
         def filled_up() -> dict[str, Any]:
-            # By copies of the last row: nobody knows whether a row of zeros is valid.
+            # With copies of the last row, because a row of zeros may be invalid.
             places = tf.minimum(tf.range(_filled_up(num_rows)), num_rows - 1)
             filled = {name: tf.gather(values, places) for name, values in features.items()}
             return {name: values[:num_rows] for name, values in inner(filled).items()}

@@ -1,7 +1,7 @@
-"""The check of a SavedModel after it is written, by default in a process that has only TensorFlow.
+"""Verifies a SavedModel after it is written, by default in a process with TensorFlow alone.
 
-That process runs this file as a program, `python verification.py SAVEDMODEL ROWS.npz`, with neither
-Keras nor this package to import: the file must not import them either.
+That process runs this file as a program, `python verification.py SAVEDMODEL ROWS.npz`, without
+Keras and this package. This file must therefore not import them.
 """
 
 import json
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-# Relative differences of logits that rounding alone makes: sums in another order, and in half
-# precision one fused operation for several.
+# Relative differences of logits that rounding alone can cause: another order of summation, and in
+# half precision fused operations.
 _FLOAT32_TOLERANCE = 4e-6
 _HALF_TOLERANCES = {"float16": 2.0**-7, "bfloat16": 2.0**-4}
 _WAYS = ("new_process", "same_process")
@@ -26,7 +26,7 @@ Rows = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
 def check_verification(verify: str, tolerance: float | None = None) -> None:
-    """Refuses values of `verify` and `tolerance` that there are not."""
+    """Raises for invalid values of `verify` and `tolerance`."""
     if verify not in _WAYS:
         raise ValueError(f"Argument `verify` must be one of {_WAYS}. Received: verify={verify!r}.")
     if tolerance is not None and not tolerance > 0:
@@ -37,15 +37,15 @@ def check_verification(verify: str, tolerance: float | None = None) -> None:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far the outputs of an export may be from the Keras model's.
+    """Largest allowed differences between the outputs of an export and of the Keras model.
 
-    A sum of large terms is rounded in proportion to the terms, whatever is left of them: logits may
-    differ by a share of the largest one, and probabilities by a quarter of that, for σ' ≤ 1/4.
+    The rounding error of a sum is proportional to its largest terms. Logits may therefore differ by
+    a share of the largest logit, and probabilities by a quarter of that, because σ' ≤ 1/4.
 
     Args:
-        base: The share, for the base model.
-        head: The share, for the head, which computes in float32.
-        largest_logit: The largest |logit| of the rows, or 1 if that is more.
+        base: The share for outputs of the base model.
+        head: The share for outputs of the head, which computes in float32.
+        largest_logit: The largest |logit| of the rows, at least 1.
     """
 
     base: float
@@ -53,23 +53,23 @@ class Tolerance:
     largest_logit: float
 
     def share(self, output: str) -> float:
-        """The share of the largest logit for an output of that name."""
+        """The allowed share of the largest logit for an output."""
         return self.head if output == "probability" else self.base
 
     def allowed(self, output: str) -> float:
-        """The largest allowed difference of an output of that name."""
+        """The largest allowed difference for an output."""
         return self.share(output) * self.largest_logit / (1 if output == "logit" else 4)
 
 
 def tolerance_for(
     logits: Any, base_dtypes: Collection[str] = (), tolerance: float | None = None
 ) -> Tolerance:
-    """The tolerance for rows of these logits.
+    """The tolerance for rows with these logits.
 
     Args:
-        logits: The base model's logits of the rows that are compared.
+        logits: The base model's logits of the compared rows.
         base_dtypes: Compute dtypes of the base model.
-        tolerance: Share of the largest logit; None for what the dtypes make.
+        tolerance: Share of the largest logit; None derives it from the dtypes.
 
     Example:
         >>> round(tolerance_for([-0.5, 100.0], tolerance=1e-6).allowed("probability"), 9)
@@ -85,13 +85,13 @@ def tolerance_for(
 def verify_signatures(
     path: Path, rows: Rows, verify: str, tolerance: Tolerance
 ) -> dict[str, float]:
-    """Loads a SavedModel and compares what it gives with what it should.
+    """Loads a SavedModel and compares its outputs with the expected ones.
 
     Returns:
         `"SIGNATURE/OUTPUT"` → the largest difference.
 
     Raises:
-        RuntimeError: If it cannot be loaded, or gives something else.
+        RuntimeError: If it cannot be loaded, or an output differs too much.
     """
     with tempfile.TemporaryDirectory() as folder:
         rows_file = f"{folder}/rows.npz"
@@ -112,9 +112,9 @@ def verify_signatures(
 
 
 def largest_differences(path: str, rows_file: str) -> dict[str, float]:
-    """The largest difference of each output of each signature from the expected one.
+    """The largest difference of each output of each signature from the expected output.
 
-    Two NaN, or two infinities of the same sign, do not differ.
+    Two NaN, or two infinities of the same sign, count as equal.
 
     Args:
         path: Folder of the SavedModel.
@@ -138,8 +138,8 @@ def largest_differences(path: str, rows_file: str) -> dict[str, float]:
             inputs = {name: tf.constant(values) for name, values in columns["inputs"].items()}
             received[signature] = loaded.signatures[signature](**inputs)
         if "serving_default" in rows:
-            # Held against `calibrate` on its own logits: a curve of steps may jump between two
-            # logits that differ by their rounding alone.
+            # Compared with `calibrate` on its own logits, because a step function may jump between
+            # two logits that differ only by rounding.
             of_head = {name: tf.constant(v) for name, v in rows["calibrate"]["inputs"].items()}
             of_head["logit"] = received["serving_default"]["logit"]
             calibrated = loaded.signatures["calibrate"](**of_head)
@@ -168,7 +168,7 @@ def _write_rows(rows: Rows, rows_file: str) -> None:
         for kind, by_name in zip(("inputs", "outputs"), columns, strict=True)
         for name, values in by_name.items()
     }
-    # Without Python objects: strings as bytes.
+    # Strings as bytes, so that no Python objects are pickled.
     plain: dict[str, Any] = {
         k: v.astype("S") if v.dtype == object else v for k, v in arrays.items()
     }
@@ -176,9 +176,9 @@ def _write_rows(rows: Rows, rows_file: str) -> None:
 
 
 def _in_new_process(path: str, rows_file: str) -> dict[str, float]:
-    # On the CPU: the memory of a GPU is this process's own.
+    # On the CPU, because this process may hold all memory of the GPU.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    # -P: the folder of the program does not become one to import from.
+    # -P: modules are not imported from the folder of the program.
     command = [sys.executable, "-P", __file__, path, rows_file]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Folders that appear as a whole or not at all, under version numbers that nobody else takes."""
+"""Creates version folders atomically, also with concurrent exports."""
 
 import contextlib
 import errno
@@ -12,19 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# No number, hence nothing that TensorFlow Serving takes for a version.
+# Not a number, so TensorFlow Serving does not take it for a version.
 _PREFIX = ".export-"
 _GONE = f"{_PREFIX}gone"
 _HOST = re.sub(r"[^A-Za-z0-9]+", "_", platform.node())[:60]
 _NAME = re.compile(re.escape(_PREFIX) + r"(?P<host>[^-]*)-(?P<seconds>\d+)-")
-# After so long a folder whose lock tells nothing here is taken for the leftover of a dead process.
+# Age after which a folder is removed if its lock does not show whether its process is alive.
 _SECONDS_KEPT = 24 * 3600
 _MAX_TRIES = 10
 NEXT = "next"
 
 
 def check_version_folder(path: Path, version: Any) -> None:
-    """Refuses what `move_into_place` would refuse at the end, before anything is computed."""
+    """Checks `version` and the target before anything is computed, as `move_into_place` would."""
     whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
     if not (version is None or version == NEXT or whole):
         raise ValueError(
@@ -37,7 +37,7 @@ def check_version_folder(path: Path, version: Any) -> None:
 
 
 def versions_in(folder: Path) -> list[int]:
-    """The version numbers in a model's folder, in increasing order; the folder need not exist.
+    """Version numbers in a model's folder, increasing; empty if the folder does not exist.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -54,15 +54,15 @@ def versions_in(folder: Path) -> list[int]:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
-    """A folder in `parent` to write in, gone at the end whatever is left in it.
+    """Creates a temporary folder in `parent`, which is removed at exit.
 
-    A killed process leaves its own behind; the next export clears it away. On one host, the lock on
-    the folder, which ends with the process, tells whether it is still written in. Where the lock
-    tells nothing (another host's folder, a file system without locks), a leftover is cleared away
-    a day after it was made, as its name says.
+    If the process is killed, the folder remains until the next export removes it. On one host, a
+    lock on the folder, which ends with the process, shows whether the folder is still in use. If
+    the lock cannot show it (a folder of another host, a file system without locks), the folder is
+    removed one day after the time in its name.
 
     Raises:
-        OSError: If other processes take away each folder as soon as it is made.
+        OSError: If other processes remove each folder as soon as it is created.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as parent:
@@ -81,7 +81,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
         prefix = f"{_PREFIX}{_HOST}-{int(time.time())}-"
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         with _locked(folder) as is_locked:
-            # Between the two lines above, another process may have taken it for a leftover.
+            # Between the two lines above, another process may have removed it as a leftover.
             if is_locked is False or not folder.exists():
                 continue
             try:
@@ -96,7 +96,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def _is_leftover(folder: Path, is_locked: bool | None) -> bool:
-    """Whether nobody writes in a temporary folder any more."""
+    """Whether a temporary folder is no longer in use."""
     name = _NAME.match(folder.name)
     if folder.name.startswith(_GONE):
         return True
@@ -106,7 +106,7 @@ def _is_leftover(folder: Path, is_locked: bool | None) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a leftover under another name: its owner, if there is one, finds it gone."""
+    """Renames and removes a leftover; if its owner is alive after all, it finds the folder gone."""
     gone = folder
     if not folder.name.startswith(_GONE):
         gone = folder.with_name(_GONE + folder.name)
@@ -118,17 +118,17 @@ def _remove(folder: Path) -> None:
 
 
 def move_into_place(source: Path, path: Path, version: Any) -> Path:
-    """Moves a folder to its final place in one step, never onto another; returns where it is.
+    """Moves a folder to its final place in one step and returns it; never overwrites.
 
-    Everything in it is on the disk before it is moved.
+    All files are synced to disk before the move.
 
     Args:
         source: A folder that is not empty, on the same file system.
-        path: The final place; with a version, the folder in which it is made.
-        version: A whole number; `"next"`, one more than the highest in `path`; or None.
+        path: The final place; with a version, the folder in which the version is created.
+        version: An integer; `"next"` for one more than the highest in `path`; or None.
 
     Raises:
-        ValueError: If the place is taken; with `"next"` another number is chosen instead.
+        ValueError: If the place is taken; with `"next"`, another number is chosen instead.
         RuntimeError: If another process has removed files of it.
     """
     try:
@@ -149,7 +149,8 @@ def _moved(source: Path, path: Path, version: Any) -> Path:
         if target.is_symlink() or target.is_file():
             raise _exists(target)
         try:
-            # Onto a folder that is not empty this fails, whoever put it there in the meantime.
+            # Fails if the target is a non-empty folder, which another process may just have
+            # created.
             os.rename(source, target)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -177,7 +178,7 @@ def _lost(folder: Path) -> RuntimeError:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool | None]:
-    """Whether this process holds the lock on a folder until the end; None where locks fail."""
+    """Locks a folder until exit; yields whether that succeeded, None without support for locks."""
     import fcntl  # not on Windows, where the rest of the package can be imported
 
     try:
@@ -199,7 +200,7 @@ def _locked(folder: Path) -> Iterator[bool | None]:
 
 
 def _sync(folder: Path) -> list[Path]:
-    """Brings a folder to the disk; the files in it, from there."""
+    """Syncs a folder to disk; returns its files, relative to it."""
     files = []
     for directory, _, names in os.walk(folder):
         files += [Path(directory) / name for name in names]

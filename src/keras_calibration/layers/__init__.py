@@ -1,4 +1,4 @@
-"""Keras layers that calibrate: from uncalibrated to calibrated logits."""
+"""Keras layers that map uncalibrated logits to calibrated logits: calibrators and heads."""
 
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection

@@ -1,4 +1,4 @@
-"""What a layer does when it is trained before `adapt`, at the moment a gradient is taken."""
+"""Detects training before `adapt`: reads scalar weights in traced steps and hooks on gradients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,10 @@ from keras_calibration.ops.custom_gradients import with_gradient
 
 
 def known_value(variable: Any) -> float | None:
-    """The value of a scalar weight, also while a step is traced; None where only the step has it.
+    """The value of a scalar weight, or None where it is known only inside a compiled step.
 
     TensorFlow can read a variable while it traces a step, also under a distribution strategy. JAX
-    hands compiled steps their variables as arguments.
+    passes variables to compiled steps as arguments, so their values are not known there.
 
     Example:
         >>> known_value(keras.Variable(3.0))
@@ -33,10 +33,11 @@ def known_value(variable: Any) -> float | None:
 
 
 def on_gradient(values: Any, action: Callable[[], None], factor: Any = 1.0) -> Any:
-    """The values themselves, whose gradient calls `action` when it is computed or traced.
+    """Returns the values unchanged; `action` runs when their gradient is computed or traced.
 
-    A training step takes gradients, whatever loop it is in, and a prediction does not: `action`
-    may warn or raise without a look at `training`, which loops of users' own often leave out.
+    Every training loop takes gradients and prediction does not, so `action` can warn or raise
+    without the `training` argument, which custom loops often omit. The gradient is multiplied by
+    `factor`.
     """
 
     def identity(values: Any, factor: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""BetaCalibration: a curve of the logit with one slope below and another one above."""
+"""BetaCalibration: a curve with one slope for low logits and another for high logits."""
 
 import math
 from typing import Any
@@ -20,8 +20,8 @@ from keras_calibration.solvers.logistic_fit import (
 )
 from keras_calibration.solvers.logit_histogram import LogitHistogram
 
-# Of a Gaussian prior about slope 1, in units of summed log likelihood, as for ILPS: it decides only
-# where the rows do not.
+# Precision of the Gaussian prior on each slope (mean 1), in units of summed log likelihood, as for
+# ILPS. It matters only where the rows carry almost no information.
 _SLOPE_PRECISION = 0.1
 
 
@@ -29,26 +29,25 @@ _SLOPE_PRECISION = 0.1
 class BetaCalibration(StreamingCalibrator):
     """Beta calibration: `a log σ(l) - b log(1 - σ(l)) + c = -a softplus(-l) + b softplus(l) + c`.
 
-    Far below 0 the curve has the slope a, far above 0 the slope b, both above 0; with a = b it is
-    Platt scaling. It adds what Platt scaling cannot do, other corrections for likely than for
-    unlikely positives, and bends at probability ½ only: where no prediction is near it, b hardly
-    matters.
+    The curve has slope a far below 0 and slope b far above 0, both positive; with a = b it is Platt
+    scaling. Unlike Platt scaling, it can correct likely and unlikely positives differently. It
+    bends only near probability ½: if no prediction is near ½, b hardly matters.
 
-    The fit is convex: the maximum of the likelihood under a prior `0.05 [(a - 1)² + (b - 1)²]`,
-    which a few positives outweigh. It keeps the slopes finite where a threshold separates the
-    classes, and b at 1 where no logit is near 0. A best slope below 0 is held at 1e-6, which keeps
-    the ranking; where both are, the fit warns. A weight of 2 counts as two rows.
+    The fit is convex: it maximizes the likelihood under the prior `0.05 [(a - 1)² + (b - 1)²]`,
+    which a few positives outweigh. The prior keeps the slopes finite if a threshold separates the
+    classes, and b near 1 if no logit is near 0. A slope whose optimum is negative is set to 1e-6,
+    which preserves the ranking; if both are, the fit warns. A sample weight of 2 counts as two
+    rows.
 
-    Trained with a model, the layer's weights are log a, log b and c; it starts as the identity. An
-    infinite logit stays infinite. The curve rises but for the rounding of float32: neighbouring
-    logits may come out in reverse by 1e-6.
+    When trained with a model, the weights are log a, log b and c. The layer starts as the identity.
+    An infinite logit stays infinite. The curve is increasing up to float32 rounding: neighbouring
+    logits may come out in reverse order by 1e-6.
 
     Args:
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: In `fit`, if the rows hold one class only or cannot be used, see
-            `Calibrator.fit`.
+        ValueError: In `fit`, if the rows hold one class only or are invalid, see `Calibrator.fit`.
 
     Example:
         >>> logits = np.repeat([-2.0, 0.0, 2.0], 1000)
@@ -63,7 +62,7 @@ class BetaCalibration(StreamingCalibrator):
     """
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates slopes and bias at the identity."""
+        """Creates the slopes and the bias; the layer starts as the identity."""
         for name in ("log_slope_below", "log_slope_above", "bias"):
             setattr(self, f"_{name}", self.add_weight(name=name, shape=(), initializer="zeros"))
         self.built = True
@@ -77,7 +76,7 @@ class BetaCalibration(StreamingCalibrator):
         return line + ops.convert_to_tensor(self._bias)
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
-        """Newton's method for c, b and a."""
+        """Fits c, b and a by Newton's method."""
         atoms = histogram.atoms()
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
@@ -96,7 +95,7 @@ class BetaCalibration(StreamingCalibrator):
             centre=[0.0, 1.0, 1.0],
         )
         bias, above, below = fit.parameters
-        # A large slope is no fault here: the prior has kept it finite.
+        # A large slope is not an error here: the prior keeps it finite.
         check_scale(min(1.0, max(above, below)), "BetaCalibration")
         self._bias.assign(bias)
         self._log_slope_above.assign(math.log(above))
@@ -105,27 +104,27 @@ class BetaCalibration(StreamingCalibrator):
 
     @property
     def slope_below(self) -> float:
-        """a, the slope far below 0."""
+        """The slope a far below 0."""
         self.ensure_built()
         return math.exp(float(ops.convert_to_numpy(self._log_slope_below)))
 
     @property
     def slope_above(self) -> float:
-        """b, the slope far above 0."""
+        """The slope b far above 0."""
         self.ensure_built()
         return math.exp(float(ops.convert_to_numpy(self._log_slope_above)))
 
     @property
     def bias(self) -> float:
-        """c, in logits."""
+        """The bias c, in logits."""
         self.ensure_built()
         return float(ops.convert_to_numpy(self._bias))
 
 
 def _affine_softplus(logits: np.ndarray, means: np.ndarray, spreads: np.ndarray) -> np.ndarray:
-    """Softplus made affine within a bin, with the right sum over the rows of the bin.
+    """Softplus, linearized within each bin so that its sum over the rows of the bin is right.
 
-    To second order, that is: the slope at the mean, and half the curvature times the variance.
+    Right to second order: slope at the mean, plus half the curvature times the variance.
     """
     slopes = sigmoid(means)
     of_spread = 0.5 * slopes * (1 - slopes) * spreads**2

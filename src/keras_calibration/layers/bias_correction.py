@@ -13,18 +13,18 @@ from keras_calibration.solvers.logit_histogram import LogitHistogram
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class BiasCorrection(StreamingCalibrator):
-    """Bias correction: `l + c`, so that predictions add up to positives.
+    """Bias correction: `l + c`, so that predicted and observed positives have the same sum.
 
-    The fit is the c with the lowest log loss, which is the root of `Σ w σ(l + c) = Σ w y`. It
-    mends what a change of the positive rate or a sampling of the negatives does, and nothing else;
-    the ranking stays. c is one trainable weight, 0 at the start: the identity.
+    The fit minimizes the log loss: c is the root of `Σ w σ(l + c) = Σ w y`. It corrects for a
+    changed positive rate or for negative sampling, and leaves the ranking unchanged. c is one
+    trainable weight. It starts at 0, so that the layer starts as the identity.
 
     Args:
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: In `fit`, if the rows hold one class only (no finite c exists) or cannot be
-            used, see `Calibrator.fit`.
+        ValueError: In `fit`, if the rows hold one class only (no finite c exists) or are invalid,
+            see `Calibrator.fit`.
 
     Example:
         >>> layer = BiasCorrection()
@@ -37,7 +37,7 @@ class BiasCorrection(StreamingCalibrator):
     """
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates the bias at 0."""
+        """Creates the bias, 0 at the start."""
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
         self.built = True
 
@@ -46,7 +46,7 @@ class BiasCorrection(StreamingCalibrator):
         return logits + ops.convert_to_tensor(self._bias)
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
-        """Newton's method for c."""
+        """Fits c by Newton's method."""
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
             return np.ones((len(logits), 1))
@@ -58,6 +58,6 @@ class BiasCorrection(StreamingCalibrator):
 
     @property
     def bias(self) -> float:
-        """c, in logits."""
+        """The bias c, in logits."""
         self.ensure_built()
         return float(ops.convert_to_numpy(self._bias))

@@ -1,4 +1,4 @@
-"""BlendedHead: the mean of what several heads say."""
+"""BlendedHead: the mean of the calibrated logits of several heads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,20 +17,20 @@ from keras_calibration.solvers.data_checks import Rows
 class BlendedHead(Head):
     """The mean of the calibrated logits of several heads: `(1/m) Σ_k η_k(l, x)`.
 
-    Heads that err in different ways are better together: the offsets of `FieldBias` are shrunk by
-    what the data say of their spread, `NeuralCalibration` sees how columns act together. The head
-    starts as the identity where its parts do.
+    Heads that make different errors predict better together: `FieldBias` shrinks its offsets by
+    the spread that it estimates from the data, `NeuralCalibration` learns how features interact.
+    The blend starts as the identity if its parts do.
 
     Args:
-        heads: Two heads or more.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        heads: At least two heads.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1).
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
-        ValueError: If there are fewer than two heads, or one is no `Head`.
+        ValueError: If there are fewer than two heads, or one is not a `Head`.
 
     Example:
         >>> import numpy as np
@@ -57,7 +57,7 @@ class BlendedHead(Head):
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """The features that the heads read, or None where one does not tell."""
+        """The features that the heads read, or None if one does not declare its features."""
         names: dict[str, None] = {}
         for head in self.heads:
             if head.feature_names is None:
@@ -66,11 +66,11 @@ class BlendedHead(Head):
         return tuple(names)
 
     def calibrators(self) -> list[Calibrator]:
-        """Those of all heads."""
+        """The calibrators of all heads."""
         return [part for head in self.heads for part in head.calibrators()]
 
     def field_readers(self) -> list[Any]:
-        """Those of all heads."""
+        """The field readers of all heads."""
         return [part for head in self.heads for part in head.field_readers()]
 
     @property
@@ -80,7 +80,7 @@ class BlendedHead(Head):
 
     @property
     def is_adapted(self) -> bool:
-        """Whether nothing is left for `adapt` to do."""
+        """Whether every head is adapted."""
         return all(head.is_adapted for head in self.heads)
 
     def build(self, logits_shape: Any = None, features_shape: Any = None) -> None:
@@ -101,7 +101,7 @@ class BlendedHead(Head):
         features: Mapping[str, Any] | None = None,
         sample_weight: Any = None,
     ) -> None:
-        """Lets each head take from development data what is fixed before training."""
+        """Adapts each head to the development set."""
         for head in self.heads:
             head.adapt(logits, labels, features, sample_weight)
 
@@ -122,17 +122,17 @@ class BlendedHead(Head):
         )
 
     def finalize(self) -> None:
-        """Brings the weights of each head into their final form once training has ended."""
+        """Finalizes the weights of each head after training."""
         for head in self.heads:
             head.finalize()
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         heads = [keras.saving.serialize_keras_object(head) for head in self.heads]
         return {**super().get_config(), "heads": heads}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "BlendedHead":
-        """The layer of a `get_config`."""
+        """Creates the layer from its `get_config`."""
         heads = [keras.saving.deserialize_keras_object(head) for head in config["heads"]]
         return cls(**{**config, "heads": heads})

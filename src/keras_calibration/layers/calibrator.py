@@ -1,4 +1,4 @@
-"""What all calibrators share: logits in, calibrated logits out, in float32 at least."""
+"""Calibrator: the base class of the calibrators, and functions shared by all layers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from keras_calibration.solvers.data_checks import Rows, check_rows, checked_logi
 
 
 def calibration_dtype(dtype: Any) -> str:
-    """The dtype that calibration is computed in: float64 where that is asked for, else float32.
+    """The dtype of the calibration: float64 if the policy computes in it, else float32.
 
-    Under a mixed or half-precision policy a logit keeps about three digits, which is less than most
-    calibrations change.
+    Under a mixed or half-precision policy, a logit keeps about three digits. Most calibrations
+    change it by less.
 
     Example:
         >>> calibration_dtype("mixed_bfloat16")
@@ -25,7 +25,7 @@ def calibration_dtype(dtype: Any) -> str:
 
 
 def check_column(values: Any, taker: str, name: str) -> None:
-    """Refuses any shape but `(batch,)` and `(batch, 1)`: a reshape would make columns into rows.
+    """Raises for other shapes than `(batch,)` and `(batch, 1)`; a reshape would mix up the rows.
 
     Example:
         >>> check_column(ops.zeros((3, 2)), "ILPS", "logits")
@@ -43,7 +43,7 @@ def check_column(values: Any, taker: str, name: str) -> None:
 
 
 def check_labels_given(labels: Any, taker: str) -> None:
-    """Refuses a direct fit without labels."""
+    """Raises if a direct fit gets no labels."""
     if labels is None:
         raise ValueError(
             f"{taker} is fitted to labels. Received: labels=None. Pass one label in [0, 1] a row."
@@ -51,14 +51,14 @@ def check_labels_given(labels: Any, taker: str) -> None:
 
 
 def as_column(values: Any) -> Any:
-    """A column (batch, 1) of what `check_column` lets pass.
+    """Values of shape (batch,) or (batch, 1) as a column (batch, 1).
 
     Example:
         >>> as_column(ops.zeros(3)).shape
         TensorShape([3, 1])
     """
     values = ops.convert_to_tensor(values)
-    # At a batch of one row, every operation that is not there counts.
+    # Saves an operation where possible: with one row a batch, operations dominate the latency.
     return values if len(values.shape) == 2 else ops.expand_dims(values, 1)
 
 
@@ -74,14 +74,14 @@ def mean_of(tensors: Sequence[Any]) -> Any:
 
 
 def scaled_logits(logits: Any, scale: Any) -> Any:
-    """`a l` for a > 0, where an infinite logit stays infinite also if a has underflown to 0.
+    """`a l` for a > 0; an infinite logit stays infinite even if a has underflowed to 0.
 
     Example:
         >>> print(scaled_logits(ops.array([2.0, float("inf")]), ops.array(0.0)).numpy())
         [ 0. inf]
     """
     infinite = ops.isinf(logits)
-    # The product of what is not chosen must be finite too, or the gradient of the scale is NaN.
+    # The product in the branch not taken must be finite too, else the gradient of the scale is NaN.
     return ops.where(infinite, logits, ops.where(infinite, 0.0, logits) * scale)
 
 
@@ -89,28 +89,28 @@ class Calibrator(keras.layers.Layer):
     """Base of the layers that map an uncalibrated logit to a calibrated one.
 
     A calibrator is called on logits of shape `(batch,)` or `(batch, 1)` and returns the same shape.
-    A subclass writes `calibrate`, creates its weights in `build` (their shapes do not depend on the
-    input), and may take what it wants from data before training in `adapt`. For the direct fit it
-    writes `fit_rows`.
+    A subclass implements `calibrate` and creates its weights in `build`; their shapes must not
+    depend on the input. It may override `adapt` to set up state from development data before
+    training, and `fit_rows` to provide a direct fit.
 
     Args:
-        dtype: Dtype or dtype policy; half precision is lifted to float32.
-        **kwargs: What every Keras layer takes (`name`, `trainable`).
+        dtype: Dtype or dtype policy; half precision becomes float32.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `trainable`).
 
     Raises:
-        ValueError: When called on logits of any other shape.
+        ValueError: If called on logits of any other shape.
     """
 
     def __init__(self, *, dtype: Any = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
 
     def call(self, logits: Any) -> Any:
-        """Calibrated logits, of the shape of `logits`."""
+        """Calibrated logits, with the shape of `logits`."""
         check_column(logits, type(self).__name__, "logits")
         return self.calibrate(ops.cast(logits, self.compute_dtype))
 
     def calibrate(self, logits: Any) -> Any:
-        """The curve itself, on logits of any shape and of the layer's dtype."""
+        """Calibrated logits, for logits of any shape in the layer's dtype."""
         raise NotImplementedError(f"{type(self).__name__} does not write `calibrate`.")
 
     def fit(
@@ -118,25 +118,25 @@ class Calibrator(keras.layers.Layer):
     ) -> FitSummary:
         """Fits the curve to labelled rows, directly and exactly: no optimizer, no epochs.
 
-        Deterministic. A fit starts afresh: it replaces whatever curve there was.
+        The fit is deterministic and replaces any earlier one.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1), finite.
             labels: Labels in [0, 1] (n,) or (n, 1), of both classes.
-            sample_weight: Weights of the rows (n,) or (n, 1), not negative; ones by default.
-            from_logits: Whether `logits` holds logits; False for probabilities, of which the logits
-                are then taken. The layer itself is called on logits in any case.
+            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default.
+            from_logits: Whether `logits` holds logits. Pass False for probabilities, which are then
+                converted; the layer itself is always called on logits.
 
         Returns:
-            The log loss before and after, the number of steps, and whether they converged.
+            A `FitSummary`: log loss before and after, number of steps, convergence.
 
         Raises:
             ValueError: If there is no row, a logit is not finite, a label is outside [0, 1], all
-                labels are of one class, a weight is negative or all are 0, or numbers of rows
-                differ. The layer is then as it was.
+                labels are of one class, a weight is negative, all weights are 0, or the numbers of
+                rows differ. The layer is then unchanged.
 
         Warns:
-            UserWarning: If the logits look like probabilities, or like the labels.
+            UserWarning: If the logits look like probabilities or like the labels.
         """
         check_labels_given(labels, type(self).__name__)
         logits = checked_logits(logits, labels, from_logits)
@@ -145,33 +145,33 @@ class Calibrator(keras.layers.Layer):
         return self.fit_rows(rows)
 
     def fit_rows(self, rows: Rows) -> FitSummary:
-        """The direct fit to checked rows; assigns the weights once it has succeeded."""
+        """Fits to checked rows; assigns the weights only after the fit has succeeded."""
         raise NotImplementedError(
             f"{type(self).__name__} does not write `fit_rows`, the direct fit."
         )
 
     @property
     def has_direct_fit(self) -> bool:
-        """Whether the subclass writes a direct fit."""
+        """Whether the subclass has a direct fit."""
         return type(self).fit_rows is not Calibrator.fit_rows
 
     def ensure_built(self) -> None:
-        """Creates the weights where no call has done so yet."""
+        """Creates the weights if no call has done so yet."""
         if not self.built:
             self.build((None, 1))
 
     def adapt(self, logits: Any, labels: Any = None, sample_weight: Any = None) -> None:
-        """Takes from development data what is fixed before training; nothing by default.
+        """Sets up state from development data before training; does nothing by default.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).
             labels: Labels in [0, 1] (n,) or (n, 1).
-            sample_weight: Weights of the rows (n,) or (n, 1).
+            sample_weight: Sample weights (n,) or (n, 1).
         """
 
     @property
     def is_adapted(self) -> bool:
-        """Whether nothing is left for `adapt` to do."""
+        """Whether `adapt` has been called, or is not needed."""
         return True
 
     def compute_output_shape(self, input_shape: Any) -> Any:

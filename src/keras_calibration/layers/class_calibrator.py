@@ -1,4 +1,4 @@
-"""What the calibrators of more than two classes share: class logits in, calibrated ones out."""
+"""ClassCalibrator: the base class of the calibrators of multiclass logits."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ from keras_calibration.solvers.softmax_fit import SoftmaxFit, mean_class_log_los
 class ClassCalibrator(Calibrator):
     """Base of the layers that map class logits `(batch, K)`, K ≥ 2, to calibrated ones.
 
-    The probabilities are `softmax` of what comes out. For a binary model's one logit a row there
-    are the other calibrators; `CalibratedModel` takes only these.
+    The calibrated probabilities are the softmax of the output. For binary models with one logit
+    per row, use the other calibrators; `CalibratedModel` accepts only those.
 
     Args:
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: When called on logits of any other shape.
+        ValueError: If called on logits of any other shape.
     """
 
     def call(self, logits: Any) -> Any:
@@ -35,23 +35,23 @@ class ClassCalibrator(Calibrator):
     ) -> FitSummary:
         """Fits the layer to labelled rows, directly and exactly: no optimizer, no epochs.
 
-        Deterministic. A fit starts afresh.
+        The fit is deterministic and replaces any earlier one.
 
         Args:
             logits: Uncalibrated logits (n, K), finite.
-            labels: Class numbers (n,) or (n, 1), or one-hot or soft labels (n, K); of at least two
-                classes.
-            sample_weight: Weights of the rows (n,) or (n, 1), not negative; ones by default.
+            labels: Class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). At least two
+                classes must occur.
+            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default.
             from_logits: Whether `logits` holds logits; False for probabilities.
 
         Returns:
-            The class log loss before and after, in nats a row, the number of steps, and whether
-            they converged.
+            A `FitSummary`: class log loss before and after in nats per row, number of steps,
+            convergence.
 
         Raises:
-            ValueError: If a shape is wrong, there is no row, a logit is not finite, a label is no
-                class number or no share of 1, all rows are of one class, or a weight is negative or
-                all are 0. The layer is then as it was.
+            ValueError: If a shape is wrong, there is no row, a logit is not finite, a label is not
+                a class number, soft labels do not sum to 1, all rows are of one class, a weight is
+                negative, or all weights are 0. The layer is then unchanged.
 
         Warns:
             UserWarning: If the logits look like probabilities.
@@ -62,7 +62,7 @@ class ClassCalibrator(Calibrator):
         return self._fit_counted(check_class_rows(logits, labels, sample_weight))
 
     def fit_rows(self, rows: Rows) -> FitSummary:
-        """`fit` to rows that are checked already."""
+        """Fits to rows that are already checked."""
         return self._fit_counted(check_class_rows(rows.logits, rows.labels, rows.weights))
 
     def _fit_counted(self, rows: ClassRows) -> FitSummary:
@@ -77,11 +77,11 @@ class ClassCalibrator(Calibrator):
         )
 
     def fit_classes(self, rows: ClassRows) -> SoftmaxFit:
-        """The direct fit to checked rows; assigns the weights once it has succeeded."""
+        """Fits to checked rows; assigns the weights only after the fit has succeeded."""
         raise NotImplementedError(f"{type(self).__name__} does not write `fit_classes`.")
 
     def check_shape(self, shape: tuple[int | None, ...]) -> None:
-        """Refuses logits of any shape but (batch, K)."""
+        """Raises unless the shape is (batch, K)."""
         if len(shape) != 2 or (shape[1] or 0) < 2:
             raise ValueError(
                 f"{type(self).__name__} takes class logits of shape (batch, K), K of at least 2. "

@@ -12,28 +12,29 @@ from keras_calibration.solvers.data_checks import Rows
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class ClassNeuralCalibration(NeuralHead):
-    """The Neural Calibration head of K classes: calibrated class logits `η(l) + g(x)`.
+    """The Neural Calibration head for K classes: calibrated class logits `η(l) + g(x)`.
 
-    The calibrated probabilities are `q(l, x) = softmax(η(l) + g(x))`: η corrects all rows alike, by
-    a temperature or a scale and a bias a class, and g each class in the segments that the base
-    model gets wrong. It starts as "no change", and `fit` leaves g at 0 unless held-out rows gain.
+    The calibrated probabilities are `q(l, x) = softmax(η(l) + g(x))`. η corrects all rows alike, by
+    one temperature, or by a scale and a bias per class. g corrects each class in the segments that
+    the base model gets wrong. The head starts as the identity, and `fit` leaves g at 0 unless it
+    lowers the log loss of held-out rows.
 
     Args:
         calibrator: η, a `Calibrator` of class logits, `VectorScaling(K)` or
             `ClassTemperatureScaling()` for example; None leaves the logits as they are.
         field_network: g, a layer or Keras model from a mapping of features to logits (batch, K),
             `FieldNetwork(..., num_outputs=K)` for example; None leaves g out.
-        num_members: Number of networks of this form whose mean g is. Each learns from another part
-            of the development set in `fit`, so that 3 are better than one and no slower to train.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        num_members: Number of networks; g is their mean. In `fit` each is trained on another part
+            of the development set. An ensemble of three predicts better at the same training cost.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
-        logits: Uncalibrated class logits (batch, K), K of at least 2.
+        logits: Uncalibrated class logits (batch, K), K ≥ 2.
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
-        ValueError: If a part is of another kind, or `num_members` is no whole number above 0;
-            when called, if the logits have another shape, or the network another number of outputs.
+        ValueError: If an argument has a wrong type, or `num_members` is not a positive integer;
+            when called, if the logits have another shape or the network another number of outputs.
 
     Example:
         >>> from keras_calibration.layers import FieldNetwork, FitSettings, VectorScaling
@@ -50,12 +51,12 @@ class ClassNeuralCalibration(NeuralHead):
         array([0, 2, 0, 2])
 
     Reference:
-        Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7, whose authors leave classes to
-        future work; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, for η.
+        Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7, which leaves several classes
+    to future work; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, for η.
     """
 
     def as_columns(self, values: Any, name: str, num_columns: int | None = None) -> Any:
-        """Class logits (batch, K); any other shape is refused."""
+        """Class logits (batch, K); raises for any other shape."""
         shape = tuple(values.shape)
         if len(shape) != 2 or (shape[1] or 0) < 2 or shape[1] != (num_columns or shape[1]):
             classes = "K of at least 2" if num_columns is None else f"K = {num_columns}"
@@ -67,7 +68,7 @@ class ClassNeuralCalibration(NeuralHead):
         return ops.cast(values, self.compute_dtype)
 
     def check_rows(self, logits: Any, labels: Any, sample_weight: Any) -> Rows:
-        """The rows of a fit, labels as shares of the classes."""
+        """Checks the rows of a fit; returns the labels as one column per class."""
         rows = check_class_rows(logits, labels, sample_weight, keep_all=True)
         return Rows(rows.logits, rows.labels, rows.weights)
 

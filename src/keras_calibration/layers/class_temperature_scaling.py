@@ -1,4 +1,4 @@
-"""ClassTemperatureScaling: one factor of all class logits."""
+"""ClassTemperatureScaling: one temperature for all class logits."""
 
 import math
 import warnings
@@ -18,17 +18,17 @@ from keras_calibration.solvers.softmax_fit import SoftmaxFit, fit_temperature
 class ClassTemperatureScaling(ClassCalibrator):
     """Temperature scaling of class logits: `l_k / T` with T > 0, `p = softmax(l / T)`.
 
-    The fit is the T with the lowest class log loss under the prior `0.05 (1/T - 1)²`, a tenth of a
-    row of information (weaker where the logits are small, see `ops.softmax_fit`): it keeps T above
-    0 where the largest logit tells every label. The most likely class never changes. With two
-    classes and logits (0, l) it is `TemperatureScaling`, but for the prior. Trained with a model,
-    the layer's weight is log T, 0 at the start: the identity. An infinite logit stays infinite.
+    The fit minimizes the class log loss under the prior `0.05 (1/T - 1)²`, which weighs as much as
+    a tenth of a row (less if the logits are small, see `solvers.softmax_fit`). The prior keeps T
+    above 0 if the largest logit predicts every label. The most likely class never changes. With
+    two classes and logits (0, l) this is `TemperatureScaling`, except for the prior.
 
-    Where no temperature is good, the logits telling the labels nothing or the reverse, the fit
-    gives T = 10⁶ and warns.
+    When trained with a model, the weight is log T. It starts at 0, so that the layer starts as the
+    identity. An infinite logit stays infinite. If the logits are unrelated to the labels or
+    inverted, no temperature is good: the fit then sets T = 10⁶ and warns.
 
     Args:
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Example:
         >>> import numpy as np
@@ -43,7 +43,7 @@ class ClassTemperatureScaling(ClassCalibrator):
     """
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates the temperature at 1."""
+        """Creates the temperature, 1 at the start."""
         self._log_temperature = self.add_weight(
             name="log_temperature", shape=(), initializer="zeros"
         )
@@ -54,7 +54,7 @@ class ClassTemperatureScaling(ClassCalibrator):
         return scaled_logits(logits, ops.exp(-ops.convert_to_tensor(self._log_temperature)))
 
     def fit_classes(self, rows: ClassRows) -> SoftmaxFit:
-        """The root of the derivative by 1 / T."""
+        """Finds the root of the derivative of the loss by 1 / T."""
         fit = fit_temperature(rows)
         if fit.scales <= SMALLEST_SCALE:
             warnings.warn(
@@ -68,6 +68,6 @@ class ClassTemperatureScaling(ClassCalibrator):
 
     @property
     def temperature(self) -> float:
-        """T, above 0."""
+        """The temperature T > 0."""
         self.ensure_built()
         return math.exp(float(ops.convert_to_numpy(self._log_temperature)))

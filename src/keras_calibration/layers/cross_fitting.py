@@ -1,4 +1,4 @@
-"""Cross-fitting of a curve and a network: how long to train, and whether it helps at all."""
+"""Cross-fits a calibrator and a network: how long to train, and whether the network helps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ _ROWS_OF_OTHER_CLASSES = 10  # in each fold
 
 @dataclass(frozen=True)
 class CrossFit:
-    """What `cross_fit` found.
+    """The result of `cross_fit`.
 
     Args:
         log_loss_curve: Cross-fitted log loss of η alone.
         log_loss_both: Cross-fitted log loss of η and the network.
         standard_error: Standard error of the difference.
         epochs: The best epoch of each fold.
-        weights: The weights of one network for each fold, or of one for all rows; none where the
-            network does not help.
-        logits: `η + g` of each row by a fit without its fold, (n,) or (n, K).
-        corrections: g of each row by a network without its fold (n,), where η fitted again under it
-            lowers the cross-fitted log loss; None elsewhere.
+        weights: Network weights, one set per fold or one set for all rows; empty if the network
+            does not help.
+        logits: Cross-fitted `η + g` of each row, (n,) or (n, K).
+        corrections: Cross-fitted g of each row (n,), if refitting η under it lowers the
+            cross-fitted log loss; else None.
     """
 
     log_loss_curve: float
@@ -50,7 +50,7 @@ class CrossFit:
     corrections: np.ndarray | None
 
     def figures(self) -> dict[str, Any]:
-        """The arguments of `NeuralFitSummary` that tell of the folds."""
+        """The cross-fitting arguments of `NeuralFitSummary`."""
         return {
             "cross_fitted_curve": self.log_loss_curve,
             "cross_fitted_both": self.log_loss_both,
@@ -62,7 +62,7 @@ class CrossFit:
 
 
 def enough_for(num_folds: int, rows: Rows) -> bool:
-    """Whether each fold would hold ten rows that are not of the most frequent class.
+    """Whether there are ten rows per fold outside the most frequent class.
 
     Example:
         >>> enough_for(2, Rows(np.zeros(40), np.arange(40) % 2, None))
@@ -85,16 +85,16 @@ def cross_fit(
     refit: bool,
     verbose: int,
 ) -> CrossFit:
-    """Fits η and network on all folds but one, for each, and scores them on that one."""
+    """For each fold, fits η and the network on the other folds and scores both on this one."""
     num_rows = len(rows.logits)
-    # Of one column where the logits are binary.
+    # Binary logits have one column.
     logits, labels = (each.reshape(num_rows, -1) for each in (rows.logits, rows.labels))
     weights = rows.row_weights
     training = TrainingRows(
         curve=np.empty(logits.shape, "float32"),
         features=columns,
         labels=labels.astype("float32"),
-        # Of mean 1, which the prior of the network and the learning rate are made for.
+        # Mean weight 1: the prior of the network and the learning rate assume it.
         weights=(weights / weights.mean()).astype("float32"),
     )
     trainer = NetworkTrainer(network, training, settings)
@@ -143,11 +143,11 @@ def cross_fit(
 
 
 def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
-    """Fits η of `η(l) + g(x)` where g is given.
+    """Fits η in `η(l) + g(x)` for given corrections g.
 
-    g was trained on top of a curve that was right on the whole; where it corrects some logits more
-    than others, that curve no longer is. g must be of networks that did not see the rows: on its
-    own rows it is too sure of itself, and η would follow.
+    g was trained on top of a calibrated η. If g moves some logits more than others, η is no longer
+    optimal. g must be cross-fitted: on its own training rows it is overconfident, and η would adapt
+    to that.
     """
     curve.ensure_built()
     curve.fit_histogram(offset_histogram(rows.logits, rows.labels, rows.row_weights, corrections))
@@ -156,7 +156,7 @@ def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
 def _cross_fitted_under(
     calibrator: ILPS, rows: Rows, corrections: np.ndarray, folds: np.ndarray
 ) -> np.ndarray:
-    """`η + g` of each row (n,), η fitted under g without the row's fold."""
+    """Cross-fitted `η + g` of each row (n,), with η fitted under the given g."""
     logits = corrections.copy()
     for fold in range(int(folds.max()) + 1):
         curve, fitted = copy_of(calibrator), folds != fold
@@ -167,7 +167,7 @@ def _cross_fitted_under(
 
 
 def _fitted_curve(calibrator: Calibrator | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
-    """η of all rows (n, 1) or (n, K), fitted on some."""
+    """η of all rows, (n, 1) or (n, K), fitted to the rows with the given numbers."""
     logits = rows.logits.reshape(len(rows.logits), -1)
     if calibrator is None:
         return logits

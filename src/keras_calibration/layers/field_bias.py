@@ -1,4 +1,4 @@
-"""FieldBias: one offset per value of each field, shrunk by what the data say of their spread."""
+"""FieldBias: one offset per field value, shrunk by empirical Bayes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -32,29 +32,29 @@ from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, f
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldBias(Head):
-    """A straight line and one offset per field value: `a η(l) + c + Σ_f u_f[z_f]`.
+    """A straight line plus one offset per field value: `a η(l) + c + Σ_f u_f[z_f]`.
 
-    The offsets of a field are drawn from `N(0, s_f²)`, and s_f is learnt (empirical Bayes, with a
-    half-Cauchy prior of its own): a field that the base model has right gets no offsets to speak
-    of, a value with few rows a small one, a value with many its own. A value that was never seen,
-    and any id outside the vocabulary, has the offset 0, the mean. Within a value the order of the
-    logits stays as it is.
+    The offsets of field f have the prior `N(0, s_f²)`, and s_f is estimated from the data
+    (empirical Bayes, with a half-Cauchy hyperprior). If the base model is right in a field, its
+    offsets shrink to about zero. A field value with few rows gets a small offset; one with many
+    rows keeps its own. A value not seen in the fit, and any id outside the vocabulary, gets the
+    offset 0, the prior mean. Within a field value the ranking is unchanged.
 
-    `fit` is exact and takes a handful of passes over the rows. The layer starts as the identity.
-    Its weights may also be trained with a model, but then nothing shrinks them.
+    `fit` is exact and takes a few passes over the rows. The layer starts as the identity. Its
+    weights can also be trained with a model, but then nothing shrinks the offsets.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
             (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids.
-        calibrator: η, a calibrator that `fit` fits first, `ILPS()` for example; None for the logit
+        calibrator: η, a calibrator that `fit` fits first, for example `ILPS()`; None uses the logit
             itself.
-        prior_scale: Median of the half-Cauchy prior of each s_f, in logits.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        prior_scale: Median of the half-Cauchy prior on each s_f, in logits.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1).
-        features: A mapping of feature names to tensors (batch,) or (batch, 1). Features that are
-            no fields are left alone.
+        features: A mapping of feature names to tensors (batch,) or (batch, 1). Other features are
+            ignored.
 
     Raises:
         ValueError: If an argument is out of its range, or a feature is missing when called.
@@ -92,7 +92,7 @@ class FieldBias(Head):
         return tuple(self.fields)
 
     def calibrators(self) -> list[Calibrator]:
-        """η, where there is one."""
+        """η, if there is one."""
         return [] if self.calibrator is None else [self.calibrator]
 
     def field_readers(self) -> list["FieldBias"]:
@@ -101,11 +101,11 @@ class FieldBias(Head):
 
     @property
     def has_direct_fit(self) -> bool:
-        """Whether η has one, or there is none."""
+        """Whether η has a direct fit, or there is no η."""
         return all(part.has_direct_fit for part in self.calibrators())
 
     def build(self, logits_shape: Any = None, features_shape: Any = None) -> None:
-        """Creates the weights at the identity."""
+        """Creates the weights; the layer starts as the identity."""
         self._num_values = {name: vocabulary_size(v) for name, v in self.fields.items()}
         if self.calibrator is not None and not self.calibrator.built:
             self.calibrator.build((None, 1))
@@ -115,7 +115,7 @@ class FieldBias(Head):
     def _add_weights(self) -> None:
         self._slope = self.add_weight(name="slope", shape=(), initializer="ones")
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
-        # Of all fields, each with "other" at its end.
+        # One table for all fields; the last row of each field is "other".
         length = sum(number + 1 for number in self._num_values.values())
         self._offsets = self.add_weight(name="offsets", shape=(length,), initializer="zeros")
         self._deviations = self.add_weight(
@@ -138,7 +138,7 @@ class FieldBias(Head):
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:
-        """Fits η, and then slope, bias, offsets and their spread to the curve it gives."""
+        """Fits η, then the slope, bias, offsets and their standard deviations on top of it."""
         places = ops.convert_to_numpy(self._places(features))
         ids = list(places - self._starts()[:, None])
         curve = rows.logits
@@ -149,7 +149,7 @@ class FieldBias(Head):
         return self.summary_of(rows, features, fit.num_iterations, fit.converged)
 
     def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldOffsets | FieldCurves:
-        """Fits to the curve η of the rows and the ids of each field, and assigns the weights."""
+        """Fits to rows whose logits are η and to the ids of each field, and assigns the weights."""
         fit = fit_field_offsets(
             rows, ids, list(self._num_values.values()), half_cauchy(self.prior_scale)
         )
@@ -160,25 +160,25 @@ class FieldBias(Head):
         return fit
 
     def field_ids(self, features: Mapping[str, Any], field: str) -> Any:
-        """Ids (batch,) of a field, int32; the number of its values is "other"."""
+        """Ids (batch,) of a field, int32; the id "other" is the number of its values."""
         return ids_of_field(features[field], self.fields[field], self._num_values[field])
 
     def get_offsets(self, field: str) -> np.ndarray:
-        """The offsets u of the values of a field (num_values,), logits."""
+        """Offsets u of a field's values, shape (num_values,), in logits."""
         if not self.built:
             self.build()
         start = self._starts()[list(self.fields).index(field)]
         return ops.convert_to_numpy(self._offsets)[start : start + self._num_values[field]]
 
     def get_deviations(self) -> dict[str, float]:
-        """Field name → s, the standard deviation of its offsets, logits; 0 before `fit`."""
+        """Field name → s, the standard deviation of its offsets in logits; 0 before `fit`."""
         if not self.built:
             self.build()
         deviations = ops.convert_to_numpy(self._deviations).reshape(len(self.fields), -1)[:, 0]
         return dict(zip(self.fields, map(float, deviations), strict=True))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         calibrator = self.calibrator
         return {
             **super().get_config(),
@@ -189,7 +189,7 @@ class FieldBias(Head):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The layer of a `get_config`."""
+        """Creates the layer from its `get_config`."""
         calibrator = config["calibrator"]
         parts = {
             "fields": deserialize_fields(config["fields"]),
@@ -201,11 +201,11 @@ class FieldBias(Head):
         return logits if self.calibrator is None else self.calibrator(logits)
 
     def _starts(self) -> np.ndarray:
-        """Where each field's offsets start."""
+        """Index of each field's first offset."""
         return table_starts(self._num_values.values())
 
     def _places(self, features: Mapping[str, Any]) -> Any:
-        """Where the offsets of each row are (fields, batch), int32."""
+        """Indices of the offsets of each row, shape (fields, batch), int32."""
         missing = [name for name in self.fields if name not in features]
         if missing:
             raise ValueError(
@@ -236,7 +236,7 @@ class FieldBias(Head):
 
 
 def half_cauchy(scale: float) -> Callable[[Any], Any]:
-    """The log density of the half-Cauchy prior of a standard deviation.
+    """Log density of the half-Cauchy prior on a standard deviation.
 
     Example:
         >>> half_cauchy(1.0)([1.0]).round(4)  # log(1 / π)

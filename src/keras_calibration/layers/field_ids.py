@@ -1,4 +1,4 @@
-"""How layers read fields: ids from whole numbers or lookup layers, and how they are saved."""
+"""Ids of field values, from integers or lookup layers, and the serialization of fields."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from keras_calibration.ops.field_sums import known_ids
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
-    """Refuses fields that are neither a number of ids nor a lookup layer.
+    """Raises unless every field is a number of ids or a lookup layer.
 
     Example:
         >>> check_fields({"site": 0})
@@ -44,7 +44,7 @@ def vocabulary_size(vocabulary: Any) -> int:
 
 
 def ids_of_field(values: Any, vocabulary: Any, num_values: int) -> Any:
-    """Ids (batch,) of the values of a field, int32; `num_values` is "other".
+    """Ids (batch,) of the values of a field, int32; the id `num_values` is "other".
 
     Example:
         >>> print(ids_of_field(ops.array([[2], [7]]), 3, 3).numpy())
@@ -55,7 +55,7 @@ def ids_of_field(values: Any, vocabulary: Any, num_values: int) -> Any:
 
 
 def table_starts(num_values: Iterable[int]) -> np.ndarray:
-    """Where each field starts in one table of all fields, "other" at the end of each.
+    """First row of each field in one table of all fields; each field's last row is "other".
 
     Example:
         >>> table_starts([3, 2])
@@ -70,10 +70,10 @@ def table_rows(
     num_values: Mapping[str, int],
     known: Callable[[Any, np.ndarray], Any] = known_ids,
 ) -> Any:
-    """Where the values of each row stand in one table of all fields, "other" at the end of each.
+    """Rows of the values in one table of all fields, shape (fields, batch).
 
-    Fields of one dtype and rank are looked at together: at a batch of one row, operations are what
-    costs.
+    The last row of each field is "other". Fields of one dtype and rank are processed together: with
+    one row a batch, the number of operations determines the latency.
 
     Example:
         >>> fields = {"site": 3, "device": 2}
@@ -104,8 +104,8 @@ def table_rows(
 def serialize_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields as plain Python values.
 
-    Lookup layers take their vocabulary along, which Keras leaves out of the config where it was
-    adapted.
+    Lookup layers are saved with their vocabulary, which Keras leaves out of the config if the layer
+    was adapted.
     """
     return {
         name: vocabulary if isinstance(vocabulary, int) else _serialize_lookup(vocabulary)
@@ -114,7 +114,7 @@ def serialize_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def deserialize_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `serialize_fields` was given."""
+    """The inverse of `serialize_fields`."""
     return {
         name: vocabulary
         if isinstance(vocabulary, int)

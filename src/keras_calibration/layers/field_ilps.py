@@ -1,4 +1,4 @@
-"""FieldILPS: a curve for each value of a field, drawn towards the curve of all."""
+"""FieldILPS: one curve per field value, shrunk towards a shared curve."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,37 +16,37 @@ from keras_calibration.solvers.knots import balanced_knots, isotonic_projection,
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldILPS(FieldBias):
-    """A curve for each field value, near the curve of all: `b(η(l)) + Σ_f d_f[z_f](η(l))`.
+    """One curve per field value, shrunk towards a shared curve: `b(η(l)) + Σ_f d_f[z_f](η(l))`.
 
-    b and every deviation d are linear between the same few knots, at class-balanced quantiles of
-    the η(l), and go on beyond them. A deviation has a level, a slope and bends (orthonormal
-    polynomials on the knots), each drawn from `N(0, s²)`, with an s for each field and kind that is
-    learnt as `FieldBias` learns its one. A field whose values differ in their level only thus
-    becomes a `FieldBias`; a value with few rows stays near b, one with many has its own curve. A
-    value that was never seen, and any id outside the vocabulary, has the curve b.
+    The shared curve b and every deviation d are piecewise linear on the same few knots, at
+    class-balanced quantiles of η(l), and extrapolate linearly. A deviation consists of a level, a
+    slope and bends (orthonormal polynomials on the knots). Each has the prior `N(0, s²)`, with one
+    s per field and component, estimated as in `FieldBias`. If the values of a field differ only in
+    their level, the result is thus a `FieldBias`. A value with few rows stays near b; one with many
+    rows has its own curve. A value not seen in the fit, and any id outside the vocabulary, gets b.
 
-    After `fit` the curve of every combination of values rises, nowhere less than a hundredth as
-    steeply as b. A deviation that would fall more is drawn towards its level until it does not, and
-    the levels are fitted again. Each field has an equal part of the room: with two, a deviation can
-    take half of the slope of b away.
+    After `fit`, the curve of every combination of values is increasing, with at least a hundredth
+    of the slope of b. A deviation that would decrease too steeply is shrunk towards its level until
+    it does not, and the levels are fitted again. The fields share the slope of b equally: with two
+    fields, a deviation can lower the slope by at most about half.
 
-    `fit` is direct and takes a handful of passes over the rows. The layer starts as the identity.
-    Its weights may also be trained with a model, but then nothing shrinks them; `finalize`, which
-    `CalibratedModel.fit` calls at its end, then lets no curve fall.
+    `fit` is direct and takes a few passes over the rows. The layer starts as the identity. Its
+    weights can also be trained with a model, but then nothing shrinks the deviations; `finalize`,
+    which `CalibratedModel.fit` calls at the end, then makes every curve non-decreasing.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
             (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids.
-        calibrator: η, a calibrator that `fit` fits first, `ILPS()` for example; None for the logit
+        calibrator: η, a calibrator that `fit` fits first, for example `ILPS()`; None uses the logit
             itself.
-        num_knots: K, at least 2. With 2 the deviations are straight lines.
-        prior_scale: Median of the half-Cauchy prior of each s, in logits.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        num_knots: Number of knots K, at least 2. With 2, the deviations are straight lines.
+        prior_scale: Median of the half-Cauchy prior on each s, in logits.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1).
-        features: A mapping of feature names to tensors (batch,) or (batch, 1). Features that are
-            no fields are left alone.
+        features: A mapping of feature names to tensors (batch,) or (batch, 1). Other features are
+            ignored.
 
     Raises:
         ValueError: If an argument is out of its range, or a feature is missing when called.
@@ -103,13 +103,13 @@ class FieldILPS(FieldBias):
         left_value, right_value = value_at(0), value_at(1)
         share = (curve - left) / (right - left)
         calibrated = left_value + share * (right_value - left_value)
-        # Rounding may carry a segment just past its end, above the start of the next.
+        # Rounding may carry a segment slightly above the start of the next one.
         upper = ops.maximum(left_value, right_value)
         inside = ops.logical_and(share >= 0, share <= 1)
         return ops.where(ops.logical_and(inside, calibrated > upper), upper, calibrated)
 
     def finalize(self) -> None:
-        """Sees to it that no curve falls, where training in a model has left one that does."""
+        """Makes every curve non-decreasing, after training in a model."""
         if not self.built:
             return
         values = isotonic_projection(ops.convert_to_numpy(self._values))
@@ -119,31 +119,31 @@ class FieldILPS(FieldBias):
         self._field_deviations.assign(inside.reshape(-1))
 
     def get_knots(self) -> np.ndarray:
-        """The knots (K,), increasing values of η."""
+        """Knots, shape (K,): increasing values of η, in logits."""
         self._ensure_built()
         return ops.convert_to_numpy(self._knots)
 
     def get_values(self) -> np.ndarray:
-        """The values of b, the curve of all, at the knots (K,), logits."""
+        """Values of the shared curve b at the knots, shape (K,), in logits."""
         self._ensure_built()
         return ops.convert_to_numpy(self._values)
 
     def get_curves(self, field: str) -> np.ndarray:
-        """`b + d` at the knots for the values of a field (num_values, K), logits."""
+        """Curves `b + d` of a field's values at the knots, shape (num_values, K), in logits."""
         return self.get_values() + self._deviations_of(field)
 
     def get_offsets(self, field: str) -> np.ndarray:
-        """The levels of the values of a field (num_values,), logits: the means of d."""
+        """Levels of a field's values, shape (num_values,), in logits: means of d over the knots."""
         return self._deviations_of(field).mean(axis=1)
 
     def get_scales(self, field: str) -> dict[str, float]:
-        """The s of the levels, slopes and bends of a field, logits; 0 before `fit`."""
+        """Prior standard deviations s of a field's levels, slopes and bends; 0 before `fit`."""
         self._ensure_built()
         scales = ops.convert_to_numpy(self._deviations)[list(self.fields).index(field)]
         return dict(zip(("level", "slope", "bend"), map(float, scales), strict=True))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         return {**super().get_config(), "num_knots": self.num_knots}
 
     def _add_weights(self) -> None:
@@ -157,7 +157,7 @@ class FieldILPS(FieldBias):
             name="knots", shape=shape, initializer=at_identity, trainable=False
         )
         self._values = self.add_weight(name="values", shape=shape, initializer=at_identity)
-        # Of all fields, each with "other" at its end.
+        # One table for all fields; the last row of each field is "other".
         length = sum(number + 1 for number in self._num_values.values()) * self.num_knots
         self._field_deviations = self.add_weight(
             name="field_deviations", shape=(length,), initializer="zeros"
@@ -167,7 +167,7 @@ class FieldILPS(FieldBias):
         )
 
     def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldCurves:
-        # As the layer will keep them.
+        # Rounded to the dtype in which the layer stores them.
         knots = balanced_knots(rows.logits, rows.labels, self.num_knots, rows.weights)
         knots = knots.astype(self.variable_dtype).astype("float64")
         fit = fit_field_curves(

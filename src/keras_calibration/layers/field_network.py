@@ -1,4 +1,4 @@
-"""FieldNetwork: the auxiliary network g(x) over the fields."""
+"""FieldNetwork: the network g(x) over fields and numeric columns."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,16 +24,16 @@ from keras_calibration.solvers.knots import numeric_knots
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldNetwork(keras.layers.Layer):
-    """The network g(x) over the fields: embeddings, a small MLP, one logit or one a class.
+    """The network g(x) over the fields: embeddings, a small MLP, one logit or one per class.
 
-    Each field value has an embedding; each numeric column is encoded by the hat functions of knots
-    that `adapt` places, and a flag for missing values; all are concatenated and go through ReLU
-    layers. The last layer starts at zero: g = 0 until it has learnt something, so that training
-    starts at the base model's own probabilities.
+    Each field has an embedding. Each numeric column is encoded by hat functions on knots, which
+    `adapt` places, and by an indicator of missing values. All encodings are concatenated and passed
+    through ReLU layers. The last layer is initialized to zero, so that g = 0 and training starts
+    from the base model's own probabilities.
 
-    Ids outside a field's vocabulary share one row, "other", for the field. The embeddings have
-    dense gradients: Keras 3's adaptive optimizers take a wrong second moment from the sparse ones
-    of `keras.layers.Embedding` where an id occurs twice in a batch, and in small fields all do.
+    All ids outside a field's vocabulary share one embedding, "other". The embeddings have dense
+    gradients: with the sparse gradients of `keras.layers.Embedding`, adaptive optimizers of Keras 3
+    compute a wrong second moment if an id occurs twice in a batch, as ids of small fields do.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
@@ -41,27 +41,27 @@ class FieldNetwork(keras.layers.Layer):
         numeric: Names of real-valued columns; NaN is a missing value.
         embedding_dim: Size of each embedding.
         hidden_units: Units of the ReLU layers.
-        num_numeric_knots: Knots of each numeric column. Many, for a value that stands for something
-            of its own (a code, a limit) is one that few knots pass over.
-        num_coarse_knots: Knots of a second, coarse encoding of each numeric column, by ramps in
-            place of hats: what is learnt on one side of a knot holds on that side as a whole. 0
-            leaves it out.
-        dropout: Share of the hidden units that training leaves out at random, in [0, 1).
+        num_numeric_knots: Knots of each numeric column. Use many: special codes and caps need a
+            knot of their own.
+        num_coarse_knots: Knots of a second, coarse encoding of each numeric column. It uses ramps
+            instead of hats, so that what is learnt on one side of a knot holds on all of that side.
+            0 disables it.
+        dropout: Share of hidden units dropped at random in training, in [0, 1).
         regularization: L2 precision of the embeddings and hidden kernels, in units of summed log
-            likelihood: `regularization/2 Σ θ² / n`. It has an effect once `adapt` has told the
+            likelihood: `regularization/2 Σ θ² / n`. It has no effect until `adapt` has set the
             number of rows n; training before that warns.
-        seed: Seed of the initial weights; None draws one.
+        seed: Seed of the initial weights and of dropout; None draws one.
         num_outputs: 1, or the number of classes for `ClassNeuralCalibration`.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
-        features: A mapping of feature names to tensors (batch,) or (batch, 1). Features that are
-            not named above are left alone.
+        features: A mapping of feature names to tensors (batch,) or (batch, 1). Other features are
+            ignored.
 
     Raises:
-        ValueError: If an argument is out of its range, a feature is missing when called, or the
-            network has numeric columns and is trained before `adapt` (in a compiled step of JAX,
-            the gradients are NaN instead).
+        ValueError: If an argument is out of its range, a feature is missing when called, or a
+            network with numeric columns is trained before `adapt` (in a compiled step of JAX, the
+            gradients are NaN instead).
 
     Example:
         >>> network = FieldNetwork({"site": 3}, embedding_dim=2)
@@ -71,7 +71,7 @@ class FieldNetwork(keras.layers.Layer):
          [0.]]
 
     Reference:
-        Pan et al., *Field-aware Calibration*, WWW 2020, section 4.3. (The paper's own sizes are
+        Pan et al., *Field-aware Calibration*, WWW 2020, section 4.3. (The paper uses
         `embedding_dim=256, hidden_units=(200, 200)`.)
     """
 
@@ -115,7 +115,7 @@ class FieldNetwork(keras.layers.Layer):
         self._output = keras.layers.Dense(
             num_outputs, kernel_initializer="zeros", dtype=self.dtype_policy, name="output"
         )
-        # A generator is state of the layer: none where nothing is left out.
+        # A seed generator is part of the layer's state: created only if dropout is used.
         self._dropout_seeds = keras.random.SeedGenerator(seed) if self.dropout else None
         self._embedding_initializer = keras.initializers.RandomUniform(seed=initializers)
 
@@ -126,23 +126,23 @@ class FieldNetwork(keras.layers.Layer):
 
     @property
     def dense_layers(self) -> list[Any]:
-        """The hidden layers and the one that gives g."""
+        """The hidden layers and the output layer."""
         return [*self._hidden, self._output]
 
     @property
     def is_adapted(self) -> bool:
-        """Whether `adapt` has seen development data."""
+        """Whether `adapt` has been called."""
         return self.built and known_value(self._num_rows) != 0
 
     def num_values(self, field: str) -> int:
         """Number of ids of a field, without "other"."""
-        # Read once, in `build`: inside a compiled step the size of a lookup is a tensor.
+        # Read once, in `build`: inside a compiled step, the size of a lookup layer is a tensor.
         if self.built:
             return self._num_values[field]
         return vocabulary_size(self.fields[field])
 
     def field_ids(self, features: Mapping[str, Any], field: str) -> Any:
-        """Ids (batch,) of a field, int32; `num_values(field)` is "other"."""
+        """Ids (batch,) of a field, int32; the id `num_values(field)` is "other"."""
         return ids_of_field(features[field], self.fields[field], self.num_values(field))
 
     def build(self, input_shape: Any = None) -> None:
@@ -179,7 +179,7 @@ class FieldNetwork(keras.layers.Layer):
         self.built = True
 
     def call(self, features: Mapping[str, Any], training: Any = None) -> Any:
-        """g(x), logits (batch, num_outputs); `training` leaves out hidden units."""
+        """g(x), logits of shape (batch, num_outputs); with dropout if `training` is true."""
         self._check_features(features, "reads the features")
         encoded = [self.embed(features)] if self.fields else []
         encoded += [self.encode(features[name], row) for row, name in enumerate(self.numeric)]
@@ -192,12 +192,12 @@ class FieldNetwork(keras.layers.Layer):
         return self._before_adapt(self._output(hidden))
 
     def knots_of(self, row: int) -> np.ndarray:
-        """The knots of the numeric column of a number, the fine ones and then the coarse."""
+        """Knots of numeric column number `row`, the fine ones followed by the coarse ones."""
         knots = [self._knots, *([self._coarse_knots] if self.num_coarse_knots else [])]
         return np.concatenate([ops.convert_to_numpy(each)[row] for each in knots])
 
     def adapt(self, features: Mapping[str, Any]) -> None:
-        """Places the knots of the numeric columns and notes the number of rows.
+        """Places the knots of the numeric columns and stores the number of rows.
 
         Args:
             features: A mapping of feature names to arrays (n,) or (n, 1).
@@ -229,7 +229,7 @@ class FieldNetwork(keras.layers.Layer):
         return (input_shape[self.feature_names[0]][0], self.num_outputs)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         return {
             **super().get_config(),
             "fields": serialize_fields(self.fields),
@@ -246,11 +246,11 @@ class FieldNetwork(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "FieldNetwork":
-        """The layer of a `get_config`."""
+        """Creates the layer from its `get_config`."""
         return cls(**{**config, "fields": deserialize_fields(config["fields"])})
 
     def embed(self, features: Mapping[str, Any]) -> Any:
-        """The embeddings of all fields, from one table, side by side (batch, fields · dim)."""
+        """Concatenated embeddings of all fields, shape (batch, fields · embedding_dim)."""
         rows = ops.transpose(table_rows(features, self.fields, self._num_values))
         # Reading the table through a reshape makes its gradient dense.
         table = ops.reshape(self.embeddings, self.embeddings.shape)
@@ -258,24 +258,25 @@ class FieldNetwork(keras.layers.Layer):
         return ops.reshape(embedded, (-1, len(self.fields) * self.embedding_dim))
 
     def encode(self, values: Any, row: int) -> Any:
-        """What the first layer sees of the numeric column of a number (n, encoded)."""
+        """Encoding of numeric column number `row`, shape (n, width)."""
         values = ops.cast(ops.reshape(values, (-1,)), self.compute_dtype)
         missing = ops.cast(ops.isnan(values), self.compute_dtype)
         hats = hat_basis(values, ops.convert_to_tensor(self._knots)[row])
         encoded = [hats, missing[:, None]]
         if self.num_coarse_knots:
             coarse = hat_basis(values, ops.convert_to_tensor(self._coarse_knots)[row])
-            # Hats summed from the right are ramps; the first is 1 where the value is present.
+            # Cumulative sums of hats from the right are ramps; the first is 1 if the value is
+            # present.
             encoded.append(ops.flip(ops.cumsum(ops.flip(coarse, 1), axis=1), 1))
         return ops.concatenate(encoded, axis=1)
 
     def _before_adapt(self, output: Any) -> Any:
-        """The output; before `adapt` one that can be predicted with, not trained."""
+        """The output; before `adapt`, one that raises or warns when its gradient is taken."""
         if not (self.numeric or self.regularization):
             return output
         num_rows = known_value(self._num_rows)
         if num_rows is None and self.numeric:
-            # A compiled step of JAX cannot read the number: NaN is what it can do.
+            # A compiled step of JAX cannot read the weight and raise, so the gradients become NaN.
             adapted = ops.convert_to_tensor(self._num_rows) > 0
             return on_gradient(output, lambda: None, ops.where(adapted, 1.0, float("nan")))
         return on_gradient(output, self._refuse_training) if num_rows == 0 else output
@@ -307,7 +308,7 @@ class FieldNetwork(keras.layers.Layer):
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
 
     def _check_features(self, features: Mapping[str, Any], use: str) -> None:
-        """Refuses features of which one is missing or is no column."""
+        """Raises if a feature is missing or has a wrong shape."""
         missing = [name for name in self.feature_names if name not in features]
         if missing:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""FitSettings: how a direct fit trains the network of a head."""
+"""FitSettings: how the direct fit of a head trains its network."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,17 +6,18 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class FitSettings:
-    """How the direct fit of a head trains its network. Heads without a network need none of it.
+    """Settings for training the network of a head in its direct fit; other heads ignore them.
 
     Args:
-        folds: Number of folds, by default one for each member, 3 for a single one; `"blocks"`,
-            five stretches of rows in their own order; or the number of the fold of each row (n,):
-            rows of one user or week in one fold, say. More members than one need as many folds.
-        max_epochs: Largest number of epochs of a fold.
-        patience: Epochs without a gain after which a fold ends.
-        learning_rate: Adam's learning rate.
-        batch_size: Rows of a batch; by default 128 to 2048, about a fiftieth of the rows.
-        seed: Seed of the folds and of the order of the rows; None draws one.
+        folds: Number of folds; `"blocks"` for five blocks of consecutive rows; or the fold number
+            of each row (n,), for example to keep all rows of a user or a week in one fold. The
+            default is one fold per member, and 3 for a single member. With several members, there
+            must be as many folds as members.
+        max_epochs: Maximum number of epochs per fold.
+        patience: Number of epochs without improvement after which training of a fold stops.
+        learning_rate: Learning rate of Adam.
+        batch_size: Rows per batch; by default about a fiftieth of the rows, between 128 and 2048.
+        seed: Seed of the folds and of shuffling; None draws one.
 
     Example:
         >>> FitSettings(max_epochs=20).patience

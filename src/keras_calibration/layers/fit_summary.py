@@ -1,11 +1,11 @@
-"""FitSummary: what the direct fit of a calibrator says about itself."""
+"""FitSummary: the figures of a direct fit."""
 
 import datetime
 from dataclasses import dataclass, field
 
 
 def utc_now() -> str:
-    """The time in UTC, as ISO 8601 has it, in seconds.
+    """The current time in UTC, in ISO 8601 format, to the second.
 
     Example:
         >>> utc_now().endswith("+00:00")
@@ -16,18 +16,18 @@ def utc_now() -> str:
 
 @dataclass(frozen=True)
 class FitSummary:
-    """The figures of a direct fit, as `Calibrator.fit` returns them.
+    """The figures of a direct fit, returned by `Calibrator.fit`.
 
-    The log losses are weighted means over the rows of the fit, in nats a row, without the terms of
-    a prior: `Σ w [softplus(η(l)) - y η(l)] / Σ w`.
+    The log losses are weighted means over the rows of the fit, in nats per row, without the terms
+    of a prior: `Σ w [softplus(η(l)) - y η(l)] / Σ w`.
 
     Args:
-        num_rows: Number of rows that the fit rests on, rows of weight 0 included.
+        num_rows: Number of rows of the fit, including rows of weight 0.
         log_loss_before: Log loss of the uncalibrated probabilities σ(l).
-        log_loss_after: Log loss of the calibrated ones.
-        num_iterations: Steps that the fit took; 0 where it has a closed form.
+        log_loss_after: Log loss of the calibrated probabilities.
+        num_iterations: Number of steps of the fit; 0 if it has a closed form.
         converged: Whether the optimum was reached.
-        fitted_at: When it was fitted, in UTC; by default now.
+        fitted_at: Time of the fit in UTC; by default now.
 
     Example:
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True))

@@ -1,4 +1,4 @@
-"""Head: the base of all layers that calibrate with features at hand."""
+"""Head: the base class of the layers that calibrate from a logit and features."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +20,14 @@ class Head(keras.layers.Layer):
     """Base of the heads of a `CalibratedModel`: `q(l, x) = σ(head(l, x))`.
 
     A head is called as `head(logits, features)` and returns calibrated logits (batch, 1). To write
-    one of your own, write `call` and `feature_names`, and create the weights in `build` so that it
-    starts as "no change". `CalibratedModel` then trains it by gradient, saves and exports it. Write
-    `fit_rows` too, and it has a direct fit: `fit` here, the start of `CalibratedModel.fit`, and
-    `refresh_savedmodel`.
+    your own, implement `call` and `feature_names`, and create the weights in `build` so that the
+    head starts as the identity. `CalibratedModel` can then train, save and export it. If you also
+    implement `fit_rows`, the head has a direct fit, which `fit`, `CalibratedModel.fit` and
+    `refresh_savedmodel` use.
 
     Args:
-        dtype: Dtype or dtype policy; half precision is lifted to float32.
-        **kwargs: What every Keras layer takes (`name`, `trainable`).
+        dtype: Dtype or dtype policy; half precision becomes float32.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `trainable`).
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1).
@@ -68,30 +68,30 @@ class Head(keras.layers.Layer):
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """The features that the head reads, or None where it cannot tell and is given all."""
+        """The features that the head reads; None if unknown, in which case it gets all features."""
         return ()
 
-    # Methods, not properties: Keras saves whatever layers it finds behind a layer's attributes.
+    # Methods, not properties: Keras saves every layer that it finds in an attribute of a layer.
     def calibrators(self) -> Sequence[Calibrator]:
-        """The calibrators of the logit in the head."""
+        """The calibrators inside the head."""
         return ()
 
     def field_readers(self) -> Sequence[Any]:
-        """The layers in the head that have `fields` and `field_ids(features, field)`."""
+        """The layers inside the head that have `fields` and `field_ids(features, field)`."""
         return ()
 
     def lone_calibrator(self) -> Calibrator | None:
-        """The calibrator of the logit that is the whole head; None where there is more to it."""
+        """The calibrator, if the head consists of nothing else; else None."""
         return None
 
     @property
     def has_direct_fit(self) -> bool:
-        """Whether `fit` can fit the head."""
+        """Whether the head has a direct fit."""
         return type(self).fit_rows is not Head.fit_rows
 
     @property
     def is_adapted(self) -> bool:
-        """Whether nothing is left for `adapt` to do."""
+        """Whether `adapt` has been called, or is not needed."""
         return True
 
     def adapt(
@@ -101,13 +101,13 @@ class Head(keras.layers.Layer):
         features: Mapping[str, Any] | None = None,
         sample_weight: Any = None,
     ) -> None:
-        """Takes from development data what is fixed before training; nothing by default.
+        """Sets up state from development data before training; does nothing by default.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).
             labels: Labels in [0, 1] (n,) or (n, 1).
             features: A mapping of feature names to arrays with n rows.
-            sample_weight: Weights of the rows, or None.
+            sample_weight: Sample weights (n,) or (n, 1), or None.
         """
 
     def fit(
@@ -120,26 +120,26 @@ class Head(keras.layers.Layer):
         settings: FitSettings | None = None,
         verbose: int = 0,
     ) -> FitSummary:
-        """Fits the head to labelled rows, directly; replaces an earlier fit.
+        """Fits the head to labelled rows by its direct fit; replaces any earlier fit.
 
         Args:
-            logits: Uncalibrated logits (n,) or (n, 1), finite; of classes (n, K).
-            labels: Labels in [0, 1] (n,) or (n, 1), of both classes; where the logits are of
-                classes, class numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
+            logits: Uncalibrated logits (n,) or (n, 1), finite; class logits (n, K).
+            labels: Labels in [0, 1] (n,) or (n, 1), of both classes. For class logits: class
+                numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
             features: A mapping of feature names to arrays with n rows.
-            sample_weight: Weights of the rows, not negative; ones by default.
-            settings: How to train a network that the head has.
-            verbose: 1 shows a progress bar where a network is trained.
+            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default.
+            settings: How to train the head's network, if it has one.
+            verbose: 1 shows a progress bar while a network is trained.
 
         Returns:
-            The log loss before and after, the number of steps, and whether they converged.
+            A `FitSummary`: log loss before and after, number of steps, convergence.
 
         Raises:
-            ValueError: If a row is not as described, a feature is missing, numbers of rows differ,
-                or the head has no direct fit. The layer is then as it was.
+            ValueError: If a row is invalid, a feature is missing, the numbers of rows differ, or
+                the head has no direct fit. The layer is then unchanged.
 
         Warns:
-            UserWarning: If the logits look like probabilities, or like the labels.
+            UserWarning: If the logits look like probabilities or like the labels.
         """
         taker = type(self).__name__
         check_labels_given(labels, taker)
@@ -153,7 +153,7 @@ class Head(keras.layers.Layer):
         columns = _columns(
             {} if features is None else features, self.feature_names, len(rows.logits), taker
         )
-        # Builds, and checks the shapes.
+        # This call builds the head and checks the shapes.
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})
         with unchanged_if_refused(self):
             return self.fit_rows(rows, columns, settings or FitSettings(), verbose)
@@ -165,21 +165,21 @@ class Head(keras.layers.Layer):
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:
-        """The direct fit of the built head to checked rows: assigns the weights.
+        """Fits the built head to checked rows and assigns its weights.
 
         Args:
             rows: Logits, labels and weights (n,), float64.
-            features: Feature name → array with n rows, of `feature_names`.
-            settings: How to train a network.
+            features: Feature name → array with n rows, for each of `feature_names`.
+            settings: How to train the head's network.
             verbose: 1 shows a progress bar.
 
         Returns:
-            The figures, of `summary_of` for example.
+            A `FitSummary`, for example from `summary_of`.
         """
         raise NotImplementedError(f"{type(self).__name__} does not write `fit_rows`.")
 
     def check_rows(self, logits: Any, labels: Any, sample_weight: Any) -> Rows:
-        """The rows of a fit, flat and of both classes; refuses what cannot be fitted on."""
+        """Checks the rows of a fit and flattens them; raises if they cannot be fitted."""
         return check_rows(logits, labels, sample_weight, both_classes=True)
 
     def summary_of(
@@ -189,7 +189,7 @@ class Head(keras.layers.Layer):
         num_iterations: int = 1,
         converged: bool = True,
     ) -> FitSummary:
-        """The figures of a fit that has just ended, as `fit_rows` returns them."""
+        """The summary of a fit that has just ended, for `fit_rows` to return."""
         before, after = (
             float(np.average(head_log_losses(rows.labels, logits), weights=rows.weights))
             for logits in (rows.logits, head_logits(self, rows.logits, features))
@@ -197,7 +197,7 @@ class Head(keras.layers.Layer):
         return FitSummary(len(rows.logits), before, after, num_iterations, converged)
 
     def finalize(self) -> None:
-        """Brings the weights into their final form once training has ended; nothing by default."""
+        """Adjusts the weights after training; does nothing by default."""
 
     def compute_output_shape(self, logits_shape: Any, features_shape: Any = None) -> Any:
         """`(batch, 1)`."""
@@ -206,7 +206,7 @@ class Head(keras.layers.Layer):
 
 @contextlib.contextmanager
 def unchanged_if_refused(head: Head) -> Iterator[None]:
-    """Gives a built head its weights and histograms back if the block raises."""
+    """Restores the weights and histograms of a built head if the block raises."""
     weights = weights_of(head)
     streaming = [part for part in head.calibrators() if isinstance(part, StreamingCalibrator)]
     histograms = [part._histogram for part in streaming]
@@ -222,7 +222,7 @@ def unchanged_if_refused(head: Head) -> Iterator[None]:
 def _columns(
     features: Any, names: Sequence[str] | None, num_rows: int, reader: str
 ) -> dict[str, np.ndarray]:
-    """The features that a head reads, as arrays of the right number of rows."""
+    """The features that a head reads, as arrays; checks names and numbers of rows."""
     features = {} if features is None else features
     if not isinstance(features, Mapping):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Calibrated logits of many rows, part by part, as float64, and their log losses."""
+"""Calibrated logits of many rows, computed in batches, and their log losses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ _ROWS_TOGETHER = 1 << 16
 
 
 def head_logits(head: Any, logits: np.ndarray, features: Mapping[str, Any]) -> np.ndarray:
-    """What a head makes of logits and features, `_ROWS_TOGETHER` rows at a time.
+    """Calibrated logits of a head as float64, computed `_ROWS_TOGETHER` rows at a time.
 
     Example:
         >>> from keras_calibration.layers import BiasCorrection, NeuralCalibration
@@ -29,7 +29,7 @@ def head_logits(head: Any, logits: np.ndarray, features: Mapping[str, Any]) -> n
 
 
 def head_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """Log loss of each row, of binary or of class logits.
+    """Log loss of each row, from binary or class logits.
 
     Example:
         >>> head_log_losses(np.ones((1, 1)), np.zeros((1, 1))).round(4)  # log 2

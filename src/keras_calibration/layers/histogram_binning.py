@@ -1,4 +1,4 @@
-"""HistogramBinning: the positive rate of each of a few bins of the logit."""
+"""HistogramBinning: the positive rate in bins of the logit."""
 
 from typing import Any
 
@@ -14,23 +14,23 @@ from keras_calibration.solvers.step_fit import equal_mass_steps, tied_rows
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class HistogramBinning(Calibrator):
-    """Histogram binning: `logit(Σ w y / Σ w)`, sums over the rows of the fit in the logit's bin.
+    """Histogram binning: `logit(Σ w y / Σ w)`, summed over the rows of the fit in the same bin.
 
-    The bins hold equal weight, as far as ties in the logit allow: equal logits share a bin, and
-    there may then be fewer bins. The end bins are open.
+    The bins have equal weight, as far as ties allow: equal logits share a bin, so there may be
+    fewer bins. The first and last bin are open.
 
-    It does not keep the ranking: the logits of a bin all come out as one, and the positive rate of
-    a higher bin may be the lower one. A bin without a positive counts as half a positive, one of
-    nothing but positives as half a negative, so that the calibrated logits are finite, also those
-    of infinite logits; a positive is worth the mean weight of the rows. (With equal weights, the
-    rate of n rows is held in [½/n, 1 - ½/n].)
+    The ranking is not preserved: all logits of a bin get the same value, and a higher bin may have
+    a lower positive rate. A bin without positives counts as having half a positive, a bin without
+    negatives as having half a negative. Calibrated logits are therefore finite, also for infinite
+    logits. A positive is taken to have the mean weight of the rows. (With equal weights, the rate
+    of a bin of n rows is kept within [½/n, 1 - ½/n].)
 
-    The layer has no trainable weights: it learns from `fit` alone, and is the identity before.
-    The fit needs the rows themselves: there is no `update`, call `fit` with all of them.
+    The layer has no trainable weights: it learns only by `fit`, and is the identity before. The fit
+    needs the rows themselves, so there is no `update`; call `fit` with all rows instead.
 
     Args:
-        num_bins: Number of bins, at least 1.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        num_bins: Maximum number of bins, at least 1.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
         ValueError: If `num_bins` is out of its range.
@@ -58,7 +58,7 @@ class HistogramBinning(Calibrator):
         self.num_bins = num_bins
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates edges and values; bins that are not in use have the edge infinity."""
+        """Creates the edges and values; unused bins have the edge infinity."""
         shapes = {"edges": (self.num_bins - 1,), "values": (self.num_bins,), "is_fitted": ()}
         for name, shape in shapes.items():
             weight = self.add_weight(
@@ -71,7 +71,7 @@ class HistogramBinning(Calibrator):
         self.built = True
 
     def calibrate(self, logits: Any) -> Any:
-        """The value of the logit's bin; NaN stays NaN."""
+        """The value of each logit's bin; NaN stays NaN."""
         edges = ops.convert_to_tensor(self._edges)
         bin_number = ops.searchsorted(edges, ops.reshape(logits, (-1,)), side="right")
         steps = ops.take(ops.convert_to_tensor(self._values), bin_number)
@@ -79,7 +79,7 @@ class HistogramBinning(Calibrator):
         return ops.where(stays, logits, ops.reshape(steps, ops.shape(logits)))
 
     def fit_rows(self, rows: Rows) -> FitSummary:
-        """The closed form: quantiles and rates."""
+        """Computes the bins and their rates in closed form."""
         tied = tied_rows(rows, self.variable_dtype)
         steps = equal_mass_steps(tied, self.num_bins)
         num_unused = self.num_bins - len(steps.values)
@@ -96,16 +96,16 @@ class HistogramBinning(Calibrator):
 
     @property
     def edges(self) -> np.ndarray:
-        """The logits at which a next bin begins, increasing (bins in use - 1,)."""
+        """Edges between the bins in use, increasing logits, shape (bins in use - 1,)."""
         self.ensure_built()
         edges = ops.convert_to_numpy(self._edges)
         return edges[edges < np.inf]
 
     @property
     def values(self) -> np.ndarray:
-        """The calibrated logit of each bin in use (bins in use,)."""
+        """Calibrated logit of each bin in use, shape (bins in use,)."""
         return ops.convert_to_numpy(self._values)[: len(self.edges) + 1]
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         return {**super().get_config(), "num_bins": self.num_bins}

@@ -1,4 +1,4 @@
-"""ILPS: an isotonic, piecewise-linear map of the logit, trained with the rest of a model."""
+"""ILPS: a non-decreasing piecewise-linear map of the logit, fitted directly or trained."""
 
 import math
 import warnings
@@ -40,45 +40,45 @@ class ILPS(StreamingCalibrator):
     With knots a₁ < … < a_K and trainable values b₁ … b_K,
     `η(l) = b_k + (l - a_k) (b_{k+1} - b_k) / (a_{k+1} - a_k)` on [a_k, a_{k+1}) (eq. 10).
 
-    On its own it is fitted by `fit`: the values of lowest log loss under the prior below, exactly,
-    in one pass over the rows, with every slope at least 1e-6 whatever `monotonic` says. With few
-    positives it becomes Platt scaling, and where even that has no finite optimum the slopes are
-    held by a weak prior about 1 (`ops.fit_ilps`). `update` adds new rows to such a fit. `fit`
-    places learnt knots on multiples of 1/64, where the histogram of the logits loses nothing.
+    `fit` finds the values with the lowest log loss under the prior below, exactly and in one pass
+    over the rows. Every slope is at least 1e-6, with either choice of `monotonic`. With few
+    positives the curve becomes Platt scaling; if even that has no finite optimum, a weak prior with
+    mean 1 on the slopes keeps them finite (`solvers.ilps_fit`). `fit` places learnt knots on
+    multiples of 1/64, where the logit histogram is exact. `update` adds new rows to a fit.
 
-    In a model it starts as the identity, b = a, and is trained by whatever loss the model is
-    trained by. The curve never falls, during training and after, under any optimizer:
+    In a model, the layer starts as the identity, b = a, and is trained by the model's loss. The
+    curve never decreases, during or after training and under any optimizer:
 
-    - `monotonic="penalty"`: the trainable values may cross, the curve goes through their isotonic
-      projection (`ops.isotonic_values`). The penalty of the paper, `λ Σ_k (v_k - v_{k+1})₊` of the
-      trainable values v (eq. 11), is added to the loss and keeps the two together.
-    - `monotonic="strict"`: every slope is a softplus, and above 0.
+    - `monotonic="penalty"`: the trainable values may be out of order; the curve uses their isotonic
+      projection (`ops.piecewise_linear`). The penalty of the paper, `λ Σ_k (v_k - v_{k+1})₊` of the
+      trainable values v (eq. 11), is added to the loss and keeps the two close.
+    - `monotonic="strict"`: every slope is a softplus and thus positive.
 
     `smoothness` adds a second term to the loss: τ is the precision of a Gaussian prior on the
-    changes of slope, in units of summed log likelihood, `τ/2 Σ_k (s_{k+1} - s_k)² / n`. It needs
-    the number of rows n, and learnt knots need the logits: call `adapt(logits, labels)` before
-    training the layer in a model of your own (`CalibratedModel.fit` does it). Without it the knots
-    are those of `knots="sigmoid"`, there is no prior, and training warns. Straight lines cost
-    nothing: with few positives the curve is Platt scaling.
+    changes of slope, in units of summed log likelihood, `τ/2 Σ_k (s_{k+1} - s_k)² / n`. Straight
+    lines are not penalized: with few positives the curve is Platt scaling. The term needs the
+    number of rows n, and learnt knots need the logits: call `adapt(logits, labels)` before you
+    train the layer in your own model (`CalibratedModel.fit` does so). Without `adapt`, the knots
+    are those of `knots="sigmoid"`, there is no prior, and training warns.
 
-    The defaults are not the paper's: 100 knots evenly spaced in probability leave a single segment
-    for most rows at positive rates of a few percent, and constant ends erase the ranking beyond
-    them. `ILPS.from_paper()` gives the paper's form.
+    The defaults are not the paper's: at positive rates of a few percent, 100 knots evenly spaced in
+    probability leave a single segment for most rows, and constant ends lose the ranking beyond the
+    knots. `ILPS.from_paper()` gives the paper's form.
 
     Args:
-        num_knots: K, at least 2. Ignored where `knots` is a list.
-        knots: `"balanced"` (quantiles of the logits, positives and negatives holding half the mass
-            each) or `"quantile"`, both learnt by `adapt`; `"sigmoid"`, evenly spaced in
-            probability; or a list of at least two increasing logits.
-        extrapolation: `"linear"`, the end segments go on, or `"constant"` (eq. 9).
-        monotonic: `"penalty"` or `"strict"`; neither curve ever falls.
-        smoothness: τ ≥ 0; or `"auto"`: `fit` chooses it by an estimate of the log loss on rows left
-            out, training in a model takes 1.
-        penalty: λ ≥ 0, in units of mean loss. Any λ above a tenth of the positive rate is enough.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        num_knots: Number of knots K, at least 2. Ignored if `knots` is a list.
+        knots: `"balanced"` (quantiles of the logits, with half of the mass on the positives and
+            half on the negatives) or `"quantile"`, both placed by `fit` or `adapt`; `"sigmoid"`,
+            evenly spaced in probability; or a list of at least two increasing logits.
+        extrapolation: `"linear"` continues the end segments; `"constant"` is the paper's eq. 9.
+        monotonic: `"penalty"` or `"strict"`; with both, the curve never decreases.
+        smoothness: τ ≥ 0, or `"auto"`: `fit` then chooses τ by an estimate of the held-out log
+            loss, and training in a model uses 1.
+        penalty: λ ≥ 0, in units of mean loss. A λ above a tenth of the positive rate is enough.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: If an argument is out of its range, naming it.
+        ValueError: If an argument is out of its range.
 
     Example:
         >>> layer = ILPS(num_knots=3, knots="sigmoid")
@@ -115,10 +115,10 @@ class ILPS(StreamingCalibrator):
 
     @classmethod
     def from_paper(cls, **kwargs: Any) -> "ILPS":
-        """The form of the paper: 100 sigmoid-spaced knots, the penalty, constant ends, no prior.
+        """Creates the paper's form: 100 sigmoid-spaced knots, penalty, constant ends, no prior.
 
         Args:
-            **kwargs: Arguments of `ILPS` to set otherwise.
+            **kwargs: Arguments of `ILPS` that override these.
         """
         paper: dict[str, Any] = {
             "num_knots": 100,
@@ -130,13 +130,13 @@ class ILPS(StreamingCalibrator):
         return cls(**{**paper, **kwargs})
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates knots and values at the identity."""
+        """Creates the knots and values; the layer starts as the identity."""
         by_name = isinstance(self.knots, str)
         identity = np.asarray(sigmoid_knots(self.num_knots) if by_name else self.knots)
         self._knots = self._add_weight("knots", identity, trainable=False)
         self._num_rows = self._add_weight("num_rows", np.zeros(()), trainable=False)
         if self.monotonic == "strict":
-            # The mean value and the slopes hardly depend on each other, the values themselves do.
+            # Trained as mean level and slopes, which hardly depend on each other; the values do.
             self._level = self._add_weight("level", identity.mean())
             self._raw_slopes = self._add_weight("raw_slopes", np.zeros(self.num_knots - 1))
         else:
@@ -144,7 +144,7 @@ class ILPS(StreamingCalibrator):
         self.built = True
 
     def calibrate(self, logits: Any) -> Any:
-        """η(l); adds the penalty and the prior to the losses of the model."""
+        """η(l); adds the penalty and the prior to the model's losses."""
         knots, values = ops.convert_to_tensor(self._knots), self._values()
         if self.penalty and self.monotonic == "penalty":
             free_values = ops.convert_to_tensor(self._free_values)
@@ -160,16 +160,16 @@ class ILPS(StreamingCalibrator):
         return curve
 
     def adapt(self, logits: Any, labels: Any = None, sample_weight: Any = None) -> None:
-        """Places the knots at quantiles of development logits; the curve stays as it is.
+        """Places the knots at quantiles of development logits and keeps the curve.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1), finite.
-            labels: Labels in [0, 1] of the same rows; `knots="balanced"` needs both classes.
-            sample_weight: Weights of the rows, not negative.
+            labels: Labels in [0, 1], (n,) or (n, 1); `knots="balanced"` needs both classes.
+            sample_weight: Sample weights (n,) or (n, 1), not negative.
 
         Raises:
-            ValueError: If there is no row, a logit is not finite, numbers of rows differ, or labels
-                are missing or of one class where the knots need them.
+            ValueError: If there is no row, a logit is not finite, the numbers of rows differ, or
+                the knots need labels and these are missing or of one class.
         """
         warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
@@ -186,14 +186,14 @@ class ILPS(StreamingCalibrator):
             knots = self.get_knots()
         old_knots, old_values = self.get_knots(), self.get_values()
         self._knots.assign(knots)
-        # The same curve through the new knots. Its ends go on in any case: constant ends would
-        # flatten the identity wherever the new knots lie beyond the old ones.
+        # The same curve on the new knots, always extrapolated linearly: constant ends would flatten
+        # the identity wherever the new knots lie beyond the old ones.
         values = piecewise_linear(self.get_knots(), old_knots, old_values)
         self._assign_values(isotonic_projection(ops.convert_to_numpy(values)))
         self._num_rows.assign(float(len(rows.logits)))
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
-        """Places the knots and solves for the values; replaces the curve."""
+        """Places the knots and solves for the values."""
         if self.knots in ("balanced", "quantile"):
             knots = quantile_edges(histogram, self.num_knots, balanced=self.knots == "balanced")
         else:
@@ -206,21 +206,21 @@ class ILPS(StreamingCalibrator):
 
     @property
     def is_adapted(self) -> bool:
-        """Whether `adapt` has placed the knots and told the number of rows."""
+        """Whether `adapt` or `fit` has placed the knots and set the number of rows."""
         return self.built and known_value(self._num_rows) != 0
 
     def get_knots(self) -> np.ndarray:
-        """The knots a (K,), increasing logits."""
+        """Knots a, shape (K,): increasing logits."""
         self.ensure_built()
         return ops.convert_to_numpy(self._knots)
 
     def get_values(self) -> np.ndarray:
-        """The values b at the knots (K,), logits."""
+        """Values b at the knots, shape (K,), in logits."""
         self.ensure_built()
         return ops.convert_to_numpy(self._values())
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         return {
             **super().get_config(),
             "num_knots": self.num_knots,
@@ -273,7 +273,7 @@ class ILPS(StreamingCalibrator):
         knots = ops.convert_to_tensor(self._knots)
         rises = ops.softplus(self._raw_slopes + _UNIT_SLOPE) * (knots[1:] - knots[:-1])
         heights = ops.concatenate([ops.zeros((1,), rises.dtype), ops.cumsum(rises)])
-        # Compilers add in an order of their own: a sum of more terms may come out the smaller.
+        # Compilers may reorder additions, so a cumulative sum can decrease by rounding.
         heights = running_maximum(heights)
         return self._level + heights - ops.mean(heights)
 
@@ -289,12 +289,12 @@ class ILPS(StreamingCalibrator):
         )
 
     def _assign_values(self, values: np.ndarray) -> None:
-        """Sets the curve to go through `values`, which must not fall."""
+        """Sets the values of the curve at the knots, which must be non-decreasing."""
         if self.monotonic == "penalty":
             self._free_values.assign(values)
             return
         slopes = np.diff(values.astype("float64")) / np.diff(self.get_knots().astype("float64"))
-        # The inverse of softplus; a flat stretch becomes a very gentle one.
+        # The inverse of softplus; flat segments get a tiny slope.
         slopes = np.maximum(slopes, 1e-6)
         self._raw_slopes.assign(slopes + np.log(-np.expm1(-slopes)) - _UNIT_SLOPE)
         self._level.assign(values.mean(dtype="float64"))
@@ -302,7 +302,7 @@ class ILPS(StreamingCalibrator):
 
 def _checked_knots(knots: Sequence[float]) -> list[float]:
     checked = [float(knot) for knot in knots]
-    # They must still differ in float32, in which the layer keeps them.
+    # They must still differ in float32, in which the layer stores them.
     gaps = np.diff(np.asarray(checked, np.float32))
     if len(checked) < 2 or not np.all(np.isfinite(checked)) or not np.all(gaps > 0):
         raise ValueError(

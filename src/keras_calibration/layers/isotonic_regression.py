@@ -1,4 +1,4 @@
-"""IsotonicRegression: the closest non-decreasing positive rates."""
+"""IsotonicRegression: the non-decreasing probabilities closest to the labels."""
 
 from typing import Any
 
@@ -12,36 +12,38 @@ from keras_calibration.ops.piecewise_linear import piecewise_linear
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.step_fit import isotonic_steps, largest_logit, tied_rows
 
-# Steps are given this slope, relative to the spread of the logits, to keep the ranking within them.
+# Slope of the steps with `keep_ranking`, divided by the standard deviation of the logits if > 1.
 _TIE_SLOPE = 1e-4
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class IsotonicRegression(Calibrator):
-    """Isotonic regression: `argmin_p Σ w (y - p)²` over all p(l) that do not fall.
+    """Isotonic regression: `argmin_p Σ w (y - p)²` over all non-decreasing p(l).
 
-    The pooled steps also have the lowest log loss of all such p. As in scikit-learn, the
-    probability is constant on a step, linear in the logit between the last row of one step and the
-    first of the next, and constant outside the rows of the fit.
+    The solution, found by pooling, also minimizes the log loss over all non-decreasing p. As in
+    scikit-learn, the probability is constant on a step, linear in the logit from the last row of
+    one step to the first row of the next, and constant outside the rows of the fit.
 
-    Steps tie what the logit ranks. `keep_ranking=True` gives them a slope, about the mean logit: of
-    1e-4, divided by the standard deviation of the logits where that is above 1. The calibrated
-    logits change by some 1e-4, and ties keep their ranking as finely as float32 tells: down to
-    0.01, or to 0.01 standard deviations where these are above 1. An infinite logit then stays
-    infinite; without the slope it has the end's value.
+    Constant steps would lose the ranking within a step. `keep_ranking=True` therefore adds a line
+    that is 0 at the mean logit. Its slope is 1e-4, divided by the standard deviation of the logits
+    if that is above 1. The line changes the calibrated logits by about 1e-4 and preserves the
+    ranking as far as float32 allows: for differences down to 0.01, or 0.01 standard deviations if
+    these are above 1. With the line, an infinite logit stays infinite; without it, an infinite
+    logit gets the value of the end step.
 
-    A first step without a positive counts as half a positive, a last one of nothing but positives
-    as half a negative, but never past the neighbouring step's rate; scikit-learn gives 0 and 1,
-    which no logit has. A positive is worth the mean weight of the rows.
+    If the first step has no positives, it counts as having half a positive; if the last step has no
+    negatives, half a negative; but never beyond the rate of the neighbouring step. scikit-learn
+    returns 0 and 1 there, which have no finite logit. A positive is taken to have the mean weight
+    of the rows.
 
-    The layer has no trainable weights: it learns from `fit` alone, and is the identity before.
-    The fit needs the rows themselves: there is no `update`, call `fit` with all of them.
+    The layer has no trainable weights: it learns only by `fit`, and is the identity before. The fit
+    needs the rows themselves, so there is no `update`; call `fit` with all rows instead.
 
     Args:
-        keep_ranking: Whether to give the steps a tiny slope.
-        max_num_steps: For how many steps the layer holds room; 1e6 rows make about 200. If more
-            come out of the fit, neighbours are pooled, equally many in each group.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        keep_ranking: Whether to give the steps a small slope.
+        max_num_steps: Maximum number of steps; 1e6 rows give about 200. If the fit has more,
+            neighbours are pooled in groups of equal size.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
         ValueError: If `max_num_steps` is out of its range.
@@ -70,8 +72,8 @@ class IsotonicRegression(Calibrator):
         self.max_num_steps = max_num_steps
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates the steps at 0 and the line to add to them at the identity."""
-        # Both ends of every step; infinity where there is none.
+        """Creates the steps at 0 and the line with slope 1: the layer starts as the identity."""
+        # Both ends of every step; infinity if unused.
         size = 2 * self.max_num_steps
         self._thresholds = self._add_weight("thresholds", np.r_[0.0, np.full(size - 1, np.inf)])
         self._values = self._add_weight("values", np.zeros(size))
@@ -80,13 +82,13 @@ class IsotonicRegression(Calibrator):
         self.built = True
 
     def calibrate(self, logits: Any) -> Any:
-        """The logit of the probability of the step, and the line on top of it; NaN stays NaN."""
+        """The logit of the interpolated probability, plus the line; NaN stays NaN."""
         thresholds, values = (ops.convert_to_tensor(w) for w in (self._thresholds, self._values))
         largest = largest_logit(self.compute_dtype)
-        # Within what is finite: thresholds that are not in use are infinite. NaN stays NaN.
+        # Clipped to finite values, because unused thresholds are infinite. NaN stays NaN.
         inside = ops.where(logits > largest, largest, logits)
         inside = ops.where(inside < -largest, -largest, inside)
-        # 1 - p on its own: a difference would lose the digits of a p near 1.
+        # 1 - p is interpolated separately: computed as a difference, it loses digits for p near 1.
         one = piecewise_linear(inside, thresholds, ops.sigmoid(values), "constant")
         zero = piecewise_linear(inside, thresholds, ops.sigmoid(-values), "constant")
         slope, centre = ops.convert_to_tensor(self._slope), ops.convert_to_tensor(self._centre)
@@ -94,7 +96,7 @@ class IsotonicRegression(Calibrator):
         return ops.log(one) - ops.log(zero) + line
 
     def fit_rows(self, rows: Rows) -> FitSummary:
-        """Sorts the rows and pools them."""
+        """Sorts and pools the rows."""
         tied = tied_rows(rows, self.variable_dtype)
         steps = isotonic_steps(tied, self.max_num_steps)
         slope, centre = 0.0, 0.0
@@ -102,7 +104,7 @@ class IsotonicRegression(Calibrator):
             share = tied.weights / tied.weights.sum()
             centre = float(share @ tied.logits)
             slope = _TIE_SLOPE / max(1.0, float(np.sqrt(share @ (tied.logits - centre) ** 2)))
-        # A step of a single logit has one threshold.
+        # A step at a single logit has one threshold.
         is_end = np.stack([np.ones_like(steps.first), steps.last > steps.first], axis=1) > 0
         thresholds = np.stack([steps.first, steps.last], axis=1)[is_end]
         values = np.stack([steps.values, steps.values], axis=1)[is_end]
@@ -122,18 +124,18 @@ class IsotonicRegression(Calibrator):
 
     @property
     def thresholds(self) -> np.ndarray:
-        """The logits between which the probability is linear: both ends of every step (t,)."""
+        """Both ends of every step, increasing logits, shape (t,)."""
         self.ensure_built()
         thresholds = ops.convert_to_numpy(self._thresholds)
         return thresholds[thresholds < np.inf]
 
     @property
     def values(self) -> np.ndarray:
-        """The calibrated logits at the thresholds (t,), without the slope within steps."""
+        """Calibrated logits at the thresholds, shape (t,), without the slope within steps."""
         return ops.convert_to_numpy(self._values)[: len(self.thresholds)]
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         return {
             **super().get_config(),
             "keep_ranking": self.keep_ranking,

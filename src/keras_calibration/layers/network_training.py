@@ -1,4 +1,4 @@
-"""Training a field network on folds of the development set: how long, and whether at all."""
+"""Trains a field network on folds of the development set, with early stopping."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
 
-# The size of a batch: about how many there are in an epoch, and its bounds.
+# About this many batches per epoch, within these bounds of the batch size.
 _BATCHES_AN_EPOCH = 50
 _SMALLEST_BATCH, _LARGEST_BATCH = 128, 2048
 _PREDICTED_TOGETHER = 8192
-# Weights are averaged over about this many steps, but half an epoch at most.
+# Weights are averaged over about this many steps, at most half an epoch.
 _AVERAGED_STEPS = 50
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """What a correction g is trained on: the log loss of `η + g(x)`, binary or of classes.
+    """The rows on which g is trained, by the log loss of `η + g(x)`, binary or multiclass.
 
     Args:
-        curve: η of each row (n, 1), or (n, K) of K classes, float32.
+        curve: η of each row, (n, 1), or (n, K) for K classes, float32.
         features: A mapping of feature names to arrays with n rows.
-        labels: Labels of the shape of `curve`, float32: in [0, 1], or shares of the classes.
-        weights: Weights (n,), float32.
+        labels: Labels with the shape of `curve`, float32: in [0, 1], or one column per class.
+        weights: Sample weights (n,), float32.
     """
 
     curve: np.ndarray
@@ -41,8 +41,8 @@ class TrainingRows:
 class NetworkTrainer:
     """Trains copies of a field network, one after the other, in one compiled program.
 
-    Adam with weights averaged exponentially over the steps. The batches are full ones, drawn anew
-    in every epoch; it thus compiles once.
+    Uses Adam with an exponential moving average of the weights. All batches are full and are drawn
+    anew in every epoch, so the step compiles only once.
     """
 
     def __init__(self, network: Any, rows: TrainingRows, settings: FitSettings) -> None:
@@ -75,8 +75,9 @@ class NetworkTrainer:
             optimizer = without_replica_sums(optimizer)
         losses = keras.losses
         loss = losses.BinaryCrossentropy if num_columns == 1 else losses.CategoricalCrossentropy
-        # TensorFlow's XLA draws the random numbers of dropout thirty times as slowly on a CPU, and
-        # cannot look up strings; JAX without XLA goes operation by operation.
+        # Without XLA on TensorFlow: there it makes the random numbers of dropout 30 times slower on
+        # a CPU, and cannot look up strings. With XLA on JAX, which otherwise runs single
+        # operations.
         self.model.compile(
             optimizer, loss(from_logits=True), jit_compile=keras.backend.backend() == "jax"
         )
@@ -84,7 +85,7 @@ class NetworkTrainer:
         self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
 
     def restart(self, chosen: np.ndarray) -> None:
-        """Begins anew: g has learnt nothing, and is adapted to the rows of the given numbers."""
+        """Resets g and the optimizer, and adapts g to the rows with the given numbers."""
         if isinstance(self.network, FieldNetwork):
             fresh = copy_of(self.network)
             fresh.adapt({name: column[chosen] for name, column in self.rows.features.items()})
@@ -97,7 +98,7 @@ class NetworkTrainer:
             variable.assign(value.copy())
 
     def train_epoch(self, chosen: np.ndarray) -> None:
-        """One pass over the rows of the given numbers, but for what does not fill a batch."""
+        """One epoch over the rows with the given numbers; an incomplete last batch is dropped."""
         size = min(self.batch_size, len(chosen))
         order = self.generator.permutation(chosen)
         for start in range(0, len(chosen) - size + 1, size):
@@ -105,14 +106,14 @@ class NetworkTrainer:
             self.model.train_on_batch(
                 self._inputs(batch), self.rows.labels[batch], self.rows.weights[batch]
             )
-        # The averages take the place of the weights, and training goes on from there.
+        # Training continues from the averaged weights.
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         for variable in self.model.trainable_variables:
-            # Of its own: JAX's next step gives up the memory of weight and average alike.
+            # A copy: JAX's next step donates the buffers of both the weight and its average.
             variable.assign(ops.copy(ops.convert_to_tensor(variable)))
 
     def logits(self, chosen: np.ndarray) -> np.ndarray:
-        """`η + g(x)` of the rows of the given numbers (m, 1) or (m, K), float64."""
+        """`η + g(x)` of the rows with the given numbers, (m, 1) or (m, K), float64."""
         size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
         parts = [
@@ -124,7 +125,7 @@ class NetworkTrainer:
     def train(
         self, chosen: np.ndarray, held_out: np.ndarray
     ) -> tuple[int, np.ndarray, list[np.ndarray]]:
-        """Trains from the start until the held-out log loss has not fallen for some epochs."""
+        """Trains afresh with early stopping; returns the best epoch, its logits and its weights."""
         self.restart(chosen)
         labels, weights = self.rows.labels[held_out], self.rows.weights[held_out]
         lowest, best = np.inf, (0, np.empty(0), weights_of(self.network))
@@ -146,9 +147,9 @@ class NetworkTrainer:
 def _columns_together(
     features: Mapping[str, np.ndarray],
 ) -> tuple[list[np.ndarray], dict[str, tuple[int, int]]]:
-    """Columns of one dtype and shape as one array (n, columns, …), and where each of them is.
+    """Stacks columns of one dtype and shape, (n, columns, …); returns the place of each column.
 
-    A step takes time for every array that it is given: with forty columns, most of its time.
+    Every array passed to a training step costs time; with forty columns, most of the step's time.
     """
     alike: dict[Any, list[str]] = {}
     for name, column in features.items():
@@ -165,9 +166,9 @@ def copy_of(network: Any) -> Any:
     known = {keras.saving.get_registered_name(each): each for each in classes}
     try:
         config = keras.saving.serialize_keras_object(network)
-        # The configuration is of an object at hand: a Lambda in it runs no foreign code.
+        # Safe: the configuration comes from an object in memory, so a Lambda runs no foreign code.
         return keras.saving.deserialize_keras_object(config, known, safe_mode=False)
-    except Exception as error:  # Whatever a user's constructor raises.
+    except Exception as error:  # A user's constructor may raise anything.
         raise ValueError(
             "A direct fit trains copies of the field network, which are made from its "
             f"configuration. Received: {network!r}, of which no copy can be made "
@@ -178,5 +179,5 @@ def copy_of(network: Any) -> Any:
 
 
 def weights_of(network: Any) -> list[np.ndarray]:
-    """The weights, in memory of their own: `get_weights` may give views of what will be reused."""
+    """A copy of the weights: `get_weights` may return views of memory that is reused."""
     return [np.array(weight) for weight in network.get_weights()]

@@ -1,4 +1,4 @@
-"""NeuralCalibration: the head that adds a curve of the logit and a network over the fields."""
+"""NeuralCalibration: a calibrator of the logit plus a network over the fields."""
 
 from typing import Any
 
@@ -12,24 +12,24 @@ from keras_calibration.layers.neural_head import NeuralHead
 class NeuralCalibration(NeuralHead):
     """The Neural Calibration head: calibrated logit `η(l) + g(x)`.
 
-    The calibrated probability is `q(l, x) = σ(η(l) + g(x))` (eq. 7): η corrects the curve as a
-    whole and g the segments that the base model gets wrong. With the package's own parts both start
-    as "no change". For more classes than two there is `ClassNeuralCalibration`.
+    The calibrated probability is `q(l, x) = σ(η(l) + g(x))` (eq. 7). η corrects the curve as a
+    whole, and g the segments that the base model gets wrong. With the parts of this package, the
+    head starts as the identity. For more than two classes, use `ClassNeuralCalibration`.
 
     Args:
         calibrator: η, a `Calibrator`, `ILPS()` for example; None leaves the logits as they are.
         field_network: g, a layer or Keras model from a mapping of features to logits (batch, 1),
             `FieldNetwork(...)` for example; None leaves g out.
-        num_members: Number of networks of this form whose mean g is. Each learns from another part
-            of the development set in `fit`, so that 3 are better than one and no slower to train.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        num_members: Number of networks; g is their mean. In `fit` each is trained on another part
+            of the development set. An ensemble of three predicts better at the same training cost.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1).
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
-        ValueError: If a part is of another kind, or `num_members` is no whole number above 0.
+        ValueError: If an argument has a wrong type, or `num_members` is not a positive integer.
 
     Example:
         >>> from keras_calibration.layers import ILPS, FieldNetwork
@@ -44,6 +44,6 @@ class NeuralCalibration(NeuralHead):
     """
 
     def as_columns(self, values: Any, name: str, num_columns: int | None = 1) -> Any:
-        """A column (batch, 1); any shape but that and (batch,) is refused."""
+        """Values as a column (batch, 1); raises for other shapes than (batch,) and (batch, 1)."""
         check_column(values, type(self).__name__, name)
         return as_column(values)

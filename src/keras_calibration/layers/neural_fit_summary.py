@@ -1,4 +1,4 @@
-"""NeuralFitSummary: what the fit of a Neural Calibration head says about itself."""
+"""NeuralFitSummary: the figures of the direct fit of a Neural Calibration head."""
 
 from dataclasses import dataclass, field
 
@@ -9,20 +9,20 @@ from keras_calibration.layers.fit_summary import FitSummary
 
 @dataclass(frozen=True)
 class NeuralFitSummary(FitSummary):
-    """What the `fit` of a Neural Calibration head says: a `FitSummary`, and what the folds said.
+    """The figures of a Neural Calibration `fit`: a `FitSummary` and the cross-fitted results.
 
-    `num_iterations` counts the epochs of all folds. The cross-fitted log losses are of rows that
-    neither η nor the network was fitted on; each fold also chose its own best epoch, which
-    flatters the second a little. They are NaN where no network was tried.
+    `num_iterations` counts the epochs of all folds. The cross-fitted log losses are computed on
+    rows to which neither η nor the network was fitted. The log loss with the network is slightly
+    optimistic, because each fold chose its own best epoch. Both are NaN if no network was tried.
 
     Args:
         cross_fitted_curve: Cross-fitted log loss of η alone.
         cross_fitted_both: Cross-fitted log loss of η + g.
-        standard_error: Standard error of the difference of the two.
+        standard_error: Standard error of the difference between the two.
         epochs: The best epoch of each fold.
-        network_kept: Whether g was kept, else it is 0.
-        cross_fitted_logits: `η + g` of each row by a fit without its fold, (n,) or (n, K); none
-            where no network was tried.
+        network_kept: Whether g was kept; otherwise it is 0.
+        cross_fitted_logits: Cross-fitted `η + g` of each row, (n,) or (n, K); empty if no network
+            was tried.
 
     Example:
         >>> print(NeuralFitSummary(900, 0.31, 0.28, 9, True, 0.3, 0.29, 0.002, (2, 3, 4), True))

@@ -1,4 +1,4 @@
-"""What the Neural Calibration heads share: a calibrator of the logits plus a field network."""
+"""NeuralHead: the base class of the Neural Calibration heads, binary and multiclass."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -18,35 +18,40 @@ from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.row_folds import fold_of_rows
 
-_NUM_FOLDS = 3  # of a single member
+_NUM_FOLDS = 3  # with a single member
 
 
 class NeuralHead(Head):
-    """Base of the heads with calibrated logits `η(l) + g(x)`, of one logit a row or one a class.
+    """Base of the heads with calibrated logits `η(l) + g(x)`, one logit per row or one per class.
 
-    A subclass says in `as_columns` and `check_rows` what logits and labels it takes.
+    A subclass defines in `as_columns` and `check_rows` which logits and labels it accepts.
 
-    The direct fit goes like this. For each fold of the development set, η is fitted on the other
-    folds (convex, exact) and g trained on top of it, from 0, until the log loss of the fold has not
-    fallen for some epochs. Each member keeps what it had learnt at its best epoch; a single member
-    is trained on all rows for the median of the best epochs. Last, η is fitted on all rows: an
-    `ILPS` under the g of the folds, where that lowers the cross-fitted log loss. If the network
-    does not lower it by a standard error, or there are not ten rows for every fold that are not of
-    the most frequent class, g is set to 0.
+    The direct fit works as follows:
 
-    Training η further by gradient together with g, as the paper does, gains nothing: on six public
-    tables the test log loss changed by -0.0006 to +0.0019 nats, +0.0002 on average. η solved again
-    under g lowered it by 0.0005 on average of nine, by 0.0020 at most.
+    1. For each fold of the development set, η is fitted on the other folds (convex, exact). g is
+       trained on top of it, starting from 0, until the log loss of the fold has not improved for
+       some epochs.
+    2. Each member keeps its weights of the best epoch. A single member is instead trained on all
+       rows, for the median of the best epochs.
+    3. η is fitted on all rows; an `ILPS` is fitted under the cross-fitted g if that lowers the
+       cross-fitted log loss.
+
+    g is set to 0 if it does not lower the cross-fitted log loss by at least one standard error, or
+    if there are not ten rows per fold outside the most frequent class.
+
+    Training η further by gradient together with g, as in the paper, gains nothing: on six public
+    tables the test log loss changed by -0.0006 to +0.0019 nats, +0.0002 on average. Fitting η again
+    under g lowered it by 0.0005 on average over nine comparisons, by 0.0020 at most.
 
     Args:
         calibrator: η, a `Calibrator`; None leaves the logits as they are.
         field_network: g, a layer or Keras model from a mapping of features to as many logits; None
-            leaves g out. A layer of your own may say in `feature_names` which features it reads.
-        num_members: Number of networks of this form whose mean g is.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+            leaves g out. A custom layer may declare its features in `feature_names`.
+        num_members: Number of networks; g is their mean.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: If a part is of another kind, or `num_members` is no whole number above 0.
+        ValueError: If an argument has a wrong type, or `num_members` is not a positive integer.
     """
 
     def __init__(
@@ -82,40 +87,40 @@ class NeuralHead(Head):
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
-        """The features that the head reads, or None where its network does not tell."""
+        """The features that the head reads, or None if its network does not declare them."""
         network = self.field_network
         if network is None:
             return ()
-        # A network is any Keras layer or model; a subclassed one has no `input`.
+        # The network may be any Keras layer or model; a subclassed model has no `input`.
         names = getattr(network, "feature_names", None)
         inputs = getattr(network, "input", None) if isinstance(network, keras.Model) else None
         return tuple(inputs) if names is None and isinstance(inputs, Mapping) else names
 
     @property
     def members(self) -> list[Any]:
-        """The networks whose mean g is; none where g is left out."""
+        """The networks whose mean is g; empty if g is left out."""
         return [] if self.field_network is None else [self.field_network, *self._other_members]
 
     def calibrators(self) -> list[Calibrator]:
-        """η, where there is one."""
+        """η, if there is one."""
         return [] if self.calibrator is None else [self.calibrator]
 
     def field_readers(self) -> list[FieldNetwork]:
-        """g, where it is a `FieldNetwork`."""
+        """g, if it is a `FieldNetwork`."""
         return [g for g in [self.field_network] if isinstance(g, FieldNetwork)]
 
     def lone_calibrator(self) -> Calibrator | None:
-        """η, where there is no g."""
+        """η, if there is no g."""
         return self.calibrator if self.field_network is None else None
 
     @property
     def has_direct_fit(self) -> bool:
-        """Whether η has one, or there is none."""
+        """Whether η has a direct fit, or there is no η."""
         return all(part.has_direct_fit for part in self.calibrators())
 
     @property
     def is_adapted(self) -> bool:
-        """Whether nothing is left for `adapt` to do."""
+        """Whether η and the networks are adapted."""
         return all(calibrator.is_adapted for calibrator in self.calibrators()) and all(
             member.is_adapted for member in self.members if isinstance(member, FieldNetwork)
         )
@@ -143,18 +148,18 @@ class NeuralHead(Head):
         return calibrated + mean_of([ops.cast(each, calibrated.dtype) for each in corrections])
 
     def as_columns(self, values: Any, name: str, num_columns: int | None = None) -> Any:
-        """Logits as a tensor (batch, columns); any other shape is refused.
+        """Logits as a tensor (batch, columns).
 
         Args:
-            values: What was passed, or what a part gave.
-            name: What it is, for the message.
-            num_columns: Number of columns that it must have; None where any will do.
+            values: Logits passed to the head, or the output of one of its parts.
+            name: What they are, for the message.
+            num_columns: Required number of columns; None allows any.
 
         Returns:
             A tensor.
 
         Raises:
-            ValueError: If the shape is another.
+            ValueError: If the shape is wrong.
         """
         raise NotImplementedError(f"{type(self).__name__} does not write `as_columns`.")
 
@@ -165,7 +170,7 @@ class NeuralHead(Head):
         features: Mapping[str, Any] | None = None,
         sample_weight: Any = None,
     ) -> None:
-        """Lets both parts take from development data what is fixed before training."""
+        """Adapts η and the networks to the development set."""
         for calibrator in self.calibrators():
             calibrator.adapt(logits, labels, sample_weight)
         for member in self.members:
@@ -179,7 +184,7 @@ class NeuralHead(Head):
         settings: FitSettings,
         verbose: int,
     ) -> NeuralFitSummary:
-        """Fits η exactly, and then the network, for as long as held-out rows gain by it."""
+        """Fits η exactly, and trains the network as long as the held-out log loss improves."""
         names = features if self.feature_names is None else self.feature_names
         columns = {name: features[name] for name in names}
         found = self._cross_fit(rows, columns, settings, verbose)
@@ -207,7 +212,7 @@ class NeuralHead(Head):
         settings: FitSettings,
         verbose: int,
     ) -> CrossFit | None:
-        """What the folds say of the network; None without one, or with too few rows."""
+        """Cross-fits η and the network; None without a network or with too few rows."""
         if self.field_network is None:
             return None
         folds = settings.folds
@@ -234,7 +239,7 @@ class NeuralHead(Head):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         parts = {"calibrator": self.calibrator, "field_network": self.field_network}
         return {
             **super().get_config(),
@@ -244,7 +249,7 @@ class NeuralHead(Head):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The layer of a `get_config`."""
+        """Creates the layer from its `get_config`."""
         parts = {
             name: config[name] and keras.saving.deserialize_keras_object(config[name])
             for name in ("calibrator", "field_network")
@@ -257,7 +262,7 @@ def _first_rows(columns: Mapping[str, np.ndarray], number: int) -> dict[str, np.
 
 
 def _set_to_zero(network: Any, columns: Mapping[str, np.ndarray]) -> None:
-    """Makes g = 0: as a fresh network where that is 0, else with weights of 0."""
+    """Makes g = 0: resets the network if a fresh one gives 0, else sets its weights to 0."""
     fresh = copy_of(network)
     if np.any(ops.convert_to_numpy(fresh(_first_rows(columns, 100)))):
         for weight in network.trainable_weights:

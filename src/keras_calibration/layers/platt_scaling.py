@@ -1,4 +1,4 @@
-"""PlattScaling: an increasing straight line of the logit."""
+"""PlattScaling: a scale and a bias, logistic regression on the logit."""
 
 import math
 from typing import Any
@@ -24,20 +24,21 @@ from keras_calibration.solvers.logit_histogram import LogitHistogram
 class PlattScaling(StreamingCalibrator):
     """Platt scaling: `a l + c` with a > 0, logistic regression on the logit.
 
-    The fit is the maximum of the likelihood, without a penalty and without Platt's smoothing of the
-    targets. Trained with a model, the layer's weights are log a and c; it starts as the identity.
-    An infinite logit stays infinite.
+    The fit maximizes the likelihood, without a penalty and without Platt's smoothing of the labels.
+    When trained with a model, the weights are log a and c. The layer starts as the identity. An
+    infinite logit stays infinite.
 
-    The scale never falls to 0 or below, which would level or turn the ranking: where the best one
-    does, the fit gives 1e-6, the best of those allowed, and warns.
+    The scale is always positive: at 0 or below, all logits would be equal or their ranking
+    reversed. If the best scale is not positive, the fit sets a = 1e-6, the lowest scale that it
+    allows, and warns.
 
     Args:
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: In `fit`, if a threshold on the logit separates positives from negatives (no
-            finite scale is best), the rows hold one class only, or cannot be used, see
-            `Calibrator.fit`.
+        ValueError: In `fit`, if a threshold on the logit separates positives from negatives, or
+            nearly so (best scale of 64 or more), or the rows hold one class only or are invalid,
+            see `Calibrator.fit`.
 
     Example:
         >>> layer = PlattScaling()
@@ -50,7 +51,7 @@ class PlattScaling(StreamingCalibrator):
     """
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates scale and bias at the identity."""
+        """Creates the scale and the bias; the layer starts as the identity."""
         self._log_scale = self.add_weight(name="log_scale", shape=(), initializer="zeros")
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
         self.built = True
@@ -61,7 +62,7 @@ class PlattScaling(StreamingCalibrator):
         return scaled_logits(logits, scale) + ops.convert_to_tensor(self._bias)
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
-        """Newton's method for c and a."""
+        """Fits c and a by Newton's method."""
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
             return np.stack([np.ones_like(logits), logits], axis=1)
@@ -77,12 +78,12 @@ class PlattScaling(StreamingCalibrator):
 
     @property
     def scale(self) -> float:
-        """a, above 0."""
+        """The scale a > 0."""
         self.ensure_built()
         return math.exp(float(ops.convert_to_numpy(self._log_scale)))
 
     @property
     def bias(self) -> float:
-        """c, in logits."""
+        """The bias c, in logits."""
         self.ensure_built()
         return float(ops.convert_to_numpy(self._bias))

@@ -1,4 +1,4 @@
-"""What the calibrators of the logit alone share: a fit from a histogram that new rows add to."""
+"""StreamingCalibrator: the base class of the calibrators that can be updated with new rows."""
 
 from typing import Any
 
@@ -15,16 +15,16 @@ _STORED = "logit_histogram_"
 
 
 class StreamingCalibrator(Calibrator):
-    """Base of the calibrators whose direct fit needs the rows only as a `LogitHistogram`.
+    """Base of the logit-only calibrators, whose direct fit needs only a `LogitHistogram`.
 
-    `fit` reads the rows once and keeps their histogram, some thousand sums; `update` adds new rows
-    to it and fits again, so that a deployed calibrator follows new positives without the old rows.
-    The histogram is saved with the layer (`.keras` and `.weights.h5` files), hence a calibrator
-    that is loaded goes on where it was. It is no weight: Keras' own export does not carry it,
+    `fit` reads the rows once and keeps their histogram, a few thousand sums. `update` adds new rows
+    to the histogram and fits again: a deployed calibrator is updated without the earlier rows. The
+    histogram is saved with the layer (`.keras` and `.weights.h5` files), so `update` also works
+    after loading. It is not a weight: Keras' own export does not include it, but
     `export_savedmodel` keeps it in `assets.extra/head.keras`.
 
     Args:
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Example:
         >>> import numpy as np
@@ -44,13 +44,13 @@ class StreamingCalibrator(Calibrator):
     def fit(
         self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
     ) -> FitSummary:
-        """Fits the curve to labelled rows, exactly, in one pass over them. See `Calibrator.fit`."""
+        """Fits the curve to labelled rows, exactly and in one pass. See `Calibrator.fit`."""
         check_labels_given(labels, type(self).__name__)
         logits = checked_logits(logits, labels, from_logits)
         return self._fit_and_keep(logit_histogram(logits, labels, sample_weight))
 
     def fit_rows(self, rows: Rows) -> FitSummary:
-        """`fit` to rows that are checked already."""
+        """Fits to rows that are already checked."""
         return self._fit_and_keep(logit_histogram(rows.logits, rows.labels, rows.weights))
 
     def update(
@@ -64,24 +64,24 @@ class StreamingCalibrator(Calibrator):
     ) -> FitSummary:
         """Adds rows to those of earlier fits and updates, and fits the curve to all of them.
 
-        With `forget=0` the result is that of one `fit` to all the rows. The new rows may be of one
-        class, as those of an hour without a positive are, as long as all together hold both.
+        With `forget=0` the result is the same as one `fit` to all rows. The new rows may be of one
+        class, for example an hour without positives, as long as all rows together hold both.
 
         Args:
             logits: New uncalibrated logits (n,) or (n, 1), finite.
-            labels: Their labels in [0, 1] (n,) or (n, 1).
-            sample_weight: Their weights (n,) or (n, 1), not negative; ones by default.
-            forget: What share of the weight of all earlier rows to drop first, in [0, 1]. Updated
-                every hour, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
+            labels: Labels of the new rows in [0, 1], (n,) or (n, 1).
+            sample_weight: Weights of the new rows, (n,) or (n, 1), not negative; ones by default.
+            forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
+                updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
             from_logits: As for `fit`.
 
         Returns:
-            The figures of the fit to all rows.
+            The `FitSummary` of the fit to all rows.
 
         Raises:
-            ValueError: As for `fit`, or if `forget` is out of its range, or the curve was trained
-                or set by other means, so that its earlier rows are not known. The layer is then as
-                it was, without the new rows.
+            ValueError: As for `fit`; if `forget` is out of its range; or if the curve was trained
+                or set by other means, so that its earlier rows are unknown. The layer is then
+                unchanged, without the new rows.
         """
         check_labels_given(labels, type(self).__name__)
         if not 0 <= forget <= 1:
@@ -103,14 +103,14 @@ class StreamingCalibrator(Calibrator):
         return self._fit_and_keep(histogram)
 
     def remember(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
-        """Keeps the histogram of rows that the curve was fitted to in another way, for `update`.
+        """Stores the histogram of rows to which the curve was fitted in another way, for `update`.
 
-        `CalibratedModel.fit` does so where it trained the curve. An earlier histogram is replaced.
+        `CalibratedModel.fit` calls it after training the curve. Replaces an earlier histogram.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1), finite.
             labels: Labels in [0, 1] (n,) or (n, 1).
-            sample_weight: Weights of the rows (n,) or (n, 1), not negative; ones by default.
+            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default.
 
         Raises:
             ValueError: As for `fit`.
@@ -118,25 +118,25 @@ class StreamingCalibrator(Calibrator):
         self._histogram = logit_histogram(logits, labels, sample_weight)
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
-        """The direct fit to a histogram of both classes; assigns the weights once it succeeded."""
+        """Fits to a histogram with both classes; assigns the weights only after success."""
         raise NotImplementedError(f"{type(self).__name__} does not write `fit_histogram`.")
 
     def save_own_variables(self, store: Any) -> None:
-        """Saves the weights, and the histogram where there is one."""
+        """Saves the weights and the histogram, if there is one."""
         super().save_own_variables(store)
         if self._histogram is not None:
             for name, array in self._histogram.to_arrays().items():
                 store[_STORED + name] = array
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads the weights, and the histogram where there is one."""
+        """Loads the weights and the histogram, if there is one."""
         names = list(store.keys())
         super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
         self._histogram = LogitHistogram.from_arrays(**arrays) if arrays else None
 
     def _is_fitted(self) -> bool:
-        """Whether the curve is another than that of a new layer."""
+        """Whether the curve differs from the curve of a new layer."""
         if not self.built:
             return False
         fresh = type(self).from_config(self.get_config())

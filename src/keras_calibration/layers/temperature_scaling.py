@@ -1,4 +1,4 @@
-"""TemperatureScaling: one factor of every logit."""
+"""TemperatureScaling: one temperature for all logits."""
 
 import math
 from typing import Any
@@ -23,20 +23,20 @@ from keras_calibration.solvers.logit_histogram import LogitHistogram
 class TemperatureScaling(StreamingCalibrator):
     """Temperature scaling: `l / T` with T > 0.
 
-    The fit is the T with the lowest log loss. It mends a network that is too sure of itself (T > 1)
-    or not sure enough, and leaves 0, a probability of one half, where it is: for positives that are
-    rare or often, `PlattScaling` is the better choice. Trained with a model, the layer's weight is
-    log T, 0 at the start: the identity. An infinite logit stays infinite.
+    The fit minimizes the log loss. It corrects an overconfident network (T > 1) or an
+    underconfident one (T < 1). The logit 0, probability ½, does not move: if positives are rare or
+    frequent, use `PlattScaling` instead. When trained with a model, the weight is log T. It starts
+    at 0, so that the layer starts as the identity. An infinite logit stays infinite.
 
-    Where no temperature is good, the logits telling the labels nothing or the reverse, the fit
-    gives T = 10⁶, the best of those allowed, and warns.
+    If the logits are unrelated to the labels or inverted, no temperature is good: the fit then sets
+    T = 10⁶, the largest that it allows, and warns.
 
     Args:
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: In `fit`, if the sign of the logit tells every label (no T above 0 is best), the
-            rows hold one class only, or cannot be used, see `Calibrator.fit`.
+        ValueError: In `fit`, if the sign of the logit predicts every label, or nearly so (best 1/T
+            of 64 or more), or the rows hold one class only or are invalid, see `Calibrator.fit`.
 
     Example:
         >>> layer = TemperatureScaling()
@@ -49,7 +49,7 @@ class TemperatureScaling(StreamingCalibrator):
     """
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates the temperature at 1."""
+        """Creates the temperature, 1 at the start."""
         self._log_temperature = self.add_weight(
             name="log_temperature", shape=(), initializer="zeros"
         )
@@ -60,7 +60,7 @@ class TemperatureScaling(StreamingCalibrator):
         return scaled_logits(logits, ops.exp(-ops.convert_to_tensor(self._log_temperature)))
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
-        """Newton's method for 1 / T."""
+        """Fits 1 / T by Newton's method."""
 
         def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
             return logits[:, None]
@@ -73,6 +73,6 @@ class TemperatureScaling(StreamingCalibrator):
 
     @property
     def temperature(self) -> float:
-        """T, above 0."""
+        """The temperature T > 0."""
         self.ensure_built()
         return math.exp(float(ops.convert_to_numpy(self._log_temperature)))

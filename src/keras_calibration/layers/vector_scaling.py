@@ -1,4 +1,4 @@
-"""VectorScaling: a scale and a bias for each class."""
+"""VectorScaling: one scale and one bias per class."""
 
 from typing import Any
 
@@ -16,20 +16,20 @@ from keras_calibration.solvers.softmax_fit import SoftmaxFit, fit_vector
 class VectorScaling(ClassCalibrator):
     """Vector scaling: `a_k l_k + b_k` for each of K classes, `p = softmax(a l + b)`.
 
-    The fit is the a and b with the lowest class log loss under the prior
-    `0.05 Σ_k [(a_k - 1)² + b_k²]`, a tenth of a row of information (weaker for a where the logits
-    are small, see `ops.softmax_fit`): it keeps a and b finite where a class has no row, or where
-    the logits tell every label. The biases add up to 0. A scale may come
-    out below 0; unlike temperature scaling, the most likely class may change, for the better as a
-    rule. Adding a constant to all logits of a row changes the result: pass logits as the model
-    gives them, both to `fit` and to the call.
+    The fit minimizes the class log loss under the prior `0.05 Σ_k [(a_k - 1)² + b_k²]`, which
+    weighs as much as a tenth of a row (less for a if the logits are small, see
+    `solvers.softmax_fit`). The prior keeps a and b finite if a class has no rows, or if the logits
+    predict every label. The biases sum to 0. A scale may be negative. Unlike temperature scaling,
+    vector scaling may change the most likely class, usually for the better. Adding a constant to
+    all logits of a row changes the result: pass the logits as the model returns them, both to `fit`
+    and to the call.
 
-    Trained with a model, the layer's weights are a and b; it starts as the identity. An infinite
-    logit stays as it is.
+    When trained with a model, the weights are a and b. The layer starts as the identity. An
+    infinite logit is returned unchanged.
 
     Args:
-        num_classes: K, at least 2.
-        **kwargs: What every Keras layer takes (`name`, `dtype`, `trainable`).
+        num_classes: Number of classes K, at least 2.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
         ValueError: If `num_classes` is out of its range, or the logits have another number of
@@ -56,7 +56,7 @@ class VectorScaling(ClassCalibrator):
         self.num_classes = num_classes
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates scales and biases at the identity."""
+        """Creates the scales and biases; the layer starts as the identity."""
         shape = (self.num_classes,)
         self._scales = self.add_weight(name="scales", shape=shape, initializer="ones")
         self._biases = self.add_weight(name="biases", shape=shape, initializer="zeros")
@@ -68,14 +68,14 @@ class VectorScaling(ClassCalibrator):
         return scaled + ops.convert_to_tensor(self._biases)
 
     def fit_classes(self, rows: ClassRows) -> SoftmaxFit:
-        """Newton's method for a and b."""
+        """Fits a and b by Newton's method."""
         fit = fit_vector(rows)
         self._scales.assign(fit.scales)
         self._biases.assign(fit.biases)
         return fit
 
     def check_shape(self, shape: tuple[int | None, ...]) -> None:
-        """Refuses logits of any shape but (batch, num_classes)."""
+        """Raises unless the shape is (batch, num_classes)."""
         super().check_shape(shape)
         if shape[1] != self.num_classes:
             raise ValueError(
@@ -85,16 +85,16 @@ class VectorScaling(ClassCalibrator):
 
     @property
     def scales(self) -> np.ndarray:
-        """A (K,)."""
+        """Per-class scales a, shape (K,)."""
         self.ensure_built()
         return ops.convert_to_numpy(self._scales)
 
     @property
     def biases(self) -> np.ndarray:
-        """B (K,), logits."""
+        """Per-class biases b in logits, shape (K,)."""
         self.ensure_built()
         return ops.convert_to_numpy(self._biases)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         return {**super().get_config(), "num_classes": self.num_classes}

@@ -1,4 +1,4 @@
-"""Keras models: a calibrated model, and any Functional model with field metrics."""
+"""Keras models: a base model with a calibration head, and Functional models with field metrics."""
 
 from keras_calibration.models.base_logits import BaseLogits
 from keras_calibration.models.calibrated_model import CalibratedModel

@@ -1,4 +1,4 @@
-"""BaseLogits: the logit of a trained base model, frozen."""
+"""BaseLogits: a layer that returns the logits of a frozen base model."""
 
 import contextlib
 import math
@@ -14,9 +14,9 @@ from keras_calibration.layers.calibrator import as_column, calibration_dtype
 from keras_calibration.ops.losses import logits_from_probabilities
 
 _OUTPUTS = ("auto", "probability", "logit")
-# Layers and operations that pass one value a row on as it is, in another shape.
+# Layers and operations that only reshape, if there is one value per row.
 _RESHAPING = ("ExpandDims", "Flatten", "Identity", "Ravel", "Reshape", "Squeeze")
-# Activations are recognised by what they do to these: there are many functions named sigmoid.
+# Activations are recognised by their values here: many functions are named sigmoid.
 _PROBE = np.array([[-30.0], [-3.0], [-0.7], [0.0], [0.2], [5.0]], "float32")
 
 
@@ -24,21 +24,21 @@ _PROBE = np.array([[-30.0], [-3.0], [-0.7], [0.0], [0.2], [5.0]], "float32")
 class BaseLogits(keras.layers.Layer):
     """The uncalibrated logit l = f(x) of a trained binary model, frozen and in inference mode.
 
-    Where the base model ends in a sigmoid (a `Dense` or `Activation` layer, or the operation), the
-    logit is taken before it: a float32 probability near 1 has lost its logit. The sigmoid is found
-    behind `Flatten`, `Reshape`, `squeeze` and `Activation("linear")`, and in nested models.
-    Otherwise a probability is turned into its logit.
+    If the base model ends in a sigmoid (a `Dense` or `Activation` layer, or the operation), the
+    logit is taken before it, because a float32 probability near 1 no longer determines its logit.
+    The sigmoid is also found behind `Flatten`, `Reshape`, `squeeze` and `Activation("linear")`, and
+    in nested models. Otherwise the probability is converted to a logit.
 
     Args:
         base_model: A Functional or Sequential Keras model with one output of shape (batch, 1) or
             (batch,). It is set to `trainable=False`.
-        base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"`, which
-            infers it from the last layer.
-        **kwargs: What every Keras layer takes (`name`, `dtype`).
+        base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"` to infer
+            it from the last layer.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`).
 
     Raises:
         ValueError: If the model has no symbolic inputs, more than one output or more than one
-            column, `"auto"` cannot tell what its output is, or its last layer contradicts
+            column; if `"auto"` cannot infer what the output is; or if the last layer contradicts
             `base_output`.
 
     Example:
@@ -60,24 +60,24 @@ class BaseLogits(keras.layers.Layer):
         self.base_output = base_output
         self._logits = _logit_function(base_model, base_output)
         self.freeze()
-        # The inputs keep their own dtypes: a field id in float32 would lose its last digits.
+        # The inputs keep their dtypes: a field id in float32 would lose its last digits.
         self.autocast = False
         self.built = True
 
     def freeze(self) -> None:
-        """Freezes the base model, every layer of it."""
-        # One by one: TensorFlow skips the setter of a layer whose flag is False already, and with
-        # it the layers inside.
+        """Freezes every layer of the base model."""
+        # One by one: TensorFlow skips the setter of a layer that is already frozen, and thereby the
+        # layers inside it.
         for layer in flatten_layers(self):
             layer.trainable = False
 
     @property
     def metrics(self) -> list[Any]:
-        """None: those that the base model was trained with would stand in for the outer model's."""
+        """Empty: the base model's metrics would otherwise replace those of the outer model."""
         return []
 
     def call(self, inputs: Any) -> Any:
-        """Logits (batch, 1), in the dtype of the layer."""
+        """Logits (batch, 1) in the layer's dtype."""
         logits = ops.cast(self._logits(inputs), self.compute_dtype)
         return as_column(logits) if len(logits.shape) <= 2 else ops.reshape(logits, (-1, 1))
 
@@ -86,7 +86,7 @@ class BaseLogits(keras.layers.Layer):
         return (symbolic_output(self.base_model).shape[0], 1)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         return {
             **super().get_config(),
             "base_model": serialized_base(self.base_model),
@@ -95,7 +95,7 @@ class BaseLogits(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "BaseLogits":
-        """The layer of a `get_config`."""
+        """Creates the layer from its `get_config`."""
         base_model = keras.saving.deserialize_keras_object(config["base_model"])
         return cls(**{**config, "base_model": base_model})
 
@@ -111,7 +111,7 @@ def symbolic_output(model: keras.Model) -> Any:
 
 
 def _is_built_sequential(model: keras.Model) -> bool:
-    # Its own `output` is there only once it has been called on a symbolic tensor.
+    # Its `output` exists only after it has been called on a symbolic tensor.
     return isinstance(model, keras.Sequential) and bool(getattr(model, "outputs", None))
 
 
@@ -122,7 +122,7 @@ def _symbolic(model: keras.Model, name: str) -> Any:
 
 @contextlib.contextmanager
 def trainable_flags_kept(model: Any) -> Iterator[None]:
-    """Restores the `trainable` flag of every layer and variable of a model at the end."""
+    """Restores the `trainable` flags of all layers and variables of a model at exit."""
     is_model = isinstance(model, keras.Model)
     layer_flags = [(layer, layer.trainable) for layer in flatten_layers(model)] if is_model else []
     variable_flags = [(v, v.trainable) for v in model.variables] if is_model else []
@@ -130,20 +130,20 @@ def trainable_flags_kept(model: Any) -> Iterator[None]:
         yield
     finally:
         for layer, flag in layer_flags:
-            # The public setter would change the layers inside too.
+            # The public setter would also change the layers inside.
             layer._trainable = flag
         for variable, flag in variable_flags:
             variable.trainable = flag
 
 
 def serialized_base(base_model: keras.Model) -> dict[str, Any]:
-    """The configuration of a base model, uncompiled: it is never trained inside another model."""
+    """The configuration of a base model without `compile`: it is not trained inside another."""
     config: dict[str, Any] = keras.saving.serialize_keras_object(base_model)
     return {name: value for name, value in config.items() if name != "compile_config"}
 
 
 def check_base_model(base_model: Any) -> None:
-    """Refuses a model that is not one logit or probability a row of symbolic inputs."""
+    """Raises unless the model has symbolic inputs and one logit or probability per row."""
     if not isinstance(base_model, keras.Model):
         raise ValueError(f"The base model must be a Keras model. Received: {base_model!r}.")
     output = symbolic_output(base_model)
@@ -169,9 +169,10 @@ def check_base_model(base_model: Any) -> None:
 
 
 def _logit_function(base_model: Any, base_output: str) -> Callable[[Any], Any]:
-    """A function from inputs to logits, on the base model's own weights.
+    """A function from inputs to logits, using the base model's own weights.
 
-    It is a closure so that Keras does not track the inner model: its layers are the base model's.
+    It is a closure so that Keras does not track the inner model, whose layers belong to the base
+    model.
     """
     kind, operation, before_sigmoid = _found_output(base_model)
     if kind == "other" and base_output == "auto":
@@ -201,9 +202,10 @@ def _logit_function(base_model: Any, base_output: str) -> Callable[[Any], Any]:
 
 
 def _found_output(model: Any) -> tuple[str, Any, Callable[[Any], Any] | None]:
-    """What a model returns, the operation that tells it, and its inputs to the sigmoid's input.
+    """Finds the output kind, the operation that determines it, and the function before the sigmoid.
 
-    The first is "probability", "logit" or "other"; the last is None where there is no sigmoid.
+    The kind is "probability", "logit" or "other". The function maps the model's inputs to the
+    sigmoid's input; it is None if there is no sigmoid.
     """
     tensor = symbolic_output(model)
     operation, node = source_of(tensor)
@@ -227,7 +229,7 @@ def _found_output(model: Any) -> tuple[str, Any, Callable[[Any], Any] | None]:
 
 
 def _passes_on(operation: Any, tensor: Any) -> bool:
-    """Whether an operation returns the one value of each row that it takes, as it is."""
+    """Whether an operation returns the single value of each row unchanged."""
     kind = type(operation)
     if kind is keras.layers.Activation:
         return _computes(operation, _identity)
@@ -245,13 +247,13 @@ def _is_sigmoid(operation: Any) -> bool:
 
 
 def _computes(layer: Any, function: Callable[[Any], Any]) -> bool:
-    """Whether the activation of a layer is this function."""
+    """Whether the activation of a layer equals a function."""
     activation = layer.activation
     if isinstance(activation, keras.Operation):
-        return False  # It may have weights, which a call would create.
+        return False  # It may have weights, which the call would create.
     try:
         values = ops.convert_to_numpy(activation(ops.convert_to_tensor(_PROBE)))
-    except Exception:  # Any function can be an activation.
+    except Exception:  # An activation may be any function and raise anything.
         return False
     expected = ops.convert_to_numpy(function(ops.convert_to_tensor(_PROBE)))
     return values.shape == expected.shape and np.allclose(values, expected, rtol=1e-5, atol=0)
@@ -262,7 +264,7 @@ def _identity(values: Any) -> Any:
 
 
 def _is_dense(operation: Any) -> bool:
-    # A subclass may compute anything, a quantized layer has another kernel than it computes with.
+    # A subclass may compute anything; a quantized layer does not compute with its `kernel`.
     return type(operation) is keras.layers.Dense and operation.quantization_mode is None
 
 
@@ -273,7 +275,7 @@ def _before_sigmoid(operation: Any, inner: keras.Model) -> Callable[[Any], Any]:
 
 
 def _dense_logits(dense: Any, hidden: Any) -> Any:
-    """What a `Dense` layer computes before its activation, in float32 at least."""
+    """The output of a `Dense` layer before its activation, in float32 or float64."""
     kernel = ops.convert_to_tensor(dense.kernel)
     dtype = calibration_dtype(keras.backend.standardize_dtype(kernel.dtype))
     logits = ops.matmul(ops.cast(hidden, dtype), ops.cast(kernel, dtype))

@@ -1,4 +1,4 @@
-"""CalibratedModel: a trained base model and a calibration head, as one Keras model."""
+"""CalibratedModel: a trained base model plus a calibration head, as one Keras model."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -45,44 +45,46 @@ _LOGIT_BATCH_SIZE = 4096
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class CalibratedModel(FieldMetricsModel):
-    """A trained base model plus a calibration head: `q(l, x) = σ(head(l, x))`, l the base's logit.
+    """A trained base model plus a calibration head: `q(l, x) = σ(head(l, x))`, with base logit l.
 
-    A Functional model on the base model's own inputs, whose output is the calibrated probability
-    (batch, 1). The base model is frozen and in inference mode; only the head is trained. Inputs of
-    the base model are the head's features, by name.
+    A Functional model on the base model's own inputs. Its output is the calibrated probability
+    (batch, 1). The base model is frozen and runs in inference mode; only the head is trained. The
+    head reads its features, by name, from the inputs of the base model.
 
-    The base model stays frozen as long as the calibrated model is used. To train it again
-    afterwards, set `base_model.trainable = True` (or the flags of single layers) and compile it. If
-    the constructor refuses its arguments, the base model is given back as it was.
+    The base model stays frozen while the calibrated model is in use. To train it again afterwards,
+    set `base_model.trainable = True` (or the flags of single layers) and compile it. If the
+    constructor raises, the base model is unchanged.
 
-    `fit` differs from `keras.Model.fit` in this. It solves for the head directly; training by
-    gradient is optional, and kept only where it is better. The development set is read into memory,
-    and the base model's logits of all its rows are computed once (of the validation data too).
-    Labels, weights and logits are checked, and what is wrong is refused before anything is changed.
-    In training, rows are shuffled every epoch, also those of a `tf.data.Dataset`, and a head that
-    was never fitted places its knots by `head.adapt`.
+    `fit` differs from `keras.Model.fit`:
 
-    Behaviour with unusual input: ids outside a field's vocabulary are the field's "other" value.
-    Soft labels in [0, 1] are allowed. In `predict` and `evaluate`, a NaN logit of the base model
-    gives a NaN probability.
+    - It fits the head directly. Training by gradient is optional, and kept only if it is better.
+    - It reads the development set into memory and computes the base logits once for all rows, also
+      for the validation data.
+    - It checks labels, weights and logits, and raises before anything is changed.
+    - If it trains, it shuffles the rows every epoch, also those of a `tf.data.Dataset`; a head that
+      has not been fitted is adapted first (`head.adapt`).
+
+    Ids outside a field's vocabulary are the field's "other" value. Soft labels in [0, 1] are
+    allowed. In `predict` and `evaluate`, a NaN logit of the base model gives a NaN probability.
 
     Args:
         base_model: A trained Functional or Sequential Keras model with one sigmoid or logit output.
             It is set to `trainable=False`.
-        head: A `Head`, `NeuralCalibration` for example, or a calibrator of the logit alone,
-            `ILPS()` for example.
-        base_output: `"probability"`, `"logit"`, or `"auto"`: told from the base's last layer.
-        **kwargs: What every Keras model takes (`name`).
+        head: A `Head`, for example `NeuralCalibration`, or a logit-only calibrator, for example
+            `ILPS()`.
+        base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"` to infer
+            it from the last layer.
+        **kwargs: Keyword arguments of every Keras model (`name`).
 
     Attributes:
-        report: What `calibrate` found when it made the model, else None. It is not saved.
-        fit_summary: What the last `fit` said, a `ModelFitSummary`, else None. It is not saved.
-        fitted_at: When `fit` last ended, in UTC, else None. It is not saved.
+        report: The `CalibrationReport` if `calibrate` created the model, else None. Not saved.
+        fit_summary: The `ModelFitSummary` of the last `fit`, else None. Not saved.
+        fitted_at: Time at which `fit` last ended, in UTC, else None. Not saved.
 
     Raises:
-        ValueError: If the base model cannot be calibrated as it is, or the head reads a feature
-            that the base model does not take; in `fit`, if there is nothing to fit on: no rows, one
-            class only, labels outside [0, 1], logits that are not finite, bad weights.
+        ValueError: If the base model cannot be calibrated (see `BaseLogits`), or the head reads a
+            feature that is not an input of the base model; in `fit`, if there are no rows, one
+            class only, labels outside [0, 1], logits that are not finite, or invalid weights.
 
     Example:
         >>> from keras_calibration.layers import ILPS, FieldNetwork
@@ -157,15 +159,15 @@ class CalibratedModel(FieldMetricsModel):
         field_metrics: Mapping[Any, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """As `keras.Model.compile`, with the log loss by default and with `field_metrics`.
+        """As `keras.Model.compile`, with log loss as default loss and with `field_metrics`.
 
         Args:
             optimizer: As for `keras.Model.compile`.
             loss: As for `keras.Model.compile`, on probabilities.
             field_metrics: Field name, or tuple of names for a cross → list of metrics with
-                `update_state(..., field=ids)`. A field that the head looks up in a vocabulary is
-                counted by the head's ids.
-            **kwargs: Everything else that `keras.Model.compile` takes.
+                `update_state(..., field=ids)`. If the head has the field, the metrics use the
+                head's ids, for example those of its lookup layer.
+            **kwargs: Other arguments of `keras.Model.compile`.
         """
         super().compile(optimizer=optimizer, loss=loss, field_metrics=field_metrics, **kwargs)
 
@@ -185,49 +187,49 @@ class CalibratedModel(FieldMetricsModel):
         validation_steps: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Fits the head to the development set: exactly, and by training where that is better.
+        """Fits the head to the development set: directly, then by training if that is better.
 
-        With `initialize="exact"` the head's own `fit` comes first: the curve, offsets, the
-        cross-fitted network. It starts afresh, also when `fit` is called again. If `epochs` is at
-        least 1, training goes on from there with the optimizer, loss and callbacks of `compile` and
-        `fit`, and held-out rows decide whether it is kept: those of `validation_data`, or else a
-        random fifth of the development set, which neither that direct fit nor the training saw.
-        Training is kept if it lowers the log loss of these rows by three standard errors, and
-        ten of them are not of the more frequent class; otherwise the head is the direct fit to the
-        whole development set. `fit_summary` tells which it is.
+        With `initialize="exact"`, the head's direct fit comes first (see `Head.fit`). It replaces
+        any earlier fit. If `epochs` is at least 1, training continues from there, with the
+        optimizer, loss and callbacks of `compile` and `fit`. Held-out rows decide whether the
+        trained head is kept: the rows of `validation_data`, or else a random fifth of the
+        development set, which neither this direct fit nor the training saw. Training is kept if it
+        lowers the log loss of the held-out rows by more than three standard errors and at least ten
+        of them are outside the more frequent class. Otherwise the head is the direct fit to the
+        whole development set. `fit_summary` reports the decision.
 
-        With `initialize=None` the head is trained from where it stands, at first from the identity,
-        as the papers do. So are heads that have no direct fit.
+        With `initialize=None`, the head is trained from its current state, which is the identity at
+        first, as in the papers. Heads without a direct fit are always trained this way.
 
         Args:
             x: Inputs (arrays by name, with `y`), or a finite data set of batches `(x, y)` or
                 `(x, y, sample_weight)`.
-            y: Labels in [0, 1] (n,) or (n, 1), where `x` is arrays.
-            batch_size: Rows of a batch; by default the data set's own, or 32.
-            epochs: Number of passes of training over the development set. None is 0 after a direct
-                fit, for which the model need not be compiled, and 1 otherwise.
+            y: Labels in [0, 1], (n,) or (n, 1), if `x` holds arrays.
+            batch_size: Rows per batch; by default the data set's own, or 32.
+            epochs: Number of training epochs. None means 0 after a direct fit, which needs no
+                compiled model, and 1 otherwise.
             verbose: As for `keras.Model.fit`.
-            callbacks: As for `keras.Model.fit`. Without training they see the direct fit as one
-                epoch; where training is not kept, they see the direct fit as one more epoch.
-            initialize: `"exact"` or None, as said above.
+            callbacks: As for `keras.Model.fit`. Without training, they see the direct fit as one
+                epoch. If training is not kept, they see the direct fit as one more epoch.
+            initialize: `"exact"` or None, as described above.
             validation_data: Held-out rows, `(x, y)`, `(x, y, sample_weight)` or a data set.
-            sample_weight: Weights (n,), where `x` is arrays.
-            steps_per_epoch: Number of batches to read from a data set, which are then the whole
-                development set, or of an epoch over arrays; None for all.
-            validation_steps: The same for the validation data.
-            **kwargs: Everything else that `keras.Model.fit` takes, but for `class_weight`.
+            sample_weight: Sample weights (n,), if `x` holds arrays.
+            steps_per_epoch: Number of batches to read from a data set; they are then the whole
+                development set. For arrays, the number of batches per epoch. None uses all.
+            validation_steps: As `steps_per_epoch`, for the validation data.
+            **kwargs: Other arguments of `keras.Model.fit`, except `class_weight`.
                 `validation_split` holds out the last rows.
 
         Returns:
-            The `History`: the epochs of training, and the direct fit as a last one if that is what
-            is left.
+            The `History` of the training epochs, with the direct fit as the last epoch if the
+            training is not kept.
 
         Raises:
-            ValueError: If an argument or a row is not as described. Nothing is changed then.
+            ValueError: If an argument or a row is invalid. The model is then unchanged.
 
         Warns:
-            UserWarning: If, at the end, the mean prediction is not the mean label; if a data set
-                has more batches than `steps_per_epoch`.
+            UserWarning: If the mean prediction differs from the mean label after the fit; if a data
+                set has more batches than `steps_per_epoch`.
         """
         _check_arguments(initialize, kwargs.pop("class_weight", None))
         is_exact = initialize == "exact" and self.head.has_direct_fit
@@ -280,20 +282,20 @@ class CalibratedModel(FieldMetricsModel):
         return self.history
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> np.ndarray:
-        """As `keras.Model.predict`; `x` may be a data frame, or hold columns of one."""
+        """As `keras.Model.predict`; `x` may also be a data frame, or hold its columns."""
         return super().predict(as_inputs(x, self.input), *args, **kwargs)
 
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.evaluate`; `x` may be a data frame, or hold columns of one."""
+        """As `keras.Model.evaluate`; `x` may also be a data frame, or hold its columns."""
         x = x if x is None or is_head_input(x) else as_inputs(x, self.input)
         return super().evaluate(x, y, *args, **kwargs)
 
     def base_logits(self, x: Any, verbose: Any = 0) -> np.ndarray:
-        """The base model's logits of many rows.
+        """Computes the base model's logits.
 
         Args:
-            x: Inputs: arrays, or a data set of batches. Other columns than the model's inputs are
-                left out.
+            x: Inputs: arrays or a data set of batches. Columns that are not inputs of the model are
+                ignored.
             verbose: As for `keras.Model.predict`.
 
         Returns:
@@ -303,8 +305,8 @@ class CalibratedModel(FieldMetricsModel):
             ValueError: If an input is missing.
         """
         if self._logit_model is None:
-            # Past Keras' tracking: it has no weights of its own. One for all calls, for Keras
-            # traces every model anew.
+            # Bypasses Keras' tracking, because the model has no weights of its own. It is created
+            # once for all calls, because Keras traces every new model.
             object.__setattr__(
                 self, "_logit_model", LogitModel(self.input, self.base.output, name="base_logits")
             )
@@ -319,11 +321,11 @@ class CalibratedModel(FieldMetricsModel):
 
     @property
     def input_spec(self) -> None:
-        """None: `call` checks the inputs itself, for they come with and without base logits."""
+        """None: `call` checks the inputs itself, because they may be base logits and features."""
         return None
 
     def field_ids(self, x: Any, field: str) -> Any:
-        """The ids (n,) of a field of the input, as the head counts them where it has the field."""
+        """Ids (n,) of a field of the input: the head's ids if the head has the field."""
         features = x[FEATURES] if is_head_input(x) else inputs_by_name(x, self.input)
         for reader in self.head.field_readers():
             if field in {*reader.fields} & {*features}:
@@ -340,7 +342,7 @@ class CalibratedModel(FieldMetricsModel):
         super().save(filepath, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
+        """The constructor arguments as plain Python values."""
         return {
             "base_model": serialized_base(self.base_model),
             "head": keras.saving.serialize_keras_object(self.head),
@@ -350,7 +352,7 @@ class CalibratedModel(FieldMetricsModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "CalibratedModel":
-        """The model of a `get_config`."""
+        """Creates the model from its `get_config`."""
         parts = {
             name: keras.saving.deserialize_keras_object(config[name], custom_objects)
             for name in ("base_model", "head")
@@ -364,7 +366,7 @@ class CalibratedModel(FieldMetricsModel):
         callbacks: Any,
         arguments: dict[str, Any],
     ) -> None:
-        """Trains the head by Keras' own `fit`; `decide` then chooses what it is left as."""
+        """Trains the head with Keras' `fit`; `decide` then keeps or replaces the trained head."""
 
         def end() -> dict[str, float] | None:
             self.head.finalize()
@@ -385,7 +387,7 @@ class CalibratedModel(FieldMetricsModel):
     def _with_logits(
         self, rows: DevelopmentSet, verbose: Any, both_classes: bool = False
     ) -> HeadRows:
-        """The rows with their base logits, all checked, and the features that are needed."""
+        """Computes base logits, checks the rows, and selects the features that are read."""
         inputs = expected_inputs(rows.inputs, self.input)
         is_long = bool(verbose) and len(rows.labels) > _LOGIT_BATCH_SIZE
         if is_long:
@@ -398,7 +400,7 @@ class CalibratedModel(FieldMetricsModel):
             field_metrics = getattr(self, "_field_metrics", None)
             fields = () if field_metrics is None else field_metrics.fields
             features = {k: v for k, v in features.items() if k in names or k in fields}
-        # Keras would take labels (n,) for (n, 1) too; the package's own metrics see them alike.
+        # One shape of labels, (n, 1), so that all metrics see the same.
         labels = np.asarray(rows.labels, "float32").reshape(-1, 1)
         weights = None if rows.weights is None else np.asarray(rows.weights, "float32").reshape(-1)
         return HeadRows(logits, features, labels, weights)
@@ -406,7 +408,7 @@ class CalibratedModel(FieldMetricsModel):
     def _held_out(
         self, rows: HeadRows, data: Any, num_steps: int | None, verbose: Any, share: float
     ) -> tuple[HeadRows, HeadRows | None, dict[str, Any]]:
-        """The rows to fit to, the held-out ones, and what Keras' `fit` takes of these."""
+        """The rows to fit, the held-out rows, and the arguments of Keras' `fit` for the latter."""
         held_out = None
         if data is not None:
             parts = data if isinstance(data, tuple | list) else (data,)

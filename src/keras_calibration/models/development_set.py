@@ -1,4 +1,4 @@
-"""A development set at hand as a whole: arrays of inputs, labels and weights."""
+"""Reads development sets from arrays, data frames and data sets into memory."""
 
 import itertools
 import warnings
@@ -18,11 +18,11 @@ class DevelopmentSet:
     """Inputs, labels and weights of the same rows.
 
     Args:
-        inputs: An array with n rows, or a structure of them as the model takes it. Strings are
-            tensors, numbers NumPy arrays.
-        labels: Labels, an array with n rows.
-        weights: Weights, an array with n rows, or None.
-        batch_size: Rows of a batch in the data set it was read from; None for arrays.
+        inputs: An array with n rows, or the structure of arrays that the model expects. Strings are
+            tensors, numbers are NumPy arrays.
+        labels: Array of labels with n rows.
+        weights: Array of sample weights with n rows, or None.
+        batch_size: Rows per batch of the data set that was read; None for arrays.
     """
 
     inputs: Any
@@ -38,7 +38,7 @@ def read_development_set(
     num_batches: int | None = None,
     expected: Any = None,
 ) -> DevelopmentSet:
-    """Reads what `fit` is given into arrays.
+    """Reads the data passed to `fit` into arrays.
 
     Example:
         >>> rows = read_development_set({"site": [3, 1]}, [0, 1])
@@ -64,12 +64,12 @@ def read_development_set(
 
 
 def as_inputs(x: Any, expected: Any = None) -> Any:
-    """Inputs as a model takes them; data sets of batches as they are."""
+    """Arrays and data frames as inputs that a model expects; data sets are returned unchanged."""
     return x if is_batches(x) else keras.tree.map_structure(_as_array, columns_of(x, expected))
 
 
 def is_batches(x: Any) -> bool:
-    """Whether the inputs come in batches, not as arrays at hand."""
+    """Whether the inputs are a data set of batches, not arrays."""
     return isinstance(x, Iterable) and not _is_arrays(x)
 
 
@@ -110,7 +110,7 @@ def _may_be_endless(batches: Any) -> bool:
 
 
 def _iterate(batches: Any) -> Iterator:
-    """The batches of a data set; a `PyDataset` has numbers instead of an iterator."""
+    """Iterates over the batches of a data set; a `PyDataset` is indexed by batch number."""
     if isinstance(batches, keras.utils.PyDataset):
         endless = batches.num_batches is None
         numbers = itertools.count() if endless else range(batches.num_batches)
@@ -119,7 +119,7 @@ def _iterate(batches: Any) -> Iterator:
 
 
 def _batch(batch: Any) -> tuple[Any, ...]:
-    """Inputs and labels of a batch, and its weights if it has any, as NumPy arrays."""
+    """Inputs, labels and, if given, weights of a batch, as NumPy arrays."""
     is_pair = isinstance(batch, tuple | list) and len(batch) in (2, 3)
     if not is_pair or batch[1] is None:
         raise ValueError(
@@ -160,12 +160,12 @@ def _is_arrays(x: Any) -> bool:
 
 
 def as_numpy(values: Any) -> np.ndarray:
-    """A NumPy array of a tensor, an array or a list."""
+    """Converts a tensor, an array or a list to a NumPy array."""
     return ops.convert_to_numpy(values) if ops.is_tensor(values) else np.asarray(values)
 
 
 def _as_array(values: Any) -> Any:
-    """A NumPy array, or a tensor where the values are strings, which Keras takes only so."""
+    """A NumPy array, or a tensor for strings, because Keras accepts strings only as tensors."""
     array = as_numpy(values)
     if array.dtype.kind not in "OSUT":
         return array

@@ -1,4 +1,4 @@
-"""What callbacks and the progress bar are told of a fit."""
+"""Reports fits with and without training to callbacks and the progress bar."""
 
 import contextlib
 import math
@@ -14,16 +14,16 @@ _BATCH_SIZE = 4096
 
 
 class _FiniteProgress(keras.callbacks.ProgbarLogger):
-    """Keras' progress bar, which shows a metric once the batches so far define it."""
+    """Keras' progress bar without metrics that are NaN after the batches so far."""
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Shows the finite values."""
+        """Shows the finite metrics."""
         finite = {name: v for name, v in (logs or {}).items() if math.isfinite(float(v))}
         super().on_train_batch_end(batch, finite)
 
 
 def with_finite_progress(callbacks: Any, verbose: Any) -> list[Any]:
-    """Callbacks for `keras.Model.fit`, whose progress bar shows no NaN within an epoch.
+    """Callbacks for `keras.Model.fit`, with a progress bar that shows no NaN within an epoch.
 
     Example:
         >>> with_finite_progress(None, verbose=0)
@@ -33,16 +33,16 @@ def with_finite_progress(callbacks: Any, verbose: Any) -> list[Any]:
         callbacks = callbacks.callbacks
     given = keras.tree.flatten(callbacks) if callbacks else []
     has_bar = any(isinstance(each, keras.callbacks.ProgbarLogger) for each in given)
-    # Last, as Keras' own: it shows what the others put into the logs.
+    # Last, as in Keras, so that it shows what the others add to the logs.
     return given if has_bar or not verbose else [*given, _FiniteProgress()]
 
 
 class EndOfTraining(keras.callbacks.CallbackList):
-    """The callbacks of a training that may turn out not to be kept.
+    """The callbacks of a training that may not be kept.
 
-    When training ends, `EarlyStopping` restores its weights first, and then `decide` chooses what
-    the head is. If that is not the trained head, the other callbacks see what it is as one more
-    epoch, before their own `on_train_end`: what they record last is the model that is left.
+    When training ends, `EarlyStopping` restores its weights first. Then `decide` keeps the trained
+    head or replaces it. If it is replaced, the other callbacks see one more epoch with the figures
+    of the final head before their `on_train_end`: the last thing they record is the final model.
     """
 
     callbacks: list[Any]
@@ -55,7 +55,7 @@ class EndOfTraining(keras.callbacks.CallbackList):
         self._last_epoch = -1
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """As every `CallbackList`."""
+        """As `CallbackList.on_epoch_begin`; also stores the number of the epoch."""
         self._last_epoch = epoch
         super().on_epoch_begin(epoch, logs)
 
@@ -68,7 +68,7 @@ class EndOfTraining(keras.callbacks.CallbackList):
         figures = self._decide()
         others = [c for c in callbacks if c not in restoring]
         if figures is not None:
-            # Without those whose best epoch is not the one that is left.
+            # Not for `EarlyStopping`, whose best epoch is not the final head.
             self.callbacks = others
             self.on_epoch_begin(self._last_epoch + 1)
             self.on_epoch_end(self._last_epoch, figures)
@@ -83,7 +83,7 @@ class EndOfTraining(keras.callbacks.CallbackList):
 def reported_as_epoch(
     model: keras.Model, callbacks: Any, verbose: Any
 ) -> Iterator[Callable[[dict[str, float]], None]]:
-    """Tells callbacks of a fit without training, as of one epoch."""
+    """Reports a fit without training to callbacks as one epoch."""
     if not isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks = keras.callbacks.CallbackList(
             callbacks, add_history=True, model=model, verbose=verbose, epochs=1, steps=1

@@ -1,4 +1,4 @@
-"""FieldMetricsModel: a Keras model whose metrics may read a field of the input."""
+"""FieldMetricsModel: a Keras model whose metrics can read a field of the input."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from keras_calibration.metrics.field_error import FieldError
 
 
 class FieldMetrics(keras.metrics.Metric):
-    """The field metrics of a model as one metric with a dictionary of results."""
+    """All field metrics of a model, as one metric with a dictionary of results."""
 
     def __init__(self, field_metrics: Mapping[Any, Any]) -> None:
         super().__init__(name="field_metrics")
@@ -39,7 +39,7 @@ class FieldMetrics(keras.metrics.Metric):
 
     @property
     def fields(self) -> list[str]:
-        """The names of all fields that a metric reads, those of crosses too, each once."""
+        """Names of all fields that a metric reads, including fields of crosses, without repeats."""
         return list(dict.fromkeys(name for field in self.by_field for name in _names(field)))
 
     def update_state(
@@ -53,11 +53,11 @@ class FieldMetrics(keras.metrics.Metric):
                 metric.update_state(y_true, y_pred, sample_weight, field=ids)
 
     def result(self) -> dict[str, Any]:
-        """`{field}_{metric}`, for a cross `{field}_x_{field}_{metric}` → result."""
+        """Results by name: `{field}_{metric}`, or `{field}_x_{field}_{metric}` for a cross."""
         return {name: metric.result() for name, metric in self._named()}
 
     def reset_state(self) -> None:
-        """Forgets all rows."""
+        """Resets all metrics."""
         for _, metric in self._named():
             metric.reset_state()
 
@@ -103,26 +103,27 @@ def _check_sizes(field: str | tuple[str, ...], metric: Any) -> None:
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldMetricsModel(keras.Model):
-    """A Keras model that hands its field metrics a feature of the input.
+    """A Keras model that passes a feature of the input to its field metrics.
 
-    Keras gives a metric labels and predictions, not the features. This model adds one argument to
-    `compile`, `field_metrics={field: [metric]}`: each metric gets the feature of that name as
-    `field=`, and its result appears in the logs as `{field}_{metric}` (`val_…` for validation
-    data), in `fit` and `evaluate`. `sample_weight`, where there is one, always counts. The result
-    is a dictionary, so that `EarlyStopping` on one of its keys needs `mode="min"`.
+    Keras passes labels and predictions to a metric, but no features. This model adds an argument to
+    `compile`, `field_metrics={field: [metric]}`. Each metric gets the feature of that name as
+    `field=`. Its result appears in the logs of `fit` and `evaluate` as `{field}_{metric}`
+    (`val_…` for validation data). `sample_weight`, if given, is always used. Results are a
+    dictionary, so `EarlyStopping` on one of its keys needs `mode="min"`.
 
-    For a cross of fields, the key is a tuple of names, and the metric has as many sizes:
+    For a cross of fields, the key is a tuple of names and the metric has one size per field:
     `{("site_id", "device"): [FieldECE((5000, 12))]}`, in the logs `site_id_x_device_field_ece`.
 
-    Build it as a Functional model, on a dictionary of inputs; saving keeps the field metrics.
+    Build the model as a Functional model on a dictionary of inputs. Saving it also saves the field
+    metrics.
 
     Args:
         *args: As for `keras.Model`: inputs and outputs.
         **kwargs: As for `keras.Model`.
 
     Raises:
-        ValueError: In `compile`, if `field_metrics` is not as said above; in `fit` and `evaluate`,
-            if the input has no feature of that name.
+        ValueError: In `compile`, if `field_metrics` is not as described above; in `fit` and
+            `evaluate`, if the input has no feature of that name.
 
     Example:
         >>> import numpy as np
@@ -155,9 +156,9 @@ class FieldMetricsModel(keras.Model):
             loss: As for `keras.Model.compile`.
             field_metrics: Field name, or tuple of names for a cross → list of metrics with
                 `update_state(..., field=ids)`.
-            **kwargs: Everything else that `keras.Model.compile` takes.
+            **kwargs: Other arguments of `keras.Model.compile`.
         """
-        # Past Keras' tracking, which would keep the metrics of an earlier `compile` too.
+        # Bypasses Keras' tracking, which would also keep the metrics of an earlier `compile`.
         object.__setattr__(
             self, "_field_metrics", FieldMetrics(field_metrics) if field_metrics else None
         )
@@ -165,19 +166,19 @@ class FieldMetricsModel(keras.Model):
 
     @property
     def metrics(self) -> list[Any]:
-        """All metrics of the model, the field metrics last, as one."""
+        """All metrics of the model; the field metrics come last, as one metric."""
         field_metrics = getattr(self, "_field_metrics", None)
         return super().metrics + ([] if field_metrics is None else [field_metrics])
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Updates all metrics, and returns their results."""
+        """Updates all metrics and returns their results."""
         if self._field_metrics is not None:
             field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.fields}
             self._field_metrics.update_state(y, y_pred, sample_weight, field_ids)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def field_ids(self, x: Any, field: str) -> Any:
-        """The ids (n,) of a field of the input: its feature of that name.
+        """Ids (n,) of a field: the feature of that name in the input.
 
         Args:
             x: Input of the model, a dictionary.
@@ -196,14 +197,14 @@ class FieldMetricsModel(keras.Model):
         return ops.reshape(x[field], (-1,))
 
     def get_compile_config(self) -> dict[str, Any]:
-        """What `compile` was called with, serialized, field metrics included."""
+        """The arguments of `compile`, serialized, including the field metrics."""
         config = super().get_compile_config()
         optimizer = getattr(self, "optimizer", None)
         if self.built and optimizer is not None and not optimizer.built:
-            # That of a loaded model is, and Keras warns if the saved one has fewer variables.
+            # The optimizer of a loaded model is built, and Keras warns if the saved one was not.
             optimizer.build(self.trainable_variables)
         if config and self._field_metrics is not None:
-            # Pairs: the keys of a JSON object are strings, and those of crosses are tuples.
+            # Pairs, because JSON keys must be strings and the keys of crosses are tuples.
             config["field_metrics"] = [
                 [list(_names(field)), [keras.saving.serialize_keras_object(m) for m in metrics]]
                 for field, metrics in self._field_metrics.by_field.items()
@@ -211,7 +212,7 @@ class FieldMetricsModel(keras.Model):
         return config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        """Compiles as `get_compile_config` says."""
+        """Compiles the model from its `get_compile_config`."""
         arguments = keras.saving.deserialize_keras_object(config)
         if arguments.get("field_metrics"):
             arguments["field_metrics"] = {

@@ -1,4 +1,4 @@
-"""HeadRows: what a head is fitted to, the base logits at hand."""
+"""HeadRows: the rows of a fit with their base logits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_calibration.solvers.data_checks import Rows
 
-# Rows whose base logit is at hand go through a model as a dictionary of just these two.
+# A model accepts rows with known base logits as a dictionary with exactly these two keys.
 LOGIT, FEATURES = "base_logit", "head_features"
 
 
@@ -20,8 +20,8 @@ class HeadRows:
     Args:
         logits: Base logits (n, 1).
         features: Feature name → array or tensor with n rows.
-        labels: Labels (n, 1), float32.
-        weights: Weights (n,), float32, or None.
+        labels: Labels (n, 1), float32, in [0, 1].
+        weights: Sample weights (n,), float32, or None.
     """
 
     logits: np.ndarray
@@ -41,11 +41,11 @@ class HeadRows:
 
     @property
     def keras_data(self) -> tuple[dict[str, Any], np.ndarray, np.ndarray | None]:
-        """The rows as x, y and sample_weight of a Keras model that knows `is_head_input`."""
+        """The rows as x, y and sample_weight, for a model that accepts such inputs."""
         return {LOGIT: self.logits, FEATURES: self.features}, self.labels, self.weights
 
     def take(self, numbers: np.ndarray) -> "HeadRows":
-        """The rows of some numbers (m,)."""
+        """The rows with the given numbers (m,)."""
         features = {
             name: ops.take(column, numbers, axis=0) if ops.is_tensor(column) else column[numbers]
             for name, column in self.features.items()
@@ -55,7 +55,7 @@ class HeadRows:
 
 
 def is_head_input(inputs: Any) -> bool:
-    """Whether an input of the model is base logits and features, as `keras_data` has them.
+    """Whether an input holds base logits and features, in the form of `keras_data`.
 
     Example:
         >>> is_head_input({"price": 1.0})

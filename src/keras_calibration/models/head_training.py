@@ -1,4 +1,4 @@
-"""Fitting a head: exactly, by training, and by training that must improve on the exact fit."""
+"""Fits a head directly, then by training, which is kept only if it improves on the direct fit."""
 
 import warnings
 from collections.abc import Callable
@@ -20,24 +20,24 @@ from keras_calibration.solvers.logistic_fit import sigmoid
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _HELD_OUT_SHARE = 0.2
-# Training is kept if it gains so many standard errors. With one, small development sets kept
-# training that had gained by chance, and ended worse than the direct fit to all rows.
+# Training is kept if it gains more than this many standard errors. With one, small development
+# sets kept training that had gained by chance, and ended worse than the direct fit to all rows.
 _GAIN_IN_ERRORS = 3.0
-# The sums of labels and predictions differ by chance within so many standard errors; a difference
-# of less than this share of either class is of no account.
+# The means of labels and predictions may differ by chance by this many standard errors; a
+# difference below this share of either class is ignored.
 _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
 def fit_exactly(head: Head, rows: HeadRows, verbose: bool = False) -> FitSummary:
-    """Fits a head by its own `fit`."""
+    """Fits a head by its direct fit."""
     return head.fit(rows.logits, rows.labels, rows.features, rows.weights, verbose=int(verbose))
 
 
 def split_off(rows: HeadRows, seed: int = 0) -> tuple[HeadRows, HeadRows]:
-    """Splits rows at random into those to fit to and a fifth to hold out.
+    """Splits rows at random into fit rows and a held-out fifth.
 
-    A fifth of the positive and a fifth of the negative rows are held out, rounded down, so that one
-    of each is left. Rows of weight 0, which decide nothing, are not held out.
+    A fifth of the positives and a fifth of the negatives are held out, rounded down, so that at
+    least one of each is left to fit. Rows of weight 0 are not held out.
     """
     generator = np.random.default_rng(seed)
     counts, is_positive = rows.flat.row_weights > 0, rows.labels[:, 0] > 0.5
@@ -56,11 +56,11 @@ def train_from_exact(
     train: Callable[[HeadRows, Callable[[], bool]], Any],
     verbose: bool = False,
 ) -> ModelFitSummary:
-    """Trains a head from its direct fit on, and keeps that where held-out rows gain by it.
+    """Trains a head from its direct fit, and keeps the training if held-out rows improve.
 
-    Without `held_out` a random fifth of the rows decides; neither the direct fit nor the training
-    that are compared has seen it. `train(rows, decide)` trains the head and then calls `decide`,
-    which tells whether the training is kept and makes the head what it then is.
+    Without `held_out`, a random fifth of the rows decides, which neither the direct fit nor the
+    training saw. `train(rows, decide)` trains the head and then calls `decide`, which returns
+    whether the training is kept, and otherwise restores the direct fit.
     """
     if held_out is not None:
         _check_deciding(held_out)
@@ -94,10 +94,10 @@ def train_from_exact(
 def summarize(
     head: Head, rows: HeadRows, exact: FitSummary | None, **figures: Any
 ) -> ModelFitSummary:
-    """The summary of a fit that has ended; warns if it left predictions that are off on the whole.
+    """The summary of a finished fit; warns if mean prediction and mean label differ.
 
-    A calibrator that is the whole head keeps the histogram of the rows, whoever fitted it, for
-    `update`.
+    If the head is a single logit-only calibrator, it also stores the histogram of the rows, so that
+    `update` works however it was fitted.
     """
     flat = rows.flat
     logits = head_logits(head, flat.logits, rows.features)
@@ -123,12 +123,12 @@ def summarize(
 
 
 def log_loss_of(head: Head, rows: HeadRows) -> float:
-    """The log loss of a head on some rows, a weighted mean in nats."""
+    """Mean log loss of a head in nats per row, weighted."""
     return float(np.average(_log_losses(head, rows), weights=rows.flat.weights))
 
 
 def _check_deciding(held_out: HeadRows) -> None:
-    """Refuses validation data that cannot tell whether training has helped."""
+    """Raises if validation data cannot decide whether training has helped."""
     try:
         check_rows(held_out.logits, held_out.labels, held_out.weights, both_classes=True)
     except ValueError as error:
@@ -145,7 +145,7 @@ def _log_losses(head: Head, rows: HeadRows) -> np.ndarray:
 
 
 def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
-    """Warns if the mean prediction and the mean label differ beyond chance."""
+    """Warns if mean prediction and mean label differ by more than chance."""
     predictions = sigmoid(logits)
     total = weights.sum()
     predicted, observed = weights @ predictions / total, weights @ labels / total

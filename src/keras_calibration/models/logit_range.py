@@ -1,4 +1,4 @@
-"""The distribution of base logits, in a few numbers."""
+"""Summarizes the distribution of base logits."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def describe_logits(logits: Any, rows: str, weights: Any = None) -> dict[str, Any]:
-    """The distribution of base logits, by which a refresh tells logits from probabilities."""
+    """The distribution of base logits; a refresh uses it to tell logits from probabilities."""
     values = np.asarray(keras.ops.convert_to_numpy(logits), "float64").reshape(-1)
     weights = np.ones(len(values)) if weights is None else np.asarray(weights)
     counts = np.isfinite(values) & (weights > 0)

@@ -1,4 +1,4 @@
-"""ModelFitSummary: what the fit of a calibrated model says about itself."""
+"""ModelFitSummary: the figures of a fit of a calibrated model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,20 +9,20 @@ from keras_calibration.layers.fit_summary import FitSummary
 
 @dataclass(frozen=True)
 class ModelFitSummary(FitSummary):
-    """What `CalibratedModel.fit` did: the direct fit of the head, and whether training improved it.
+    """The figures of `CalibratedModel.fit`: the direct fit, and whether training improved it.
 
-    The log losses are of the rows that the head was fitted to. Where there was a direct fit,
-    `num_iterations` and `converged` are its own.
+    The log losses are over the rows to which the head was fitted. After a direct fit,
+    `num_iterations` and `converged` are those of the direct fit.
 
     Args:
-        exact: What the head's direct fit said; None where there was none.
-        num_epochs: Epochs of training that were run.
-        training_kept: Whether the head is the trained one.
-        num_held_out: Held-out rows that decided on it; 0 where none did.
-        held_out_change: Their log loss after training less that of the direct fit; NaN without
-            them.
-        held_out_error: Standard error of this difference.
-        logits: The distribution of the base logits of the rows, by which an export's refresh tells
+        exact: The summary of the head's direct fit, or None.
+        num_epochs: Number of training epochs.
+        training_kept: Whether the trained head was kept.
+        num_held_out: Number of held-out rows that decided; 0 if none.
+        held_out_change: Log loss of the held-out rows after training minus after the direct fit;
+            NaN without held-out rows.
+        held_out_error: Standard error of `held_out_change`.
+        logits: The distribution of the rows' base logits; `refresh_savedmodel` uses it to tell
             logits from probabilities.
 
     Example:

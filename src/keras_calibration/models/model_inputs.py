@@ -1,4 +1,4 @@
-"""The inputs that a Functional model takes, picked from what it is given."""
+"""Selects the inputs of a Functional model from the data that it is given."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from keras import ops
 
 
 def named_inputs(tensors: Any) -> Any:
-    """New symbolic inputs like those of a base model, `"inputs"` where Keras made up the name."""
+    """New symbolic inputs like a model's own; generated names are replaced by `"inputs"`."""
     flat = keras.tree.flatten(tensors)
     names = [tensor.name for tensor in flat]
     if isinstance(tensors, Mapping):
@@ -24,18 +24,18 @@ def named_inputs(tensors: Any) -> Any:
 
 
 def inputs_by_name(inputs: Any, named: Any) -> dict[str, Any]:
-    """Inputs as a dictionary: the keys of a dictionary, else the names of the Input tensors."""
+    """Inputs as a dictionary, by their keys or else by the names of the Input tensors."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return dict(zip(_by_name(named), keras.tree.flatten(inputs), strict=True))
 
 
 def expected_inputs(inputs: Any, expected: Any) -> Any:
-    """The inputs that a model takes, of the rank that it takes.
+    """Selects the inputs that a model expects, with the rank that it expects.
 
-    A dictionary may hold other inputs too, which are left out. Where the model takes a tensor or a
-    list, the entries of a dictionary are found by the names of the Input tensors. As in Keras, a
-    column may be of shape (n,) or (n, 1).
+    Other entries of a dictionary are ignored. If the model expects a tensor or a list, the entries
+    are found by the names of the Input tensors. As in Keras, a column may have shape (n,) or
+    (n, 1).
 
     Example:
         >>> price = keras.Input((1,), name="price")
@@ -61,7 +61,7 @@ def expected_inputs(inputs: Any, expected: Any) -> Any:
             inputs = keras.tree.pack_sequence_as(expected, list(inputs.values()))
     given, symbolic = keras.tree.flatten(inputs), keras.tree.flatten(expected)
     if len(given) != len(symbolic):
-        return inputs  # Keras says what is wrong.
+        return inputs  # Keras reports the error.
     return keras.tree.pack_sequence_as(expected, list(map(_of_rank, symbolic, given)))
 
 
@@ -70,12 +70,12 @@ def _by_name(named: Any) -> dict[str, Any]:
 
 
 def _of_rank(expected: Any, values: Any) -> Any:
-    """A column as (n, 1) or as (n,), as the model takes it; anything else as it is."""
+    """A column as (n, 1) or (n,), as the model expects; other shapes are unchanged."""
     shape = getattr(values, "shape", None)
     is_column = tuple(expected.shape[1:]) in ((), (1,))
     if shape is None or not is_column:
         return values
-    # Keras traces inputs that came in both ranks as tensors without one.
+    # Keras traces inputs that have come in both ranks as tensors of unknown rank.
     rank = shape.rank if hasattr(shape, "rank") else len(shape)
     if rank == len(expected.shape):
         return values
@@ -86,7 +86,7 @@ def _of_rank(expected: Any, values: Any) -> Any:
 
 
 class LogitModel(keras.Model):
-    """The base model's logits, whatever else the inputs hold: a Functional model."""
+    """A Functional model that returns base logits and ignores other inputs."""
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
         """Base logits (batch, 1)."""

@@ -1,7 +1,7 @@
-"""Columns of tables, pandas' and others, as the arrays that Keras takes.
+"""Converts columns of data frames, from pandas and others, to arrays that Keras accepts.
 
-pandas is not imported: a data frame is known by its `columns` and `iloc`, a missing value by what
-it does.
+pandas is not imported: a data frame is recognised by its `columns` and `iloc`, a missing value by
+its type name or by being NaN.
 """
 
 import warnings
@@ -16,15 +16,16 @@ _MISSING_TYPES = ("NAType", "NaTType", "NoneType")
 
 
 def is_data_frame(values: Any) -> bool:
-    """Whether the values are a data frame."""
+    """Whether the values are a data frame, recognised by its attributes."""
     return hasattr(values, "columns") and hasattr(values, "iloc")
 
 
 def columns_of(x: Any, expected: Any = None) -> Any:
-    """Arrays and data frames as a model takes them.
+    """Arrays and data frames in the form that a model expects.
 
-    Strings, with `None` or NaN among them, become arrays of `str`; a missing one is the empty
-    string. Nullable and object columns of numbers become arrays of numbers, NaN where missing.
+    Strings, possibly with `None` or NaN among them, become arrays of `str`; a missing one becomes
+    the empty string. Nullable and object columns of numbers become arrays of numbers; missing
+    values become NaN.
 
     Example:
         >>> columns_of({"site": np.array(["a", "b"], object)})["site"]
@@ -45,7 +46,7 @@ def columns_of(x: Any, expected: Any = None) -> Any:
 
 
 def column_of(values: Any, name: str) -> Any:
-    """One column as an array of numbers or of strings; tensors as they are.
+    """One column as an array of numbers or strings; tensors are returned unchanged.
 
     Example:
         >>> column_of([1, None], "'price'")
@@ -65,7 +66,7 @@ def column_of(values: Any, name: str) -> Any:
 
 
 def _part(values: Any, name: str) -> Any:
-    """Columns in a structure; lists of numbers are one, a list of arrays is a structure."""
+    """Converts the columns of a structure; a list of numbers is one column."""
     if isinstance(values, Mapping):
         return {key: _part(part, repr(key)) for key, part in values.items()}
     if isinstance(values, list | tuple) and any(hasattr(part, "shape") for part in values):
@@ -74,7 +75,7 @@ def _part(values: Any, name: str) -> Any:
 
 
 def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
-    """Objects as numbers, NaN where one is missing, or as strings."""
+    """An object array as numbers, with NaN for missing values, or as strings."""
     values = array.reshape(-1).tolist()
     missing = [_is_missing(value) for value in values]
     present = [value for value, is_missing in zip(values, missing, strict=True) if not is_missing]
@@ -103,13 +104,13 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _is_missing(value: Any) -> bool:
-    # NaN is not itself; pandas' own missing values refuse to be compared.
+    # NaN differs from itself; comparing pandas' missing values would raise.
     is_float = isinstance(value, float | np.floating)
     return type(value).__name__ in _MISSING_TYPES or (is_float and value != value)
 
 
 def _check_kind(values: Any, name: str, expected: Any) -> None:
-    """Refuses strings in place of numbers, and what whole numbers cannot be made of."""
+    """Raises for strings instead of numbers, the reverse, and fractions instead of integers."""
     if ops.is_tensor(values):
         return
     dtype = keras.backend.standardize_dtype(expected.dtype)
