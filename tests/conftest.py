@@ -7,6 +7,7 @@ import pathlib
 import sys
 import tempfile
 
+import hypothesis
 import pytest
 
 # Read when TensorFlow and Matplotlib are first imported, hence before any test module.
@@ -19,6 +20,14 @@ if os.environ.get("KERAS_BACKEND") == "jax" and "JAX_COMPILATION_CACHE_DIR" not 
     os.environ["JAX_COMPILATION_CACHE_DIR"] = jax_cache.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+
+# No test fails for a machine that is busy, or for the first example that compiles.
+hypothesis.settings.register_profile(
+    "keras_calibration",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("keras_calibration")
 
 
 def pytest_collection_modifyitems(items):

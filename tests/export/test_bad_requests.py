@@ -118,7 +118,7 @@ def serving(path):
     return tf.saved_model.load(str(path)).signatures["serving_default"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     site=st.binary(max_size=20),
     segment=st.integers(-(2**63), 2**63 - 1),

@@ -137,7 +137,7 @@ def test_a_curve_is_the_same_but_for_the_last_digits_and_never_falls(monotonic, 
     assert_served(curve, lambda served: tf.function(served, jit_compile=True))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     gaps=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=12),
     rises=st.lists(st.floats(0, 1e4) | st.floats(0, 1e-6), min_size=13, max_size=13),

@@ -204,7 +204,7 @@ def test_bad_rows_are_refused_and_nothing_is_changed(arguments, message):
     assert parameters_of(layer) == (1, 1, 0)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

@@ -236,7 +236,7 @@ def test_bad_sizes_are_refused(number):
 LOGITS = st.sampled_from([-1e30, -50.0, -2.0, 0.0, 0.0, 0.3, 3.0, 1e300])
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(
     st.sampled_from(LAYERS),
     st.lists(

@@ -116,7 +116,7 @@ def test_a_curve_comes_first():
     assert curved.fit(bent, labels, features).log_loss_after < loss - 1e-3
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_few_clicks(data):
     num_rows = data.draw(st.integers(2, 30))

@@ -206,7 +206,7 @@ def test_a_value_that_would_fall_keeps_its_level():
     assert abs(np.mean((predicted - labels)[site == 1])) < 0.01
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_few_clicks(data):
     num_rows = data.draw(st.integers(2, 30))

@@ -293,7 +293,7 @@ def test_a_threshold_that_separates_the_classes_gives_a_finite_slope():
         assert slopes.max() < 150
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(

@@ -154,7 +154,7 @@ def test_bad_rows_are_refused_and_nothing_is_changed(layer_class, arguments, mes
     assert line_of(layer) == before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(LAYERS),
     st.lists(

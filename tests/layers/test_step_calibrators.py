@@ -255,7 +255,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(st.sampled_from(LAYERS), ROWS)
 def test_any_rows_are_fitted_or_refused(layer_class, rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
@@ -280,7 +280,7 @@ def test_any_rows_are_fitted_or_refused(layer_class, rows):
     np.testing.assert_allclose(called(again, grid), received, rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.lists(
         st.tuples(st.integers(-4, 4), st.sampled_from([0, 0, 0, 1]), st.integers(1, 3)),

@@ -334,7 +334,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_round_trip(data):
     epochs = sorted(data.draw(st.sets(st.integers(0, 10**6), max_size=4)))

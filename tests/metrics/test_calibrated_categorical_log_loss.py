@@ -263,7 +263,7 @@ def test_nothing_to_tell_gives_nan(rows, mode):
     assert math.isnan(score(labels, np.tile(logits[:, :1], 4), **mode))
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.tuples(

@@ -251,7 +251,7 @@ hostile_rows = st.lists(
 )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(hostile_rows, st.sampled_from(MODES))
 def test_equals_reference_on_any_few_rows(rows, mode):
     labels, logits, weights = np.array(rows, np.float64).reshape(-1, 3).T
@@ -264,7 +264,7 @@ def test_equals_reference_on_any_few_rows(rows, mode):
         assert result == pytest.approx(expected, rel=digits(1e-6), abs=digits(1e-6))
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(hostile_rows, st.integers(1, 6))
 def test_batches_change_nothing_on_any_few_rows(rows, batch_size):
     labels, logits, weights = np.array(rows, np.float64).reshape(-1, 3).T

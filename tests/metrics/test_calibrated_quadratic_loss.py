@@ -173,7 +173,7 @@ def test_equal_predictions_have_no_slope(mode, value, dtype):
     assert math.isfinite(score(labels, predictions, weights, 1000, dtype=dtype, **mode))
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.tuples(

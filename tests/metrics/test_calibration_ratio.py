@@ -53,7 +53,7 @@ def test_equals_the_reference(weights, batch_size):
     assert float32 == pytest.approx(expected, rel=digits(1e-6))
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.tuples(

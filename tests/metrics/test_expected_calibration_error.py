@@ -131,7 +131,7 @@ def test_predictions_of_0_and_1_count(binning):
     assert result == pytest.approx(2 / 3, rel=digits(1e-9))
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.tuples(

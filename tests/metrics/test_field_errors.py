@@ -182,7 +182,7 @@ class TestBoth:
             metric.update_state([0, 1], [0.5, 0.5], field=["a", "b"])
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.lists(
         st.tuples(

@@ -108,7 +108,7 @@ def test_a_bad_confidence_is_refused(confidence):
         filled(FieldECE(6)).per_field(confidence)
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.tuples(st.floats(0, 1e7), st.floats(0, 1)).map(
@@ -214,7 +214,7 @@ def test_the_noise_floor_repeats_itself_and_leaves_the_state_alone():
             metric.noise_floor(num_draws)
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.tuples(
@@ -317,7 +317,7 @@ def test_a_cross_of_fields_equals_the_field_of_pairs():
         assert float(again.result()) == float(crossed.result())
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.tuples(*[st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.0, 1e10, math.nan])] * 3), max_size=12

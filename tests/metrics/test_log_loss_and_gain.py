@@ -79,7 +79,7 @@ def test_log_loss_is_calibrated_log_loss_plus_gain(correction, arguments):
     assert gain > 0.005
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 2**31), st.floats(-3, 3))
 def test_in_sample_gain_is_never_negative(seed, shift):
     generator = np.random.default_rng(seed)

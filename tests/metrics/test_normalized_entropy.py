@@ -73,7 +73,7 @@ def test_a_rare_positive_among_millions():
     )
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.tuples(

@@ -211,7 +211,7 @@ def test_nothing_to_score_gives_nan(rows, loss):
     assert math.isnan(score(labels, predictions, period, np.zeros(2001), loss=loss))
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(
     st.lists(
         st.tuples(

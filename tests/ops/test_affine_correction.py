@@ -100,7 +100,7 @@ def test_one_logit_for_all_leaves_the_scale_alone():
     assert float(scale[0] * 0.7 + bias[0]) == pytest.approx(np.log(3 / 7), abs=digits(1e-8))
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20))
 @given(
     st.lists(
         st.tuples(st.floats(-12, 12), st.sampled_from([0.0, 0.3, 1.0]), st.floats(0.1, 9)),

@@ -116,7 +116,7 @@ def test_passes_about_the_biases_of_the_one_before_become_exact():
     assert float(bound[0]) < 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

@@ -144,7 +144,7 @@ def test_a_nan_prediction_makes_field_errors_nan(run):
     assert np.isnan(run(lambda sums: field_rce_from_sums(sums, 0.01), sums))
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.lists(
         st.tuples(

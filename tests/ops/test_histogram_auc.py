@@ -82,7 +82,7 @@ def test_counts_may_be_huge(dtype):
     assert float(kernels.histogram_auc(histogram)) == pytest.approx(0.75, rel=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(

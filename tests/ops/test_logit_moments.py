@@ -146,7 +146,7 @@ def test_summary_of_no_rows_is_zero(run, on_gpu, monkeypatch):
     np.testing.assert_array_equal(received, np.zeros((2 * NUM_BINS, 8)))
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(
     st.lists(
         st.tuples(
@@ -291,7 +291,7 @@ def test_bias_root_of_one_class_or_no_rows_is_nan(run, dtype):
     assert np.isnan(run(kernels.bias_root, summaries)).all()
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(
     st.lists(
         st.tuples(
@@ -332,7 +332,7 @@ def exact_loss(logits, labels, weights, scale, bias):
     return np.sum(weights * ((1 - labels) * np.logaddexp(0, x) + labels * np.logaddexp(0, -x)))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(far_rows, st.floats(-90, 90), st.sampled_from([1.0, 0.1, -0.5, 2.0]))
 def test_the_loss_of_far_rows_is_right_to_a_millionth(rows, bias, scale):
     logits, labels, weights = np.array(rows).T

@@ -36,7 +36,7 @@ def test_log_loss_equals_the_reference(run, dtype, tolerance):
     np.testing.assert_allclose(received, expected, rtol=tolerance, atol=2e-38)
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(
     st.floats(0, 1, width=32, allow_subnormal=False),
     st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False),
@@ -69,7 +69,7 @@ def test_logits_from_probabilities_equal_the_reference(run, dtype, tolerance):
     assert (np.diff(received[:11]) >= 0).all()
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(st.floats(-80, 15, width=32, allow_subnormal=False))
 def test_logits_come_back_from_probabilities(logit):
     probability = 1 / (1 + np.exp(-np.float64(logit)))

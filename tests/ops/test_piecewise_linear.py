@@ -318,7 +318,7 @@ def curves(draw):
     return np.array(logits, np.float32), knots, np.array(values, np.float32)
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(curves(), st.sampled_from(EXTRAPOLATIONS))
 def test_piecewise_linear_of_hostile_logits(curve, extrapolation):
     logits, knots, values = curve
@@ -382,7 +382,7 @@ def test_hat_basis_equals_the_reference(run, dtype, tolerance):
         assert run(hat_basis, values[:0], knots, num_of_any_size=1).shape == (0, len(knots))
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.sampled_from([-50.0, -1.0, -0.5, 0.0, 0.25, 3.0, 1e6]), min_size=2, max_size=10),
     st.lists(

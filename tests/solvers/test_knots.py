@@ -32,7 +32,7 @@ values_and_weights = st.integers(1, 40).flatmap(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values_and_weights, st.integers(2, 12))
 def test_quantile_knots_split_the_mass_at_their_levels(rows, num_knots):
     values, weights = rows
@@ -78,7 +78,7 @@ def test_balanced_knots_give_positives_and_negatives_half_the_mass_each():
     assert (unweighted != knots).any()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     arrays.arrays(np.float64, st.integers(2, 30), elements=st.floats(-1e30, 1e30)),
     st.integers(2, 25),
@@ -95,7 +95,7 @@ def test_balanced_knots_of_constant_logits_stay_near_them():
     np.testing.assert_allclose(knots, -4 + SMALLEST_GAP * np.arange(20), rtol=1e-12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     arrays.arrays(
         np.float64,
@@ -137,7 +137,7 @@ def closest_distance(values):
     return max(falls) / 2
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(arrays.arrays(np.float64, st.integers(1, 20), elements=st.floats(-1e6, 1e6)))
 def test_isotonic_projection_is_the_closest_that_never_falls(values):
     projected = kernels.isotonic_projection(values)

@@ -39,7 +39,7 @@ def test_edges():
     assert (np.diff(outer) / outer[:-1]).max() < 1 / 128
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(ANY_LOGITS, st.sampled_from([0.0, 1.0, 0.3]), st.sampled_from([0.0, 1.0, 2.5])),

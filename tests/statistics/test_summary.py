@@ -58,7 +58,7 @@ def test_refuses_anything_but_one_value_a_run(values):
         summarize(values)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(hostile)
 def test_hostile_values(values):
     summary = summarize(values)
