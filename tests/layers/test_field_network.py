@@ -111,17 +111,6 @@ def test_dropout_is_of_training_alone():
     assert np.std(trained - predicted) > 0.01
 
 
-def test_reads_configs_of_before_later_arguments():
-    config = FieldNetwork({"site": 3}, ("age",)).get_config()
-    del config["dropout"], config["num_coarse_knots"], config["num_outputs"]
-    network = FieldNetwork.from_config(config)
-    network.build()
-    names = [weight.name for weight in network.variables]
-    assert "coarse_knots" not in names
-    assert "seed_generator_state" not in names
-    assert network.num_outputs == 1
-
-
 def test_ids_outside_the_vocabulary_share_one_row_that_learns():
     network = FieldNetwork({"site": 4, "device": 2}, embedding_dim=2, regularization=0.0, seed=0)
     network.build()

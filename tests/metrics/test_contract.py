@@ -157,7 +157,8 @@ def test_shards_merge_to_the_whole(case):
     for part in parts:
         case.update(in_batches, part)
     whole = float(seen(case).result())
-    assert float(in_batches.result()) == pytest.approx(whole, rel=digits(1e-9))
+    tolerance = digits(1e-12, 1e-6)  # a gain is the difference of two losses
+    assert float(in_batches.result()) == pytest.approx(whole, rel=digits(1e-9), abs=tolerance)
     before = [np.array(v) for v in merged.variables]
     with pytest.raises(ValueError, match="same class and configuration"):
         merged.merge_state([keras.metrics.Mean()])
@@ -183,7 +184,7 @@ def test_compiles_under_xla(case):
     rows = [
         keras.ops.convert_to_tensor(values, dtype)
         for values, dtype in (
-            (case.labels, case.labels.dtype),
+            (case.labels, "int32" if case.labels.dtype.kind == "i" else "float32"),
             (case.predictions, "float32"),
             (WEIGHTS, "float32"),
             *((values, "int32") for values in (case.more or {}).values()),

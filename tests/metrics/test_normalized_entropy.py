@@ -73,6 +73,13 @@ def test_a_rare_positive_among_millions():
     )
 
 
+def test_one_negative_among_a_million():
+    """In float32 too, where the mean label is rounded to 1."""
+    rows = np.array([0.0, 1.0]), np.zeros(2), np.array([1.0, 1e6])
+    received = score(NormalizedEntropy(from_logits=True), *rows)
+    assert received == pytest.approx(reference(*rows), rel=digits(1e-9))
+
+
 @settings(max_examples=examples(25))
 @given(
     st.lists(

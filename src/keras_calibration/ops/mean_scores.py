@@ -45,10 +45,9 @@ def normalized_entropy(loss_sum: Any, positives: Any, negatives: Any) -> Any:
     Reference:
         He et al., *Practical Lessons from Predicting Clicks on Ads at Facebook*, ADKDD 2014, eq. 3.
     """
-    total = ops.add(positives, negatives)
     both = ops.logical_and(ops.greater(positives, 0), ops.greater(negatives, 0))
-    # From both counts, not from 1 - r, which would be rounded where r is close to 1.
-    entropy_sum = positives * ops.log(ops.where(both, total / positives, 2.0)) + negatives * (
-        ops.log(ops.where(both, total / negatives, 2.0))
+    # -log r and -log(1 - r) from both counts: r and 1 - r would be rounded where one is close to 1.
+    entropy_sum = positives * ops.log1p(ops.where(both, negatives / positives, 1.0)) + (
+        negatives * ops.log1p(ops.where(both, positives / negatives, 1.0))
     )
     return ops.where(both, loss_sum / entropy_sum, float("nan"))
