@@ -67,6 +67,10 @@ class CalibratedModel(FieldMetricsModel):
     Ids outside a field's vocabulary are the field's "other" value. Soft labels in [0, 1] are
     allowed. In `predict` and `evaluate`, a NaN logit of the base model gives a NaN probability.
 
+    To copy the model, use `CalibratedModel.from_config(model.get_config())` and `set_weights`.
+    `keras.models.clone_model` rebuilds every Functional model layer by layer: it returns a plain
+    one, which computes the same.
+
     Args:
         base_model: A trained Functional or Sequential Keras model with one sigmoid or logit output.
             It is set to `trainable=False`.
