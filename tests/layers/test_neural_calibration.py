@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 
 from backends import dtype_of
-from keras_calibration.layers import ILPS, FieldNetwork, FitSettings, NeuralCalibration
+from keras_calibration.layers import (
+    ILPS,
+    FieldNetwork,
+    FitSettings,
+    HistogramBinning,
+    IsotonicRegression,
+    NeuralCalibration,
+)
 
 
 def functional_network():
@@ -284,6 +291,17 @@ def test_fit_is_repeatable_and_takes_any_network():
     # Of rows that it cannot learn from, it is left at 0.
     head.fit(logits, np.arange(600) == 3, columns)
     np.testing.assert_array_equal(network(columns), np.zeros((600, 1)))
+
+
+@pytest.mark.parametrize(
+    "curve", [IsotonicRegression(), HistogramBinning(5)], ids=["isotonic", "binning"]
+)
+def test_a_curve_of_steps_under_a_network(curve):
+    logits, labels, features = segment_clicks(300)
+    head = NeuralCalibration(curve, FieldNetwork({"site": 3}, seed=0))
+    summary = head.fit(logits, labels, features, settings=FitSettings(folds=2, max_epochs=1))
+    assert len(summary.epochs) == 2
+    assert np.isfinite(summary.cross_fitted_both)
 
 
 def test_fit_refuses():

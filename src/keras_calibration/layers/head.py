@@ -150,9 +150,7 @@ class Head(keras.layers.Layer):
             )
         warn_of_probabilities(logits, labels)
         rows = self.check_rows(logits, labels, sample_weight)
-        columns = _columns(
-            {} if features is None else features, self.feature_names, len(rows.logits), taker
-        )
+        columns = _columns(features, self.feature_names, len(rows.logits), taker)
         # This call builds the head and checks the shapes.
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})
         with unchanged_if_refused(self):

@@ -74,9 +74,9 @@ def train_from_exact(
     def decide() -> bool:
         nonlocal exact
         change = error = float("nan")
-        if deciding.flat.row_weights.any():
-            losses = _log_losses(head, deciding)
-            change, error = mean_and_error(losses - before, deciding.flat.row_weights)
+        weights_of_rows = deciding.flat.row_weights
+        if weights_of_rows.any():
+            change, error = mean_and_error(_log_losses(head, deciding) - before, weights_of_rows)
         kept = bool(change < -_GAIN_IN_ERRORS * error and enough_for(1, deciding.flat))
         if not kept and held_out is None:
             exact = fit_exactly(head, rows, verbose)
