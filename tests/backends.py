@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+from hypothesis import strategies as st
 
 from keras_calibration.metrics.additive_metric import accumulator_dtype
 
@@ -30,6 +31,14 @@ def examples(number):
     Every run draws others, so that half of them, for the sake of the time, are all in two runs.
     """
     return number // (2 if ON_TENSORFLOW else 8)
+
+
+def few_lengths(elements, *, min_size=0, max_size):
+    """Hypothesis' lists, of four lengths: every length is compiled anew."""
+    lengths = {min_size, min_size + 1, (min_size + max_size) // 2, max_size}
+    return st.sampled_from(sorted(lengths)).flatmap(
+        lambda length: st.lists(elements, min_size=length, max_size=length)
+    )
 
 
 def dtype_of(values):
@@ -74,10 +83,23 @@ def compiled(function):
     if ON_TENSORFLOW:
         import tensorflow as tf
 
-        return tf.function(function, jit_compile=True)
+        return tf.function(function, jit_compile=True, autograph=False)
     import jax
 
     return jax.jit(function)
+
+
+def one_program(function):
+    """The function itself; on JAX, which else compiles every operation by itself, under `jit`."""
+    if ON_TENSORFLOW:
+        return function
+    import jax
+
+    def call(*arguments):
+        plain = [place for place, each in enumerate(arguments) if not hasattr(each, "shape")]
+        return jax.jit(function, static_argnums=plain)(*arguments)
+
+    return call
 
 
 def update_step(metric, jit_compile):
@@ -85,7 +107,7 @@ def update_step(metric, jit_compile):
     if ON_TENSORFLOW:
         import tensorflow as tf
 
-        return tf.function(metric.update_state, jit_compile=jit_compile)
+        return tf.function(metric.update_state, jit_compile=jit_compile, autograph=False)
     import jax
 
     step = metric.stateless_update_state

@@ -33,6 +33,7 @@ def fit(average, activation="sigmoid", epochs=4, after=()):
     model.compile(
         optimizer=keras.optimizers.SGD(0.5),
         loss=keras.losses.BinaryCrossentropy(from_logits=activation is None),
+        run_eagerly=True,  # much faster than tracing, for a few batches
     )
     kept = Logits()
     history = model.fit(

@@ -9,7 +9,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import examples
+from backends import examples, few_lengths
 from keras_calibration.layers import ClassTemperatureScaling, TemperatureScaling, VectorScaling
 
 LAYERS = ["temperature", "vector"]
@@ -239,7 +239,7 @@ LOGITS = st.sampled_from([-1e30, -50.0, -2.0, 0.0, 0.0, 0.3, 3.0, 1e300])
 @settings(max_examples=examples(80))
 @given(
     st.sampled_from(LAYERS),
-    st.lists(
+    few_lengths(
         st.tuples(
             st.tuples(LOGITS, LOGITS, LOGITS, LOGITS),
             st.integers(0, 3),

@@ -9,7 +9,7 @@ import sklearn.isotonic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import examples
+from backends import examples, few_lengths
 from keras_calibration.layers import HistogramBinning, IsotonicRegression
 from keras_calibration.solvers.step_fit import isotonic_steps
 
@@ -244,7 +244,7 @@ def test_bad_sizes_are_refused(number):
         IsotonicRegression(max_num_steps=number)
 
 
-ROWS = st.lists(
+ROWS = few_lengths(
     st.tuples(
         st.sampled_from([-1e300, -500.0, -2.0, -2.0, 0.0, 0.3, 3.0, 40.0, 1e30]),
         st.sampled_from([0.0, 0.0, 1.0, 0.5]),
@@ -282,7 +282,7 @@ def test_any_rows_are_fitted_or_refused(layer_class, rows):
 
 @settings(max_examples=examples(100))
 @given(
-    st.lists(
+    few_lengths(
         st.tuples(st.integers(-4, 4), st.sampled_from([0, 0, 0, 1]), st.integers(1, 3)),
         min_size=2,
         max_size=25,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_softmax, softmax
 
-from backends import JIT_COMPILE, digits, examples, update_step
+from backends import JIT_COMPILE, digits, examples, few_lengths, update_step
 from keras_calibration.metrics import (
     CalibratedCategoricalLogLoss,
     SparseCalibratedCategoricalLogLoss,
@@ -265,7 +265,7 @@ def test_nothing_to_tell_gives_nan(rows, mode):
 
 @settings(max_examples=examples(25))
 @given(
-    st.lists(
+    few_lengths(
         st.tuples(
             st.integers(0, 2),
             st.integers(-60, 60).map(lambda quarters: quarters / 4),

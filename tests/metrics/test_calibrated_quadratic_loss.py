@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from backends import FLOATS, digits, examples, needs_float64
+from backends import FLOATS, digits, examples, few_lengths, needs_float64
 from keras_calibration.metrics import CalibratedQuadraticLoss
 from keras_calibration.ops.folds import hashed_uniform
 
@@ -175,7 +175,7 @@ def test_equal_predictions_have_no_slope(mode, value, dtype):
 
 @settings(max_examples=examples(25))
 @given(
-    st.lists(
+    few_lengths(
         st.tuples(
             st.floats(-1e4, 1e4, width=32),
             st.sampled_from([-3.0, 0.0, 0.25, 2.0, 1000.0]),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import FLOATS, digits, examples
+from backends import FLOATS, digits, examples, few_lengths
 from keras_calibration.metrics import ExpectedCalibrationError
 
 RNG = np.random.default_rng(0)
@@ -133,7 +133,7 @@ def test_predictions_of_0_and_1_count(binning):
 
 @settings(max_examples=examples(25))
 @given(
-    st.lists(
+    few_lengths(
         st.tuples(
             st.sampled_from([0.0, 1.0, 0.25, 0.0, 1.0] * 3 + [math.nan, -0.1, 1.1]),
             st.sampled_from([0.0, 1.0, 0.3, 0.2, 0.1, 0.6, 1e-30] * 3 + [math.nan, 1.5, -2.0]),

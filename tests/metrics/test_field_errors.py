@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import ON_TENSORFLOW, digits, examples
+from backends import ON_TENSORFLOW, digits, examples, few_lengths
 from keras_calibration.metrics import FieldECE, FieldRCE
 
 NUM_VALUES = 6
@@ -184,7 +184,7 @@ class TestBoth:
 
 @settings(max_examples=examples(40))
 @given(
-    st.lists(
+    few_lengths(
         st.tuples(
             st.sampled_from([0.0, 1.0, 0.5]),
             st.sampled_from([0.0, 1.0, 0.3, 1e-30]),

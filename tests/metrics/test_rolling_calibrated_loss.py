@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from backends import JIT_COMPILE, ON_TENSORFLOW, digits, examples
+from backends import JIT_COMPILE, ON_TENSORFLOW, digits, examples, few_lengths
 from keras_calibration.metrics import RollingCalibratedLoss
 from keras_calibration.models import FieldMetricsModel
 
@@ -213,7 +213,7 @@ def test_nothing_to_score_gives_nan(rows, loss):
 
 @settings(max_examples=examples(25))
 @given(
-    st.lists(
+    few_lengths(
         st.tuples(
             st.sampled_from([0.0, 1.0, 0.25]),
             st.floats(-12, 12, width=32),

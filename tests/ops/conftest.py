@@ -1,4 +1,4 @@
-"""Every kernel must give the same eagerly, in a graph and under XLA."""
+"""Every kernel must give the same eagerly and in a graph, on TensorFlow, and under XLA."""
 
 import keras
 import numpy as np
@@ -7,8 +7,8 @@ import pytest
 from backends import FLOATS, ON_TENSORFLOW, compiled
 
 
-# JAX has no graphs beside what XLA compiles.
-@pytest.fixture(params=["eager", "graph", "compiled"] if ON_TENSORFLOW else ["eager", "compiled"])
+# JAX has no graphs beside what XLA compiles, and single operations are compiled one by one.
+@pytest.fixture(params=["eager", "graph", "compiled"] if ON_TENSORFLOW else ["compiled"])
 def run(request):
     """Calls a function on arrays; the first `num_of_any_size` have rows of unknown number.
 
@@ -20,8 +20,6 @@ def run(request):
         arrays = [np.asarray(array) for array in arrays]
         if not ON_TENSORFLOW:
             tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
-            if request.param == "eager":
-                return function(*tensors)
             return traced.setdefault(function, compiled(function))(*tensors)
         import tensorflow as tf
 
@@ -37,7 +35,10 @@ def run(request):
         key = (function, *signature)
         if key not in traced:
             traced[key] = tf.function(
-                function, input_signature=signature, jit_compile=request.param == "compiled"
+                function,
+                input_signature=signature,
+                jit_compile=request.param == "compiled",
+                autograph=False,
             )
         return traced[key](*tensors)
 

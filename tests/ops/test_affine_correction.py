@@ -5,9 +5,13 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import digits, examples
-from keras_calibration.ops.affine_correction import fit_correction
-from keras_calibration.ops.logit_moments import by_group, log_loss_sum, logit_moments
+from backends import digits, examples, few_lengths, one_program
+from keras_calibration.ops import affine_correction as kernels
+from keras_calibration.ops import logit_moments as moments
+
+fit_correction = one_program(kernels.fit_correction)
+log_loss_sum = one_program(moments.log_loss_sum)
+logit_moments = one_program(lambda *rows: moments.by_group(moments.logit_moments(*rows)))
 
 
 def loss(scale, bias, logits, labels, weights):
@@ -35,7 +39,7 @@ def reference(logits, labels, weights, correction):
 def summary(logits, labels, weights, group=None, num_groups=1):
     group = np.zeros(len(logits), "int32") if group is None else group
     sums = logit_moments(labels, logits, weights, group, num_groups)
-    return keras.ops.convert_to_numpy(by_group(sums))
+    return keras.ops.convert_to_numpy(sums)
 
 
 def some_rows(positive_rate, num_rows=20_000, seed=0):
@@ -59,7 +63,7 @@ def rows_of_each_rate():
 @pytest.mark.parametrize("correction", ["bias", "temperature", "platt"])
 def test_the_fit_is_that_of_the_rows(run, correction, rows_of_each_rate):
     rows, summaries = rows_of_each_rate
-    scale, bias = run(lambda given: fit_correction(given, correction), summaries)
+    scale, bias = run(lambda given: kernels.fit_correction(given, correction), summaries)
     sums = np.asarray(log_loss_sum(summaries, bias, scale))
     for number, each in enumerate(rows):
         *expected, expected_loss = reference(*each, correction)
@@ -102,7 +106,7 @@ def test_one_logit_for_all_leaves_the_scale_alone():
 
 @settings(max_examples=examples(20))
 @given(
-    st.lists(
+    few_lengths(
         st.tuples(st.floats(-12, 12), st.sampled_from([0.0, 0.3, 1.0]), st.floats(0.1, 9)),
         min_size=3,
         max_size=15,

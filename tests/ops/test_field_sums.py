@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import HAS_FLOAT64, digits, examples
+from backends import HAS_FLOAT64, digits, examples, few_lengths
 from keras_calibration.ops.field_sums import (
     field_ece_from_sums,
     field_rce_from_sums,
@@ -146,7 +146,7 @@ def test_a_nan_prediction_makes_field_errors_nan(run):
 
 @settings(max_examples=examples(40))
 @given(
-    st.lists(
+    few_lengths(
         st.tuples(
             st.floats(0, 1, width=32, allow_subnormal=False),
             st.floats(0, 1, width=32, allow_subnormal=False),

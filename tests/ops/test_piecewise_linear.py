@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import ON_TENSORFLOW, compiled, examples, gradients
+from backends import ON_TENSORFLOW, compiled, examples, few_lengths, gradients
 from keras_calibration.ops.piecewise_linear import (
     decrease_penalty,
     hat_basis,
@@ -300,7 +300,7 @@ finite_logits = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False
 
 @st.composite
 def curves(draw):
-    gaps = draw(st.lists(st.floats(0.01, 20), min_size=2, max_size=12))
+    gaps = draw(few_lengths(st.floats(0.01, 20), min_size=2, max_size=12))
     knots = (draw(st.floats(-30, 30)) + np.cumsum(gaps)).astype(np.float32)
     values = draw(
         st.lists(
@@ -314,7 +314,7 @@ def curves(draw):
         st.floats(-40, 40, width=32, allow_subnormal=False),
         st.sampled_from([*map(float, knots), 0.0, -0.0, np.nan]),
     )
-    logits = draw(st.lists(chosen, max_size=20))
+    logits = draw(few_lengths(chosen, max_size=20))
     return np.array(logits, np.float32), knots, np.array(values, np.float32)
 
 
@@ -384,8 +384,8 @@ def test_hat_basis_equals_the_reference(run, dtype, tolerance):
 
 @settings(max_examples=examples(50))
 @given(
-    st.lists(st.sampled_from([-50.0, -1.0, -0.5, 0.0, 0.25, 3.0, 1e6]), min_size=2, max_size=10),
-    st.lists(
+    few_lengths(st.sampled_from([-50.0, -1.0, -0.5, 0.0, 0.25, 3.0, 1e6]), min_size=2, max_size=10),
+    few_lengths(
         st.one_of(
             st.floats(width=32, allow_subnormal=False), st.sampled_from([-1.0, 0.25, 3.0, 1e6])
         ),
