@@ -3,7 +3,14 @@
 Where a module says `Any` instead, the value can be anything: an argument for Keras, a JSON value.
 """
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Tensor: TypeAlias = Any
 """A tensor of the Keras backend, or a value that `keras.ops.convert_to_tensor` takes."""
+
+Features: TypeAlias = Mapping[str, Tensor]
+"""The features of a batch by name, each with one row per example."""
+
+Shape: TypeAlias = tuple[int | None, ...]
+"""A shape, with None for an unknown size, such as that of the batch."""

@@ -1,7 +1,8 @@
 """FitSettings: how the direct fit of a head trains its network."""
 
 from dataclasses import dataclass
-from typing import Any
+
+from keras_calibration.solvers.row_folds import Folds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,7 @@ class FitSettings:
         5
     """
 
-    folds: Any = None
+    folds: Folds | None = None
     max_epochs: int = 100
     patience: int = 5
     learning_rate: float = 1e-3

@@ -223,11 +223,7 @@ class FieldEffects:
         return prior
 
     def _take_step(
-        self,
-        step: np.ndarray,
-        gain: float,
-        field: int | None = None,
-        offset_step: Any = 0.0,
+        self, step: np.ndarray, gain: float, field: int | None = None, offset_step: Any = 0.0
     ) -> float:
         """Takes the step, halved until the objective does not rise; returns the expected gain."""
         before, shared = self.loss + self._prior(field), self.shared
