@@ -1,5 +1,7 @@
 """Detects training before `adapt`: reads scalar weights in traced steps and hooks on gradients."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import keras

@@ -1,5 +1,7 @@
 """BetaCalibration: a curve with one slope for low logits and another for high logits."""
 
+from __future__ import annotations
+
 import math
 
 import keras

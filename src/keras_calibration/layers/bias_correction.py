@@ -1,5 +1,7 @@
 """BiasCorrection: a constant added to every logit."""
 
+from __future__ import annotations
+
 import keras
 import numpy as np
 from keras import ops

@@ -1,5 +1,7 @@
 """BlendedHead: the mean of the calibrated logits of several heads."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -136,7 +138,7 @@ class BlendedHead(Head):
         return {**super().get_config(), "heads": heads}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "BlendedHead":
+    def from_config(cls, config: dict[str, Any]) -> BlendedHead:
         """Creates the layer from its `get_config`."""
         heads = [keras.saving.deserialize_keras_object(head) for head in config["heads"]]
         return cls(**{**config, "heads": heads})

@@ -1,5 +1,7 @@
 """Calibrator: the base class of the calibrators, and functions shared by all layers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

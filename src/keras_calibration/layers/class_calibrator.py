@@ -1,5 +1,7 @@
 """ClassCalibrator: the base class of the calibrators of multiclass logits."""
 
+from __future__ import annotations
+
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike

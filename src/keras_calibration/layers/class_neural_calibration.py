@@ -1,5 +1,7 @@
 """ClassNeuralCalibration: a calibrator of class logits plus a network over the fields."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import keras

@@ -1,5 +1,7 @@
 """ClassTemperatureScaling: one temperature for all class logits."""
 
+from __future__ import annotations
+
 import math
 import warnings
 

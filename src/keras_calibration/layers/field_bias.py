@@ -1,5 +1,7 @@
 """FieldBias: one offset per field value, shrunk by empirical Bayes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -98,7 +100,7 @@ class FieldBias(Head):
         """η, if there is one."""
         return [] if self.calibrator is None else [self.calibrator]
 
-    def field_readers(self) -> list["FieldBias"]:
+    def field_readers(self) -> list[FieldBias]:
         """The head itself."""
         return [self]
 

@@ -1,5 +1,7 @@
 """Ids of field values, from integers or lookup layers, and the serialization of fields."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeAlias
 

@@ -1,5 +1,7 @@
 """FieldILPS: one curve per field value, shrunk towards a shared curve."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras

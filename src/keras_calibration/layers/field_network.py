@@ -1,5 +1,7 @@
 """FieldNetwork: the network g(x) over fields and numeric columns."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -248,7 +250,7 @@ class FieldNetwork(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "FieldNetwork":
+    def from_config(cls, config: dict[str, Any]) -> FieldNetwork:
         """Creates the layer from its `get_config`."""
         return cls(**{**config, "fields": deserialize_fields(config["fields"])})
 

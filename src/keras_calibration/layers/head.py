@@ -1,5 +1,7 @@
 """Head: the base class of the layers that calibrate from a logit and features."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

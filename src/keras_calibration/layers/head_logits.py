@@ -1,5 +1,7 @@
 """Calibrated logits of many rows, computed in batches, and their log losses."""
 
+from __future__ import annotations
+
 import keras
 import numpy as np
 from keras import ops

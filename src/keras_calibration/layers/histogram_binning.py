@@ -1,5 +1,7 @@
 """HistogramBinning: the positive rate in bins of the logit."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras

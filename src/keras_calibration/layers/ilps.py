@@ -1,5 +1,7 @@
 """ILPS: a non-decreasing piecewise-linear map of the logit, fitted directly or trained."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Sequence
@@ -116,7 +118,7 @@ class ILPS(StreamingCalibrator):
         self._check_arguments()
 
     @classmethod
-    def from_paper(cls, **kwargs: Any) -> "ILPS":
+    def from_paper(cls, **kwargs: Any) -> ILPS:
         """Creates the paper's form: 100 sigmoid-spaced knots, penalty, constant ends, no prior.
 
         Args:

@@ -1,5 +1,7 @@
 """IsotonicRegression: the non-decreasing probabilities closest to the labels."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras

@@ -1,5 +1,7 @@
 """NeuralCalibration: a calibrator of the logit plus a network over the fields."""
 
+from __future__ import annotations
+
 import keras
 
 from keras_calibration._typing import Tensor

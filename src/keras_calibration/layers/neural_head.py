@@ -1,5 +1,7 @@
 """NeuralHead: the base class of the Neural Calibration heads, binary and multiclass."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, Self
 

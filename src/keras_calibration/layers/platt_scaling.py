@@ -1,5 +1,7 @@
 """PlattScaling: a scale and a bias, logistic regression on the logit."""
 
+from __future__ import annotations
+
 import math
 
 import keras

@@ -1,5 +1,7 @@
 """StreamingCalibrator: the base class of the calibrators that can be updated with new rows."""
 
+from __future__ import annotations
+
 from collections.abc import MutableMapping
 from typing import Any
 

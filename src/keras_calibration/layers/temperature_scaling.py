@@ -1,5 +1,7 @@
 """TemperatureScaling: one temperature for all logits."""
 
+from __future__ import annotations
+
 import math
 
 import keras

@@ -1,5 +1,7 @@
 """VectorScaling: one scale and one bias per class."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras

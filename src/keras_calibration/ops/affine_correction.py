@@ -1,5 +1,7 @@
 """Scale and bias of the logit that minimise the log loss, fitted to a summary of the logits."""
 
+from __future__ import annotations
+
 import keras
 import numpy as np
 from keras import ops

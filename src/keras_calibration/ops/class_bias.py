@@ -17,6 +17,8 @@ A summary is three tensors, of shapes (..., 2), (..., K, 2) and (..., K, K). Sum
 batches, replicas and shards.
 """
 
+from __future__ import annotations
+
 import keras
 from keras import ops
 

@@ -14,6 +14,8 @@ measured was 1.3e-9.
 A summary is a tensor (..., 49, 3). Summaries add up over batches, replicas and shards.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from keras import ops
 

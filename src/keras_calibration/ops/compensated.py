@@ -1,5 +1,7 @@
 """Compensated sums, which do not lose small terms."""
 
+from __future__ import annotations
+
 from keras_calibration._typing import Tensor
 
 

@@ -1,5 +1,7 @@
 """XLA compilation of functions of tensors, independent of the model around them."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Custom gradients that are freed together with the graph they were traced in."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 

@@ -1,5 +1,7 @@
 """Sums over the rows of each field value, and the field errors computed from them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import keras

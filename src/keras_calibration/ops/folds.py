@@ -1,5 +1,7 @@
 """The fold of each row, and the sums over the rows to fit on and to score."""
 
+from __future__ import annotations
+
 import numpy as np
 from keras import ops
 

@@ -1,5 +1,7 @@
 """The area under the ROC curve, from a histogram of positives and negatives over the score."""
 
+from __future__ import annotations
+
 from keras import ops
 
 from keras_calibration._typing import Tensor

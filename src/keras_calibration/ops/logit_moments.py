@@ -36,6 +36,8 @@ array that XLA creates, however small. Therefore sums over terms are computed to
 carry a single array.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import keras

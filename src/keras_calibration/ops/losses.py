@@ -1,5 +1,7 @@
 """Log loss from logits, and logits from probabilities, without overflow."""
 
+from __future__ import annotations
+
 import keras
 import numpy as np
 from keras import ops

@@ -1,5 +1,7 @@
 """Scores of the mean prediction: calibration ratio and normalized entropy."""
 
+from __future__ import annotations
+
 from keras import ops
 
 from keras_calibration._typing import Tensor

@@ -20,6 +20,8 @@ fixes the order of the sum on a CPU, and keeps additions from waiting for each o
 where they are atomic.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,5 +1,7 @@
 """Sums over the rows of each bin of probabilities, and the calibration error computed from them."""
 
+from __future__ import annotations
+
 import numpy as np
 from keras import ops
 

@@ -9,6 +9,8 @@ deviation of the predictions: the relative error is about 1e-16 times the square
 float64.
 """
 
+from __future__ import annotations
+
 import keras
 from keras import ops
 

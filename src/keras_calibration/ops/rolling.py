@@ -1,5 +1,7 @@
 """The period whose bias corrects each period."""
 
+from __future__ import annotations
+
 from keras import ops
 
 from keras_calibration._typing import Tensor

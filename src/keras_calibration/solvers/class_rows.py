@@ -1,5 +1,7 @@
 """Checks of class logits, labels and weights, before anything is computed."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Checks of logits, labels and weights given as whole arrays, before anything is computed."""
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import dataclass
 from typing import Any

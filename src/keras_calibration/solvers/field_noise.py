@@ -1,5 +1,7 @@
 """The effect of chance on field sums: labels drawn from the predictions, and intervals of rates."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Positions of the knots of a piecewise-linear curve, computed before training."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 

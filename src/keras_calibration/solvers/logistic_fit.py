@@ -1,5 +1,7 @@
 """Exact logistic fits of a few parameters to a logit histogram, by Newton's method."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

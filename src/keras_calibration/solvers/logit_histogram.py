@@ -11,6 +11,8 @@ row, and typically below 1e-11. Each bin acts as two atoms, at its mean ± its s
 which keeps a fit convex.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,10 +76,10 @@ class LogitHistogram:
     moments: np.ndarray
     num_rows: float
 
-    def __add__(self, other: "LogitHistogram") -> "LogitHistogram":
+    def __add__(self, other: LogitHistogram) -> LogitHistogram:
         return LogitHistogram(self.moments + other.moments, self.num_rows + other.num_rows)
 
-    def scaled(self, factor: float) -> "LogitHistogram":
+    def scaled(self, factor: float) -> LogitHistogram:
         """The histogram with every weight multiplied by `factor`."""
         return LogitHistogram(factor * self.moments, factor * self.num_rows)
 
@@ -103,7 +105,7 @@ class LogitHistogram:
     @classmethod
     def from_arrays(
         cls, bin_numbers: ArrayLike, moments: ArrayLike, num_rows: ArrayLike
-    ) -> "LogitHistogram":
+    ) -> LogitHistogram:
         """The histogram from the arrays of `to_arrays`."""
         dense = np.zeros((2, NUM_BINS, 3))
         dense[:, np.asarray(bin_numbers)] = moments

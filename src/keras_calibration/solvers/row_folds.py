@@ -1,5 +1,7 @@
 """Folds of rows given as whole arrays, for cross-fitting."""
 
+from __future__ import annotations
+
 from typing import TypeAlias
 
 import numpy as np
