@@ -9,6 +9,12 @@ from typing import Any, TypeAlias
 Tensor: TypeAlias = Any
 """A tensor of the Keras backend, or a value that `keras.ops.convert_to_tensor` takes."""
 
+Inputs: TypeAlias = Any
+"""The inputs of a Keras model: a tensor, or a list, tuple or dictionary of tensors."""
+
+Data: TypeAlias = Any
+"""Rows in any form that `keras.Model.fit` takes: inputs as arrays, a data frame or a data set."""
+
 Features: TypeAlias = Mapping[str, Tensor]
 """The features of a batch by name, each with one row per example."""
 
