@@ -11,8 +11,8 @@ from keras import ops
 from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.metrics.field_error import FieldError
 
-# The metrics of each field; a key is a name, or a tuple of names for a cross. `Mapping` is invariant
-# in its keys, so that a type for both would refuse a dictionary with names alone.
+# The metrics of each field; a key is a name, or a tuple of names for a cross. `Mapping` is
+# invariant in its keys, so that a type for both would refuse a dictionary with names alone.
 MetricsByField: TypeAlias = Mapping[Any, keras.metrics.Metric | Sequence[keras.metrics.Metric]]
 
 
