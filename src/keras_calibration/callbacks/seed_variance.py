@@ -162,11 +162,11 @@ class SeedVariance(keras.callbacks.Callback):
         if tensorboard_folder is not None:
             import_hparams()
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Records the start of the run, and reads the earlier runs of the pipeline."""
         self._epochs: list[int] = []
         self._metrics: dict[str, list[float | None]] = {}
-        self._logs: dict[int, dict[str, Any]] = {}
+        self._logs: dict[int, dict[str, float]] = {}
         self._record["initial_weights"] = _hash_weights(self.model)
         runs = read_runs(self.ledger, self._record["pipeline"])
         self._num_unfinished = sum(run["status"] == "started" for run in runs)
@@ -181,7 +181,7 @@ class SeedVariance(keras.callbacks.Callback):
             self._trial = tensorboard_trial(self.tensorboard_folder, self._record)
             self._trial.on_train_begin()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Adds the statistics over the seeds at this epoch to `logs`."""
         logs = {} if logs is None else logs
         measured = self._monitored(logs)
@@ -208,7 +208,7 @@ class SeedVariance(keras.callbacks.Callback):
                 logs[f"{_PREFIX}{name}_std_reduction"] = _std_reduction(plain, name, rows)
         self._logs[epoch] = dict(logs)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Records the complete run and prints the table over the seeds."""
         if not self._is_chief:
             return
@@ -229,7 +229,7 @@ class SeedVariance(keras.callbacks.Callback):
         if self.verbose:
             print(self._table(record))
 
-    def _monitored(self, logs: dict[str, Any]) -> dict[str, float]:
+    def _monitored(self, logs: dict[str, float]) -> dict[str, float]:
         available = {
             name: float(value)
             for name, value in logs.items()
@@ -351,7 +351,7 @@ def _std_reduction(plain: str, calibrated: str, rows: list[dict[str, float]]) ->
     return 1 - calibrated_std / plain_std if plain_std else math.nan
 
 
-def _flatten(metrics: Sequence[Any]) -> list[Any]:
+def _flatten(metrics: Sequence[keras.metrics.Metric]) -> list[keras.metrics.Metric]:
     """The metrics, including those inside the container of `compile`."""
     inner = [getattr(metric, "metrics", None) or [metric] for metric in metrics]
     return [metric for group in inner for metric in group]
