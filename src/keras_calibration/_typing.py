@@ -18,5 +18,8 @@ Data: TypeAlias = Any
 Features: TypeAlias = Mapping[str, Tensor]
 """The features of a batch by name, each with one row per example."""
 
+RunRecord: TypeAlias = Mapping[str, Any]
+"""The record of a run in a ledger; see `ledger.Ledger` for its fields."""
+
 Shape: TypeAlias = tuple[int | None, ...]
 """A shape, with None for an unknown size, such as that of the batch."""

@@ -1,5 +1,7 @@
 """A callback that records runs in a ledger and summarizes metrics over seeds."""
 
+from __future__ import annotations
+
 import hashlib
 import importlib.metadata
 import math
@@ -12,6 +14,7 @@ from typing import Any, TypedDict, Unpack
 import keras
 
 from keras_calibration._compat import metric_direction
+from keras_calibration._typing import RunRecord
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import fit_callbacks, kept_epoch
 from keras_calibration.ledger.guarded import begin_run, end_run, read_runs
@@ -297,7 +300,7 @@ class SeedVariance(keras.callbacks.Callback):
                 stacklevel=2,
             )
 
-    def _table(self, record: Mapping[str, Any]) -> str:
+    def _table(self, record: RunRecord) -> str:
         rows = [row for run in (*self._others, record) if (row := _kept_values(run))]
         title = (
             f"Pipeline {self._record['pipeline']!r}, values at each run's kept epoch; "
@@ -327,7 +330,7 @@ def _at_epoch(
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _kept_values(run: Mapping[str, Any]) -> dict[str, float]:
+def _kept_values(run: RunRecord) -> dict[str, float]:
     """The values at the kept epoch, or the last value of each metric."""
     if run["kept_epoch"] is not None:
         return _at_epoch(run["metrics"], run["epochs"], run["kept_epoch"])
