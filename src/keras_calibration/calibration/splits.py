@@ -1,5 +1,7 @@
 """Splits a development set into rows to fit and rows that are scored by this fit."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """FitSettings: how the direct fit of a head trains its network."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from keras_calibration.solvers.row_folds import Folds

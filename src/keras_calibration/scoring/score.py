@@ -1,5 +1,7 @@
 """score: metrics of labels and predictions, without a model."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
