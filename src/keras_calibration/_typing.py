@@ -13,7 +13,8 @@ Inputs: TypeAlias = Any
 """The inputs of a Keras model: a tensor, or a list, tuple or dictionary of tensors."""
 
 Data: TypeAlias = Any
-"""Rows in any form that `keras.Model.fit` takes: inputs as arrays, a data frame or a data set."""
+"""Rows in any form that `fit` of a model takes: inputs as arrays, a data frame, a data set of
+batches; for validation, a tuple of inputs, labels and weights."""
 
 Features: TypeAlias = Mapping[str, Tensor]
 """The features of a batch by name, each with one row per example."""
