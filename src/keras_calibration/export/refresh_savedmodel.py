@@ -48,6 +48,7 @@ from keras_calibration.export.version_folder import (
     temporary_folder,
     versions_in,
 )
+from keras_calibration.layers.field_ids import select_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
@@ -289,18 +290,12 @@ def _columns(
     """The features that the head reads, in the dtypes of its inputs."""
     import tensorflow as tf
 
-    names, given = [name for name in inputs if name != "logit"], features or {}
-    missing = [name for name in names if name not in given]
-    if missing:
-        raise ValueError(
-            f"The head reads the features {sorted(names)}. Received: {sorted(given)}, without "
-            f"{missing}. Pass every one of them."
-        )
+    names = sorted(name for name in inputs if name != "logit")
     return {
-        name: tf.constant(np.asarray(given[name]))
+        name: tf.constant(np.asarray(values))
         if inputs[name].dtype == "string"
-        else np.asarray(given[name]).astype(inputs[name].dtype)
-        for name in names
+        else np.asarray(values).astype(inputs[name].dtype)
+        for name, values in select_features(features or {}, names, "The head").items()
     }
 
 

@@ -22,6 +22,7 @@ from keras_calibration.layers.field_ids import (
     check_fields,
     deserialize_fields,
     ids_of_field,
+    select_features,
     serialize_fields,
     table_rows,
     table_starts,
@@ -213,14 +214,9 @@ class FieldBias(Head):
 
     def _places(self, features: Features) -> Tensor:
         """Indices of the offsets of each row, shape (fields, batch), int32."""
-        missing = [name for name in self.fields if name not in features]
-        if missing:
-            raise ValueError(
-                f"{type(self).__name__} reads the features {list(self.fields)}. Received: "
-                f"{sorted(features)}, without {missing}. Pass every one of them."
-            )
-        for name in self.fields:
-            check_column(features[name], type(self).__name__, f"feature {name!r}")
+        reader = type(self).__name__
+        for name, values in select_features(features, self.fields, reader).items():
+            check_column(values, reader, f"feature {name!r}")
         return table_rows(features, self.fields, self._num_values)
 
     def _check_arguments(self) -> None:

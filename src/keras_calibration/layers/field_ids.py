@@ -37,6 +37,26 @@ def check_fields(fields: Fields) -> None:
             )
 
 
+def select_features(features: Features, names: Iterable[str], reader: str) -> dict[str, Tensor]:
+    """The features of these names; raises if one is missing.
+
+    Example:
+        >>> select_features({"site": [1], "hour": [2]}, ["sites"], "FieldBias")
+        Traceback (most recent call last):
+        ...
+        ValueError: FieldBias reads the features ['sites']. Received: ['hour', 'site'], without
+        ['sites']. Pass every one of them.
+    """
+    names = list(names)
+    missing = [name for name in names if name not in features]
+    if missing:
+        raise ValueError(
+            f"{reader} reads the features {names}. Received: {sorted(features)}, without "
+            f"{missing}. Pass every one of them."
+        )
+    return {name: features[name] for name in names}
+
+
 def vocabulary_size(vocabulary: Vocabulary) -> int:
     """Number of ids of a field, without "other".
 

@@ -19,6 +19,7 @@ from keras_calibration.layers.field_ids import (
     check_fields,
     deserialize_fields,
     ids_of_field,
+    select_features,
     serialize_fields,
     table_rows,
     vocabulary_size,
@@ -185,7 +186,7 @@ class FieldNetwork(keras.layers.Layer):
 
     def call(self, features: Features, training: bool | None = None) -> Tensor:
         """g(x), logits of shape (batch, num_outputs); with dropout if `training` is true."""
-        self._check_features(features, "reads the features")
+        self._check_features(features)
         encoded = [self.embed(features)] if self.fields else []
         encoded += [self.encode(features[name], row) for row, name in enumerate(self.numeric)]
         hidden = ops.concatenate(encoded, axis=1)
@@ -210,10 +211,9 @@ class FieldNetwork(keras.layers.Layer):
         Raises:
             ValueError: If a feature is missing, or has another shape or number of rows.
         """
-        columns = {
-            name: np.asarray(features[name]) for name in self.feature_names if name in features
-        }
-        self._check_features({**features, **columns}, "adapts to")
+        read = select_features(features, self.feature_names, type(self).__name__)
+        columns = {name: np.asarray(values) for name, values in read.items()}
+        self._check_features(columns)
         num_rows = {name: len(column) for name, column in columns.items()}
         if len(set(num_rows.values())) > 1:
             raise ValueError(
@@ -312,16 +312,11 @@ class FieldNetwork(keras.layers.Layer):
             prior = 0.5 * self.regularization * squares
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
 
-    def _check_features(self, features: Features, use: str) -> None:
+    def _check_features(self, features: Features) -> None:
         """Raises if a feature is missing or has a wrong shape."""
-        missing = [name for name in self.feature_names if name not in features]
-        if missing:
-            raise ValueError(
-                f"FieldNetwork {use} {list(self.feature_names)}. Received: {sorted(features)}, "
-                f"without {missing}. Pass every one of them."
-            )
-        for name in self.feature_names:
-            check_column(features[name], type(self).__name__, f"feature {name!r}")
+        reader = type(self).__name__
+        for name, values in select_features(features, self.feature_names, reader).items():
+            check_column(values, reader, f"feature {name!r}")
 
     def _check_arguments(self) -> None:
         if not self.feature_names:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Shape
 from keras_calibration.layers.calibrator import Calibrator, calibration_dtype, check_labels_given
+from keras_calibration.layers.field_ids import select_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
@@ -239,13 +240,8 @@ def _columns(
             f"features of type {type(features).__name__}. The order of the arguments is logits, "
             "labels, features, sample_weight."
         )
-    missing = [name for name in names or () if name not in features]
-    if missing:
-        raise ValueError(
-            f"{reader} reads the features {list(names or ())}. Received: {sorted(features)}, "
-            f"without {missing}. Pass every one of them."
-        )
-    columns = {name: np.asarray(features[name]) for name in (features if names is None else names)}
+    read = select_features(features, features if names is None else names, reader)
+    columns = {name: np.asarray(values) for name, values in read.items()}
     for name, column in columns.items():
         if len(column) != num_rows:
             raise ValueError(
