@@ -3,12 +3,20 @@
 Tested on Keras 3.15 and TensorFlow 2.21. Nothing is imported before it is used.
 """
 
+from __future__ import annotations
+
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from keras_calibration._typing import Tensor
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
 
 
-def flatten_layers(layer: Any) -> list[Any]:
+def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """A layer or model and all layers in it, at any depth.
 
     Public: `model.layers` has the layers of a model alone, not those inside of a layer.
@@ -16,7 +24,7 @@ def flatten_layers(layer: Any) -> list[Any]:
     return list(layer._flatten_layers())
 
 
-def source_of(tensor: Any) -> tuple[Any, Any]:
+def source_of(tensor: keras.KerasTensor) -> tuple[keras.Operation, Any]:
     """The operation that made a symbolic tensor, and its call that did: a layer may be shared.
 
     Public: `model.operations` lists the operations, not which of them gives which output.
@@ -25,7 +33,7 @@ def source_of(tensor: Any) -> tuple[Any, Any]:
     return history.operation, history.operation._inbound_nodes[history.node_index]
 
 
-def metric_direction(metric: Any) -> str | None:
+def metric_direction(metric: keras.metrics.Metric) -> str | None:
     """`"max"` or `"min"`, where a Keras metric says which way is better.
 
     Public: none; Keras sets it on its own metrics, for its tuner.
@@ -46,7 +54,7 @@ def is_under_xla() -> bool:
     return bool(GraphOrParentsInXlaContext(get_default_graph()))
 
 
-def let_graph_own_gradient(tensor: Any) -> None:
+def let_graph_own_gradient(tensor: Tensor) -> None:
     """Makes TensorFlow's registry of custom gradients refer weakly to that of a traced tensor.
 
     Public: `tf.custom_gradient` and `tf.RegisterGradient` keep every gradient, and with it the
@@ -63,13 +71,13 @@ def let_graph_own_gradient(tensor: Any) -> None:
         gradient = entries[name]["type"]
     except (ImportError, AttributeError, KeyError, ValueError):
         return  # Then it stays in memory.
-    owned: Any = weakref.ref(gradient)
+    owned: Callable[[], Any] = weakref.ref(gradient)
     graph._gradients_of_calibration = [*getattr(graph, "_gradients_of_calibration", ()), gradient]
     entries[name]["type"] = lambda *arguments: owned()(*arguments)
     weakref.finalize(graph, entries.pop, name, None).atexit = False
 
 
-def without_replica_sums(optimizer: Any) -> Any:
+def without_replica_sums(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """A Keras optimizer that leaves out the sum of gradients over replicas where there is one.
 
     Public: none. On TensorFlow this sum has a custom gradient, which keeps the traced step in
@@ -77,7 +85,9 @@ def without_replica_sums(optimizer: Any) -> Any:
     """
     sum_over_replicas = optimizer._all_reduce_sum_gradients
 
-    def all_reduce_sum_gradients(grads_and_vars: Sequence[Any]) -> Sequence[Any]:
+    def all_reduce_sum_gradients(
+        grads_and_vars: Sequence[tuple[Tensor, keras.Variable]],
+    ) -> Sequence[tuple[Tensor, keras.Variable]]:
         import tensorflow as tf
 
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -88,7 +98,9 @@ def without_replica_sums(optimizer: Any) -> Any:
     return optimizer
 
 
-def with_constant_weights(concrete_function: Any) -> Any:
+def with_constant_weights(
+    concrete_function: tf.types.experimental.ConcreteFunction,
+) -> tf.types.experimental.ConcreteFunction:
     """A concrete `tf.function` whose variables have become constants.
 
     Public: `tf.compat.v1.graph_util` does so for graphs with sessions alone.

@@ -3,6 +3,8 @@
 Each command imports what it needs when it runs: only `monitor` loads Keras and TensorFlow.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys
@@ -10,8 +12,9 @@ import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+from keras_calibration._typing import RunRecord
 from keras_calibration.monitor_command import add_parser as add_monitor
 
 if TYPE_CHECKING:
@@ -69,7 +72,7 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     _say(f"warning: {message}")
 
 
@@ -80,7 +83,7 @@ def _say(text: str) -> None:
     _print(f"keras-calibration: {shorten(' '.join(text.split()), _MAX_MESSAGE)}", sys.stderr)
 
 
-def _print(text: str, file: Any) -> None:
+def _print(text: str, file: TextIO) -> None:
     """Prints, with ASCII replacements if the terminal needs them."""
     encoding = getattr(file, "encoding", None) or "utf-8"
     try:
@@ -192,7 +195,7 @@ def _plan(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _open(options: argparse.Namespace) -> "Ledger":
+def _open(options: argparse.Namespace) -> Ledger:
     from keras_calibration.ledger.ledger import Ledger
 
     path = Path(options.ledger)
@@ -213,7 +216,7 @@ def _open(options: argparse.Namespace) -> "Ledger":
 def _runs(options: argparse.Namespace) -> tuple[str, int]:
     from keras_calibration.rendering.text import grid, shorten
 
-    by_pipeline: dict[str, list[Mapping[str, Any]]] = {}
+    by_pipeline: dict[str, list[RunRecord]] = {}
     for run in _open(options).runs():
         by_pipeline.setdefault(run["pipeline"], []).append(run)
     rows = [
@@ -257,9 +260,7 @@ def _show(options: argparse.Namespace) -> tuple[str, int]:
     return json.dumps(_strict(found[0]), indent=None if options.json else 1), DECIDED
 
 
-def _show_pipeline(
-    options: argparse.Namespace, runs: Sequence[Mapping[str, Any]]
-) -> tuple[str, int]:
+def _show_pipeline(options: argparse.Namespace, runs: Sequence[RunRecord]) -> tuple[str, int]:
     from keras_calibration.comparison.pipeline_runs import gather_runs
     from keras_calibration.rendering.text import grid, shorten, terminal_safe
     from keras_calibration.statistics.summary import summarize

@@ -6,12 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 FINE, ALERT = 0, 1
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds the subcommand to the result of `ArgumentParser.add_subparsers`.
 
     Example:

@@ -1,12 +1,15 @@
 """calibrate: turns a trained model and a development set into a calibrated model, in one call."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import keras
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Data, Features
 from keras_calibration.calibration.calibration_report import CalibrationReport
 from keras_calibration.calibration.candidate_fits import (
     CandidateFit,
@@ -29,6 +32,7 @@ from keras_calibration.calibration.cross_fitted_scores import (
 )
 from keras_calibration.calibration.splits import Splits, splits_of
 from keras_calibration.layers.bias_correction import BiasCorrection
+from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.base_logits import symbolic_input, trainable_flags_kept
 from keras_calibration.models.calibrated_model import CalibratedModel
@@ -36,23 +40,24 @@ from keras_calibration.models.development_set import as_numpy, read_development_
 from keras_calibration.models.model_inputs import inputs_by_name
 from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
 from keras_calibration.solvers.logistic_fit import row_log_losses
+from keras_calibration.solvers.row_folds import Folds
 
 _NUM_FOLDS = 3
 
 
 def calibrate(
     model: keras.Model,
-    x: Any,
-    y: Any = None,
-    sample_weight: Any = None,
+    x: Data,
+    y: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     *,
-    fields: Mapping[str, Any] | Sequence[str] = (),
+    fields: Fields | Sequence[str] = (),
     numeric: Sequence[str] = (),
     method: str = "auto",
-    folds: Any = _NUM_FOLDS,
+    folds: Folds = _NUM_FOLDS,
     base_output: str = "auto",
     seed: int = 0,
-    verbose: Any = "auto",
+    verbose: int | str = "auto",
 ) -> CalibratedModel:
     """Calibrates a trained model on a development set, and reports how each method compares.
 
@@ -156,7 +161,7 @@ def calibrate(
         )
     by_name = {candidate.name: candidate for candidate in tried}
 
-    def head_of(name: str) -> Any:
+    def head_of(name: str) -> keras.layers.Layer:
         candidate = by_name[name]
         if candidate.parts:
             return candidate.make_head([head_of(part) for part in candidate.parts])
@@ -169,7 +174,7 @@ def calibrate(
     return calibrated
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: keras.Model) -> None:
     if isinstance(model, keras.Model):
         return
     remedy = "Pass a trained Keras model with one sigmoid or logit output."
@@ -193,7 +198,7 @@ def _check_model(model: Any) -> None:
 def _report(
     fits: Mapping[str, CandidateFit],
     rows: Rows,
-    fields: Mapping[str, Any],
+    fields: Features,
     splits: Splits,
     method: str,
 ) -> CalibrationReport:

@@ -1,14 +1,15 @@
 """Cross-fits the candidates of `calibrate`."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.fit_settings import FitSettings
@@ -30,7 +31,7 @@ class CandidateFit:
     """
 
     logits: np.ndarray | None = None
-    head: Any = None
+    head: Head | None = None
     seconds: float = 0.0
     failure: str = ""
 
@@ -38,11 +39,11 @@ class CandidateFit:
 def fit_candidates(
     tried: list[Candidate],
     rows: Rows,
-    features: Mapping[str, Any],
+    features: Features,
     splits: Splits,
     seed: int,
     method: str,
-    verbose: Any,
+    verbose: int | str,
 ) -> dict[str, CandidateFit]:
     """Cross-fits the candidates; a failure is recorded unless `method` asked for the candidate."""
     fits: dict[str, CandidateFit] = {}
@@ -66,7 +67,7 @@ def fit_candidates(
     return fits
 
 
-def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], seed: int) -> Head:
+def fitted_head(candidate: Candidate, rows: Rows, features: Features, seed: int) -> Head:
     """A new head of a candidate without parts, fitted to the rows."""
     head = candidate.make_head()
     if candidate.name == IDENTITY:
@@ -76,7 +77,7 @@ def fitted_head(candidate: Candidate, rows: Rows, features: Mapping[str, Any], s
     return head
 
 
-def some(values: Any, rows: np.ndarray) -> Any:
+def some(values: Tensor, rows: np.ndarray) -> Tensor:
     """The rows of an array or tensor with the given numbers."""
     if values is None:
         return None
@@ -96,8 +97,8 @@ def _mean_logits(parts: list[CandidateFit]) -> np.ndarray:
 
 
 def _scored_logits(
-    candidate: Candidate, rows: Rows, features: Mapping[str, Any], splits: Splits, seed: int
-) -> tuple[Any, np.ndarray]:
+    candidate: Candidate, rows: Rows, features: Features, splits: Splits, seed: int
+) -> tuple[Head | None, np.ndarray]:
     """A head fitted to all rows, if available, and the cross-fitted logits of the scored rows."""
     if candidate.name == IDENTITY:
         return None, rows.logits[splits.scored]

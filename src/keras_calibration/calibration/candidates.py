@@ -1,16 +1,19 @@
 """The candidates of `calibrate`, simplest first, and the vocabularies of fields."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import numpy as np
 
+from keras_calibration._typing import Features
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_bias import FieldBias
+from keras_calibration.layers.field_ids import Fields, Vocabulary
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.head import Head
@@ -45,7 +48,7 @@ class Candidate:
 
 
 def candidates(
-    fields: Mapping[str, Any], numeric: Sequence[str], num_folds: int, seed: int
+    fields: Fields, numeric: Sequence[str], num_folds: int, seed: int
 ) -> list[Candidate]:
     """The candidates for these features, ordered by their flexibility.
 
@@ -92,7 +95,7 @@ def candidates(
     return found
 
 
-def vocabularies(fields: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
+def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str, Vocabulary]:
     """The number of ids or the lookup layer of each field, inferred if only names are given.
 
     Example:
@@ -111,7 +114,7 @@ def vocabularies(fields: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _vocabulary(name, as_numpy(columns[name]).reshape(-1)) for name in names}
 
 
-def check_numeric(names: Sequence[str], columns: Mapping[str, Any]) -> None:
+def check_numeric(names: Sequence[str], columns: Features) -> None:
     """Raises if a numeric column is missing or does not hold numbers."""
     wrong = [n for n in names if n not in columns or as_numpy(columns[n]).dtype.kind not in "iubf"]
     if wrong:
@@ -121,7 +124,7 @@ def check_numeric(names: Sequence[str], columns: Mapping[str, Any]) -> None:
         )
 
 
-def _vocabulary(name: str, column: np.ndarray) -> Any:
+def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:
     if column.dtype.kind in "OSU":
         values = sorted({v.decode() if isinstance(v, bytes) else str(v) for v in column.tolist()})
         return keras.layers.StringLookup(vocabulary=values)

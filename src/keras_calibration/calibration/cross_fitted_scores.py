@@ -1,10 +1,12 @@
 """Scores the candidates of `calibrate` on cross-fitted logits and chooses one."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
@@ -57,7 +59,7 @@ def scores_of(
     rows: Rows,
     fitted: Mapping[str, np.ndarray],
     losses: Mapping[str, np.ndarray],
-    fields: Mapping[str, Any],
+    fields: Features,
     seconds: Mapping[str, float],
     clusters: np.ndarray | None = None,
 ) -> tuple[CandidateScore, ...]:
@@ -97,7 +99,7 @@ def scores_of(
 
 
 def noise_floors(
-    rows: Rows, logits: np.ndarray, fields: Mapping[str, Any]
+    rows: Rows, logits: np.ndarray, fields: Features
 ) -> dict[str, tuple[float, float, float, float]]:
     """Mean and standard deviation of Field-ECE and Field-RCE if the probabilities were true."""
     floors = {}
@@ -116,6 +118,6 @@ def _field_errors(
     return metrics
 
 
-def _ids(values: Any) -> tuple[np.ndarray, int]:
+def _ids(values: Tensor) -> tuple[np.ndarray, int]:
     distinct, ids = np.unique(as_numpy(values).reshape(-1), return_inverse=True)
     return ids.astype("int32"), len(distinct)

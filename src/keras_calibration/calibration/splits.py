@@ -1,13 +1,14 @@
 """Splits a development set into rows to fit and rows that are scored by this fit."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.row_folds import fold_of_rows
+from keras_calibration.solvers.row_folds import Folds, fold_of_rows
 
 FORWARD = "forward"
 # Enough to estimate a standard error: with four scored blocks it would be off by about 40 %.
@@ -64,7 +65,7 @@ class Splits:
             yield np.flatnonzero(fitted), np.flatnonzero(self.fold == number)
 
 
-def splits_of(folds: Any, rows: Rows, seed: int | None) -> Splits:
+def splits_of(folds: Folds, rows: Rows, seed: int | None) -> Splits:
     """The splits for the argument `folds` of `calibrate`.
 
     Example:

@@ -2,12 +2,11 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 
 
-def fit_callbacks() -> list[Any]:
+def fit_callbacks() -> list[keras.callbacks.Callback]:
     """All callbacks of the current `fit`, in their order; empty outside of a `fit`.
 
     Keras does not tell a callback its neighbours, so the list is taken from the calling
@@ -22,7 +21,9 @@ def fit_callbacks() -> list[Any]:
     return []
 
 
-def kept_epoch(callbacks: Sequence[Any], logs: Mapping[int, Mapping[str, Any]]) -> int | None:
+def kept_epoch(
+    callbacks: Sequence[keras.callbacks.Callback], logs: Mapping[int, Mapping[str, float]]
+) -> int | None:
     """The epoch whose weights were restored, or saved as the best; `None` for the last.
 
     Restored weights take precedence: they are the weights of the model after `fit`.

@@ -1,13 +1,16 @@
 """Losses averaged over the last evaluations of a run."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Inputs
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.log_loss import LogLoss
 from keras_calibration.ops.losses import logits_from_probabilities
@@ -74,12 +77,12 @@ class LogitAverage(keras.callbacks.Callback):
 
     def __init__(
         self,
-        validation_data: tuple[Any, Any],
+        validation_data: tuple[Inputs, ArrayLike],
         *,
         num_evaluations: int = 5,
         every: int | None = None,
         from_logits: bool = False,
-        metrics: Sequence[Any] | None = None,
+        metrics: Sequence[keras.metrics.Metric] | None = None,
         batch_size: int = 8192,
     ) -> None:
         super().__init__()
@@ -109,19 +112,19 @@ class LogitAverage(keras.callbacks.Callback):
         self._losses: deque[list[float]] = deque(maxlen=num_evaluations)
         self._num_batches = 0
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Clears the evaluations of an earlier fit."""
         self._logits.clear()
         self._losses.clear()
         self._num_batches = 0
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Evaluates every `every` batches."""
         self._num_batches += 1
         if self.every is not None and self._num_batches % self.every == 0:
             self._evaluate()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Adds the averaged losses to the logs."""
         logs = {} if logs is None else logs
         # The last batch of the epoch may already be evaluated.

@@ -1,5 +1,7 @@
 """A callback that records runs in a ledger and summarizes metrics over seeds."""
 
+from __future__ import annotations
+
 import hashlib
 import importlib.metadata
 import math
@@ -12,6 +14,7 @@ from typing import Any, TypedDict, Unpack
 import keras
 
 from keras_calibration._compat import metric_direction
+from keras_calibration._typing import RunRecord
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import fit_callbacks, kept_epoch
 from keras_calibration.ledger.guarded import begin_run, end_run, read_runs
@@ -162,11 +165,11 @@ class SeedVariance(keras.callbacks.Callback):
         if tensorboard_folder is not None:
             import_hparams()
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Records the start of the run, and reads the earlier runs of the pipeline."""
         self._epochs: list[int] = []
         self._metrics: dict[str, list[float | None]] = {}
-        self._logs: dict[int, dict[str, Any]] = {}
+        self._logs: dict[int, dict[str, float]] = {}
         self._record["initial_weights"] = _hash_weights(self.model)
         runs = read_runs(self.ledger, self._record["pipeline"])
         self._num_unfinished = sum(run["status"] == "started" for run in runs)
@@ -181,7 +184,7 @@ class SeedVariance(keras.callbacks.Callback):
             self._trial = tensorboard_trial(self.tensorboard_folder, self._record)
             self._trial.on_train_begin()
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Adds the statistics over the seeds at this epoch to `logs`."""
         logs = {} if logs is None else logs
         measured = self._monitored(logs)
@@ -208,7 +211,7 @@ class SeedVariance(keras.callbacks.Callback):
                 logs[f"{_PREFIX}{name}_std_reduction"] = _std_reduction(plain, name, rows)
         self._logs[epoch] = dict(logs)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Records the complete run and prints the table over the seeds."""
         if not self._is_chief:
             return
@@ -229,7 +232,7 @@ class SeedVariance(keras.callbacks.Callback):
         if self.verbose:
             print(self._table(record))
 
-    def _monitored(self, logs: dict[str, Any]) -> dict[str, float]:
+    def _monitored(self, logs: dict[str, float]) -> dict[str, float]:
         available = {
             name: float(value)
             for name, value in logs.items()
@@ -297,7 +300,7 @@ class SeedVariance(keras.callbacks.Callback):
                 stacklevel=2,
             )
 
-    def _table(self, record: Mapping[str, Any]) -> str:
+    def _table(self, record: RunRecord) -> str:
         rows = [row for run in (*self._others, record) if (row := _kept_values(run))]
         title = (
             f"Pipeline {self._record['pipeline']!r}, values at each run's kept epoch; "
@@ -327,7 +330,7 @@ def _at_epoch(
     return {name: value for name, value in row.items() if value is not None}
 
 
-def _kept_values(run: Mapping[str, Any]) -> dict[str, float]:
+def _kept_values(run: RunRecord) -> dict[str, float]:
     """The values at the kept epoch, or the last value of each metric."""
     if run["kept_epoch"] is not None:
         return _at_epoch(run["metrics"], run["epochs"], run["kept_epoch"])
@@ -351,7 +354,7 @@ def _std_reduction(plain: str, calibrated: str, rows: list[dict[str, float]]) ->
     return 1 - calibrated_std / plain_std if plain_std else math.nan
 
 
-def _flatten(metrics: Sequence[Any]) -> list[Any]:
+def _flatten(metrics: Sequence[keras.metrics.Metric]) -> list[keras.metrics.Metric]:
     """The metrics, including those inside the container of `compile`."""
     inner = [getattr(metric, "metrics", None) or [metric] for metric in metrics]
     return [metric for group in inner for metric in group]

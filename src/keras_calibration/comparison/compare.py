@@ -1,11 +1,14 @@
 """Compares two pipelines by the runs of a ledger."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_calibration._typing import RunRecord
 from keras_calibration.comparison.comparison import Comparison, Noise
 from keras_calibration.comparison.details import calibration_details, row_details
 from keras_calibration.comparison.metric_comparison import MetricComparison
@@ -101,7 +104,7 @@ def compare(
 
 def compare_runs(
     ledger: Ledger,
-    records: Sequence[Mapping[str, Any]],
+    records: Sequence[RunRecord],
     a: str,
     b: str,
     question: Question,

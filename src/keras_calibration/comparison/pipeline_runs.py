@@ -1,10 +1,12 @@
 """The runs of a pipeline that a comparison uses, and the numbers of excluded runs."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from keras_calibration._typing import RunRecord
 from keras_calibration.statistics.estimate import RunValues
 
 
@@ -33,7 +35,7 @@ class PipelineRuns:
     seeds: tuple[int, ...]
     epochs: tuple[int, ...]
     values: Mapping[str, tuple[float | None, ...]]
-    records: Sequence[Mapping[str, Any]] = field(repr=False)
+    records: Sequence[RunRecord] = field(repr=False)
     num_diverged: int = 0
     num_unfinished: int = 0
     num_repeated: int = 0
@@ -54,7 +56,7 @@ class PipelineRuns:
 
 
 def gather_runs(
-    runs: Sequence[Mapping[str, Any]],
+    runs: Sequence[RunRecord],
     pipeline: str,
     metrics: Sequence[str],
     *,
@@ -75,7 +77,7 @@ def gather_runs(
     mine = [run for run in runs if run["pipeline"] == pipeline]
     ended = [run for run in mine if run["status"] != "started"]
     latest = {run["seed"]: run for run in ended}
-    used: dict[int, tuple[int, Mapping[str, Any]]] = {}
+    used: dict[int, tuple[int, RunRecord]] = {}
     num_diverged = num_without_metric = 0
     for seed, run in sorted(latest.items()):
         series = run["metrics"].get(metrics[0], [])
@@ -107,7 +109,7 @@ def gather_runs(
 
 
 def _choose(
-    run: Mapping[str, Any], series: Sequence[float | None], epoch: int | str, maximize: bool
+    run: RunRecord, series: Sequence[float | None], epoch: int | str, maximize: bool
 ) -> int | None:
     """The index of the epoch, `None` if it has no value of the metric."""
     measured = [index for index, value in enumerate(series) if value is not None]

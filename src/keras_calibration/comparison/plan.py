@@ -1,10 +1,13 @@
 """How the differences of a comparison are judged: pairing, level, and noise of few runs."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from keras_calibration._typing import RunRecord
 from keras_calibration.comparison.pipeline_runs import PipelineRuns, gather_runs
 from keras_calibration.comparison.question import Question
 from keras_calibration.statistics.difference import mean_difference
@@ -42,7 +45,7 @@ class Plan(NamedTuple):
         """Whether the runs are paired by seed."""
         return bool(self.seeds)
 
-    def values(self, metric: str, *pipelines: PipelineRuns) -> list[Any]:
+    def values(self, metric: str, *pipelines: PipelineRuns) -> list[np.ndarray]:
         """The values of a metric in the runs that are compared, an array a pipeline."""
         return [np.asarray(runs.of_seeds(metric, self.seeds)) for runs in pipelines]
 
@@ -100,7 +103,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(
-    records: Sequence[Mapping[str, Any]],
+    records: Sequence[RunRecord],
     runs: tuple[PipelineRuns, PipelineRuns],
     metrics: Sequence[str],
     question: Question,
@@ -121,7 +124,7 @@ def make_plan(
     others: list[PipelineRuns] = []
     if few:
         families = {record.get("family") for pipeline in runs for record in pipeline.records}
-        by_pipeline: dict[str, list[Mapping[str, Any]]] = {}
+        by_pipeline: dict[str, list[RunRecord]] = {}
         for record in records:
             is_alike = families <= {None} or record.get("family") in families
             if is_alike and record["pipeline"] not in (of_a.pipeline, of_b.pipeline):

@@ -1,10 +1,13 @@
 """The question of a comparison, and its checks against the ledger."""
 
+from __future__ import annotations
+
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from keras_calibration._typing import RunRecord
 from keras_calibration.ledger.metric_names import DIRECTIONS, direction_of
 from keras_calibration.statistics.estimate import check_confidence
 
@@ -46,7 +49,7 @@ def check_question(a: str, b: str, question: Question) -> None:
         )
 
 
-def recorded_metrics(records: Sequence[Mapping[str, Any]], a: str, b: str) -> list[str]:
+def recorded_metrics(records: Sequence[RunRecord], a: str, b: str) -> list[str]:
     """The metrics of the runs of either pipeline."""
     pipelines = {record["pipeline"] for record in records}
     for name in (a, b):
@@ -60,7 +63,7 @@ def recorded_metrics(records: Sequence[Mapping[str, Any]], a: str, b: str) -> li
 
 
 def metric_directions(
-    records: Sequence[Mapping[str, Any]],
+    records: Sequence[RunRecord],
     a: str,
     b: str,
     names: Sequence[str],

@@ -1,12 +1,14 @@
 """export_savedmodel: writes a calibrated model as a SavedModel and verifies it."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from keras import ops
 
+from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.provenance import describe_files, describe_model, write_provenance
 from keras_calibration.export.savedmodel_files import write_head, write_warmup
 from keras_calibration.export.serving_spec import (
@@ -45,7 +47,7 @@ _WARMUP_SIZES = (1, 32)
 def export_savedmodel(
     model: CalibratedModel,
     path: str | os.PathLike[str],
-    sample: Any = None,
+    sample: Inputs | None = None,
     *,
     version: int | str | None = None,
     jit_compile: bool | str = False,
@@ -205,9 +207,7 @@ def _warmup_sizes(given: Sequence[int] | None, jit_compile: bool | str) -> tuple
     return tuple(given)
 
 
-def _expected_rows(
-    spec: ServingSpec, rows: Mapping[str, Any], logit: Any, probability: Any
-) -> Rows:
+def _expected_rows(spec: ServingSpec, rows: Features, logit: Tensor, probability: Tensor) -> Rows:
     """Inputs and expected outputs of each signature, from the Keras model."""
     raw = {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
     inputs = by_signature(rows)

@@ -1,16 +1,20 @@
 """export_onnx and export_litert: write a calibrated model as one file and verify it."""
 
+from __future__ import annotations
+
 import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calibration._compat import flatten_layers, patch_tf2onnx, with_constant_weights
+from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.serving_spec import (
     ServingSpec,
     by_signature,
@@ -23,6 +27,9 @@ from keras_calibration.export.verification import tolerance_for
 from keras_calibration.export.version_folder import temporary_folder
 from keras_calibration.models.calibrated_model import CalibratedModel
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 _OUTPUTS = ("probability", "uncalibrated_probability", "logit")
 _OPSET = 17
 _LOOKUPS = (
@@ -32,9 +39,12 @@ _LOOKUPS = (
     keras.layers.TextVectorization,
 )
 _Rows = dict[str, np.ndarray]
+_Result = TypeVar("_Result")
 
 
-def export_onnx(model: CalibratedModel, path: str | os.PathLike[str], sample: Any = None) -> Path:
+def export_onnx(
+    model: CalibratedModel, path: str | os.PathLike[str], sample: Inputs | None = None
+) -> Path:
     """Writes a calibrated model with numeric inputs as an ONNX file, for onnxruntime.
 
     The ONNX model takes the features under their names in the SavedModel's `serving_default`, and
@@ -69,7 +79,9 @@ def export_onnx(model: CalibratedModel, path: str | os.PathLike[str], sample: An
     return _export(model, path, sample, "onnxruntime", _to_onnx, run_onnx)
 
 
-def export_litert(model: CalibratedModel, path: str | os.PathLike[str], sample: Any = None) -> Path:
+def export_litert(
+    model: CalibratedModel, path: str | os.PathLike[str], sample: Inputs | None = None
+) -> Path:
     """Writes a calibrated model with numeric inputs as a LiteRT file, for phones and small devices.
 
     Its only signature, `serving_default`, takes the features under their names in the SavedModel,
@@ -121,7 +133,9 @@ def run_litert(file: Path, inputs: _Rows) -> _Rows:
     return outputs
 
 
-def _to_litert(function: Any, specs: dict[str, Any]) -> bytes:
+def _to_litert(
+    function: tf.types.experimental.PolymorphicFunction, specs: dict[str, tf.TensorSpec]
+) -> bytes:
     import tensorflow as tf
 
     concrete = function.get_concrete_function(specs)
@@ -131,10 +145,12 @@ def _to_litert(function: Any, specs: dict[str, Any]) -> bytes:
     return bytes(converter.convert())
 
 
-def _to_onnx(function: Any, specs: dict[str, Any]) -> bytes:
+def _to_onnx(
+    function: tf.types.experimental.PolymorphicFunction, specs: dict[str, tf.TensorSpec]
+) -> bytes:
     tf2onnx, _ = _onnx_packages()
 
-    def where(context: Any, node: Any, name: str, arguments: Any) -> None:
+    def where(context: Any, node: Any, name: str, arguments: object) -> None:
         """Selects by `Where`: the converter's own handler multiplies by 0 and 1, also NaN."""
         node.type = "Where"
 
@@ -148,7 +164,7 @@ def _to_onnx(function: Any, specs: dict[str, Any]) -> bytes:
     return bytes(converted.SerializeToString())
 
 
-def _onnx_packages() -> tuple[Any, Any]:
+def _onnx_packages() -> tuple[ModuleType, ModuleType]:
     """Imports `tf2onnx` and `onnxruntime`."""
     try:
         with warnings.catch_warnings():
@@ -166,9 +182,9 @@ def _onnx_packages() -> tuple[Any, Any]:
 def _export(
     model: CalibratedModel,
     path: str | os.PathLike[str],
-    sample: Any,
+    sample: Inputs | None,
     runtime: str,
-    convert: Callable[[Any, dict[str, Any]], bytes],
+    convert: Callable[[tf.types.experimental.PolymorphicFunction, dict[str, tf.TensorSpec]], bytes],
     run: Callable[[Path, _Rows], _Rows],
 ) -> Path:
     """Converts a model, compares the file with it in the runtime, and moves it into place."""
@@ -187,7 +203,7 @@ def _export(
     return path
 
 
-def _told(runtime: str, act: Callable[[], Any]) -> Any:
+def _told(runtime: str, act: Callable[[], _Result]) -> _Result:
     """Calls a converter or runtime; turns its errors into a short `ValueError`."""
     try:
         return act()
@@ -226,7 +242,7 @@ def _check(model: CalibratedModel, spec: ServingSpec, path: Path, runtime: str) 
 
 
 def _compare(
-    spec: ServingSpec, rows: Mapping[str, Any], runtime: str, run: Callable[[_Rows], _Rows]
+    spec: ServingSpec, rows: Features, runtime: str, run: Callable[[_Rows], _Rows]
 ) -> None:
     """Compares outputs on all rows and on the first row alone, to test another number of rows.
 
@@ -252,7 +268,9 @@ def _compare(
                 )
 
 
-def portable_function(spec: ServingSpec) -> tuple[Any, dict[str, Any]]:
+def portable_function(
+    spec: ServingSpec,
+) -> tuple[tf.types.experimental.PolymorphicFunction, dict[str, tf.TensorSpec]]:
     """A `tf.function` from features by name to the three outputs, and the specs of the features.
 
     Its weights are constants. Neither ONNX nor LiteRT has `UpperBound`, with which a curve finds
@@ -263,7 +281,7 @@ def portable_function(spec: ServingSpec) -> tuple[Any, dict[str, Any]]:
     feature_of = {each.name: name for name, each in spec.inputs.items()}
     specs = {each.name: each for each in spec.inputs.values()}
 
-    def serve(features: Mapping[str, Any]) -> tuple[Any, ...]:
+    def serve(features: Features) -> tuple[Tensor, ...]:
         by_name = {feature_of[name]: values for name, values in features.items()}
         logit, probability = spec.outputs(spec.structured(by_name), training=False)
         return probability, ops.sigmoid(logit), logit
@@ -279,14 +297,14 @@ def portable_function(spec: ServingSpec) -> tuple[Any, dict[str, Any]]:
     # Both Keras and TensorFlow flatten dictionaries in the order of their keys.
     names = sorted(specs)
 
-    def portable(features: Mapping[str, Any]) -> dict[str, Any]:
+    def portable(features: Features) -> dict[str, Tensor]:
         values = pruned(*(features[name] for name in names))
         return dict(zip(_OUTPUTS, values, strict=True))
 
     return tf.function(portable, autograph=False), specs
 
 
-def _without_upper_bound(graph: Any) -> Any:
+def _without_upper_bound(graph: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
     """Replaces every `UpperBound(a, l)` in a graph by `Σ_k [a_k ≤ l]`."""
     import tensorflow as tf
 
@@ -311,7 +329,9 @@ def _without_upper_bound(graph: Any) -> Any:
     return rewritten
 
 
-def _renamed(part: Any, name: str, ends: Mapping[str, str]) -> Any:
+def _renamed(
+    part: tf.compat.v1.NodeDef, name: str, ends: Mapping[str, str]
+) -> tf.compat.v1.NodeDef:
     """Renames a node of the replacement; its last node gets the name of the replaced node."""
     import tensorflow as tf
 

@@ -1,5 +1,7 @@
 """Describes an exported model in `assets.extra/provenance.json`."""
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import json
@@ -11,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calibration._typing import Tensor
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
@@ -64,7 +67,7 @@ def files_sha256(savedmodel: Path) -> str:
 
 
 def describe_model(
-    model: CalibratedModel, fit_summary: FitSummary | None, sample_logits: Any
+    model: CalibratedModel, fit_summary: FitSummary | None, sample_logits: Tensor | None
 ) -> dict[str, Any]:
     """Describes the base model, the head, its fit and the distribution of its logits.
 
@@ -139,13 +142,13 @@ def _describe_fit(model: CalibratedModel, fit_summary: FitSummary | None) -> dic
     }
 
 
-def _num_rows_in(head: Any) -> int | None:
+def _num_rows_in(head: Head) -> int | None:
     """The number of rows of the last fit, if a part of the head stores it."""
     kept = [w for w in head.weights if w.name == "num_rows" and w.shape == ()]
     return max((round(float(keras.ops.convert_to_numpy(w))) for w in kept), default=0) or None
 
 
-def _known_logits(model: CalibratedModel, sample_logits: Any) -> dict[str, Any] | None:
+def _known_logits(model: CalibratedModel, sample_logits: Tensor | None) -> dict[str, Any] | None:
     """The distribution of the logits of the fit, or else of the sample."""
     streaming = (c for c in model.head.calibrators() if isinstance(c, StreamingCalibrator))
     histogram = next((c._histogram for c in streaming), None)

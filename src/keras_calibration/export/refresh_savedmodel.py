@@ -1,5 +1,7 @@
 """refresh_savedmodel: refits the head of an exported model and writes the next version."""
 
+from __future__ import annotations
+
 import math
 import os
 import shutil
@@ -8,9 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.provenance import (
     PROVENANCE_FILE,
     describe_files,
@@ -54,10 +59,10 @@ from keras_calibration.ops.losses import logits_from_probabilities
 
 def refresh_savedmodel(
     path: str | os.PathLike[str],
-    logits: Any,
-    labels: Any,
-    features: Mapping[str, Any] | None = None,
-    sample_weight: Any = None,
+    logits: ArrayLike,
+    labels: ArrayLike,
+    features: Mapping[str, ArrayLike] | None = None,
+    sample_weight: ArrayLike | None = None,
     *,
     from_logits: bool = True,
     update: bool = False,
@@ -193,7 +198,7 @@ def _version(path: Path) -> Path:
     return source
 
 
-def _target(source: Path, destination: Any) -> tuple[Path, Any]:
+def _target(source: Path, destination: str | os.PathLike[str] | None) -> tuple[Path, str | None]:
     if destination is not None:
         return Path(destination), None
     if source.name.isascii() and source.name.isdecimal():
@@ -237,11 +242,11 @@ def _check_served(source: Path, head: Head, keys: list[str]) -> None:
         )
 
 
-def _weights(layer: Any) -> list[np.ndarray]:
+def _weights(layer: Head) -> list[np.ndarray]:
     return [ops.convert_to_numpy(weight) for weight in layer.weights]
 
 
-def _logits(values: Any, from_logits: bool, before: Mapping[str, Any] | None) -> np.ndarray:
+def _logits(values: ArrayLike, from_logits: bool, before: Mapping[str, Any] | None) -> np.ndarray:
     """The logits of the rows; raises or warns if they look like probabilities."""
     values = np.asarray(ops.convert_to_numpy(values) if ops.is_tensor(values) else values)
     if not from_logits:
@@ -279,7 +284,9 @@ def _logits(values: Any, from_logits: bool, before: Mapping[str, Any] | None) ->
     return values
 
 
-def _columns(inputs: Mapping[str, Any], features: Mapping[str, Any] | None) -> dict[str, Any]:
+def _columns(
+    inputs: Mapping[str, keras.KerasTensor], features: Mapping[str, ArrayLike] | None
+) -> dict[str, Tensor]:
     """The features that the head reads, in the dtypes of its inputs."""
     import tensorflow as tf
 
@@ -295,9 +302,9 @@ def _columns(inputs: Mapping[str, Any], features: Mapping[str, Any] | None) -> d
 def _fit(
     head: Head,
     logits: np.ndarray,
-    labels: Any,
-    columns: Mapping[str, Any],
-    sample_weight: Any,
+    labels: ArrayLike,
+    columns: Features,
+    sample_weight: ArrayLike | None,
     settings: FitSettings | None,
 ) -> FitSummary:
     calibrator = head.lone_calibrator()
@@ -325,7 +332,7 @@ def _calibrator(head: Head) -> StreamingCalibrator:
     return calibrator
 
 
-def _probability(wrapped: Any, rows: Mapping[str, Any]) -> Any:
+def _probability(wrapped: keras.Model, rows: Features) -> Tensor:
     """Probabilities of the refitted head for some rows."""
     import tensorflow as tf
 

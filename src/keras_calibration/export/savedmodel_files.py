@@ -1,5 +1,7 @@
 """Reads and writes files of a SavedModel: weights, the head as Keras file, warm-up requests."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,7 +11,9 @@ import keras
 import numpy as np
 
 from keras_calibration._compat import write_fingerprint
+from keras_calibration._typing import Features
 from keras_calibration.export.serving_spec import ServingSpec
+from keras_calibration.layers.head import Head
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 HEAD_FILE = "head.keras"
@@ -36,7 +40,7 @@ def collection_keys(savedmodel: Path, collection: str) -> list[str]:
     return [weights[number].attributes[0].checkpoint_key for number in sorted(weights)]
 
 
-def read_tensors(savedmodel: Path) -> dict[str, Any]:
+def read_tensors(savedmodel: Path) -> dict[str, np.ndarray | bytes]:
     """All tensors of a SavedModel's checkpoint: key → array (bytes for a single string)."""
     reader = _reader(savedmodel)
     return {key: reader.get_tensor(key) for key in sorted(reader.get_variable_to_shape_map())}
@@ -93,20 +97,20 @@ def write_head(spec: ServingSpec, extra: Path) -> None:
     save_head(keras.Model([logit, inputs], spec.head(logit, inputs)), extra)
 
 
-def read_head(extra: Path) -> tuple[Any, Any, dict[str, Any]]:
+def read_head(extra: Path) -> tuple[keras.Model, Head, dict[str, keras.KerasTensor]]:
     """Reads `head.keras`: the Functional model, the head in it, its inputs by name."""
     wrapped = keras.saving.load_model(extra / HEAD_FILE, compile=False)
     head = next(each for each in wrapped.layers if not isinstance(each, keras.layers.InputLayer))
     return wrapped, head, {tensor.name: tensor for tensor in wrapped.inputs}
 
 
-def save_head(wrapped: Any, extra: Path) -> None:
+def save_head(wrapped: keras.Model, extra: Path) -> None:
     """Writes the Functional model of the head, replacing an old one."""
     wrapped.save(extra / HEAD_FILE)
 
 
 def write_warmup(
-    extra: Path, model_name: str, requests: Iterable[tuple[str, Mapping[str, Any], int]]
+    extra: Path, model_name: str, requests: Iterable[tuple[str, Features, int]]
 ) -> None:
     """Writes `tf_serving_warmup_requests`: a TFRecord file of `PredictionLog` messages.
 
@@ -136,7 +140,7 @@ def write_warmup(
             writer.write(_prediction_log(model_name, signature, sized))
 
 
-def _prediction_log(model_name: str, signature: str, inputs: Mapping[str, Any]) -> bytes:
+def _prediction_log(model_name: str, signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
     import tensorflow as tf
 
     # PredictionLog.predict_log = 6, PredictLog.request = 1; PredictRequest.model_spec = 1,

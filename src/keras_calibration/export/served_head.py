@@ -1,25 +1,28 @@
 """Heads for serving: the same function in fewer operations."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import table_rows
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.ops.field_sums import known_ids
 from keras_calibration.ops.piecewise_linear import lines
 
 
-def served_head(head: Any) -> Any:
+def served_head(head: Head) -> Head:
     """An equivalent head with fewer operations, which cannot be trained.
 
     `ILPS` curves become `ServedCurve`, field networks become `ServedNetwork`; other layers are
@@ -47,9 +50,11 @@ def served_head(head: Any) -> Any:
     return head
 
 
-def _served_neural(head: NeuralCalibration) -> Any:
-    curve: Any = ServedCurve(head.calibrator) if type(head.calibrator) is ILPS else head.calibrator
-    network: Any = head.field_network
+def _served_neural(head: NeuralCalibration) -> Head:
+    curve: Calibrator | None = (
+        ServedCurve(head.calibrator) if type(head.calibrator) is ILPS else head.calibrator
+    )
+    network: keras.layers.Layer | None = head.field_network
     if head.members and all(type(member) is FieldNetwork for member in head.members):
         network = ServedNetwork(head.members)
     elif len(head.members) > 1:
@@ -57,11 +62,11 @@ def _served_neural(head: NeuralCalibration) -> Any:
     return NeuralCalibration(curve, network, dtype=head.dtype_policy)
 
 
-def _with_served_curve(head: Any) -> Any:
+def _with_served_curve(head: Head) -> Head:
     served = type(head).from_config({**head.get_config(), "calibrator": None})
     served.calibrator = ServedCurve(head.calibrator)
     served.build()
-    weights: dict[str, Any] = {}
+    weights: dict[str, np.ndarray] = {}
     head.save_own_variables(weights)
     served.load_own_variables(weights)
     return served
@@ -93,7 +98,7 @@ class ServedCurve(Calibrator):
         self._lines = self._weight("lines", table.T)
         self.built = True
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """η(l)."""
         import tensorflow as tf
 
@@ -109,7 +114,7 @@ class ServedCurve(Calibrator):
         knot, value, slope = tf.unstack(tf.gather(table, line), axis=-1)
         return ops.reshape(value + (rows - knot) * slope, (-1, 1)[: len(logits.shape)])
 
-    def _weight(self, name: str, value: np.ndarray) -> Any:
+    def _weight(self, name: str, value: np.ndarray) -> keras.Variable:
         weight = self.add_weight(name=name, shape=value.shape, trainable=False)
         weight.assign(value)
         return weight
@@ -183,7 +188,7 @@ class ServedNetwork(keras.layers.Layer):
         """The features that the network reads."""
         return (*self.fields, *self.numeric)
 
-    def call(self, features: Mapping[str, Any]) -> Any:
+    def call(self, features: Features) -> Tensor:
         """g(x), logits (batch, 1)."""
         output = None
         for activation, (kernel, bias) in zip(self._activations, self._dense_weights, strict=True):
@@ -196,7 +201,7 @@ class ServedNetwork(keras.layers.Layer):
             output = activation(output + ops.convert_to_tensor(bias))
         return ops.mean(output, axis=0)
 
-    def _embedded(self, features: Mapping[str, Any]) -> Any:
+    def _embedded(self, features: Features) -> Tensor:
         """Concatenated embeddings of all fields, (members, batch, fields · embedding_dim)."""
         import tensorflow as tf
 
@@ -207,7 +212,7 @@ class ServedNetwork(keras.layers.Layer):
         embedded = tf.gather(table, rows + starts)
         return ops.reshape(embedded, (self._num_members, -1, self._embedded_width))
 
-    def _of_numeric(self, features: Mapping[str, Any]) -> Any:
+    def _of_numeric(self, features: Features) -> Tensor:
         """Contribution of the numeric columns to the first layer, (members, batch, units)."""
         import tensorflow as tf
 
@@ -235,13 +240,13 @@ class ServedNetwork(keras.layers.Layer):
         of_columns = (self._num_members, len(self.numeric), -1, num_units)
         return ops.sum(ops.reshape(added, of_columns), axis=1)
 
-    def _weight(self, name: str, value: np.ndarray) -> Any:
+    def _weight(self, name: str, value: np.ndarray) -> keras.Variable:
         weight = self.add_weight(name=name, shape=value.shape, trainable=False)
         weight.assign(value.astype(self.variable_dtype))
         return weight
 
 
-def _matmul(values: Any, kernel: Any) -> Any:
+def _matmul(values: Tensor, kernel: Tensor) -> Tensor:
     """`tf.matmul` by an operation that oneDNN does not replace: it is slow for a single row."""
     import tensorflow as tf
 
@@ -249,7 +254,7 @@ def _matmul(values: Any, kernel: Any) -> Any:
     return tf.raw_ops.BatchMatMulV3(x=values, y=kernel, Tout=kernel.dtype)
 
 
-def _known_ids(ids: Any, num_values: np.ndarray) -> Any:
+def _known_ids(ids: Tensor, num_values: np.ndarray) -> Tensor:
     """`known_ids` in fewer operations, which do not exist in ONNX and LiteRT."""
     import tensorflow as tf
 

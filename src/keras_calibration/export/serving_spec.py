@@ -1,23 +1,29 @@
 """ServingSpec: everything that an export needs from a calibrated model, read once."""
 
+from __future__ import annotations
+
 import keyword
 import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
 from keras_calibration._compat import flatten_layers
+from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.model_inputs import inputs_by_name
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 NUM_SAMPLE_ROWS = 64
 _MAX_RANDOM_IDS = 10
-_Columns = dict[str, Any]
+_Columns = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -35,32 +41,32 @@ class ServingSpec:
         base_dtypes: Compute dtypes of the base model's layers, which determine its rounding.
     """
 
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, tf.TensorSpec]
     head_features: tuple[str, ...]
-    logit: Any
-    structure: Any
+    logit: tf.TensorSpec
+    structure: Inputs
     base: keras.Model
     outputs: keras.Model
     head: Head
     base_dtypes: frozenset[str]
 
     @property
-    def head_inputs(self) -> dict[str, Any]:
+    def head_inputs(self) -> dict[str, tf.TensorSpec]:
         """Name → `tf.TensorSpec` of the head's inputs: the logit and its features."""
         return {"logit": self.logit, **{name: self.inputs[name] for name in self.head_features}}
 
-    def structured(self, rows: Mapping[str, Any]) -> Any:
+    def structured(self, rows: Features) -> Inputs:
         """Converts inputs by name to the structure that the model takes."""
         if isinstance(self.structure, Mapping):
             return dict(rows)
         return keras.tree.map_structure(lambda tensor: rows[tensor.name], self.structure)
 
-    def of_head(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+    def of_head(self, rows: Features) -> dict[str, Tensor]:
         """Selects the features that the head reads."""
         return {name: rows[name] for name in self.head_features}
 
 
-def serving_spec(model: Any) -> ServingSpec:
+def serving_spec(model: keras.Model) -> ServingSpec:
     """Reads the `ServingSpec` of a model.
 
     Raises:
@@ -116,7 +122,7 @@ def signature_input(feature: str) -> str:
     return name + "_" * keyword.iskeyword(name)
 
 
-def tensor_specs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.TensorSpec]:
     """`tf.TensorSpec`s of symbolic inputs, with any number of rows and their signature names."""
     import tensorflow as tf
 
@@ -133,12 +139,12 @@ def tensor_specs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def by_signature(rows: Mapping[str, Any]) -> dict[str, Any]:
+def by_signature(rows: Features) -> dict[str, Tensor]:
     """Renames columns to their names in a signature."""
     return {signature_input(name): values for name, values in rows.items()}
 
 
-def first_rows(columns: Mapping[str, Any], specs: Mapping[str, Any]) -> _Columns:
+def first_rows(columns: Features, specs: Mapping[str, tf.TensorSpec]) -> _Columns:
     """The first rows of columns, at most 64, as tensors with the shapes and dtypes of the specs."""
     import tensorflow as tf
 
@@ -152,7 +158,7 @@ def first_rows(columns: Mapping[str, Any], specs: Mapping[str, Any]) -> _Columns
     return rows
 
 
-def sample_rows(model: CalibratedModel, spec: ServingSpec, sample: Any) -> _Columns:
+def sample_rows(model: CalibratedModel, spec: ServingSpec, sample: Inputs | None) -> _Columns:
     """The rows for comparing an export: the first rows of `sample`, or random rows."""
     if sample is None:
         return _random_rows(model, spec)
@@ -205,7 +211,7 @@ def _known_strings(head: Head, field: str) -> list[str]:
     return [word for lookup in lookups for word in lookup.get_vocabulary()[:20]]
 
 
-def _num_ids(layer: Any) -> int:
+def _num_ids(layer: keras.layers.Layer) -> int:
     """Number of ids that a layer allows, at most ten."""
     if isinstance(layer, keras.layers.Embedding):
         return min(layer.input_dim, _MAX_RANDOM_IDS)
@@ -214,14 +220,16 @@ def _num_ids(layer: Any) -> int:
     return _MAX_RANDOM_IDS
 
 
-def _only_known(layers: list[Any], kind: Any) -> list[Any]:
+def _only_known(
+    layers: list[keras.layers.Layer], kind: type[keras.layers.Layer]
+) -> list[int] | list[str]:
     """Values known to all lookups of a type that reject unknown values; empty without such."""
     strict = [layer for layer in layers if isinstance(layer, kind) and not layer.num_oov_indices]
     vocabularies = [set(layer.get_vocabulary()) for layer in strict]
     return sorted(set.intersection(*vocabularies)) if vocabularies else []
 
 
-def outputs_on(spec: ServingSpec, rows: Mapping[str, Any], is_random: bool) -> tuple[Any, Any]:
+def outputs_on(spec: ServingSpec, rows: Features, is_random: bool) -> tuple[Tensor, Tensor]:
     """The Keras model's logits and calibrated probabilities (rows, 1)."""
     import tensorflow as tf
 
@@ -238,7 +246,7 @@ def outputs_on(spec: ServingSpec, rows: Mapping[str, Any], is_random: bool) -> t
     return logit, probability
 
 
-def warn_if_unfitted(model: CalibratedModel, probability: Any, logit: Any) -> None:
+def warn_if_unfitted(model: CalibratedModel, probability: Tensor, logit: Tensor) -> None:
     """Warns if the head changes no probability and was neither fitted nor chosen by `calibrate`."""
     is_same = np.array_equal(probability, keras.ops.sigmoid(logit), equal_nan=True)
     if is_same and model.report is None and model.fitted_at is None:

@@ -1,14 +1,17 @@
 """Writes the SavedModel with its signatures, compiled with XLA if requested and possible."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.serving_spec import ServingSpec
+from keras_calibration.layers.head import Head
 
 # The variable collection with the head's weights, by which a refresh finds them.
 HEAD_WEIGHTS = "head_weights"
@@ -22,8 +25,8 @@ _LARGEST = COMPILED_SIZES[-1]
 # TensorFlow Serving compiles on a CPU only if enabled, and otherwise rejects compiled models.
 _NOT_ASKED_FOR = "off: jit_compile=False, as TensorFlow Serving needs it on a CPU by default"
 
-_Rows = Mapping[str, Any]
-_Function = Callable[[_Rows], dict[str, Any]]
+_Rows = Features
+_Function = Callable[[_Rows], dict[str, Tensor]]
 
 
 def write_signatures(
@@ -45,11 +48,11 @@ def write_signatures(
     """
     head = served_head(spec.head)
 
-    def raw(features: _Rows) -> dict[str, Any]:
+    def raw(features: _Rows) -> dict[str, Tensor]:
         logit = spec.base(spec.structured(features), training=False)
         return {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
 
-    def calibrate(features: _Rows) -> dict[str, Any]:
+    def calibrate(features: _Rows) -> dict[str, Tensor]:
         return {"probability": ops.sigmoid(head(features["logit"], spec.of_head(features)))}
 
     head_rows = {"logit": raw(rows)["logit"], **spec.of_head(rows)}
@@ -72,14 +75,14 @@ def write_signatures(
 def _one_after_the_other(spec: ServingSpec, raw: _Function, calibrate: _Function) -> _Function:
     """A function with all outputs, by calling the base model's and then the head's function."""
 
-    def both(features: _Rows) -> dict[str, Any]:
+    def both(features: _Rows) -> dict[str, Tensor]:
         outputs = raw(features)
         return {**calibrate({"logit": outputs["logit"], **spec.of_head(features)}), **outputs}
 
     return both
 
 
-def _write(endpoints: Mapping[str, _Function], spec: ServingSpec, head: Any, path: Path) -> None:
+def _write(endpoints: Mapping[str, _Function], spec: ServingSpec, head: Head, path: Path) -> None:
     import tensorflow as tf
 
     archive = keras.export.ExportArchive()
@@ -118,10 +121,10 @@ def _compiled(function: _Function, fill_up: bool) -> _Function:
     if not fill_up:
         return inner
 
-    def compiled(features: _Rows) -> Any:
+    def compiled(features: _Rows) -> dict[str, Tensor]:
         num_rows = tf.shape(next(iter(features.values())))[0]
 
-        def filled_up() -> dict[str, Any]:
+        def filled_up() -> dict[str, Tensor]:
             # With copies of the last row, because a row of zeros may be invalid.
             places = tf.minimum(tf.range(_filled_up(num_rows)), num_rows - 1)
             filled = {name: tf.gather(values, places) for name, values in features.items()}
@@ -133,7 +136,7 @@ def _compiled(function: _Function, fill_up: bool) -> _Function:
     return compiled
 
 
-def _filled_up(num_rows: Any) -> Any:
+def _filled_up(num_rows: Tensor) -> Tensor:
     import tensorflow as tf
 
     powers = tf.constant(COMPILED_SIZES)

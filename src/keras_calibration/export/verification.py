@@ -4,6 +4,8 @@ That process runs this file as a program, `python verification.py SAVEDMODEL ROW
 Keras and this package. This file must therefore not import them.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 # Relative differences of logits that rounding alone can cause: another order of summation, and in
 # half precision fused operations.
@@ -22,7 +25,7 @@ _FLOAT32_TOLERANCE = 4e-6
 _HALF_TOLERANCES = {"float16": 2.0**-7, "bfloat16": 2.0**-4}
 _WAYS = ("new_process", "same_process")
 # Signature → its inputs and its expected outputs, by name.
-Rows = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]
+Rows = Mapping[str, tuple[Mapping[str, ArrayLike], Mapping[str, ArrayLike]]]
 
 
 def check_verification(verify: str, tolerance: float | None = None) -> None:
@@ -62,7 +65,7 @@ class Tolerance:
 
 
 def tolerance_for(
-    logits: Any, base_dtypes: Collection[str] = (), tolerance: float | None = None
+    logits: ArrayLike, base_dtypes: Collection[str] = (), tolerance: float | None = None
 ) -> Tolerance:
     """The tolerance for rows with these logits.
 
@@ -126,13 +129,13 @@ def largest_differences(path: str, rows_file: str) -> dict[str, float]:
     """
     import tensorflow as tf
 
-    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    rows: dict[str, dict[str, dict[str, np.ndarray]]] = {}
     with np.load(rows_file) as arrays:
         for key in arrays:
             signature, kind, name = key.split("/", 2)
             rows.setdefault(signature, {"inputs": {}, "outputs": {}})[kind][name] = arrays[key]
     loaded = tf.saved_model.load(path)
-    received: dict[str, Any] = {}
+    received: dict[str, dict[str, tf.Tensor]] = {}
     with tf.device("CPU:0"):
         for signature, columns in rows.items():
             inputs = {name: tf.constant(values) for name, values in columns["inputs"].items()}

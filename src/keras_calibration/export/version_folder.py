@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 # Not a number, so TensorFlow Serving does not take it for a version.
 _PREFIX = ".export-"
@@ -23,7 +22,7 @@ _MAX_TRIES = 10
 NEXT = "next"
 
 
-def check_version_folder(path: Path, version: Any) -> None:
+def check_version_folder(path: Path, version: int | str | None) -> None:
     """Checks `version` and the target before anything is computed, as `move_into_place` would."""
     whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
     if not (version is None or version == NEXT or whole):
@@ -117,7 +116,7 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(gone, ignore_errors=True)
 
 
-def move_into_place(source: Path, path: Path, version: Any) -> Path:
+def move_into_place(source: Path, path: Path, version: int | str | None) -> Path:
     """Moves a folder to its final place in one step and returns it; never overwrites.
 
     All files are synced to disk before the move.
@@ -142,7 +141,7 @@ def move_into_place(source: Path, path: Path, version: Any) -> Path:
     return target
 
 
-def _moved(source: Path, path: Path, version: Any) -> Path:
+def _moved(source: Path, path: Path, version: int | str | None) -> Path:
     while True:
         name = 1 + max(versions_in(path), default=0) if version == NEXT else version
         target = path if version is None else path / str(name)

@@ -1,15 +1,17 @@
 """Detects training before `adapt`: reads scalar weights in traced steps and hooks on gradients."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.ops.custom_gradients import with_gradient
 
 
-def known_value(variable: Any) -> float | None:
+def known_value(variable: keras.Variable) -> float | None:
     """The value of a scalar weight, or None where it is known only inside a compiled step.
 
     TensorFlow can read a variable while it traces a step, also under a distribution strategy. JAX
@@ -32,7 +34,7 @@ def known_value(variable: Any) -> float | None:
     return float(variable.value)
 
 
-def on_gradient(values: Any, action: Callable[[], None], factor: Any = 1.0) -> Any:
+def on_gradient(values: Tensor, action: Callable[[], None], factor: Tensor | float = 1.0) -> Tensor:
     """Returns the values unchanged; `action` runs when their gradient is computed or traced.
 
     Every training loop takes gradients and prediction does not, so `action` can warn or raise
@@ -40,8 +42,8 @@ def on_gradient(values: Any, action: Callable[[], None], factor: Any = 1.0) -> A
     `factor`.
     """
 
-    def identity(values: Any, factor: Any) -> tuple[Any, Any]:
-        def gradient(*upstream: Any, **by_keyword: Any) -> tuple[Any, Any]:
+    def identity(values: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        def gradient(*upstream: Tensor, **by_keyword: Tensor) -> tuple[Tensor, Tensor]:
             action()
             (by_values,) = upstream or by_keyword.values()
             return by_values * factor, ops.zeros_like(factor)

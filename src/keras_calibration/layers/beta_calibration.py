@@ -1,12 +1,14 @@
 """BetaCalibration: a curve with one slope for low logits and another for high logits."""
 
+from __future__ import annotations
+
 import math
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.logistic_fit import (
@@ -61,13 +63,13 @@ class BetaCalibration(StreamingCalibrator):
         Kull, Silva Filho and Flach, *Beta calibration*, AISTATS 2017.
     """
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Creates the slopes and the bias; the layer starts as the identity."""
         for name in ("log_slope_below", "log_slope_above", "bias"):
             setattr(self, f"_{name}", self.add_weight(name=name, shape=(), initializer="zeros"))
         self.built = True
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """`-a softplus(-l) + b softplus(l) + c`."""
         below = ops.exp(ops.convert_to_tensor(self._log_slope_below))
         above = ops.exp(ops.convert_to_tensor(self._log_slope_above))

@@ -1,11 +1,12 @@
 """BiasCorrection: a constant added to every logit."""
 
-from typing import Any
+from __future__ import annotations
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.logistic_fit import LogisticFit, fit_logistic, starting_bias
 from keras_calibration.solvers.logit_histogram import LogitHistogram
@@ -36,12 +37,12 @@ class BiasCorrection(StreamingCalibrator):
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
     """
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Creates the bias, 0 at the start."""
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
         self.built = True
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """`l + c`."""
         return logits + ops.convert_to_tensor(self._bias)
 

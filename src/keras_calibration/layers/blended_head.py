@@ -1,11 +1,15 @@
 """BlendedHead: the mean of the calibrated logits of several heads."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator, mean_of
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -69,7 +73,7 @@ class BlendedHead(Head):
         """The calibrators of all heads."""
         return [part for head in self.heads for part in head.calibrators()]
 
-    def field_readers(self) -> list[Any]:
+    def field_readers(self) -> list[keras.layers.Layer]:
         """The field readers of all heads."""
         return [part for head in self.heads for part in head.field_readers()]
 
@@ -83,23 +87,25 @@ class BlendedHead(Head):
         """Whether every head is adapted."""
         return all(head.is_adapted for head in self.heads)
 
-    def build(self, logits_shape: Any = None, features_shape: Any = None) -> None:
+    def build(
+        self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
+    ) -> None:
         """Builds the heads."""
         for head in self.heads:
             if not head.built:
                 head.build(logits_shape, features_shape)
         self.built = True
 
-    def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
+    def call(self, logits: Tensor, features: Features) -> Tensor:
         """Calibrated logits (batch, 1)."""
         return mean_of([head(logits, features) for head in self.heads])
 
     def adapt(
         self,
-        logits: Any,
-        labels: Any,
-        features: Mapping[str, Any] | None = None,
-        sample_weight: Any = None,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> None:
         """Adapts each head to the development set."""
         for head in self.heads:
@@ -132,7 +138,7 @@ class BlendedHead(Head):
         return {**super().get_config(), "heads": heads}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "BlendedHead":
+    def from_config(cls, config: dict[str, Any]) -> BlendedHead:
         """Creates the layer from its `get_config`."""
         heads = [keras.saving.deserialize_keras_object(head) for head in config["heads"]]
         return cls(**{**config, "heads": heads})

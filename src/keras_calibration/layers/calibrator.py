@@ -1,16 +1,20 @@
 """Calibrator: the base class of the calibrators, and functions shared by all layers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.solvers.data_checks import Rows, check_rows, checked_logits
 
 
-def calibration_dtype(dtype: Any) -> str:
+def calibration_dtype(dtype: str | keras.DTypePolicy | None) -> str:
     """The dtype of the calibration: float64 if the policy computes in it, else float32.
 
     Under a mixed or half-precision policy, a logit keeps about three digits. Most calibrations
@@ -24,7 +28,7 @@ def calibration_dtype(dtype: Any) -> str:
     return "float64" if policy.compute_dtype == "float64" else "float32"
 
 
-def check_column(values: Any, taker: str, name: str) -> None:
+def check_column(values: Tensor, taker: str, name: str) -> None:
     """Raises for other shapes than `(batch,)` and `(batch, 1)`; a reshape would mix up the rows.
 
     Example:
@@ -42,7 +46,7 @@ def check_column(values: Any, taker: str, name: str) -> None:
         )
 
 
-def check_labels_given(labels: Any, taker: str) -> None:
+def check_labels_given(labels: ArrayLike | None, taker: str) -> None:
     """Raises if a direct fit gets no labels."""
     if labels is None:
         raise ValueError(
@@ -50,7 +54,7 @@ def check_labels_given(labels: Any, taker: str) -> None:
         )
 
 
-def as_column(values: Any) -> Any:
+def as_column(values: Tensor) -> Tensor:
     """Values of shape (batch,) or (batch, 1) as a column (batch, 1).
 
     Example:
@@ -62,7 +66,7 @@ def as_column(values: Any) -> Any:
     return values if len(values.shape) == 2 else ops.expand_dims(values, 1)
 
 
-def mean_of(tensors: Sequence[Any]) -> Any:
+def mean_of(tensors: Sequence[Tensor]) -> Tensor:
     """The mean of tensors of one shape.
 
     Example:
@@ -73,7 +77,7 @@ def mean_of(tensors: Sequence[Any]) -> Any:
     return total / len(tensors) if len(tensors) > 1 else total
 
 
-def scaled_logits(logits: Any, scale: Any) -> Any:
+def scaled_logits(logits: Tensor, scale: Tensor) -> Tensor:
     """`a l` for a > 0; an infinite logit stays infinite even if a has underflowed to 0.
 
     Example:
@@ -101,20 +105,25 @@ class Calibrator(keras.layers.Layer):
         ValueError: If called on logits of any other shape.
     """
 
-    def __init__(self, *, dtype: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *, dtype: str | keras.DTypePolicy | None = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
 
-    def call(self, logits: Any) -> Any:
+    def call(self, logits: Tensor) -> Tensor:
         """Calibrated logits, with the shape of `logits`."""
         check_column(logits, type(self).__name__, "logits")
         return self.calibrate(ops.cast(logits, self.compute_dtype))
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """Calibrated logits, for logits of any shape in the layer's dtype."""
         raise NotImplementedError(f"{type(self).__name__} does not write `calibrate`.")
 
     def fit(
-        self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        from_logits: bool = True,
     ) -> FitSummary:
         """Fits the curve to labelled rows, directly and exactly: no optimizer, no epochs.
 
@@ -160,7 +169,12 @@ class Calibrator(keras.layers.Layer):
         if not self.built:
             self.build((None, 1))
 
-    def adapt(self, logits: Any, labels: Any = None, sample_weight: Any = None) -> None:
+    def adapt(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> None:
         """Sets up state from development data before training; does nothing by default.
 
         Args:
@@ -174,6 +188,6 @@ class Calibrator(keras.layers.Layer):
         """Whether `adapt` has been called, or is not needed."""
         return True
 
-    def compute_output_shape(self, input_shape: Any) -> Any:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """The shape of the input."""
         return input_shape

@@ -1,10 +1,12 @@
 """ClassCalibrator: the base class of the calibrators of multiclass logits."""
 
-from typing import Any
+from __future__ import annotations
 
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Tensor
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.solvers.class_rows import ClassRows, check_class_rows
@@ -25,13 +27,18 @@ class ClassCalibrator(Calibrator):
         ValueError: If called on logits of any other shape.
     """
 
-    def call(self, logits: Any) -> Any:
+    def call(self, logits: Tensor) -> Tensor:
         """Calibrated logits (batch, K)."""
         self.check_shape(tuple(logits.shape))
         return self.calibrate(ops.cast(logits, self.compute_dtype))
 
     def fit(
-        self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        from_logits: bool = True,
     ) -> FitSummary:
         """Fits the layer to labelled rows, directly and exactly: no optimizer, no epochs.
 

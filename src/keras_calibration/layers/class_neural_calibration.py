@@ -1,10 +1,14 @@
 """ClassNeuralCalibration: a calibrator of class logits plus a network over the fields."""
 
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 import keras
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.neural_head import NeuralHead
 from keras_calibration.solvers.class_rows import check_class_rows
 from keras_calibration.solvers.data_checks import Rows
@@ -55,7 +59,7 @@ class ClassNeuralCalibration(NeuralHead):
     to future work; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, for η.
     """
 
-    def as_columns(self, values: Any, name: str, num_columns: int | None = None) -> Any:
+    def as_columns(self, values: Tensor, name: str, num_columns: int | None = None) -> Tensor:
         """Class logits (batch, K); raises for any other shape."""
         shape = tuple(values.shape)
         if len(shape) != 2 or (shape[1] or 0) < 2 or shape[1] != (num_columns or shape[1]):
@@ -67,11 +71,15 @@ class ClassNeuralCalibration(NeuralHead):
             )
         return ops.cast(values, self.compute_dtype)
 
-    def check_rows(self, logits: Any, labels: Any, sample_weight: Any) -> Rows:
+    def check_rows(
+        self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
+    ) -> Rows:
         """Checks the rows of a fit; returns the labels as one column per class."""
         rows = check_class_rows(logits, labels, sample_weight, keep_all=True)
         return Rows(rows.logits, rows.labels, rows.weights)
 
-    def compute_output_shape(self, logits_shape: Any, features_shape: Any = None) -> Any:
+    def compute_output_shape(
+        self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None
+    ) -> Shape:
         """`(batch, K)`."""
         return tuple(logits_shape)

@@ -1,12 +1,14 @@
 """ClassTemperatureScaling: one temperature for all class logits."""
 
+from __future__ import annotations
+
 import math
 import warnings
-from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.solvers.class_rows import ClassRows
@@ -42,14 +44,14 @@ class ClassTemperatureScaling(ClassCalibrator):
         Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
     """
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Creates the temperature, 1 at the start."""
         self._log_temperature = self.add_weight(
             name="log_temperature", shape=(), initializer="zeros"
         )
         self.built = True
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """`l / T`."""
         return scaled_logits(logits, ops.exp(-ops.convert_to_tensor(self._log_temperature)))
 

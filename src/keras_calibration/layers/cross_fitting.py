@@ -76,7 +76,7 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
 
 def cross_fit(
     calibrator: Calibrator | None,
-    network: Any,
+    network: keras.layers.Layer,
     rows: Rows,
     columns: Mapping[str, np.ndarray],
     folds: np.ndarray,

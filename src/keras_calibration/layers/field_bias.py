@@ -1,12 +1,16 @@
 """FieldBias: one offset per field value, shrunk by empirical Bayes."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import (
     Calibrator,
     as_column,
@@ -14,6 +18,7 @@ from keras_calibration.layers.calibrator import (
     scaled_logits,
 )
 from keras_calibration.layers.field_ids import (
+    Fields,
     check_fields,
     deserialize_fields,
     ids_of_field,
@@ -76,7 +81,7 @@ class FieldBias(Head):
 
     def __init__(
         self,
-        fields: Mapping[str, Any],
+        fields: Fields,
         calibrator: Calibrator | None = None,
         prior_scale: float = 1.0,
         **kwargs: Any,
@@ -96,7 +101,7 @@ class FieldBias(Head):
         """η, if there is one."""
         return [] if self.calibrator is None else [self.calibrator]
 
-    def field_readers(self) -> list["FieldBias"]:
+    def field_readers(self) -> list[FieldBias]:
         """The head itself."""
         return [self]
 
@@ -105,7 +110,9 @@ class FieldBias(Head):
         """Whether η has a direct fit, or there is no η."""
         return all(part.has_direct_fit for part in self.calibrators())
 
-    def build(self, logits_shape: Any = None, features_shape: Any = None) -> None:
+    def build(
+        self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
+    ) -> None:
         """Creates the weights; the layer starts as the identity."""
         self._num_values = {name: vocabulary_size(v) for name, v in self.fields.items()}
         if self.calibrator is not None and not self.calibrator.built:
@@ -123,7 +130,7 @@ class FieldBias(Head):
             name="deviations", shape=(len(self.fields),), initializer="zeros", trainable=False
         )
 
-    def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
+    def call(self, logits: Tensor, features: Features) -> Tensor:
         """Calibrated logits (batch, 1)."""
         check_column(logits, type(self).__name__, "logits")
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
@@ -160,7 +167,7 @@ class FieldBias(Head):
         self._deviations.assign(fit.deviations)
         return fit
 
-    def field_ids(self, features: Mapping[str, Any], field: str) -> Any:
+    def field_ids(self, features: Features, field: str) -> Tensor:
         """Ids (batch,) of a field, int32; the id "other" is the number of its values."""
         return ids_of_field(features[field], self.fields[field], self._num_values[field])
 
@@ -198,14 +205,14 @@ class FieldBias(Head):
         }
         return cls(**{**config, **parts})
 
-    def _curve(self, logits: Any) -> Any:
+    def _curve(self, logits: Tensor) -> Tensor:
         return logits if self.calibrator is None else self.calibrator(logits)
 
     def _starts(self) -> np.ndarray:
         """Index of each field's first offset."""
         return table_starts(self._num_values.values())
 
-    def _places(self, features: Mapping[str, Any]) -> Any:
+    def _places(self, features: Features) -> Tensor:
         """Indices of the offsets of each row, shape (fields, batch), int32."""
         reader = type(self).__name__
         for name, values in select_features(features, self.fields, reader).items():
@@ -231,7 +238,7 @@ class FieldBias(Head):
             )
 
 
-def half_cauchy(scale: float) -> Callable[[Any], Any]:
+def half_cauchy(scale: float) -> Callable[[ArrayLike], np.ndarray]:
     """Log density of the half-Cauchy prior on a standard deviation.
 
     Example:

@@ -1,16 +1,23 @@
 """Ids of field values, from integers or lookup layers, and the serialization of fields."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Features, Tensor
 from keras_calibration.ops.field_sums import known_ids
 
+# The ids of a field: their number, or a layer that looks them up.
+Vocabulary: TypeAlias = int | keras.layers.Layer
+Fields: TypeAlias = Mapping[str, Vocabulary]
 
-def check_fields(fields: Mapping[str, Any]) -> None:
+
+def check_fields(fields: Fields) -> None:
     """Raises unless every field is a number of ids or a lookup layer.
 
     Example:
@@ -30,9 +37,7 @@ def check_fields(fields: Mapping[str, Any]) -> None:
             )
 
 
-def select_features(
-    features: Mapping[str, Any], names: Iterable[str], reader: str
-) -> dict[str, Any]:
+def select_features(features: Features, names: Iterable[str], reader: str) -> dict[str, Tensor]:
     """The features of these names; raises if one is missing.
 
     Example:
@@ -52,7 +57,7 @@ def select_features(
     return {name: features[name] for name in names}
 
 
-def vocabulary_size(vocabulary: Any) -> int:
+def vocabulary_size(vocabulary: Vocabulary) -> int:
     """Number of ids of a field, without "other".
 
     Example:
@@ -65,7 +70,7 @@ def vocabulary_size(vocabulary: Any) -> int:
     return int(size()) if callable(size) else int(vocabulary.num_bins)
 
 
-def ids_of_field(values: Any, vocabulary: Any, num_values: int) -> Any:
+def ids_of_field(values: Tensor, vocabulary: Vocabulary, num_values: int) -> Tensor:
     """Ids (batch,) of the values of a field, int32; the id `num_values` is "other".
 
     Example:
@@ -87,11 +92,11 @@ def table_starts(num_values: Iterable[int]) -> np.ndarray:
 
 
 def table_rows(
-    features: Mapping[str, Any],
-    fields: Mapping[str, Any],
+    features: Features,
+    fields: Fields,
     num_values: Mapping[str, int],
-    known: Callable[[Any, np.ndarray], Any] = known_ids,
-) -> Any:
+    known: Callable[[Tensor, np.ndarray], Tensor] = known_ids,
+) -> Tensor:
     """Rows of the values in one table of all fields, shape (fields, batch).
 
     The last row of each field is "other". Fields of one dtype and rank are processed together: with
@@ -105,7 +110,7 @@ def table_rows(
          [4 5]]
     """
     starts = table_starts([num_values[name] for name in fields])
-    by_dtype: dict[Any, list[tuple[int, str, Any]]] = {}
+    by_dtype: dict[tuple[Hashable, int], list[tuple[int, str, Tensor]]] = {}
     for place, (name, vocabulary) in enumerate(fields.items()):
         ids = features[name] if isinstance(vocabulary, int) else vocabulary(features[name])
         ids = ops.convert_to_tensor(ids)
@@ -123,7 +128,7 @@ def table_rows(
     return ops.take(ops.concatenate(columns), np.argsort(order), axis=0)
 
 
-def serialize_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+def serialize_fields(fields: Fields) -> dict[str, Any]:
     """Fields as plain Python values.
 
     Lookup layers are saved with their vocabulary, which Keras leaves out of the config if the layer
@@ -135,7 +140,7 @@ def serialize_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def deserialize_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+def deserialize_fields(config: Mapping[str, Any]) -> dict[str, Vocabulary]:
     """The inverse of `serialize_fields`."""
     return {
         name: vocabulary
@@ -145,7 +150,7 @@ def deserialize_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _serialize_lookup(lookup: Any) -> dict[str, Any]:
+def _serialize_lookup(lookup: keras.layers.Layer) -> dict[str, Any]:
     serialized = keras.saving.serialize_keras_object(lookup)
     if callable(getattr(lookup, "get_vocabulary", None)):
         vocabulary = lookup.get_vocabulary(include_special_tokens=False)

@@ -1,14 +1,17 @@
 """FieldILPS: one curve per field value, shrunk towards a shared curve."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator, as_column, check_column
 from keras_calibration.layers.field_bias import FieldBias, half_cauchy
+from keras_calibration.layers.field_ids import Fields
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, fit_field_curves, within_room
 from keras_calibration.solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
@@ -68,7 +71,7 @@ class FieldILPS(FieldBias):
 
     def __init__(
         self,
-        fields: Mapping[str, Any],
+        fields: Fields,
         calibrator: Calibrator | None = None,
         num_knots: int = 4,
         prior_scale: float = 1.0,
@@ -82,7 +85,7 @@ class FieldILPS(FieldBias):
             )
         self.num_knots = num_knots
 
-    def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
+    def call(self, logits: Tensor, features: Features) -> Tensor:
         """Calibrated logits (batch, 1)."""
         check_column(logits, type(self).__name__, "logits")
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
@@ -94,7 +97,7 @@ class FieldILPS(FieldBias):
         places = self._places(features) * self.num_knots + segments
         segment = segments[:, None]
 
-        def value_at(step: int) -> Any:
+        def value_at(step: int) -> Tensor:
             # `take` without an axis flattens first, which makes the gradient dense.
             deviation = ops.sum(ops.take(deviations, places + step), axis=0)
             return ops.take(values, segment + step) + deviation[:, None]
@@ -149,7 +152,7 @@ class FieldILPS(FieldBias):
     def _add_weights(self) -> None:
         identity = sigmoid_knots(self.num_knots)
 
-        def at_identity(shape: Any, dtype: Any) -> Any:
+        def at_identity(shape: Shape, dtype: str) -> Tensor:
             return ops.convert_to_tensor(identity, dtype)
 
         shape = (self.num_knots,)

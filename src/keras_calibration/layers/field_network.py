@@ -1,5 +1,7 @@
 """FieldNetwork: the network g(x) over fields and numeric columns."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,10 +9,13 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.calibrator import calibration_dtype, check_column
 from keras_calibration.layers.field_ids import (
+    Fields,
     check_fields,
     deserialize_fields,
     ids_of_field,
@@ -78,7 +83,7 @@ class FieldNetwork(keras.layers.Layer):
 
     def __init__(
         self,
-        fields: Mapping[str, Any],
+        fields: Fields,
         numeric: Sequence[str] = (),
         embedding_dim: int = 16,
         hidden_units: Sequence[int] = (64, 32),
@@ -126,7 +131,7 @@ class FieldNetwork(keras.layers.Layer):
         return (*self.fields, *self.numeric)
 
     @property
-    def dense_layers(self) -> list[Any]:
+    def dense_layers(self) -> list[keras.layers.Layer]:
         """The hidden layers and the output layer."""
         return [*self._hidden, self._output]
 
@@ -142,11 +147,11 @@ class FieldNetwork(keras.layers.Layer):
             return self._num_values[field]
         return vocabulary_size(self.fields[field])
 
-    def field_ids(self, features: Mapping[str, Any], field: str) -> Any:
+    def field_ids(self, features: Features, field: str) -> Tensor:
         """Ids (batch,) of a field, int32; the id `num_values(field)` is "other"."""
         return ids_of_field(features[field], self.fields[field], self.num_values(field))
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Creates the embeddings, the knots and the layers."""
         self._num_values = {field: self.num_values(field) for field in self.fields}
         if self.fields:
@@ -179,7 +184,7 @@ class FieldNetwork(keras.layers.Layer):
             width = layer.units
         self.built = True
 
-    def call(self, features: Mapping[str, Any], training: Any = None) -> Any:
+    def call(self, features: Features, training: bool | None = None) -> Tensor:
         """g(x), logits of shape (batch, num_outputs); with dropout if `training` is true."""
         self._check_features(features)
         encoded = [self.embed(features)] if self.fields else []
@@ -197,7 +202,7 @@ class FieldNetwork(keras.layers.Layer):
         knots = [self._knots, *([self._coarse_knots] if self.num_coarse_knots else [])]
         return np.concatenate([ops.convert_to_numpy(each)[row] for each in knots])
 
-    def adapt(self, features: Mapping[str, Any]) -> None:
+    def adapt(self, features: Mapping[str, ArrayLike]) -> None:
         """Places the knots of the numeric columns and stores the number of rows.
 
         Args:
@@ -224,7 +229,7 @@ class FieldNetwork(keras.layers.Layer):
             self._coarse_knots.assign([numeric_knots(c, self.num_coarse_knots) for c in numbers])
         self._num_rows.assign(float(num_rows[self.feature_names[0]]))
 
-    def compute_output_shape(self, input_shape: Mapping[str, Any]) -> tuple[int | None, int]:
+    def compute_output_shape(self, input_shape: Mapping[str, Shape]) -> tuple[int | None, int]:
         """`(batch, num_outputs)`."""
         return (input_shape[self.feature_names[0]][0], self.num_outputs)
 
@@ -245,11 +250,11 @@ class FieldNetwork(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "FieldNetwork":
+    def from_config(cls, config: dict[str, Any]) -> FieldNetwork:
         """Creates the layer from its `get_config`."""
         return cls(**{**config, "fields": deserialize_fields(config["fields"])})
 
-    def embed(self, features: Mapping[str, Any]) -> Any:
+    def embed(self, features: Features) -> Tensor:
         """Concatenated embeddings of all fields, shape (batch, fields · embedding_dim)."""
         rows = ops.transpose(table_rows(features, self.fields, self._num_values))
         # Reading the table through a reshape makes its gradient dense.
@@ -257,7 +262,7 @@ class FieldNetwork(keras.layers.Layer):
         embedded = ops.take(table, rows, axis=0)
         return ops.reshape(embedded, (-1, len(self.fields) * self.embedding_dim))
 
-    def encode(self, values: Any, row: int) -> Any:
+    def encode(self, values: Tensor, row: int) -> Tensor:
         """Encoding of numeric column number `row`, shape (n, width)."""
         values = ops.cast(ops.reshape(values, (-1,)), self.compute_dtype)
         missing = ops.cast(ops.isnan(values), self.compute_dtype)
@@ -270,7 +275,7 @@ class FieldNetwork(keras.layers.Layer):
             encoded.append(ops.flip(ops.cumsum(ops.flip(coarse, 1), axis=1), 1))
         return ops.concatenate(encoded, axis=1)
 
-    def _before_adapt(self, output: Any) -> Any:
+    def _before_adapt(self, output: Tensor) -> Tensor:
         """The output; before `adapt`, one that raises or warns when its gradient is taken."""
         if not (self.numeric or self.regularization):
             return output
@@ -307,7 +312,7 @@ class FieldNetwork(keras.layers.Layer):
             prior = 0.5 * self.regularization * squares
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
 
-    def _check_features(self, features: Mapping[str, Any]) -> None:
+    def _check_features(self, features: Features) -> None:
         """Raises if a feature is missing or has a wrong shape."""
         reader = type(self).__name__
         for name, values in select_features(features, self.feature_names, reader).items():

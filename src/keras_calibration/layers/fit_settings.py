@@ -1,7 +1,10 @@
 """FitSettings: how the direct fit of a head trains its network."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+
+from keras_calibration.solvers.row_folds import Folds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,7 @@ class FitSettings:
         5
     """
 
-    folds: Any = None
+    folds: Folds | None = None
     max_epochs: int = 100
     patience: int = 5
     learning_rate: float = 1e-3

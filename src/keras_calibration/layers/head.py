@@ -1,12 +1,16 @@
 """Head: the base class of the layers that calibrate from a logit and features."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Shape
 from keras_calibration.layers.calibrator import Calibrator, calibration_dtype, check_labels_given
 from keras_calibration.layers.field_ids import select_features
 from keras_calibration.layers.fit_settings import FitSettings
@@ -64,7 +68,7 @@ class Head(keras.layers.Layer):
         6 rows: log loss 0.693147 before, 0.605939 after (-0.087208); converged in 1 step
     """
 
-    def __init__(self, *, dtype: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *, dtype: str | keras.DTypePolicy | None = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
 
     @property
@@ -77,7 +81,7 @@ class Head(keras.layers.Layer):
         """The calibrators inside the head."""
         return ()
 
-    def field_readers(self) -> Sequence[Any]:
+    def field_readers(self) -> Sequence[keras.layers.Layer]:
         """The layers inside the head that have `fields` and `field_ids(features, field)`."""
         return ()
 
@@ -97,10 +101,10 @@ class Head(keras.layers.Layer):
 
     def adapt(
         self,
-        logits: Any,
-        labels: Any,
-        features: Mapping[str, Any] | None = None,
-        sample_weight: Any = None,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> None:
         """Sets up state from development data before training; does nothing by default.
 
@@ -113,10 +117,10 @@ class Head(keras.layers.Layer):
 
     def fit(
         self,
-        logits: Any,
-        labels: Any,
-        features: Mapping[str, Any] | None = None,
-        sample_weight: Any = None,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
         *,
         settings: FitSettings | None = None,
         verbose: int = 0,
@@ -177,7 +181,9 @@ class Head(keras.layers.Layer):
         """
         raise NotImplementedError(f"{type(self).__name__} does not write `fit_rows`.")
 
-    def check_rows(self, logits: Any, labels: Any, sample_weight: Any) -> Rows:
+    def check_rows(
+        self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
+    ) -> Rows:
         """Checks the rows of a fit and flattens them; raises if they cannot be fitted."""
         return check_rows(logits, labels, sample_weight, both_classes=True)
 
@@ -198,7 +204,9 @@ class Head(keras.layers.Layer):
     def finalize(self) -> None:
         """Adjusts the weights after training; does nothing by default."""
 
-    def compute_output_shape(self, logits_shape: Any, features_shape: Any = None) -> Any:
+    def compute_output_shape(
+        self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None
+    ) -> Shape:
         """`(batch, 1)`."""
         return (*logits_shape[:1], 1)
 
@@ -219,7 +227,10 @@ def unchanged_if_refused(head: Head) -> Iterator[None]:
 
 
 def _columns(
-    features: Any, names: Sequence[str] | None, num_rows: int, reader: str
+    features: Mapping[str, ArrayLike] | None,
+    names: Sequence[str] | None,
+    num_rows: int,
+    reader: str,
 ) -> dict[str, np.ndarray]:
     """The features that a head reads, as arrays; checks names and numbers of rows."""
     features = {} if features is None else features

@@ -1,18 +1,19 @@
 """Calibrated logits of many rows, computed in batches, and their log losses."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
 
+import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Features
 from keras_calibration.solvers.logistic_fit import row_log_losses
 from keras_calibration.solvers.softmax_fit import row_class_log_losses
 
 _ROWS_TOGETHER = 1 << 16
 
 
-def head_logits(head: Any, logits: np.ndarray, features: Mapping[str, Any]) -> np.ndarray:
+def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features) -> np.ndarray:
     """Calibrated logits of a head as float64, computed `_ROWS_TOGETHER` rows at a time.
 
     Example:

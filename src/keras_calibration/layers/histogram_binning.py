@@ -1,11 +1,14 @@
 """HistogramBinning: the positive rate in bins of the logit."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.solvers.data_checks import Rows
@@ -57,7 +60,7 @@ class HistogramBinning(Calibrator):
             )
         self.num_bins = num_bins
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Creates the edges and values; unused bins have the edge infinity."""
         shapes = {"edges": (self.num_bins - 1,), "values": (self.num_bins,), "is_fitted": ()}
         for name, shape in shapes.items():
@@ -70,7 +73,7 @@ class HistogramBinning(Calibrator):
             setattr(self, f"_{name}", weight)
         self.built = True
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """The value of each logit's bin; NaN stays NaN."""
         edges = ops.convert_to_tensor(self._edges)
         bin_number = ops.searchsorted(edges, ops.reshape(logits, (-1,)), side="right")

@@ -1,5 +1,7 @@
 """ILPS: a non-decreasing piecewise-linear map of the logit, fitted directly or trained."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Sequence
@@ -8,7 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.ops.piecewise_linear import (
@@ -114,7 +118,7 @@ class ILPS(StreamingCalibrator):
         self._check_arguments()
 
     @classmethod
-    def from_paper(cls, **kwargs: Any) -> "ILPS":
+    def from_paper(cls, **kwargs: Any) -> ILPS:
         """Creates the paper's form: 100 sigmoid-spaced knots, penalty, constant ends, no prior.
 
         Args:
@@ -129,7 +133,7 @@ class ILPS(StreamingCalibrator):
         }
         return cls(**{**paper, **kwargs})
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Creates the knots and values; the layer starts as the identity."""
         by_name = isinstance(self.knots, str)
         identity = np.asarray(sigmoid_knots(self.num_knots) if by_name else self.knots)
@@ -143,7 +147,7 @@ class ILPS(StreamingCalibrator):
             self._free_values = self._add_weight("values", identity)
         self.built = True
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """η(l); adds the penalty and the prior to the model's losses."""
         knots, values = ops.convert_to_tensor(self._knots), self._values()
         if self.penalty and self.monotonic == "penalty":
@@ -159,7 +163,12 @@ class ILPS(StreamingCalibrator):
             return on_gradient(curve, self._warn_of_training)
         return curve
 
-    def adapt(self, logits: Any, labels: Any = None, sample_weight: Any = None) -> None:
+    def adapt(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> None:
         """Places the knots at quantiles of development logits and keeps the curve.
 
         Args:
@@ -259,7 +268,7 @@ class ILPS(StreamingCalibrator):
                     f"Received: {name}={value!r}."
                 )
 
-    def _add_weight(self, name: str, value: np.ndarray, trainable: bool = True) -> Any:
+    def _add_weight(self, name: str, value: np.ndarray, trainable: bool = True) -> keras.Variable:
         return self.add_weight(
             name=name,
             shape=value.shape,
@@ -267,7 +276,7 @@ class ILPS(StreamingCalibrator):
             trainable=trainable,
         )
 
-    def _values(self) -> Any:
+    def _values(self) -> Tensor:
         if self.monotonic == "penalty":
             return isotonic_values(self._free_values)
         knots = ops.convert_to_tensor(self._knots)

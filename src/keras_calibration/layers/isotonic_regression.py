@@ -1,11 +1,14 @@
 """IsotonicRegression: the non-decreasing probabilities closest to the labels."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.ops.piecewise_linear import piecewise_linear
@@ -71,7 +74,7 @@ class IsotonicRegression(Calibrator):
         self.keep_ranking = bool(keep_ranking)
         self.max_num_steps = max_num_steps
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Creates the steps at 0 and the line with slope 1: the layer starts as the identity."""
         # Both ends of every step; infinity if unused.
         size = 2 * self.max_num_steps
@@ -81,7 +84,7 @@ class IsotonicRegression(Calibrator):
         self._centre = self._add_weight("centre", np.zeros(()))
         self.built = True
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """The logit of the interpolated probability, plus the line; NaN stays NaN."""
         thresholds, values = (ops.convert_to_tensor(w) for w in (self._thresholds, self._values))
         largest = largest_logit(self.compute_dtype)
@@ -142,7 +145,7 @@ class IsotonicRegression(Calibrator):
             "max_num_steps": self.max_num_steps,
         }
 
-    def _add_weight(self, name: str, value: np.ndarray) -> Any:
+    def _add_weight(self, name: str, value: np.ndarray) -> keras.Variable:
         return self.add_weight(
             name=name,
             shape=value.shape,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import keras
 import numpy as np
@@ -19,6 +19,8 @@ _SMALLEST_BATCH, _LARGEST_BATCH = 128, 2048
 _PREDICTED_TOGETHER = 8192
 # Weights are averaged over about this many steps, at most half an epoch.
 _AVERAGED_STEPS = 50
+
+_Layer = TypeVar("_Layer", bound=keras.layers.Layer)
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class NetworkTrainer:
     anew in every epoch, so the step compiles only once.
     """
 
-    def __init__(self, network: Any, rows: TrainingRows, settings: FitSettings) -> None:
+    def __init__(
+        self, network: keras.layers.Layer, rows: TrainingRows, settings: FitSettings
+    ) -> None:
         self.rows = rows
         self.settings = settings
         num_rows, num_columns = rows.curve.shape
@@ -140,7 +144,7 @@ class NetworkTrainer:
                 break
         return best
 
-    def _inputs(self, order: np.ndarray) -> list[Any]:
+    def _inputs(self, order: np.ndarray) -> list[np.ndarray]:
         return [self.rows.curve[order], *(columns[order] for columns in self._together)]
 
 
@@ -151,7 +155,7 @@ def _columns_together(
 
     Every array passed to a training step costs time; with forty columns, most of the step's time.
     """
-    alike: dict[Any, list[str]] = {}
+    alike: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
     for name, column in features.items():
         dtype = ops.convert_to_tensor(column[:1]).dtype
         alike.setdefault((str(dtype), column.dtype.kind, column.shape[1:]), []).append(name)
@@ -160,7 +164,7 @@ def _columns_together(
     return together, {n: (at, i) for at, names in places for i, n in enumerate(names)}
 
 
-def copy_of(network: Any) -> Any:
+def copy_of(network: _Layer) -> _Layer:
     """A layer or model of the same configuration, with fresh weights."""
     classes = {type(layer) for layer in flatten_layers(network)}
     known = {keras.saving.get_registered_name(each): each for each in classes}
@@ -178,6 +182,6 @@ def copy_of(network: Any) -> Any:
         ) from error
 
 
-def weights_of(network: Any) -> list[np.ndarray]:
+def weights_of(network: keras.layers.Layer) -> list[np.ndarray]:
     """A copy of the weights: `get_weights` may return views of memory that is reused."""
     return [np.array(weight) for weight in network.get_weights()]

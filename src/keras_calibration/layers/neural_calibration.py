@@ -1,9 +1,10 @@
 """NeuralCalibration: a calibrator of the logit plus a network over the fields."""
 
-from typing import Any
+from __future__ import annotations
 
 import keras
 
+from keras_calibration._typing import Tensor
 from keras_calibration.layers.calibrator import as_column, check_column
 from keras_calibration.layers.neural_head import NeuralHead
 
@@ -43,7 +44,7 @@ class NeuralCalibration(NeuralHead):
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7.
     """
 
-    def as_columns(self, values: Any, name: str, num_columns: int | None = 1) -> Any:
+    def as_columns(self, values: Tensor, name: str, num_columns: int | None = 1) -> Tensor:
         """Values as a column (batch, 1); raises for other shapes than (batch,) and (batch, 1)."""
         check_column(values, type(self).__name__, name)
         return as_column(values)

@@ -1,12 +1,16 @@
 """NeuralHead: the base class of the Neural Calibration heads, binary and multiclass."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, Self
 
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator, mean_of
 from keras_calibration.layers.cross_fitting import CrossFit, cross_fit, enough_for, fit_under
 from keras_calibration.layers.field_network import FieldNetwork
@@ -97,7 +101,7 @@ class NeuralHead(Head):
         return tuple(inputs) if names is None and isinstance(inputs, Mapping) else names
 
     @property
-    def members(self) -> list[Any]:
+    def members(self) -> list[keras.layers.Layer]:
         """The networks whose mean is g; empty if g is left out."""
         return [] if self.field_network is None else [self.field_network, *self._other_members]
 
@@ -125,7 +129,9 @@ class NeuralHead(Head):
             member.is_adapted for member in self.members if isinstance(member, FieldNetwork)
         )
 
-    def build(self, logits_shape: Any = None, features_shape: Any = None) -> None:
+    def build(
+        self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
+    ) -> None:
         """Builds both parts."""
         if self.calibrator is not None and not self.calibrator.built:
             self.calibrator.build((None, *self.compute_output_shape(logits_shape or ())[-1:]))
@@ -134,7 +140,7 @@ class NeuralHead(Head):
                 member.build(features_shape)
         self.built = True
 
-    def call(self, logits: Any, features: Mapping[str, Any]) -> Any:
+    def call(self, logits: Tensor, features: Features) -> Tensor:
         """Calibrated logits (batch, 1) or (batch, K)."""
         calibrated = self.as_columns(logits, "logits")
         if self.calibrator is not None:
@@ -147,7 +153,7 @@ class NeuralHead(Head):
         ]
         return calibrated + mean_of([ops.cast(each, calibrated.dtype) for each in corrections])
 
-    def as_columns(self, values: Any, name: str, num_columns: int | None = None) -> Any:
+    def as_columns(self, values: Tensor, name: str, num_columns: int | None = None) -> Tensor:
         """Logits as a tensor (batch, columns).
 
         Args:
@@ -165,10 +171,10 @@ class NeuralHead(Head):
 
     def adapt(
         self,
-        logits: Any,
-        labels: Any,
-        features: Mapping[str, Any] | None = None,
-        sample_weight: Any = None,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> None:
         """Adapts η and the networks to the development set."""
         for calibrator in self.calibrators():
@@ -261,7 +267,7 @@ def _first_rows(columns: Mapping[str, np.ndarray], number: int) -> dict[str, np.
     return {name: column[:number] for name, column in columns.items()}
 
 
-def _set_to_zero(network: Any, columns: Mapping[str, np.ndarray]) -> None:
+def _set_to_zero(network: keras.layers.Layer, columns: Mapping[str, np.ndarray]) -> None:
     """Makes g = 0: resets the network if a fresh one gives 0, else sets its weights to 0."""
     fresh = copy_of(network)
     if np.any(ops.convert_to_numpy(fresh(_first_rows(columns, 100)))):

@@ -1,12 +1,14 @@
 """PlattScaling: a scale and a bias, logistic regression on the logit."""
 
+from __future__ import annotations
+
 import math
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.logistic_fit import (
@@ -50,13 +52,13 @@ class PlattScaling(StreamingCalibrator):
         Platt (1999), *Probabilistic outputs for support vector machines*.
     """
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Creates the scale and the bias; the layer starts as the identity."""
         self._log_scale = self.add_weight(name="log_scale", shape=(), initializer="zeros")
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
         self.built = True
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """`a l + c`."""
         scale = ops.exp(ops.convert_to_tensor(self._log_scale))
         return scaled_logits(logits, scale) + ops.convert_to_tensor(self._bias)

@@ -1,9 +1,13 @@
 """StreamingCalibrator: the base class of the calibrators that can be updated with new rows."""
 
+from __future__ import annotations
+
+from collections.abc import MutableMapping
 from typing import Any
 
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
@@ -42,7 +46,12 @@ class StreamingCalibrator(Calibrator):
         self._histogram: LogitHistogram | None = None
 
     def fit(
-        self, logits: Any, labels: Any, sample_weight: Any = None, *, from_logits: bool = True
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        from_logits: bool = True,
     ) -> FitSummary:
         """Fits the curve to labelled rows, exactly and in one pass. See `Calibrator.fit`."""
         check_labels_given(labels, type(self).__name__)
@@ -55,9 +64,9 @@ class StreamingCalibrator(Calibrator):
 
     def update(
         self,
-        logits: Any,
-        labels: Any,
-        sample_weight: Any = None,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        sample_weight: ArrayLike | None = None,
         forget: float = 0.0,
         *,
         from_logits: bool = True,
@@ -102,7 +111,9 @@ class StreamingCalibrator(Calibrator):
             histogram = self._histogram.scaled(1 - forget) + histogram
         return self._fit_and_keep(histogram)
 
-    def remember(self, logits: Any, labels: Any, sample_weight: Any = None) -> None:
+    def remember(
+        self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> None:
         """Stores the histogram of rows to which the curve was fitted in another way, for `update`.
 
         `CalibratedModel.fit` calls it after training the curve. Replaces an earlier histogram.
@@ -121,14 +132,14 @@ class StreamingCalibrator(Calibrator):
         """Fits to a histogram with both classes; assigns the weights only after success."""
         raise NotImplementedError(f"{type(self).__name__} does not write `fit_histogram`.")
 
-    def save_own_variables(self, store: Any) -> None:
+    def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Saves the weights and the histogram, if there is one."""
         super().save_own_variables(store)
         if self._histogram is not None:
             for name, array in self._histogram.to_arrays().items():
                 store[_STORED + name] = array
 
-    def load_own_variables(self, store: Any) -> None:
+    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Loads the weights and the histogram, if there is one."""
         names = list(store.keys())
         super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})

@@ -1,11 +1,14 @@
 """VectorScaling: one scale and one bias per class."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.solvers.class_rows import ClassRows
@@ -55,14 +58,14 @@ class VectorScaling(ClassCalibrator):
             )
         self.num_classes = num_classes
 
-    def build(self, input_shape: Any = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         """Creates the scales and biases; the layer starts as the identity."""
         shape = (self.num_classes,)
         self._scales = self.add_weight(name="scales", shape=shape, initializer="ones")
         self._biases = self.add_weight(name="biases", shape=shape, initializer="zeros")
         self.built = True
 
-    def calibrate(self, logits: Any) -> Any:
+    def calibrate(self, logits: Tensor) -> Tensor:
         """`a_k l_k + b_k`."""
         scaled = scaled_logits(logits, ops.convert_to_tensor(self._scales))
         return scaled + ops.convert_to_tensor(self._biases)

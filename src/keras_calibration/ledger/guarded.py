@@ -1,10 +1,12 @@
 """Access to a ledger during training: errors become warnings, so that training continues."""
 
+from __future__ import annotations
+
 import tempfile
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
+from keras_calibration._typing import RunRecord
 from keras_calibration.ledger.ledger import Ledger
 
 
@@ -20,7 +22,7 @@ def read_runs(ledger: Ledger, pipeline: str) -> list[dict[str, Any]]:
         return []
 
 
-def begin_run(ledger: Ledger, record: Mapping[str, Any]) -> str | None:
+def begin_run(ledger: Ledger, record: RunRecord) -> str | None:
     """Records that a run has started; returns `None` if the ledger cannot be written."""
     try:
         return ledger.append(record)
@@ -33,7 +35,7 @@ def begin_run(ledger: Ledger, record: Mapping[str, Any]) -> str | None:
         return None
 
 
-def end_run(ledger: Ledger, run_id: str | None, record: Mapping[str, Any]) -> None:
+def end_run(ledger: Ledger, run_id: str | None, record: RunRecord) -> None:
     """Records the complete run in the ledger, or with a warning in a temporary folder."""
     try:
         if run_id is None:

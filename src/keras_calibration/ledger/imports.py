@@ -102,9 +102,9 @@ def _group_by_run(
     columns: Mapping[str, str],
     *,
     has_epochs: bool,
-) -> dict[tuple[str, int, int | None], list[Any]]:
+) -> dict[tuple[str, int, int | None], list[tuple[int, dict[str, float | None]]]]:
     """Epoch and metrics of each line by pipeline and seed; without epochs, each line is a run."""
-    runs: dict[tuple[str, int, int | None], list[Any]] = {}
+    runs: dict[tuple[str, int, int | None], list[tuple[int, dict[str, float | None]]]] = {}
     for number, cells in lines.items():
         pipeline, seed = given["pipeline"], given["seed"]
         if pipeline is None:

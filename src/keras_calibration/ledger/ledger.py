@@ -1,16 +1,22 @@
 """A folder of training runs, one JSON file a run."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import time
 import uuid
 import warnings
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from keras_calibration._typing import RunRecord
 from keras_calibration.ledger.run_record import STATUSES, from_json, to_json, validate_record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 # From this number of runs on, an index makes reading faster.
 _MIN_INDEXED = 500
@@ -94,7 +100,7 @@ class Ledger:
             )
         self._is_swept = False
 
-    def append(self, record: Mapping[str, Any]) -> str:
+    def append(self, record: RunRecord) -> str:
         """Adds a run; when this returns, the record is on disk.
 
         Args:
@@ -116,7 +122,7 @@ class Ledger:
         self._write(run_id, now.isoformat(), record)
         return run_id
 
-    def finish(self, run_id: str, record: Mapping[str, Any]) -> None:
+    def finish(self, run_id: str, record: RunRecord) -> None:
         """Atomically replaces the record of a run whose status is `"started"`.
 
         Args:
@@ -193,7 +199,7 @@ class Ledger:
             and status in (None, record["status"])
         ]
 
-    def write_row_losses(self, losses: Any, row_ids: Any) -> dict[str, Any]:
+    def write_row_losses(self, losses: ArrayLike, row_ids: ArrayLike) -> dict[str, Any]:
         """Stores the loss of each held-out row; call it before the run is recorded.
 
         Args:
@@ -214,7 +220,7 @@ class Ledger:
             _sync_folder(folder)
         return reference
 
-    def read_row_losses(self, run: Mapping[str, Any]) -> Any:
+    def read_row_losses(self, run: RunRecord) -> NDArray[np.float32]:
         """The losses of a run's held-out rows, float32 `(num_rows,)`.
 
         Args:

@@ -1,8 +1,10 @@
 """Separate seeds for initialization, data order and dropout."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keras_calibration._compat import flatten_layers
 
@@ -50,7 +52,7 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
     return {"initialization": initialization, "order": order}
 
 
-def set_dropout_seed(model: "keras.Model", *, seed: int) -> dict[str, int]:
+def set_dropout_seed(model: keras.Model, *, seed: int) -> dict[str, int]:
     """Sets the seed of dropout and of all other layers that are random in training.
 
     Call it after the model is built. The layers' generators restart with `seed`, `seed` + 1, ….
@@ -83,7 +85,7 @@ def set_dropout_seed(model: "keras.Model", *, seed: int) -> dict[str, int]:
     return {"dropout": seed}
 
 
-def _generators(model: "keras.Model") -> Iterator[Any]:
+def _generators(model: keras.Model) -> Iterator[keras.random.SeedGenerator]:
     import keras
 
     seen: set[int] = set()

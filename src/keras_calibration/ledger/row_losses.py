@@ -1,19 +1,22 @@
 """Losses of single held-out rows, stored in a folder of the ledger."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from keras_calibration._typing import RunRecord
 
 FOLDER = "rows"
 
 
-def hash_row_ids(row_ids: Any) -> str:
+def hash_row_ids(row_ids: ArrayLike) -> str:
     """A hash of the evaluated rows (ints or strings) and their order.
 
     Example:
@@ -32,7 +35,7 @@ def hash_row_ids(row_ids: Any) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def write_row_losses(folder: Path, losses: Any, row_ids: Any) -> dict[str, Any]:
+def write_row_losses(folder: Path, losses: ArrayLike, row_ids: ArrayLike) -> dict[str, Any]:
     """Atomically stores row losses in a new file; returns the reference to it.
 
     Example:
@@ -67,7 +70,7 @@ def write_row_losses(folder: Path, losses: Any, row_ids: Any) -> dict[str, Any]:
     }
 
 
-def read_row_losses(folder: Path, run: Mapping[str, Any]) -> NDArray[np.float32]:
+def read_row_losses(folder: Path, run: RunRecord) -> NDArray[np.float32]:
     """The row losses of a record, float32 `(num_rows,)`."""
     reference = run["row_losses"]
     if reference is None:

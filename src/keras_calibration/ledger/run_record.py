@@ -1,11 +1,14 @@
 """The schema of a run's record: validation, and conversion to and from JSON."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
+from keras_calibration._typing import RunRecord
 from keras_calibration.ledger.metric_names import DIRECTIONS
 
 SCHEMA_VERSION = 1
@@ -31,7 +34,7 @@ _OPTIONAL: dict[str, Any] = {
 }
 
 
-def validate_record(record: Mapping[str, Any]) -> dict[str, Any]:
+def validate_record(record: RunRecord) -> dict[str, Any]:
     """Checks a record against the schema of `Ledger` and fills in the defaults.
 
     Example:
@@ -44,7 +47,7 @@ def validate_record(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, **{name: _plain_json(name, record[name]) for name in free}}
 
 
-def to_json(header: Mapping[str, Any], record: Mapping[str, Any]) -> str:
+def to_json(header: Mapping[str, Any], record: RunRecord) -> str:
     """A validated record as ASCII text, with NaN and infinity as strings.
 
     Example:
@@ -97,7 +100,7 @@ def _decode(content: dict[str, Any]) -> dict[str, Any]:
     return {**header, **_check_record(content)}
 
 
-def _check_record(record: Mapping[str, Any]) -> dict[str, Any]:
+def _check_record(record: RunRecord) -> dict[str, Any]:
     """Checks like `validate_record`, without a test that JSON can hold the values."""
     missing = [name for name in _REQUIRED if name not in record]
     unknown = [name for name in record if name not in (*_REQUIRED, *_OPTIONAL)]

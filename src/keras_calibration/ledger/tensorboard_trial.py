@@ -1,12 +1,20 @@
 """Shows a run as a trial on TensorBoard's HParams page."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from keras_calibration._typing import RunRecord
+
+if TYPE_CHECKING:
+    import keras
 
 
-def import_hparams() -> Any:
+def import_hparams() -> ModuleType:
     """TensorBoard's HParams module."""
     try:
         from tensorboard.plugins.hparams import api
@@ -18,7 +26,9 @@ def import_hparams() -> Any:
     return api
 
 
-def tensorboard_trial(folder: str | os.PathLike[str], record: Mapping[str, Any]) -> Any:
+def tensorboard_trial(
+    folder: str | os.PathLike[str], record: RunRecord
+) -> keras.callbacks.Callback:
     """TensorBoard's callback that adds a run to its HParams page."""
     configuration = record["configuration"]
     named = configuration if isinstance(configuration, Mapping) else {}

@@ -1,5 +1,7 @@
 """AdditiveMetric: the base class of all metrics here. Their state is a set of sums over rows."""
 
+from __future__ import annotations
+
 import functools
 import math
 import warnings
@@ -9,6 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.ops.compensated import two_sum
 
 
@@ -53,7 +56,7 @@ class AdditiveMetric(keras.metrics.Metric):
     # Tells `EarlyStopping(mode="auto")` that lower is better.
     _direction = "down"
 
-    def __init__(self, name: str, dtype: Any = None) -> None:
+    def __init__(self, name: str, dtype: str | None = None) -> None:
         super().__init__(name=name, dtype=dtype or accumulator_dtype())
         if self.dtype not in ("float32", "float64"):
             raise ValueError(
@@ -66,7 +69,7 @@ class AdditiveMetric(keras.metrics.Metric):
             self._dtype = "float32"
         self._running_sums: list[RunningSum] = []
 
-    def add_sum(self, shape: tuple[int, ...], name: str) -> "RunningSum":
+    def add_sum(self, shape: tuple[int, ...], name: str) -> RunningSum:
         """Creates a sum over rows, 0 at the start.
 
         Args:
@@ -76,7 +79,7 @@ class AdditiveMetric(keras.metrics.Metric):
         self._running_sums.append(RunningSum(self, shape, name))
         return self._running_sums[-1]
 
-    def merge_state(self, metrics: Iterable["AdditiveMetric"]) -> None:
+    def merge_state(self, metrics: Iterable[AdditiveMetric]) -> None:
         """Adds the rows that other metrics of the same configuration have seen.
 
         Args:
@@ -96,7 +99,7 @@ class AdditiveMetric(keras.metrics.Metric):
         for metric in metrics:
             self._merge(metric)
 
-    def _merge(self, other: "AdditiveMetric") -> None:
+    def _merge(self, other: AdditiveMetric) -> None:
         for own_sum, other_sum in zip(self._running_sums, other._running_sums, strict=True):
             own_sum.merge(other_sum)
         merged = {id(part) for own_sum in self._running_sums for part in own_sum.variables}
@@ -107,7 +110,9 @@ class AdditiveMetric(keras.metrics.Metric):
             own_metric._merge(other_metric)
 
 
-def warns_of_nan(result: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def warns_of_nan(
+    result: Callable[[keras.metrics.Metric], Tensor],
+) -> Callable[[keras.metrics.Metric], Tensor]:
     """Decorates a `result` method: it warns with a `RuntimeWarning` where its value is NaN.
 
     Nothing is said inside a compiled step, where the value is not known yet: Keras calls `result`
@@ -115,7 +120,7 @@ def warns_of_nan(result: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """
 
     @functools.wraps(result)
-    def told(metric: Any) -> Any:
+    def told(metric: keras.metrics.Metric) -> Tensor:
         value = result(metric)
         try:
             is_nan = math.isnan(float(value))
@@ -148,7 +153,7 @@ class RunningSum:
                 shape, "zeros", dtype=metric.dtype, name=f"{name}_rest"
             )
 
-    def add(self, values: Any) -> None:
+    def add(self, values: Tensor) -> None:
         """Adds the sum of a batch."""
         if self._rest is None:
             self._total.assign_add(values)
@@ -158,17 +163,17 @@ class RunningSum:
         self._rest.assign_add(rest)
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[keras.Variable]:
         """The total and, in float32, its accumulated rounding error."""
         return [self._total] if self._rest is None else [self._total, self._rest]
 
-    def merge(self, other: "RunningSum") -> None:
+    def merge(self, other: RunningSum) -> None:
         """Adds another sum, with the rounding errors of both."""
         self.add(ops.convert_to_tensor(other._total))
         if self._rest is not None and other._rest is not None:
             self._rest.assign_add(ops.convert_to_tensor(other._rest))
 
-    def value(self) -> Any:
+    def value(self) -> Tensor:
         """The sum, as a tensor."""
         total = ops.convert_to_tensor(self._total)
         return total if self._rest is None else total + ops.convert_to_tensor(self._rest)

@@ -1,5 +1,7 @@
 """CalibratedCategoricalLogLoss: the log loss of several classes after a fitted correction."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 from keras_calibration.metrics.rows import class_rows, distribution_or_nan
@@ -117,7 +120,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         starting_bias: Sequence[float] | None = None,
         seed: int = 0,
         name: str = "calibrated_categorical_log_loss",
-        dtype: Any = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(num_folds, bias_fraction, seed, name=name, dtype=dtype)
         _check_correction(correction, num_classes, starting_bias)
@@ -139,7 +142,9 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
             self.add_sum((self.num_groups, *shape), name) for name, shape in shapes.items()
         ]
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:
@@ -165,7 +170,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
             total.add(values)
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The loss of the rows since `reset_state`, a scalar in nats."""
         if self.correction == "class_bias":
             loss, error = self._loss_and_error()
@@ -206,15 +211,15 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
             "starting_bias": self.starting_bias,
         }
 
-    def _inverse_temperatures(self) -> Any:
+    def _inverse_temperatures(self) -> Tensor:
         sums, label_sums = (self.fitting_sums(total.value()) for total in self._sums)
         return best_inverse_temperature(sums, label_sums[:, 1], label_sums[:, 0])
 
-    def _class_biases(self) -> Any:
+    def _class_biases(self) -> Tensor:
         _, *sums = (self.fitting_sums(total.value()) for total in self._sums)
         return best_class_bias(*sums)
 
-    def _loss_and_error(self) -> tuple[Any, Any]:
+    def _loss_and_error(self) -> tuple[Tensor, Tensor]:
         """Mean loss at the class biases and the bound on its error, in nats."""
         loss_sums, classes, pairs = (self.scored_sums(total.value()) for total in self._sums)
         losses, errors = class_bias_loss_sum(loss_sums, classes, pairs, self._class_biases())

@@ -1,11 +1,14 @@
 """CalibratedLogLoss: the log loss after the bias of the predictions is corrected."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 from keras_calibration.metrics.rows import aligned_rows, rows_or_nan
@@ -89,7 +92,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         from_logits: bool = False,
         seed: int = 0,
         name: str = "calibrated_log_loss",
-        dtype: Any = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(num_folds, bias_fraction, seed, name=name, dtype=dtype)
         if correction not in CORRECTIONS:
@@ -101,7 +104,9 @@ class CalibratedLogLoss(CrossFittedMetric):
         self.from_logits = from_logits
         self._moments = self.add_sum((self.num_groups * NUM_BINS, NUM_COLUMNS), name="moments")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:
@@ -117,7 +122,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         )
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The Calibrated Log Loss of the rows since `reset_state`, a scalar in nats."""
         return self._scored()[0]
 
@@ -139,19 +144,19 @@ class CalibratedLogLoss(CrossFittedMetric):
             "from_logits": self.from_logits,
         }
 
-    def _scored(self) -> tuple[Any, Any, Any]:
+    def _scored(self) -> tuple[Tensor, Tensor, Tensor]:
         return _compiled_loss(self._moments.value(), self.held_out, self.correction)
 
 
 def _moments(
-    labels: Any,
-    predictions: Any,
-    weights: Any,
-    first_row: Any,
+    labels: Tensor,
+    predictions: Tensor,
+    weights: Tensor,
+    first_row: Tensor,
     from_logits: bool,
     sharing: tuple[int, float | None, int],
     dtype: str,
-) -> Any:
+) -> Tensor:
     # Converted in the dtype of the probabilities, at least float32, before the cast to `dtype`.
     logits = predictions if from_logits else logits_from_probabilities(predictions)
     labels, logits, weights = rows_or_nan(labels, logits, weights, dtype)
@@ -161,7 +166,7 @@ def _moments(
     return logit_moments(labels, logits, weights, row_groups(row_number, *sharing), num_groups)
 
 
-def _loss(moments: Any, held_out: bool, correction: str) -> tuple[Any, Any, Any]:
+def _loss(moments: Tensor, held_out: bool, correction: str) -> tuple[Tensor, Tensor, Tensor]:
     return cross_fitted_loss(by_group(moments), held_out, correction)
 
 

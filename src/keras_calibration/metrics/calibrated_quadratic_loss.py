@@ -1,11 +1,14 @@
 """CalibratedQuadraticLoss: the mean squared error after the predictions' bias is corrected."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 from keras_calibration.metrics.rows import real_rows
@@ -76,7 +79,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         correction: str = "bias",
         seed: int = 0,
         name: str = "calibrated_quadratic_loss",
-        dtype: Any = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(num_folds, bias_fraction, seed, name=name, dtype=dtype)
         if correction not in ("bias", "linear"):
@@ -87,7 +90,9 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         self.correction = correction
         self._sums = self.add_sum((self.num_groups, 6), name="residual_sums")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:
@@ -100,7 +105,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         self._sums.add(residual_sums(labels, predictions, weights, group, self.num_groups))
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The loss of the rows since `reset_state`, a scalar in squared units of the label."""
         sums = self.scored_sums(self._sums.value())
         return ops.sum(squared_error_sum(sums, *self._line())) / ops.sum(sums[:, 0])
@@ -119,7 +124,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         """The arguments of the constructor, as plain Python values."""
         return {**super().get_config(), "correction": self.correction}
 
-    def _line(self) -> tuple[Any, Any]:
+    def _line(self) -> tuple[Tensor, Tensor]:
         sums = self.fitting_sums(self._sums.value())
         if self.correction == "linear":
             return least_squares_line(sums)

@@ -1,9 +1,10 @@
 """CalibrationGain: the part of the log loss that a correction of the predictions removes."""
 
-from typing import Any
+from __future__ import annotations
 
 import keras
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.log_loss import LogLoss
@@ -50,14 +51,16 @@ class CalibrationGain(CalibratedLogLoss):
         from_logits: bool = False,
         seed: int = 0,
         name: str = "calibration_gain",
-        dtype: Any = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(
             num_folds, bias_fraction, correction, from_logits, seed, name=name, dtype=dtype
         )
         self._log_loss = LogLoss(from_logits=from_logits, dtype=dtype)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:
@@ -69,6 +72,6 @@ class CalibrationGain(CalibratedLogLoss):
         self._log_loss.update_state(y_true, y_pred, sample_weight)
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The calibration gain of the rows since `reset_state`, a scalar in nats."""
         return self._log_loss.result() - super().result()

@@ -1,10 +1,13 @@
 """CalibrationRatio: the sum of the predictions over the sum of the labels."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
 from keras_calibration.ops.mean_scores import calibration_ratio
@@ -41,7 +44,7 @@ class CalibrationRatio(AdditiveMetric):
     """
 
     def __init__(
-        self, from_logits: bool = False, name: str = "calibration_ratio", dtype: Any = None
+        self, from_logits: bool = False, name: str = "calibration_ratio", dtype: str | None = None
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.from_logits = bool(from_logits)
@@ -52,7 +55,9 @@ class CalibrationRatio(AdditiveMetric):
         # Keras reads any value other than "up", even None, as "down": the attribute must not exist.
         raise AttributeError("A calibration ratio has no direction: neither up nor down is better.")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:
@@ -67,7 +72,7 @@ class CalibrationRatio(AdditiveMetric):
         self._totals.add(ops.stack([ops.sum(weights * predictions), ops.sum(weights * labels)]))
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """Predicted over observed for the rows since `reset_state`, a scalar."""
         totals = self._totals.value()
         return calibration_ratio(totals[0], totals[1])

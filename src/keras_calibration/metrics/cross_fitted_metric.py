@@ -1,9 +1,12 @@
 """CrossFittedMetric: the base class of metrics that fit a correction on other rows."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.ops.folds import fitting_sums, row_groups, scored_sums
 
@@ -49,7 +52,7 @@ class CrossFittedMetric(AdditiveMetric):
         bias_fraction: float | None = None,
         seed: int = 0,
         name: str = "cross_fitted",
-        dtype: Any = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         if not isinstance(num_folds, int) or num_folds < 1:
@@ -69,13 +72,13 @@ class CrossFittedMetric(AdditiveMetric):
         # It may overflow and wrap around: only the hash reads it.
         self._num_rows = self.add_variable((), "zeros", dtype="int32", name="num_rows")
 
-    def count_rows(self, num_rows: Any) -> Any:
+    def count_rows(self, num_rows: Tensor | int) -> Tensor:
         """Counts the next rows and returns the number of the first of them, an int32 scalar."""
         first_row = ops.convert_to_tensor(self._num_rows) + 0
         self._num_rows.assign_add(num_rows)
         return first_row
 
-    def next_groups(self, num_rows: Any) -> Any:
+    def next_groups(self, num_rows: Tensor | int) -> Tensor:
         """Counts the next rows and returns the group of each, int32 in [0, num_groups)."""
         row_number = self.count_rows(num_rows) + ops.arange(num_rows, dtype="int32")
         return row_groups(row_number, self.num_folds, self.bias_fraction, self.seed)
@@ -85,11 +88,11 @@ class CrossFittedMetric(AdditiveMetric):
         """Whether corrections are fitted on rows that are not scored themselves."""
         return self.bias_fraction is not None
 
-    def fitting_sums(self, sums: Any) -> Any:
+    def fitting_sums(self, sums: Tensor) -> Tensor:
         """From sums by group, the sums over the rows each correction is fitted on."""
         return fitting_sums(sums, self.held_out)
 
-    def scored_sums(self, sums: Any) -> Any:
+    def scored_sums(self, sums: Tensor) -> Tensor:
         """From sums by group, the sums over the rows each correction is scored on."""
         return scored_sums(sums, self.held_out)
 

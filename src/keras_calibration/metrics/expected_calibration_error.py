@@ -1,11 +1,14 @@
 """ExpectedCalibrationError: the distance between predictions and observed rates, bin by bin."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
 from keras_calibration.ops.losses import logits_from_probabilities
@@ -78,7 +81,7 @@ class ExpectedCalibrationError(AdditiveMetric):
         binning: str = "equal_width",
         from_logits: bool = False,
         name: str = "expected_calibration_error",
-        dtype: Any = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         if binning not in _BINNINGS:
@@ -99,7 +102,9 @@ class ExpectedCalibrationError(AdditiveMetric):
         num_kept = NUM_BINS if binning == "equal_mass" else self.num_bins
         self._sums = self.add_sum((num_kept, 3), name="bin_sums")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:
@@ -123,7 +128,7 @@ class ExpectedCalibrationError(AdditiveMetric):
         self._sums.add(bin_sums(labels, probabilities, weights, bins, num_bins))
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The error of the rows since `reset_state`, a scalar in units of probability."""
         sums = self._sums.value()
         if self.binning == "equal_mass":

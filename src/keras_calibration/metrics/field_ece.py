@@ -1,10 +1,12 @@
 """FieldECE: the field-level expected calibration error."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.ops.field_sums import field_ece_from_sums
 
@@ -44,10 +46,10 @@ class FieldECE(FieldError):
     """
 
     def __init__(
-        self, num_values: int | Sequence[int], name: str = "field_ece", dtype: Any = None
+        self, num_values: int | Sequence[int], name: str = "field_ece", dtype: str | None = None
     ) -> None:
         super().__init__(num_values, name=name, dtype=dtype)
 
-    def error(self, sums: Any) -> Any:
+    def error(self, sums: Tensor) -> Tensor:
         """Field-ECE from the sums by field value, a scalar in units of probability."""
         return field_ece_from_sums(sums)

@@ -1,5 +1,7 @@
 """FieldError: the base class of Field-ECE and Field-RCE."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_ids, flat_rows, nan_outside_unit_interval
 from keras_calibration.ops.field_sums import crossed_ids, field_sums
@@ -53,7 +56,9 @@ class FieldError(AdditiveMetric):
         0.5
     """
 
-    def __init__(self, num_values: int | Sequence[int], name: str, dtype: Any = None) -> None:
+    def __init__(
+        self, num_values: int | Sequence[int], name: str, dtype: str | None = None
+    ) -> None:
         super().__init__(name=name, dtype=dtype)
         is_cross = isinstance(num_values, tuple | list)
         given: Any = num_values
@@ -76,7 +81,11 @@ class FieldError(AdditiveMetric):
         self._sums = self.add_sum((self._num_cells + 1, 7), name="field_sums")
 
     def update_state(
-        self, y_true: Any, y_pred: Any, sample_weight: Any = None, field: Any = None
+        self,
+        y_true: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor | None = None,
+        field: Tensor | Sequence[Tensor] | None = None,
     ) -> None:
         """Adds rows.
 
@@ -104,7 +113,7 @@ class FieldError(AdditiveMetric):
             ids = flat_ids(field, labels, "field value")
         self._sums.add(field_sums(labels, probabilities, weights, ids, self._num_cells))
 
-    def error(self, sums: Any) -> Any:
+    def error(self, sums: Tensor) -> Tensor:
         """The error computed from the sums. A subclass defines it.
 
         Args:
@@ -117,7 +126,7 @@ class FieldError(AdditiveMetric):
         raise NotImplementedError
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The error of the rows since `reset_state`, a scalar."""
         return self.error(self._sums.value())
 
@@ -207,7 +216,7 @@ class FieldError(AdditiveMetric):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
-        num_values: Any = self.num_values
+        num_values: int | tuple[int, ...] | list[int] = self.num_values
         if isinstance(num_values, tuple):
             num_values = list(num_values)
         return {"num_values": num_values, "name": self.name, "dtype": self.dtype}

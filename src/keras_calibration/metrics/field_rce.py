@@ -1,5 +1,7 @@
 """FieldRCE: the field-level relative calibration error."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.ops.field_sums import field_rce_from_sums, without_positives
 
@@ -52,7 +55,7 @@ class FieldRCE(FieldError):
         epsilon: float = 0.01,
         skip_without_positives: bool = False,
         name: str = "field_rce",
-        dtype: Any = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(num_values, name=name, dtype=dtype)
         is_zero_allowed = skip_without_positives and epsilon == 0
@@ -65,7 +68,7 @@ class FieldRCE(FieldError):
         self.epsilon = float(epsilon)
         self.skip_without_positives = bool(skip_without_positives)
 
-    def error(self, sums: Any) -> Any:
+    def error(self, sums: Tensor) -> Tensor:
         """Field-RCE from the sums by field value, a scalar."""
         return field_rce_from_sums(sums, self.epsilon, self.skip_without_positives)
 

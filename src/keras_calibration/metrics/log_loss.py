@@ -1,10 +1,13 @@
 """LogLoss: the log loss, accumulated without loss of precision."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows
 from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
@@ -40,14 +43,16 @@ class LogLoss(AdditiveMetric):
     """
 
     def __init__(
-        self, from_logits: bool = False, name: str = "log_loss", dtype: Any = None
+        self, from_logits: bool = False, name: str = "log_loss", dtype: str | None = None
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.from_logits = from_logits
         # Σ w loss and Σ w.
         self._sums = self.add_sum((2,), name="loss_and_weight")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:
@@ -62,7 +67,7 @@ class LogLoss(AdditiveMetric):
         self._sums.add(ops.stack([ops.sum(losses), ops.sum(weights)]))
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The mean log loss of the rows since `reset_state`, a scalar in nats."""
         sums = self._sums.value()
         return sums[0] / sums[1]

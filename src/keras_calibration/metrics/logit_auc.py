@@ -1,10 +1,13 @@
 """LogitAUC: the area under the ROC curve, from bins of equal width in the logit."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows
 from keras_calibration.ops.histogram_auc import NUM_BINS, histogram_auc, label_histogram
@@ -66,13 +69,15 @@ class LogitAUC(AdditiveMetric):
     _direction = "up"
 
     def __init__(
-        self, from_logits: bool = False, name: str = "logit_auc", dtype: Any = None
+        self, from_logits: bool = False, name: str = "logit_auc", dtype: str | None = None
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.from_logits = bool(from_logits)
         self._histogram = self.add_sum((NUM_BINS, 2), name="label_histogram")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:
@@ -86,7 +91,7 @@ class LogitAUC(AdditiveMetric):
         self._histogram.add(label_histogram(labels, logits, weights))
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The AUC of the rows since `reset_state`, a scalar in [0, 1]."""
         histogram = self._histogram.value()
         auc = histogram_auc(histogram)

@@ -1,10 +1,13 @@
 """NormalizedEntropy: the log loss relative to that of a constant prediction."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows
 from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
@@ -49,14 +52,16 @@ class NormalizedEntropy(AdditiveMetric):
     """
 
     def __init__(
-        self, from_logits: bool = False, name: str = "normalized_entropy", dtype: Any = None
+        self, from_logits: bool = False, name: str = "normalized_entropy", dtype: str | None = None
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.from_logits = bool(from_logits)
         # Σ w loss, Σ w y and Σ w (1 - y).
         self._totals = self.add_sum((3,), name="loss_and_labels")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:
@@ -74,7 +79,7 @@ class NormalizedEntropy(AdditiveMetric):
         self._totals.add(ops.stack([ops.sum(term) for term in terms]))
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """Normalized entropy of the rows since `reset_state`, a scalar."""
         totals = self._totals.value()
         return normalized_entropy(totals[0], totals[1], totals[2])

@@ -1,11 +1,14 @@
 """RollingCalibratedLoss: the loss of each period, with the bias fitted on the period before."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_ids, flat_rows, real_rows
 from keras_calibration.ops.compiled import compiled
@@ -84,7 +87,7 @@ class RollingCalibratedLoss(AdditiveMetric):
         loss: str = "log",
         from_logits: bool = False,
         name: str = "rolling_calibrated_loss",
-        dtype: Any = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         if not isinstance(num_periods, int | np.integer) or num_periods < 2:
@@ -111,7 +114,11 @@ class RollingCalibratedLoss(AdditiveMetric):
             self._sums = self.add_sum((self.num_periods, 6), name="residual_sums")
 
     def update_state(
-        self, y_true: Any, y_pred: Any, sample_weight: Any = None, field: Any = None
+        self,
+        y_true: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor | None = None,
+        field: Tensor | None = None,
     ) -> None:
         """Adds rows.
 
@@ -141,7 +148,7 @@ class RollingCalibratedLoss(AdditiveMetric):
         self._sums.add(logit_moments(labels, logits, weights, period, self.num_periods))
 
     @warns_of_nan
-    def result(self) -> Any:
+    def result(self) -> Tensor:
         """The loss of the scored rows since `reset_state`, in nats or squared label units."""
         weight, _, loss_sum, scored = self._by_period()
         # A NaN anywhere in the sums comes from an invalid row. It makes the result NaN even if its
@@ -175,11 +182,11 @@ class RollingCalibratedLoss(AdditiveMetric):
             "dtype": self.dtype,
         }
 
-    def _by_period(self) -> tuple[Any, Any, Any, Any]:
+    def _by_period(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return _compiled_by_period(self._sums.value(), self.loss)
 
 
-def _loss_by_period(sums: Any, loss: str) -> tuple[Any, Any, Any, Any]:
+def _loss_by_period(sums: Tensor, loss: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """For each period: weight, the bias applied to it, summed loss, and whether it is scored."""
     if loss == "log":
         summary = by_group(sums)

@@ -1,14 +1,18 @@
 """Input of the metrics: aligned rows of one dtype, with NaN in place of invalid values."""
 
-from typing import Any
+from __future__ import annotations
 
 from keras import ops
+
+from keras_calibration._typing import Tensor
 
 # Tolerance for the sum of a distribution over classes: bfloat16 keeps three digits.
 _SUM_TOLERANCE = 0.01
 
 
-def flat_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> tuple[Any, ...]:
+def flat_rows(
+    labels: Tensor, predictions: Tensor, sample_weight: Tensor | None, dtype: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """Labels, predictions and weights as flat tensors of one dtype, with invalid values as NaN.
 
     A compiled step cannot raise, and NaN is better than a plausible wrong number.
@@ -16,7 +20,9 @@ def flat_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> 
     return rows_or_nan(*aligned_rows(labels, predictions, sample_weight), dtype)
 
 
-def rows_or_nan(labels: Any, predictions: Any, weights: Any, dtype: str) -> tuple[Any, Any, Any]:
+def rows_or_nan(
+    labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """Aligned rows cast to one dtype, with NaN for labels outside [0, 1] and negative weights."""
     labels, predictions, weights = (
         ops.cast(rows, dtype) for rows in (labels, predictions, weights)
@@ -24,7 +30,9 @@ def rows_or_nan(labels: Any, predictions: Any, weights: Any, dtype: str) -> tupl
     return nan_outside_unit_interval(labels), predictions, _nan_where_negative(weights)
 
 
-def aligned_rows(labels: Any, predictions: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+def aligned_rows(
+    labels: Tensor, predictions: Tensor, sample_weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Labels, predictions and weights as flat tensors of equal length, each of its own dtype."""
     predictions = ops.convert_to_tensor(predictions)
     shape = tuple(predictions.shape)
@@ -38,14 +46,18 @@ def aligned_rows(labels: Any, predictions: Any, sample_weight: Any) -> tuple[Any
     return labels, predictions, _weights(sample_weight, predictions)
 
 
-def real_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> tuple[Any, ...]:
+def real_rows(
+    labels: Tensor, predictions: Tensor, sample_weight: Tensor | None, dtype: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `flat_rows`, for labels that may be any real number."""
     rows = aligned_rows(labels, predictions, sample_weight)
     labels, predictions, weights = (ops.cast(values, dtype) for values in rows)
     return labels, predictions, _nan_where_negative(weights)
 
 
-def class_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) -> tuple[Any, ...]:
+def class_rows(
+    labels: Tensor, predictions: Tensor, sample_weight: Tensor | None, dtype: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """Labels (n, K), predictions (n, K) and weights (n,); invalid labels and weights are NaN."""
     predictions = ops.cast(ops.convert_to_tensor(predictions), dtype)
     shape = tuple(predictions.shape)
@@ -70,19 +82,19 @@ def class_rows(labels: Any, predictions: Any, sample_weight: Any, dtype: str) ->
     return labels, predictions, _nan_where_negative(weights)
 
 
-def distribution_or_nan(values: Any) -> Any:
+def distribution_or_nan(values: Tensor) -> Tensor:
     """Class probabilities `(n, K)`, with NaN for rows that do not sum to 1 or leave [0, 1]."""
     values = nan_outside_unit_interval(values)
     sums_to_1 = ops.abs(ops.sum(values, axis=-1, keepdims=True) - 1) <= _SUM_TOLERANCE
     return ops.where(sums_to_1, values, float("nan"))
 
 
-def nan_outside_unit_interval(values: Any) -> Any:
+def nan_outside_unit_interval(values: Tensor) -> Tensor:
     """Labels or probabilities, with NaN for values outside [0, 1]."""
     return ops.where(ops.logical_and(values >= 0, values <= 1), values, float("nan"))
 
 
-def flat_ids(ids: Any, labels: Any, name: str) -> Any:
+def flat_ids(ids: Tensor, labels: Tensor, name: str) -> Tensor:
     """Ids as a flat tensor of their own dtype, one for each row."""
     ids = ops.reshape(ops.convert_to_tensor(ids), (-1,))
     num_ids, num_rows = ids.shape[0], labels.shape[0]
@@ -94,7 +106,7 @@ def flat_ids(ids: Any, labels: Any, name: str) -> Any:
     return ids
 
 
-def _weights(sample_weight: Any, predictions: Any) -> Any:
+def _weights(sample_weight: Tensor | None, predictions: Tensor) -> Tensor:
     """Weights `(n,)`: ones for None, and one number for all rows from a scalar."""
     if sample_weight is None:
         return ops.ones_like(predictions)
@@ -104,11 +116,11 @@ def _weights(sample_weight: Any, predictions: Any) -> Any:
     return _aligned(sample_weight, predictions, "sample_weight")
 
 
-def _nan_where_negative(weights: Any) -> Any:
+def _nan_where_negative(weights: Tensor) -> Tensor:
     return ops.where(weights >= 0, weights, float("nan"))
 
 
-def _aligned(values: Any, predictions: Any, name: str) -> Any:
+def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
     """The values as a flat tensor, one for each prediction; `(n,)` and `(n, 1)` would broadcast."""
     values = ops.convert_to_tensor(values)
     shape = tuple(values.shape)

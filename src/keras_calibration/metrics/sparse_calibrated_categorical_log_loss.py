@@ -1,11 +1,13 @@
 """SparseCalibratedCategoricalLogLoss: `CalibratedCategoricalLogLoss` for integer labels."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.metrics.calibrated_categorical_log_loss import CalibratedCategoricalLogLoss
 
 
@@ -55,7 +57,7 @@ class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
         starting_bias: Sequence[float] | None = None,
         seed: int = 0,
         name: str = "sparse_calibrated_categorical_log_loss",
-        dtype: Any = None,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(
             num_folds,
@@ -69,7 +71,9 @@ class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
             dtype=dtype,
         )
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Adds rows.
 
         Args:

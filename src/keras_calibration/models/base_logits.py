@@ -1,8 +1,10 @@
 """BaseLogits: a layer that returns the logits of a frozen base model."""
 
+from __future__ import annotations
+
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._compat import flatten_layers, source_of
+from keras_calibration._typing import Inputs, Shape, Tensor
 from keras_calibration.layers.calibrator import as_column, calibration_dtype
 from keras_calibration.ops.losses import logits_from_probabilities
 
@@ -72,16 +75,18 @@ class BaseLogits(keras.layers.Layer):
             layer.trainable = False
 
     @property
-    def metrics(self) -> list[Any]:
+    def metrics(self) -> list[keras.metrics.Metric]:
         """Empty: the base model's metrics would otherwise replace those of the outer model."""
         return []
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Inputs) -> Tensor:
         """Logits (batch, 1) in the layer's dtype."""
         logits = ops.cast(self._logits(inputs), self.compute_dtype)
         return as_column(logits) if len(logits.shape) <= 2 else ops.reshape(logits, (-1, 1))
 
-    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
+    def compute_output_shape(
+        self, input_shape: Shape | Mapping[str, Shape] | Sequence[Shape]
+    ) -> tuple[int | None, int]:
         """`(batch, 1)`."""
         return (symbolic_output(self.base_model).shape[0], 1)
 
@@ -94,18 +99,18 @@ class BaseLogits(keras.layers.Layer):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "BaseLogits":
+    def from_config(cls, config: dict[str, Any]) -> BaseLogits:
         """Creates the layer from its `get_config`."""
         base_model = keras.saving.deserialize_keras_object(config["base_model"])
         return cls(**{**config, "base_model": base_model})
 
 
-def symbolic_input(model: keras.Model) -> Any:
+def symbolic_input(model: keras.Model) -> Inputs:
     """The symbolic input of a Functional (a tensor or a structure) or Sequential model, or None."""
     return model.inputs[0] if _is_built_sequential(model) else _symbolic(model, "input")
 
 
-def symbolic_output(model: keras.Model) -> Any:
+def symbolic_output(model: keras.Model) -> Inputs:
     """The symbolic output of a Functional or Sequential model, or None."""
     return model.outputs[0] if _is_built_sequential(model) else _symbolic(model, "output")
 
@@ -115,13 +120,13 @@ def _is_built_sequential(model: keras.Model) -> bool:
     return isinstance(model, keras.Sequential) and bool(getattr(model, "outputs", None))
 
 
-def _symbolic(model: keras.Model, name: str) -> Any:
+def _symbolic(model: keras.Model, name: str) -> Inputs:
     is_functional = getattr(model, "inputs", None) is not None
     return getattr(model, name) if is_functional else None
 
 
 @contextlib.contextmanager
-def trainable_flags_kept(model: Any) -> Iterator[None]:
+def trainable_flags_kept(model: keras.Model) -> Iterator[None]:
     """Restores the `trainable` flags of all layers and variables of a model at exit."""
     is_model = isinstance(model, keras.Model)
     layer_flags = [(layer, layer.trainable) for layer in flatten_layers(model)] if is_model else []
@@ -142,7 +147,7 @@ def serialized_base(base_model: keras.Model) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name != "compile_config"}
 
 
-def check_base_model(base_model: Any) -> None:
+def check_base_model(base_model: keras.Model) -> None:
     """Raises unless the model has symbolic inputs and one logit or probability per row."""
     if not isinstance(base_model, keras.Model):
         raise ValueError(f"The base model must be a Keras model. Received: {base_model!r}.")
@@ -168,7 +173,7 @@ def check_base_model(base_model: Any) -> None:
         )
 
 
-def _logit_function(base_model: Any, base_output: str) -> Callable[[Any], Any]:
+def _logit_function(base_model: keras.Model, base_output: str) -> Callable[[Inputs], Tensor]:
     """A function from inputs to logits, using the base model's own weights.
 
     It is a closure so that Keras does not track the inner model, whose layers belong to the base
@@ -201,7 +206,9 @@ def _logit_function(base_model: Any, base_output: str) -> Callable[[Any], Any]:
     return lambda inputs: base_model(inputs, training=False)
 
 
-def _found_output(model: Any) -> tuple[str, Any, Callable[[Any], Any] | None]:
+def _found_output(
+    model: keras.Model,
+) -> tuple[str, keras.Operation, Callable[[Inputs], Tensor] | None]:
     """Finds the output kind, the operation that determines it, and the function before the sigmoid.
 
     The kind is "probability", "logit" or "other". The function maps the model's inputs to the
@@ -228,7 +235,7 @@ def _found_output(model: Any) -> tuple[str, Any, Callable[[Any], Any] | None]:
     return ("logit" if is_linear else "other"), operation, None
 
 
-def _passes_on(operation: Any, tensor: Any) -> bool:
+def _passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
     """Whether an operation returns the single value of each row unchanged."""
     kind = type(operation)
     if kind is keras.layers.Activation:
@@ -240,13 +247,13 @@ def _passes_on(operation: Any, tensor: Any) -> bool:
     return all(None not in shape[1:] and math.prod(shape[1:]) == 1 for shape in shapes)
 
 
-def _is_sigmoid(operation: Any) -> bool:
+def _is_sigmoid(operation: keras.Operation) -> bool:
     if _is_dense(operation) or type(operation) is keras.layers.Activation:
         return _computes(operation, ops.sigmoid)
     return type(operation).__name__ == "Sigmoid"
 
 
-def _computes(layer: Any, function: Callable[[Any], Any]) -> bool:
+def _computes(layer: keras.layers.Layer, function: Callable[[Tensor], Tensor]) -> bool:
     """Whether the activation of a layer equals a function."""
     activation = layer.activation
     if isinstance(activation, keras.Operation):
@@ -259,22 +266,22 @@ def _computes(layer: Any, function: Callable[[Any], Any]) -> bool:
     return values.shape == expected.shape and np.allclose(values, expected, rtol=1e-5, atol=0)
 
 
-def _identity(values: Any) -> Any:
+def _identity(values: Tensor) -> Tensor:
     return values
 
 
-def _is_dense(operation: Any) -> bool:
+def _is_dense(operation: keras.Operation) -> bool:
     # A subclass may compute anything; a quantized layer does not compute with its `kernel`.
     return type(operation) is keras.layers.Dense and operation.quantization_mode is None
 
 
-def _before_sigmoid(operation: Any, inner: keras.Model) -> Callable[[Any], Any]:
+def _before_sigmoid(operation: keras.Operation, inner: keras.Model) -> Callable[[Inputs], Tensor]:
     if isinstance(operation, keras.layers.Dense):
         return lambda inputs: _dense_logits(operation, inner(inputs, training=False))
     return lambda inputs: inner(inputs, training=False)
 
 
-def _dense_logits(dense: Any, hidden: Any) -> Any:
+def _dense_logits(dense: keras.layers.Dense, hidden: Tensor) -> Tensor:
     """The output of a `Dense` layer before its activation, in float32 or float64."""
     kernel = ops.convert_to_tensor(dense.kernel)
     dtype = calibration_dtype(keras.backend.standardize_dtype(kernel.dtype))

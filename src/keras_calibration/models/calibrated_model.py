@@ -1,12 +1,17 @@
 """CalibratedModel: a trained base model plus a calibration head, as one Keras model."""
 
+from __future__ import annotations
+
 import math
+import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.neural_calibration import NeuralCalibration
@@ -19,12 +24,13 @@ from keras_calibration.models.base_logits import (
 )
 from keras_calibration.models.development_set import DevelopmentSet, as_inputs, read_development_set
 from keras_calibration.models.epoch_reports import (
+    Callbacks,
     EndOfTraining,
     figures_of,
     reported_as_epoch,
     with_finite_progress,
 )
-from keras_calibration.models.field_metrics_model import FieldMetricsModel
+from keras_calibration.models.field_metrics_model import FieldMetricsModel, MetricsByField
 from keras_calibration.models.head_rows import FEATURES, LOGIT, HeadRows, is_head_input
 from keras_calibration.models.head_training import (
     fit_exactly,
@@ -39,6 +45,9 @@ from keras_calibration.models.model_inputs import (
     named_inputs,
 )
 from keras_calibration.solvers.data_checks import check_rows
+
+if TYPE_CHECKING:
+    from keras_calibration.calibration.calibration_report import CalibrationReport
 
 _LOGIT_BATCH_SIZE = 4096
 
@@ -145,7 +154,7 @@ class CalibratedModel(FieldMetricsModel):
         self.base = base
         self.head = head
         self.probability = probability
-        self.report: Any = None
+        self.report: CalibrationReport | None = None
         self.fit_summary: ModelFitSummary | None = None
         self.fitted_at: str | None = None
         self._logit_model: Any = None
@@ -157,10 +166,10 @@ class CalibratedModel(FieldMetricsModel):
 
     def compile(
         self,
-        optimizer: Any = "adam",
-        loss: Any = "binary_crossentropy",
+        optimizer: str | keras.optimizers.Optimizer = "adam",
+        loss: str | keras.losses.Loss | Callable[[Tensor, Tensor], Tensor] = "binary_crossentropy",
         *,
-        field_metrics: Mapping[Any, Any] | None = None,
+        field_metrics: MetricsByField | None = None,
         **kwargs: Any,
     ) -> None:
         """As `keras.Model.compile`, with log loss as default loss and with `field_metrics`.
@@ -177,20 +186,20 @@ class CalibratedModel(FieldMetricsModel):
 
     def fit(
         self,
-        x: Any = None,
-        y: Any = None,
+        x: Data | None = None,
+        y: ArrayLike | None = None,
         batch_size: int | None = None,
         epochs: int | None = None,
-        verbose: Any = "auto",
-        callbacks: Any = None,
+        verbose: int | str = "auto",
+        callbacks: Callbacks = None,
         *,
         initialize: str | None = "exact",
-        validation_data: Any = None,
-        sample_weight: Any = None,
+        validation_data: Data | None = None,
+        sample_weight: ArrayLike | None = None,
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
         **kwargs: Any,
-    ) -> Any:
+    ) -> keras.callbacks.History:
         """Fits the head to the development set: directly, then by training if that is better.
 
         With `initialize="exact"`, the head's direct fit comes first (see `Head.fit`). It replaces
@@ -285,16 +294,18 @@ class CalibratedModel(FieldMetricsModel):
         self.fit_summary, self.fitted_at = summary, summary.fitted_at
         return self.history
 
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> np.ndarray:
+    def predict(self, x: Data, *args: Any, **kwargs: Any) -> np.ndarray:
         """As `keras.Model.predict`; `x` may also be a data frame, or hold its columns."""
         return super().predict(as_inputs(x, self.input), *args, **kwargs)
 
-    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def evaluate(
+        self, x: Data | None = None, y: ArrayLike | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """As `keras.Model.evaluate`; `x` may also be a data frame, or hold its columns."""
         x = x if x is None or is_head_input(x) else as_inputs(x, self.input)
         return super().evaluate(x, y, *args, **kwargs)
 
-    def base_logits(self, x: Any, verbose: Any = 0) -> np.ndarray:
+    def base_logits(self, x: Data, verbose: int | str = 0) -> np.ndarray:
         """Computes the base model's logits.
 
         Args:
@@ -317,7 +328,9 @@ class CalibratedModel(FieldMetricsModel):
         x = as_inputs(x, self.input)
         return self._logit_model.predict(x, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    def call(
+        self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None
+    ) -> Tensor:
         """Calibrated probabilities (batch, 1)."""
         if is_head_input(inputs):
             return self.probability(self.head(inputs[LOGIT], inputs[FEATURES]))
@@ -328,7 +341,7 @@ class CalibratedModel(FieldMetricsModel):
         """None: `call` checks the inputs itself, because they may be base logits and features."""
         return None
 
-    def field_ids(self, x: Any, field: str) -> Any:
+    def field_ids(self, x: Inputs, field: str) -> Tensor:
         """Ids (n,) of a field of the input: the head's ids if the head has the field."""
         features = x[FEATURES] if is_head_input(x) else inputs_by_name(x, self.input)
         for reader in self.head.field_readers():
@@ -336,7 +349,7 @@ class CalibratedModel(FieldMetricsModel):
                 return reader.field_ids(features, field)
         return super().field_ids(features, field)
 
-    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    def save(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """As `keras.Model.save`, to a `.keras` file."""
         if str(filepath).endswith((".h5", ".hdf5")):
             raise ValueError(
@@ -355,7 +368,9 @@ class CalibratedModel(FieldMetricsModel):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "CalibratedModel":
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> CalibratedModel:
         """Creates the model from its `get_config`."""
         parts = {
             name: keras.saving.deserialize_keras_object(config[name], custom_objects)
@@ -367,7 +382,7 @@ class CalibratedModel(FieldMetricsModel):
         self,
         rows: HeadRows,
         decide: Callable[[], dict[str, float] | None],
-        callbacks: Any,
+        callbacks: Callbacks,
         arguments: dict[str, Any],
     ) -> None:
         """Trains the head with Keras' `fit`; `decide` then keeps or replaces the trained head."""
@@ -389,7 +404,7 @@ class CalibratedModel(FieldMetricsModel):
         super().fit(x, y, sample_weight=weights, callbacks=seen_by, **arguments)
 
     def _with_logits(
-        self, rows: DevelopmentSet, verbose: Any, both_classes: bool = False
+        self, rows: DevelopmentSet, verbose: int | str, both_classes: bool = False
     ) -> HeadRows:
         """Computes base logits, checks the rows, and selects the features that are read."""
         inputs = expected_inputs(rows.inputs, self.input)
@@ -410,7 +425,12 @@ class CalibratedModel(FieldMetricsModel):
         return HeadRows(logits, features, labels, weights)
 
     def _held_out(
-        self, rows: HeadRows, data: Any, num_steps: int | None, verbose: Any, share: float
+        self,
+        rows: HeadRows,
+        data: Data | None,
+        num_steps: int | None,
+        verbose: int | str,
+        share: float,
     ) -> tuple[HeadRows, HeadRows | None, dict[str, Any]]:
         """The rows to fit, the held-out rows, and the arguments of Keras' `fit` for the latter."""
         held_out = None
@@ -437,7 +457,7 @@ class CalibratedModel(FieldMetricsModel):
         )
 
 
-def _check_arguments(initialize: Any, class_weight: Any) -> None:
+def _check_arguments(initialize: str | None, class_weight: Mapping[int, float] | None) -> None:
     if initialize not in ("exact", None):
         raise ValueError(
             f'Argument `initialize` must be "exact" or None. Received: initialize={initialize!r}.'

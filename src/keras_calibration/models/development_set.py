@@ -1,5 +1,7 @@
 """Reads development sets from arrays, data frames and data sets into memory."""
 
+from __future__ import annotations
+
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator
@@ -9,7 +11,9 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
+from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.models.tables import column_of, columns_of, is_data_frame
 
 
@@ -25,18 +29,18 @@ class DevelopmentSet:
         batch_size: Rows per batch of the data set that was read; None for arrays.
     """
 
-    inputs: Any
-    labels: Any
-    weights: Any
+    inputs: Inputs
+    labels: np.ndarray
+    weights: np.ndarray | None
     batch_size: int | None
 
 
 def read_development_set(
-    x: Any,
-    y: Any = None,
-    sample_weight: Any = None,
+    x: Data,
+    y: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
     num_batches: int | None = None,
-    expected: Any = None,
+    expected: Inputs | None = None,
 ) -> DevelopmentSet:
     """Reads the data passed to `fit` into arrays.
 
@@ -63,12 +67,12 @@ def read_development_set(
     return _checked(DevelopmentSet(inputs, as_numpy(column_of(y, "labels")), weights, None))
 
 
-def as_inputs(x: Any, expected: Any = None) -> Any:
+def as_inputs(x: Data, expected: Inputs | None = None) -> Data:
     """Arrays and data frames as inputs that a model expects; data sets are returned unchanged."""
     return x if is_batches(x) else keras.tree.map_structure(_as_array, columns_of(x, expected))
 
 
-def is_batches(x: Any) -> bool:
+def is_batches(x: Data) -> bool:
     """Whether the inputs are a data set of batches, not arrays."""
     return isinstance(x, Iterable) and not _is_arrays(x)
 
@@ -102,14 +106,14 @@ def _read_batches(batches: Iterable, num_batches: int | None) -> DevelopmentSet:
     return _checked(DevelopmentSet(inputs, labels, weights[0] if weights else None, batch_size))
 
 
-def _may_be_endless(batches: Any) -> bool:
+def _may_be_endless(batches: Iterable) -> bool:
     if isinstance(batches, keras.utils.PyDataset):
         return batches.num_batches is None
     cardinality = getattr(batches, "cardinality", None)
     return isinstance(batches, Iterator) or (callable(cardinality) and int(cardinality()) == -1)
 
 
-def _iterate(batches: Any) -> Iterator:
+def _iterate(batches: Iterable) -> Iterator:
     """Iterates over the batches of a data set; a `PyDataset` is indexed by batch number."""
     if isinstance(batches, keras.utils.PyDataset):
         endless = batches.num_batches is None
@@ -118,7 +122,7 @@ def _iterate(batches: Any) -> Iterator:
     return iter(batches)
 
 
-def _batch(batch: Any) -> tuple[Any, ...]:
+def _batch(batch: Any) -> tuple[Inputs, ...]:
     """Inputs, labels and, if given, weights of a batch, as NumPy arrays."""
     is_pair = isinstance(batch, tuple | list) and len(batch) in (2, 3)
     if not is_pair or batch[1] is None:
@@ -154,17 +158,17 @@ def _checked(rows: DevelopmentSet) -> DevelopmentSet:
     return rows
 
 
-def _is_arrays(x: Any) -> bool:
+def _is_arrays(x: Data) -> bool:
     is_structure = isinstance(x, dict | list | tuple) or is_data_frame(x)
     return is_structure or hasattr(x, "__array__") or ops.is_tensor(x)
 
 
-def as_numpy(values: Any) -> np.ndarray:
+def as_numpy(values: Tensor) -> np.ndarray:
     """Converts a tensor, an array or a list to a NumPy array."""
     return ops.convert_to_numpy(values) if ops.is_tensor(values) else np.asarray(values)
 
 
-def _as_array(values: Any) -> Any:
+def _as_array(values: Tensor) -> Tensor:
     """A NumPy array, or a tensor for strings, because Keras accepts strings only as tensors."""
     array = as_numpy(values)
     if array.dtype.kind not in "OSUT":

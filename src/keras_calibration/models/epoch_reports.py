@@ -2,8 +2,8 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import keras
 
@@ -12,17 +12,21 @@ from keras_calibration.models.head_training import log_loss_of
 
 _BATCH_SIZE = 4096
 
+Callbacks: TypeAlias = keras.callbacks.CallbackList | Sequence[keras.callbacks.Callback] | None
+
 
 class _FiniteProgress(keras.callbacks.ProgbarLogger):
     """Keras' progress bar without metrics that are NaN after the batches so far."""
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Shows the finite metrics."""
         finite = {name: v for name, v in (logs or {}).items() if math.isfinite(float(v))}
         super().on_train_batch_end(batch, finite)
 
 
-def with_finite_progress(callbacks: Any, verbose: Any) -> list[Any]:
+def with_finite_progress(
+    callbacks: Callbacks, verbose: int | str
+) -> list[keras.callbacks.Callback]:
     """Callbacks for `keras.Model.fit`, with a progress bar that shows no NaN within an epoch.
 
     Example:
@@ -45,21 +49,24 @@ class EndOfTraining(keras.callbacks.CallbackList):
     of the final head before their `on_train_end`: the last thing they record is the final model.
     """
 
-    callbacks: list[Any]
+    callbacks: list[keras.callbacks.Callback]
 
     def __init__(
-        self, callbacks: list[Any], decide: Callable[[], dict[str, float] | None], **arguments: Any
+        self,
+        callbacks: list[keras.callbacks.Callback],
+        decide: Callable[[], dict[str, float] | None],
+        **arguments: Any,
     ) -> None:
         super().__init__(callbacks, add_history=True, **arguments)
         self._decide = decide
         self._last_epoch = -1
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """As `CallbackList.on_epoch_begin`; also stores the number of the epoch."""
         self._last_epoch = epoch
         super().on_epoch_begin(epoch, logs)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Ends the training of all callbacks, `EarlyStopping` first."""
         callbacks = self.callbacks
         restoring = [c for c in callbacks if isinstance(c, keras.callbacks.EarlyStopping)]
@@ -81,7 +88,7 @@ class EndOfTraining(keras.callbacks.CallbackList):
 
 @contextlib.contextmanager
 def reported_as_epoch(
-    model: keras.Model, callbacks: Any, verbose: Any
+    model: keras.Model, callbacks: Any, verbose: int | str
 ) -> Iterator[Callable[[dict[str, float]], None]]:
     """Reports a fit without training to callbacks as one epoch."""
     if not isinstance(callbacks, keras.callbacks.CallbackList):
@@ -98,7 +105,7 @@ def reported_as_epoch(
 
 
 def figures_of(
-    model: Any, rows: HeadRows, held_out: HeadRows | None, batch_size: int | None
+    model: keras.Model, rows: HeadRows, held_out: HeadRows | None, batch_size: int | None
 ) -> dict[str, float]:
     """The logs of an epoch without training."""
     logs: dict[str, float] = {}

@@ -1,22 +1,29 @@
 """FieldMetricsModel: a Keras model whose metrics can read a field of the input."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.metrics.field_error import FieldError
+
+# The metrics of each field; a key is a name, or a tuple of names for a cross. `Mapping` is
+# invariant in its keys, so that a type for both would refuse a dictionary with names alone.
+MetricsByField: TypeAlias = Mapping[Any, keras.metrics.Metric | Sequence[keras.metrics.Metric]]
 
 
 class FieldMetrics(keras.metrics.Metric):
     """All field metrics of a model, as one metric with a dictionary of results."""
 
-    def __init__(self, field_metrics: Mapping[Any, Any]) -> None:
+    def __init__(self, field_metrics: MetricsByField) -> None:
         super().__init__(name="field_metrics")
         for field in field_metrics:
             _check_key(field)
-        self.by_field: dict[str | tuple[str, ...], list[Any]] = {
+        self.by_field: dict[str | tuple[str, ...], list[keras.metrics.Metric]] = {
             field: list(metrics) if isinstance(metrics, Sequence) else [metrics]
             for field, metrics in field_metrics.items()
         }
@@ -43,7 +50,11 @@ class FieldMetrics(keras.metrics.Metric):
         return list(dict.fromkeys(name for field in self.by_field for name in _names(field)))
 
     def update_state(
-        self, y_true: Any, y_pred: Any, sample_weight: Any = None, field_ids: Any = None
+        self,
+        y_true: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor | None = None,
+        field_ids: Any = None,
     ) -> None:
         """Adds rows; `field_ids` maps each of `fields` to its ids (n,)."""
         for field, metrics in self.by_field.items():
@@ -52,7 +63,7 @@ class FieldMetrics(keras.metrics.Metric):
             for metric in metrics:
                 metric.update_state(y_true, y_pred, sample_weight, field=ids)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> dict[str, Tensor]:
         """Results by name: `{field}_{metric}`, or `{field}_x_{field}_{metric}` for a cross."""
         return {name: metric.result() for name, metric in self._named()}
 
@@ -62,11 +73,11 @@ class FieldMetrics(keras.metrics.Metric):
             metric.reset_state()
 
     @property
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[keras.Variable]:
         """The variables of all metrics."""
         return [variable for _, metric in self._named() for variable in metric.variables]
 
-    def _named(self) -> list[tuple[str, Any]]:
+    def _named(self) -> list[tuple[str, keras.metrics.Metric]]:
         return [
             (f"{'_x_'.join(_names(field))}_{metric.name}", metric)
             for field, metrics in self.by_field.items()
@@ -78,7 +89,7 @@ def _names(field: str | tuple[str, ...]) -> tuple[str, ...]:
     return field if isinstance(field, tuple) else (field,)
 
 
-def _check_key(field: Any) -> None:
+def _check_key(field: Hashable) -> None:
     names = field if isinstance(field, tuple) else (field,)
     are_names = all(isinstance(name, str) for name in names)
     if not are_names or (isinstance(field, tuple) and not len(set(names)) == len(names) > 1):
@@ -88,7 +99,7 @@ def _check_key(field: Any) -> None:
         )
 
 
-def _check_sizes(field: str | tuple[str, ...], metric: Any) -> None:
+def _check_sizes(field: str | tuple[str, ...], metric: keras.metrics.Metric) -> None:
     if not isinstance(metric, FieldError):
         return
     sizes = metric.num_values if isinstance(metric.num_values, tuple) else (metric.num_values,)
@@ -143,10 +154,10 @@ class FieldMetricsModel(keras.Model):
 
     def compile(
         self,
-        optimizer: Any = "rmsprop",
+        optimizer: str | keras.optimizers.Optimizer = "rmsprop",
         loss: Any = None,
         *,
-        field_metrics: Mapping[Any, Any] | None = None,
+        field_metrics: MetricsByField | None = None,
         **kwargs: Any,
     ) -> None:
         """As `keras.Model.compile`, with `field_metrics`.
@@ -165,19 +176,21 @@ class FieldMetricsModel(keras.Model):
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     @property
-    def metrics(self) -> list[Any]:
+    def metrics(self) -> list[keras.metrics.Metric]:
         """All metrics of the model; the field metrics come last, as one metric."""
         field_metrics = getattr(self, "_field_metrics", None)
         return super().metrics + ([] if field_metrics is None else [field_metrics])
 
-    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def compute_metrics(
+        self, x: Inputs, y: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Updates all metrics and returns their results."""
         if self._field_metrics is not None:
             field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.fields}
             self._field_metrics.update_state(y, y_pred, sample_weight, field_ids)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def field_ids(self, x: Any, field: str) -> Any:
+    def field_ids(self, x: Inputs, field: str) -> Tensor:
         """Ids (n,) of a field: the feature of that name in the input.
 
         Args:

@@ -1,12 +1,14 @@
 """HeadRows: the rows of a fit with their base logits."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.solvers.data_checks import Rows
 
 # A model accepts rows with known base logits as a dictionary with exactly these two keys.
@@ -25,7 +27,7 @@ class HeadRows:
     """
 
     logits: np.ndarray
-    features: dict[str, Any]
+    features: dict[str, Tensor]
     labels: np.ndarray
     weights: np.ndarray | None
 
@@ -40,11 +42,13 @@ class HeadRows:
         return Rows(logits, labels, weights)
 
     @property
-    def keras_data(self) -> tuple[dict[str, Any], np.ndarray, np.ndarray | None]:
+    def keras_data(
+        self,
+    ) -> tuple[dict[str, np.ndarray | dict[str, Tensor]], np.ndarray, np.ndarray | None]:
         """The rows as x, y and sample_weight, for a model that accepts such inputs."""
         return {LOGIT: self.logits, FEATURES: self.features}, self.labels, self.weights
 
-    def take(self, numbers: np.ndarray) -> "HeadRows":
+    def take(self, numbers: np.ndarray) -> HeadRows:
         """The rows with the given numbers (m,)."""
         features = {
             name: ops.take(column, numbers, axis=0) if ops.is_tensor(column) else column[numbers]
@@ -54,7 +58,7 @@ class HeadRows:
         return HeadRows(self.logits[numbers], features, self.labels[numbers], weights)
 
 
-def is_head_input(inputs: Any) -> bool:
+def is_head_input(inputs: Inputs) -> bool:
     """Whether an input holds base logits and features, in the form of `keras_data`.
 
     Example:

@@ -53,7 +53,7 @@ def train_from_exact(
     rows: HeadRows,
     held_out: HeadRows | None,
     num_epochs: int,
-    train: Callable[[HeadRows, Callable[[], bool]], Any],
+    train: Callable[[HeadRows, Callable[[], bool]], None],
     verbose: bool = False,
 ) -> ModelFitSummary:
     """Trains a head from its direct fit, and keeps the training if held-out rows improve.

@@ -1,12 +1,16 @@
 """Summarizes the distribution of base logits."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_calibration._typing import Tensor
 
-def describe_logits(logits: Any, rows: str, weights: Any = None) -> dict[str, Any]:
+
+def describe_logits(logits: Tensor, rows: str, weights: np.ndarray | None = None) -> dict[str, Any]:
     """The distribution of base logits; a refresh uses it to tell logits from probabilities."""
     values = np.asarray(keras.ops.convert_to_numpy(logits), "float64").reshape(-1)
     weights = np.ones(len(values)) if weights is None else np.asarray(weights)

@@ -1,14 +1,17 @@
 """Selects the inputs of a Functional model from the data that it is given."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Inputs, Tensor
 
-def named_inputs(tensors: Any) -> Any:
+
+def named_inputs(tensors: Inputs) -> Inputs:
     """New symbolic inputs like a model's own; generated names are replaced by `"inputs"`."""
     flat = keras.tree.flatten(tensors)
     names = [tensor.name for tensor in flat]
@@ -23,14 +26,14 @@ def named_inputs(tensors: Any) -> Any:
     return keras.tree.pack_sequence_as(tensors, inputs)
 
 
-def inputs_by_name(inputs: Any, named: Any) -> dict[str, Any]:
+def inputs_by_name(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:
     """Inputs as a dictionary, by their keys or else by the names of the Input tensors."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return dict(zip(_by_name(named), keras.tree.flatten(inputs), strict=True))
 
 
-def expected_inputs(inputs: Any, expected: Any) -> Any:
+def expected_inputs(inputs: Inputs, expected: Inputs) -> Inputs:
     """Selects the inputs that a model expects, with the rank that it expects.
 
     Other entries of a dictionary are ignored. If the model expects a tensor or a list, the entries
@@ -65,11 +68,11 @@ def expected_inputs(inputs: Any, expected: Any) -> Any:
     return keras.tree.pack_sequence_as(expected, list(map(_of_rank, symbolic, given)))
 
 
-def _by_name(named: Any) -> dict[str, Any]:
+def _by_name(named: Inputs) -> dict[str, keras.KerasTensor]:
     return {tensor.name: tensor for tensor in keras.tree.flatten(named)}
 
 
-def _of_rank(expected: Any, values: Any) -> Any:
+def _of_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     """A column as (n, 1) or (n,), as the model expects; other shapes are unchanged."""
     shape = getattr(values, "shape", None)
     is_column = tuple(expected.shape[1:]) in ((), (1,))
@@ -88,7 +91,9 @@ def _of_rank(expected: Any, values: Any) -> Any:
 class LogitModel(keras.Model):
     """A Functional model that returns base logits and ignores other inputs."""
 
-    def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+    def call(
+        self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None
+    ) -> Tensor:
         """Base logits (batch, 1)."""
         return super().call(expected_inputs(inputs, self.input), training=training, mask=mask)
 

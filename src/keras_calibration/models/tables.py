@@ -4,23 +4,26 @@ pandas is not imported: a data frame is recognised by its `columns` and `iloc`, 
 its type name or by being NaN.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Data, Inputs, Tensor
+
 _MISSING_TYPES = ("NAType", "NaTType", "NoneType")
 
 
-def is_data_frame(values: Any) -> bool:
+def is_data_frame(values: object) -> bool:
     """Whether the values are a data frame, recognised by its attributes."""
     return hasattr(values, "columns") and hasattr(values, "iloc")
 
 
-def columns_of(x: Any, expected: Any = None) -> Any:
+def columns_of(x: Data, expected: Inputs | None = None) -> Inputs:
     """Arrays and data frames in the form that a model expects.
 
     Strings, possibly with `None` or NaN among them, become arrays of `str`; a missing one becomes
@@ -45,7 +48,7 @@ def columns_of(x: Any, expected: Any = None) -> Any:
     return x
 
 
-def column_of(values: Any, name: str) -> Any:
+def column_of(values: Tensor, name: str) -> Tensor:
     """One column as an array of numbers or strings; tensors are returned unchanged.
 
     Example:
@@ -65,7 +68,7 @@ def column_of(values: Any, name: str) -> Any:
     return array
 
 
-def _part(values: Any, name: str) -> Any:
+def _part(values: Inputs, name: str) -> Inputs:
     """Converts the columns of a structure; a list of numbers is one column."""
     if isinstance(values, Mapping):
         return {key: _part(part, repr(key)) for key, part in values.items()}
@@ -103,13 +106,13 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
     return np.asarray(values).reshape(array.shape)
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     # NaN differs from itself; comparing pandas' missing values would raise.
     is_float = isinstance(value, float | np.floating)
     return type(value).__name__ in _MISSING_TYPES or (is_float and value != value)
 
 
-def _check_kind(values: Any, name: str, expected: Any) -> None:
+def _check_kind(values: Tensor, name: str, expected: keras.KerasTensor) -> None:
     """Raises for strings instead of numbers, the reverse, and fractions instead of integers."""
     if ops.is_tensor(values):
         return

@@ -3,12 +3,14 @@
 Right predictions mean that each label is 1 with its row's predicted probability p.
 """
 
-from typing import Any
+from __future__ import annotations
 
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
+from keras_calibration._typing import Tensor
 from keras_calibration.ops.compiled import compiled
 from keras_calibration.ops.logit_moments import (
     LOGITS,
@@ -26,7 +28,7 @@ _ROUNDING = 1e-8
 
 
 def rate_factors(
-    positives: Any, predicted: Any, squares: Any, confidence: float
+    positives: ArrayLike, predicted: ArrayLike, squares: ArrayLike, confidence: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Confidence intervals of observed / predicted rates; the lower end is 0 without positives.
 
@@ -56,7 +58,7 @@ def rate_factors(
     return np.where(positives > 0, low / share, 0.0), high / share
 
 
-def loss_bounds(moments: Any, confidence: float) -> tuple[float, float, float, float]:
+def loss_bounds(moments: Tensor, confidence: float) -> tuple[float, float, float, float]:
     """The Calibrated Log Loss of some rows, its expectation and its bounds if `σ(l + c)` is right.
 
     All four in nats a row; NaN if all labels are equal or there are no rows. The bias c makes the
@@ -90,7 +92,7 @@ def loss_bounds(moments: Any, confidence: float) -> tuple[float, float, float, f
     return float(loss) / num_rows, mean, mean - half_width, mean + half_width
 
 
-def _sums(moments: Any) -> tuple[Any, ...]:
+def _sums(moments: Tensor) -> tuple[Tensor, ...]:
     """Sums of loss and entropy, x̄ and V; for each bin the mean of x and the weight."""
     summary = by_group(moments)
     bias = bias_root(summary)

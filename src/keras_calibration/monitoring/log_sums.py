@@ -1,9 +1,11 @@
 """Sums over a scored log by period, field and field value."""
 
-from collections.abc import Iterable
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS, logit_moments
@@ -38,14 +40,20 @@ class LogSums:
         """Starts of the periods that have rows, in ascending order."""
         return sorted(self._moments)
 
-    def add_batch(self, batch: Batch, timestamp: str, keep: Any = None) -> None:
+    def add_batch(self, batch: Batch, timestamp: str, keep: np.ndarray | None = None) -> None:
         """Adds rows of a batch (all, or where `keep` is true); `timestamp` holds period starts."""
         rows = slice(None) if keep is None else keep
         fields = {name: batch.fields[name][rows] for name in self.fields}
         labels, predictions = np.asarray(batch.labels), np.asarray(batch.predictions)
         self.add(labels[rows], predictions[rows], batch.fields[timestamp][rows], fields)
 
-    def add(self, labels: Any, probabilities: Any, periods: Any, fields: Any) -> None:
+    def add(
+        self,
+        labels: ArrayLike,
+        probabilities: ArrayLike,
+        periods: ArrayLike,
+        fields: Mapping[str, ArrayLike],
+    ) -> None:
         """Adds rows with their period starts and, for each field, their ids (-1 for "other")."""
         labels = np.asarray(labels, np.float64)
         probabilities = np.asarray(probabilities, np.float64)
@@ -84,7 +92,13 @@ class LogSums:
             total[: len(part)] += part
         return total
 
-    def _add_period(self, period: int, labels: Any, probabilities: Any, fields: Any) -> None:
+    def _add_period(
+        self,
+        period: int,
+        labels: np.ndarray,
+        probabilities: np.ndarray,
+        fields: Mapping[str | None, np.ndarray],
+    ) -> None:
         ones = np.ones_like(labels)
         logits = logits_from_probabilities(probabilities)
         moments = logit_moments(labels, logits, ones, np.zeros(len(labels), np.int32), 1)

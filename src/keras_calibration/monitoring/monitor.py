@@ -1,7 +1,9 @@
 """Checks the predictions of a model in production against the labels that followed."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -19,7 +21,11 @@ from keras_calibration.monitoring.monitor_report import (
 )
 from keras_calibration.monitoring.periods import Periods
 from keras_calibration.monitoring.scored_log import FieldValues, read_log
+from keras_calibration.scoring.parquet import ParquetBatches, Paths
 from keras_calibration.solvers.field_noise import drawn_field_sums
+
+if TYPE_CHECKING:
+    import pandas
 
 _EPSILON = 0.01  # the paper's
 _NUM_DRAWS = 100
@@ -27,7 +33,7 @@ _OTHER = "(other)"
 
 
 def monitor(
-    log: Any,
+    log: Paths | pandas.DataFrame,
     *,
     probability: str = "probability",
     label: str = "label",
@@ -106,7 +112,7 @@ def monitor(
     return _report(sums, names, periods, tolerance, confidence)
 
 
-def _check(tolerance: float, confidence: float, fields: Any) -> None:
+def _check(tolerance: float, confidence: float, fields: Sequence[str]) -> None:
     if not 0 <= tolerance < float("inf"):
         raise ValueError(
             "Argument `tolerance` must be a finite number of at least 0, for example 0.05 for 5 %. "
@@ -123,7 +129,7 @@ def _check(tolerance: float, confidence: float, fields: Any) -> None:
 
 
 def _read(
-    batches: Any, timestamp: str, fields: list[str], periods: Periods, verbose: int
+    batches: ParquetBatches, timestamp: str, fields: list[str], periods: Periods, verbose: int
 ) -> LogSums:
     sums = LogSums(fields)
     # Only the bar needs the number of rows, which takes another pass over a CSV file.

@@ -1,10 +1,13 @@
 """The periods of a log: hours, days, weeks or months, in UTC."""
 
+from __future__ import annotations
+
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 LENGTHS = ("hour", "day", "week", "month")
 _DAY = 24 * 60 * 60
@@ -41,7 +44,7 @@ class Periods:
             )
         self.includes(np.zeros(1))
 
-    def starts(self, times: Any) -> np.ndarray:
+    def starts(self, times: ArrayLike | Sequence[datetime.date]) -> np.ndarray:
         """The start of each time's period, in seconds since 1970 (int64).
 
         Times are `datetime` or `date` objects (converted to UTC if they have a time zone), ISO 8601
@@ -96,7 +99,7 @@ def _seconds(times: np.ndarray) -> np.ndarray:
     return times.astype("datetime64[s]").astype(np.int64)
 
 
-def _without_zone(value: Any) -> Any:
+def _without_zone(value: object) -> datetime.date:
     """A time in UTC without a time zone, which NumPy does not support."""
     if isinstance(value, str):
         try:

@@ -1,13 +1,20 @@
 """Reads a scored log (CSV or Parquet) in batches of labels, predictions, field ids and times."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from keras_calibration.scoring.parquet import ParquetBatches, read_parquet
+from keras_calibration.scoring.parquet import Lookup, ParquetBatches, Paths, read_parquet
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow.dataset
 
 # Distinct values of a field that are kept apart; later ones are counted as "other".
 LARGEST_NUM_VALUES = 10_000
@@ -27,9 +34,9 @@ class FieldValues:
 
     def __init__(self, largest_num_values: int = LARGEST_NUM_VALUES) -> None:
         self.largest_num_values = largest_num_values
-        self._ids: dict[Any, int] = {}
+        self._ids: dict[Hashable, int] = {}
 
-    def __call__(self, values: Any) -> np.ndarray:
+    def __call__(self, values: ArrayLike) -> np.ndarray:
         """The ids of distinct values, shape (n,)."""
         return np.array([self._id(value) for value in np.asarray(values).tolist()], np.int64)
 
@@ -41,7 +48,7 @@ class FieldValues:
         """The values as text, in the order of their ids."""
         return [str(value) for value in self._ids]
 
-    def _id(self, value: Any) -> int:
+    def _id(self, value: Hashable) -> int:
         if value != value:  # NaN != NaN: without this, each NaN would be a new value
             value = _NAN
         if value not in self._ids and len(self._ids) == self.largest_num_values:
@@ -50,12 +57,12 @@ class FieldValues:
 
 
 def read_log(
-    paths: Any,
+    paths: Paths | pandas.DataFrame,
     probability: str,
     label: str,
     fields: Iterable[str],
     timestamp: str,
-    values_of: Callable[[str], Any],
+    values_of: Callable[[str], Lookup],
 ) -> ParquetBatches:
     """Batches of a scored log; `timestamp` is one of their fields, `values_of` maps to ids."""
     columns = [*fields, timestamp]
@@ -65,7 +72,7 @@ def read_log(
     return read_parquet(_data_set(paths), label=label, probability=probability, fields=lookups)
 
 
-def _data_set(paths: Any) -> Any:
+def _data_set(paths: Any) -> Paths:
     """CSV files and data frames as a `pyarrow.dataset.Dataset`; anything else unchanged."""
     if hasattr(paths, "columns") and hasattr(paths, "iloc"):
         return _data_set_of_frame(paths)
@@ -84,7 +91,7 @@ def _data_set(paths: Any) -> Any:
     return dataset.dataset(source, format="csv")
 
 
-def _data_set_of_frame(frame: Any) -> Any:
+def _data_set_of_frame(frame: pandas.DataFrame) -> pyarrow.dataset.Dataset:
     """A pandas data frame as a `pyarrow.dataset.Dataset`."""
     try:
         import pyarrow

@@ -1,11 +1,12 @@
 """Scale and bias of the logit that minimise the log loss, fitted to a summary of the logits."""
 
-from typing import Any
+from __future__ import annotations
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.ops.folds import fitting_sums, scored_sums
 from keras_calibration.ops.logit_moments import (
     LOGITS,
@@ -31,7 +32,7 @@ _ROUNDING = {"float32": 1e-6, "float64": 1e-14}
 _NOISE = {"float32": 1e-5, "float64": 1e-6}
 
 
-def fit_correction(summary: Any, correction: str) -> tuple[Any, Any]:
+def fit_correction(summary: Tensor, correction: str) -> tuple[Tensor, Tensor]:
     """Scale a and bias c of each summary that minimise the log loss of `σ(a l + c)`.
 
     `"bias"` fits c with a = 1, `"temperature"` fits a (the inverse temperature) with c = 0,
@@ -52,11 +53,11 @@ def fit_correction(summary: Any, correction: str) -> tuple[Any, Any]:
     weights = terms(summary)
     start = _start(summary, is_platt)
 
-    def improve(state: Any) -> tuple[Any]:
+    def improve(state: Tensor) -> tuple[Tensor]:
         old = ops.unstack(state, _NUM_STATES)
         return (_improved(weights, is_platt, *old),)
 
-    def goes_on(state: Any) -> Any:
+    def goes_on(state: Tensor) -> Tensor:
         loss, fraction, gain = state[2], state[5], state[6]
         # A NaN compares as False: a hopeless group neither continues nor stops the others.
         return ops.any(
@@ -77,7 +78,7 @@ _NUM_STATES = 8
 _START = np.array([1, 0, 3e38, 0, 0, 1, np.inf, 0])[:, None]
 
 
-def _start(summary: Any, is_platt: bool) -> Any:
+def _start(summary: Tensor, is_platt: bool) -> Tensor:
     """The initial state of the search for scale and bias, shape (8, g); NaN where there is none."""
     if is_platt:
         bias = bias_root(summary)
@@ -90,17 +91,17 @@ def _start(summary: Any, is_platt: bool) -> Any:
 
 
 def _improved(
-    weights: tuple[Any, Any],
+    weights: tuple[Tensor, Tensor],
     is_platt: bool,
-    scale: Any,
-    bias: Any,
-    loss: Any,
-    scale_step: Any,
-    bias_step: Any,
-    fraction: Any,
-    gain: Any,
-    centre: Any,
-) -> Any:
+    scale: Tensor,
+    bias: Tensor,
+    loss: Tensor,
+    scale_step: Tensor,
+    bias_step: Tensor,
+    fraction: Tensor,
+    gain: Tensor,
+    centre: Tensor,
+) -> Tensor:
     """The next state: Newton's step where it lowers the loss, else half of it to try next."""
     rounding = _ROUNDING[keras.backend.standardize_dtype(loss.dtype)]
     new_scale = ops.clip(scale - fraction * scale_step, -_LARGEST_SCALE, _LARGEST_SCALE)
@@ -112,8 +113,8 @@ def _improved(
 
 
 def _newton_step(
-    of_0: Any, of_1: Any, scale: Any, bias: Any, centre: Any, is_platt: bool
-) -> list[Any]:
+    of_0: Tensor, of_1: Tensor, scale: Tensor, bias: Tensor, centre: Tensor, is_platt: bool
+) -> list[Tensor]:
     """The state at a scale and bias, with Newton's next step in the scale or in both."""
     at = terms_at(of_0, of_1, bias, scale)
     logits = ops.cast(LOGITS, of_0.dtype) - centre[:, None]
@@ -146,7 +147,9 @@ def _newton_step(
     return [scale, bias, loss, *steps, ops.ones_like(scale), gain, centre]
 
 
-def cross_fitted_loss(summary: Any, held_out: bool, correction: str) -> tuple[Any, Any, Any]:
+def cross_fitted_loss(
+    summary: Tensor, held_out: bool, correction: str
+) -> tuple[Tensor, Tensor, Tensor]:
     """Mean log loss of the scored rows, with the scales and biases fitted on other rows."""
     scale, bias = fit_correction(fitting_sums(summary, held_out), correction)
     scored = scored_sums(summary, held_out)

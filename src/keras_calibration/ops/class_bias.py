@@ -17,15 +17,17 @@ A summary is three tensors, of shapes (..., 2), (..., K, 2) and (..., K, K). Sum
 batches, replicas and shards.
 """
 
-from typing import Any
+from __future__ import annotations
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
+
 
 def class_bias_sums(
-    labels: Any, logits: Any, weights: Any, group: Any, num_groups: int
-) -> tuple[Any, Any, Any]:
+    labels: Tensor, logits: Tensor, weights: Tensor, group: Tensor, num_groups: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Summary of each group: losses and weights (g, 2), classes (g, K, 2), pairs (g, K, K).
 
     The columns are `Σ w loss` of `softmax(l)` and `Σ w`; `Σ w p_k` and `Σ w y_k`; `Σ w p_i p_j`, 0
@@ -50,7 +52,7 @@ def class_bias_sums(
     return loss_sums, class_sums, pair_sums * (1 - ops.eye(num_classes, dtype=pair_sums.dtype))
 
 
-def best_class_bias(class_sums: Any, pair_sums: Any) -> Any:
+def best_class_bias(class_sums: Tensor, pair_sums: Tensor) -> Tensor:
     """The biases (g, K) that minimise the log loss of `softmax(l + c)` to second order.
 
     They solve `H c = Σ w (y - p)`, where H is the Hessian of F. Each row has sum 0, because a
@@ -78,8 +80,8 @@ def best_class_bias(class_sums: Any, pair_sums: Any) -> Any:
 
 
 def class_bias_loss_sum(
-    loss_sums: Any, class_sums: Any, pair_sums: Any, bias: Any
-) -> tuple[Any, Any]:
+    loss_sums: Tensor, class_sums: Tensor, pair_sums: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
     """`Σ w loss` of `softmax(l + c)` to second order in c, and a bound on its error, both (g,)."""
     first_order = ops.sum((class_sums[..., 0] - class_sums[..., 1]) * bias, axis=-1)
     # (c_i - c_j)² rather than cᵀ H c: a sum of positive terms.

@@ -14,10 +14,12 @@ measured was 1.3e-9.
 A summary is a tensor (..., 49, 3). Summaries add up over batches, replicas and shards.
 """
 
-from typing import Any
+from __future__ import annotations
 
 import numpy as np
 from keras import ops
+
+from keras_calibration._typing import Tensor
 
 _PER_OCTAVE = 6
 _LOG_STEP = float(np.log(2)) / _PER_OCTAVE
@@ -33,8 +35,8 @@ _NUM_NEWTON_STEPS = 6
 
 
 def temperature_summary(
-    labels: Any, logits: Any, weights: Any, group: Any, num_groups: int
-) -> tuple[Any, Any]:
+    labels: Tensor, logits: Tensor, weights: Tensor, group: Tensor, num_groups: int
+) -> tuple[Tensor, Tensor]:
     """`temperature_sums` of each group, and its label sums `Σ w` and `Σ w d_y`, shape (g, 2)."""
     # Without `initial`, Keras refuses an empty batch.
     largest = ops.max(logits, axis=-1, keepdims=True, initial=-float("inf"))
@@ -47,7 +49,7 @@ def temperature_summary(
     return sums, ops.segment_sum(label_rows, group, num_segments=num_groups)
 
 
-def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> Any:
+def temperature_sums(logits: Tensor, weights: Tensor, group: Tensor, num_groups: int) -> Tensor:
     """`F(β) = Σ w log Σ_k exp(β d_k)`, `F'(β)` and `F''(β)` of each group at the 49 β, (g, 49, 3).
 
     `logits` are d: the largest of each row is 0. A logit that is not a number makes all groups NaN.
@@ -58,7 +60,7 @@ def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> 
     one_hot = ops.one_hot(group, num_groups, axis=0, dtype=logits.dtype)
     weights_by_group = one_hot * weights[None, :]
 
-    def add_octave(octave: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+    def add_octave(octave: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         powers, sums = state
         total = ops.sum(powers, axis=-1)
         mean = ops.einsum("njk,nk->nj", powers, bounded) / total
@@ -80,7 +82,7 @@ def temperature_sums(logits: Any, weights: Any, group: Any, num_groups: int) -> 
     return ops.reshape(sums, (num_groups, -1, 3))[:, :NUM_TEMPERATURES]
 
 
-def log_partition_sum(sums: Any, beta: Any) -> Any:
+def log_partition_sum(sums: Tensor, beta: Tensor) -> Tensor:
     """`F(β)` of each summary at its own β in [1/16, 16], shape (g,)."""
     position = (ops.log(beta) + _LOG_LARGEST) / _LOG_STEP
     segment = ops.floor(position)
@@ -88,7 +90,7 @@ def log_partition_sum(sums: Any, beta: Any) -> Any:
     return _derivatives(_polynomial(sums, ops.cast(segment, "int32")), position - segment)[0]
 
 
-def best_inverse_temperature(sums: Any, label_logits: Any, weight: Any) -> Any:
+def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor) -> Tensor:
     """The β that minimises the log loss of `softmax(β l)` for each summary: `F'(β) = Σ w d_y`.
 
     F is convex, so two neighbours among the 49 enclose the root. Newton steps on the polynomial
@@ -122,7 +124,7 @@ def best_inverse_temperature(sums: Any, label_logits: Any, weight: Any) -> Any:
     return ops.where(solvable, _beta(segment, place), float("nan"))
 
 
-def _polynomial(sums: Any, segment: Any) -> tuple[Any, ...]:
+def _polynomial(sums: Tensor, segment: Tensor) -> tuple[Tensor, ...]:
     """Coefficients of F on a segment of the grid, in powers of u from 0 to 1 along log β."""
     value, first, second = _in_log(sums, segment)
     right = _in_log(sums, segment + 1)
@@ -134,7 +136,7 @@ def _polynomial(sums: Any, segment: Any) -> tuple[Any, ...]:
     return value, first, half, cubic, quartic, 6 * rise - 3 * rise_1 + 0.5 * rise_2
 
 
-def _derivatives(polynomial: tuple[Any, ...], u: Any) -> tuple[Any, Any, Any]:
+def _derivatives(polynomial: tuple[Tensor, ...], u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """F and its first two derivatives in log β."""
     value, first, half, cubic, quartic, quintic = polynomial
     return (
@@ -145,11 +147,11 @@ def _derivatives(polynomial: tuple[Any, ...], u: Any) -> tuple[Any, Any, Any]:
     )
 
 
-def _beta(segment: Any, place: Any) -> Any:
+def _beta(segment: Tensor, place: Tensor) -> Tensor:
     return ops.exp((ops.cast(segment, place.dtype) + place) * _LOG_STEP - _LOG_LARGEST)
 
 
-def _in_log(sums: Any, index: Any) -> tuple[Any, Any, Any]:
+def _in_log(sums: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """F at a grid point, with its derivatives in log β times powers of the step."""
     chosen = ops.take_along_axis(sums, index[:, None, None], axis=1)[:, 0]
     betas = ops.convert_to_tensor(INVERSE_TEMPERATURES, sums.dtype)

@@ -1,9 +1,11 @@
 """Compensated sums, which do not lose small terms."""
 
-from typing import Any
+from __future__ import annotations
+
+from keras_calibration._typing import Tensor
 
 
-def two_sum(total: Any, term: Any) -> tuple[Any, Any]:
+def two_sum(total: Tensor, term: Tensor) -> tuple[Tensor, Tensor]:
     """The rounded `total + term` and its rounding error, exactly (Knuth's two-sum).
 
     Reference:

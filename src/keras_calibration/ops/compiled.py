@@ -1,5 +1,7 @@
 """XLA compilation of functions of tensors, independent of the model around them."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_calibration._compat import is_under_xla
+from keras_calibration._typing import Tensor
 
 # Batches are padded to a multiple of this, so that a smaller last batch is no new shape for XLA.
 _ROWS_TOGETHER = 512
@@ -46,7 +49,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def is_compiled(tensor: Any) -> bool:
+def is_compiled(tensor: Tensor) -> bool:
     """Whether operations on a tensor become part of an XLA program."""
     if keras.backend.backend() == "tensorflow":
         return is_under_xla()
@@ -70,7 +73,7 @@ def runs_on_gpu() -> bool:
     return False
 
 
-def filled_up(*rows: Any) -> tuple[Any, ...]:
+def filled_up(*rows: Tensor) -> tuple[Tensor, ...]:
     """Pads a batch with rows of zeros to a multiple of 512: XLA compiles once for every shape.
 
     For functions that sum over rows, where rows of weight 0 add nothing.

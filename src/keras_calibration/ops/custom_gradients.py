@@ -1,16 +1,18 @@
 """Custom gradients that are freed together with the graph they were traced in."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import keras
 from keras import ops
 
 from keras_calibration._compat import let_graph_own_gradient
+from keras_calibration._typing import Tensor
 
 
-def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_gradient(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """As `keras.ops.custom_gradient`, for functions that return one tensor, without a memory leak.
 
     TensorFlow registers the gradient of every trace under a new name and never removes it, so the
@@ -22,7 +24,7 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         return differentiable
 
     @functools.wraps(function)
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Tensor) -> Tensor:
         result = differentiable(*arguments)
         let_graph_own_gradient(result)
         return result

@@ -1,13 +1,18 @@
 """Sums over the rows of each field value, and the field errors computed from them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 from keras import ops
 
+from keras_calibration._typing import Tensor
 
-def field_sums(labels: Any, predictions: Any, weights: Any, ids: Any, num_values: int) -> Any:
+
+def field_sums(
+    labels: Tensor, predictions: Tensor, weights: Tensor, ids: Tensor, num_values: int
+) -> Tensor:
     """Sums over the rows of each field value: residuals, positives, rows, and their noise.
 
     The columns are `Σ w (y - p)`, `Σ w y`, `Σ w`, `Σ w²`, `Σ w² p (1 - p)`, `Σ p` and `Σ p²`. They
@@ -43,7 +48,7 @@ def field_sums(labels: Any, predictions: Any, weights: Any, ids: Any, num_values
     return ops.segment_sum(rows, known_ids(ids, num_values), num_segments=num_values + 1)
 
 
-def known_ids(ids: Any, num_values: Any) -> Any:
+def known_ids(ids: Tensor, num_values: int | Tensor) -> Tensor:
     """Ids as int32, with `num_values` ("other") in place of every id outside [0, num_values)."""
     ids = ops.convert_to_tensor(ids)
     dtype = keras.backend.standardize_dtype(ids.dtype)
@@ -61,7 +66,7 @@ def known_ids(ids: Any, num_values: Any) -> Any:
     return ops.where(known, ops.cast(ids, "int32"), num_values)
 
 
-def crossed_ids(ids: Sequence[Any], num_values: Sequence[int]) -> Any:
+def crossed_ids(ids: Sequence[Tensor], num_values: Sequence[int]) -> Tensor:
     """Ids of a cross of fields: `id_a * num_b + id_b` for two fields, and so on.
 
     Args:
@@ -86,8 +91,8 @@ def crossed_ids(ids: Sequence[Any], num_values: Sequence[int]) -> Any:
             f"The ids of a cross of {len(num_values)} fields must be a tuple of {len(num_values)} "
             f"arrays, one for each field. Received: {received}."
         )
-    crossed: Any = 0
-    is_other: Any = False
+    crossed: Tensor = 0
+    is_other: Tensor = False
     total = 1
     for field_ids, number in zip(ids, num_values, strict=True):
         known = known_ids(field_ids, number)
@@ -97,7 +102,7 @@ def crossed_ids(ids: Sequence[Any], num_values: Sequence[int]) -> Any:
     return ops.where(is_other, total, crossed)
 
 
-def field_ece_from_sums(sums: Any) -> Any:
+def field_ece_from_sums(sums: Tensor) -> Tensor:
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
     Args:
@@ -118,7 +123,9 @@ def field_ece_from_sums(sums: Any) -> Any:
     return ops.sum(ops.abs(sums[:, 0])) / ops.sum(sums[:, 2])
 
 
-def field_rce_from_sums(sums: Any, epsilon: float, skip_without_positives: bool = False) -> Any:
+def field_rce_from_sums(
+    sums: Tensor, epsilon: float, skip_without_positives: bool = False
+) -> Tensor:
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
     The inner sums run over the N_z rows of the field value z, so the denominator is `Σ y + ε N_z`.
@@ -150,7 +157,7 @@ def field_rce_from_sums(sums: Any, epsilon: float, skip_without_positives: bool 
     return ops.sum(relative) / ops.sum(rows)
 
 
-def without_positives(sums: Any) -> Any:
+def without_positives(sums: Tensor) -> Tensor:
     """Which field values have `Σ w y = 0`. False where a sum is NaN, to keep invalid rows."""
     residual = sums[:, 0]
     return ops.logical_and(sums[:, 1] == 0, ops.logical_not(ops.isnan(residual)))

@@ -1,12 +1,14 @@
 """The fold of each row, and the sums over the rows to fit on and to score."""
 
-from typing import Any
+from __future__ import annotations
 
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 
-def hashed_uniform(row_number: Any, seed: int) -> Any:
+
+def hashed_uniform(row_number: Tensor, seed: int) -> Tensor:
     """A pseudo-random float32 in [0, 1) for each row number (n,), the same on every backend.
 
     Rows may come in a periodic order (one for each user, say). A hash of the row number spreads
@@ -27,7 +29,9 @@ def hashed_uniform(row_number: Any, seed: int) -> Any:
     return ops.cast(ops.right_shift(mixed, ops.cast(8, "uint32")), "float32") * 2.0**-24
 
 
-def row_groups(row_number: Any, num_folds: int, bias_fraction: float | None, seed: int) -> Any:
+def row_groups(
+    row_number: Tensor, num_folds: int, bias_fraction: float | None, seed: int
+) -> Tensor:
     """The fold of each row, int32; with `bias_fraction`, 0 (to fit on) or 1 (to score)."""
     uniform = hashed_uniform(row_number, seed)
     if bias_fraction is None:
@@ -35,7 +39,7 @@ def row_groups(row_number: Any, num_folds: int, bias_fraction: float | None, see
     return ops.cast(uniform >= bias_fraction, "int32")
 
 
-def fitting_sums(sums: Any, held_out: bool) -> Any:
+def fitting_sums(sums: Tensor, held_out: bool) -> Tensor:
     """From sums by group (groups, …), the sums over the rows each correction is fitted on.
 
     Held out: the first group. Otherwise the groups are folds, and each correction is fitted on all
@@ -51,6 +55,6 @@ def fitting_sums(sums: Any, held_out: bool) -> Any:
     return ops.tensordot(others, sums, axes=1)
 
 
-def scored_sums(sums: Any, held_out: bool) -> Any:
+def scored_sums(sums: Tensor, held_out: bool) -> Tensor:
     """From sums by group (groups, …), the sums over the rows each correction is scored on."""
     return sums[1:] if held_out else sums

@@ -1,8 +1,10 @@
 """The area under the ROC curve, from a histogram of positives and negatives over the score."""
 
-from typing import Any
+from __future__ import annotations
 
 from keras import ops
+
+from keras_calibration._typing import Tensor
 
 # Powers of two, so that the bin number is exact in float32.
 _FINE_WIDTH, _WIDTH = 1 / 64, 1 / 16
@@ -10,7 +12,7 @@ _FINE_END, _END = 16, 88
 NUM_BINS = int(2 * _FINE_END / _FINE_WIDTH + 2 * (_END - _FINE_END) / _WIDTH)
 
 
-def label_histogram(labels: Any, logits: Any, weights: Any) -> Any:
+def label_histogram(labels: Tensor, logits: Tensor, weights: Tensor) -> Tensor:
     """Positives `Σ w y` and negatives `Σ w (1 - y)` in 4352 bins of the logit, shape (4352, 2).
 
     Bins are 1/64 wide on [-16, 16) and 1/16 up to ±88; logits beyond count in the end bins. NaN
@@ -32,7 +34,7 @@ def label_histogram(labels: Any, logits: Any, weights: Any) -> Any:
     return sums + 0 * ops.sum(sums)
 
 
-def histogram_auc(histogram: Any) -> Any:
+def histogram_auc(histogram: Tensor) -> Tensor:
     """Area under the ROC curve of (bins, 2) positives and negatives, in bins of ascending score.
 
     `AUC = Σ_b positives_b (Σ_{a<b} negatives_a + negatives_b / 2) / (positives · negatives)`. Pairs

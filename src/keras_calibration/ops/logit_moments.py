@@ -36,12 +36,15 @@ array that XLA creates, however small. Therefore sums over terms are computed to
 carry a single array.
 """
 
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from typing import NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.ops.compiled import runs_on_gpu
 
 _FINE_WIDTH, _WIDTH = 1 / 4, 1 / 2
@@ -73,7 +76,9 @@ _TO_NODES = _CHEBYSHEV.T[:, [0, 0, 1, 1, 2, 3, 4, 5]]
 _TO_TERMS = [np.concatenate([_TO_NODES, np.eye(NUM_COLUMNS)[label:4:2]]) for label in (0, 1)]
 
 
-def _by_term(nodes: Any, labels: Any, offsets: Any) -> np.ndarray:
+def _by_term(
+    nodes: np.ndarray | int, labels: np.ndarray | int, offsets: np.ndarray | int
+) -> np.ndarray:
     """Constants of shape (418 · 8,), given for each bin (418, 1) or for all bins."""
     table = np.zeros((NUM_BINS, NUM_COLUMNS))
     table[:, :_NUM_NODES], table[:, -2:-1], table[:, -1:] = nodes, labels, offsets
@@ -101,7 +106,9 @@ _TOLERANCE = 1e-5  # the error after a Newton step of this size is about 1e-10
 _ROUNDING = {"float32": 3e-7, "float64": 1e-15}
 
 
-def logit_moments(labels: Any, logits: Any, weights: Any, group: Any, num_groups: int) -> Any:
+def logit_moments(
+    labels: Tensor, logits: Tensor, weights: Tensor, group: Tensor, num_groups: int
+) -> Tensor:
     """The summary of the rows of each group, in one pass, shape (num_groups · 418, 8).
 
     Labels are in [0, 1] and weights non-negative, of one dtype, which the sums have too. A logit
@@ -144,12 +151,12 @@ def logit_moments(labels: Any, logits: Any, weights: Any, group: Any, num_groups
     return ops.sum(ops.reshape(sums, (num_parts, num_cells, NUM_COLUMNS)), axis=0)
 
 
-def by_group(sums: Any) -> Any:
+def by_group(sums: Tensor) -> Tensor:
     """Summaries (groups, 418, 8), from sums of the shape that `logit_moments` returns."""
     return ops.reshape(sums, (-1, NUM_BINS, NUM_COLUMNS))
 
 
-def label_sums(summary: Any) -> tuple[Any, Any, Any]:
+def label_sums(summary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """`Σ w y`, `Σ w (1 - y)` and `Σ w y l` of each summary, three tensors (g,).
 
     The second is not computed as a difference, so it is exactly 0 where every label is 1.
@@ -161,12 +168,12 @@ def label_sums(summary: Any) -> tuple[Any, Any, Any]:
     return ops.sum(positives, axis=-1), ops.sum(summary[..., 0], axis=-1), logits
 
 
-def total_weight(summary: Any) -> Any:
+def total_weight(summary: Tensor) -> Tensor:
     """`Σ w` of each summary (g,)."""
     return ops.sum(summary[..., 0] + summary[..., 1], axis=-1)
 
 
-def bin_means(summary: Any) -> tuple[Any, Any]:
+def bin_means(summary: Tensor) -> tuple[Tensor, Tensor]:
     """The weight and the mean logit of each bin, two tensors (g, 418)."""
     weight = summary[..., 0] + summary[..., 1]
     offset = ops.divide_no_nan(summary[..., 2] + summary[..., 3], weight)
@@ -174,7 +181,7 @@ def bin_means(summary: Any) -> tuple[Any, Any]:
     return weight, centre + half_width * offset
 
 
-def terms(summary: Any) -> tuple[Any, Any]:
+def terms(summary: Tensor) -> tuple[Tensor, Tensor]:
     """Weights of the terms, (g, 418 · 8), with the linear part of the labels 0 and of the labels 1.
 
     The weights of the nodes of a bin sum to its weight; single ones may be negative.
@@ -197,15 +204,15 @@ class TermsAt(NamedTuple):
     derivatives by x. `tail` is `exp(-side x)`.
     """
 
-    weight: Any
-    side: Any
-    tail: Any
-    loss: Any
-    slope: Any
-    curvature: Any
+    weight: Tensor
+    side: Tensor
+    tail: Tensor
+    loss: Tensor
+    slope: Tensor
+    curvature: Tensor
 
 
-def terms_at(of_0: Any, of_1: Any, bias: Any, scale: Any = None) -> TermsAt:
+def terms_at(of_0: Tensor, of_1: Tensor, bias: Tensor, scale: Tensor | None = None) -> TermsAt:
     """The terms of the loss and its derivatives at a scale and bias."""
     scaled, scaled_centre = _scaled(LOGITS, scale, of_0), _scaled(_CENTRE, scale, of_0)
     x = scaled + ops.cast(_HAS_BIAS, of_0.dtype) * bias[:, None]
@@ -225,28 +232,30 @@ def terms_at(of_0: Any, of_1: Any, bias: Any, scale: Any = None) -> TermsAt:
     )
 
 
-def _scaled(values: np.ndarray, scale: Any, like: Any) -> Any:
+def _scaled(values: np.ndarray, scale: Tensor | None, like: Tensor) -> Tensor:
     """Constants times the scale of each summary, (g, 418 · 8), or (1, 418 · 8) without scales."""
     constants = ops.cast(values, like.dtype)[None]
     return constants if scale is None else scale[:, None] * constants
 
 
-def _linear(values: Any) -> Any:
+def _linear(values: Tensor) -> Tensor:
     """The values for the linear part, and 0 for the nodes, real or (in open bins) missing."""
     return ops.where(_IS_LINEAR, values, 0.0)
 
 
-def with_bias(values: Any) -> Any:
+def with_bias(values: Tensor) -> Tensor:
     """The derivative by the bias, from the derivative by x."""
     return values * ops.cast(_HAS_BIAS, values.dtype)
 
 
-def log_loss_sum(summary: Any, bias: Any, scale: Any = None) -> Any:
+def log_loss_sum(summary: Tensor, bias: Tensor, scale: Tensor | None = None) -> Tensor:
     """`Σ w` log loss of `σ(a l + c)` of each summary at its own scale and bias, (g,), or NaN."""
     return log_loss_and_weight(summary, bias, scale)[0]
 
 
-def log_loss_and_weight(summary: Any, bias: Any, scale: Any = None) -> tuple[Any, Any]:
+def log_loss_and_weight(
+    summary: Tensor, bias: Tensor, scale: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """`log_loss_sum` and `Σ w`, both (g,)."""
     of_0, of_1 = terms(summary)
     at = terms_at(of_0, of_1, ops.convert_to_tensor(bias), scale)
@@ -260,19 +269,19 @@ def log_loss_and_weight(summary: Any, bias: Any, scale: Any = None) -> tuple[Any
     return ops.where(error <= allowed, loss, float("nan")), weight
 
 
-def sums(parts: list[Any]) -> list[Any]:
+def sums(parts: list[Tensor]) -> list[Tensor]:
     """Sums over the terms, each (g,), computed together."""
     return list(ops.unstack(_sum_of_terms(ops.stack(parts)), len(parts)))
 
 
-def _sum_of_terms(values: Any) -> Any:
+def _sum_of_terms(values: Tensor) -> Tensor:
     """Sums over the last axis: on a CPU by a matrix product, which needs no compilation."""
     if runs_on_gpu():  # matrix products of float32 are less precise there
         return ops.sum(values, axis=-1)
     return ops.matmul(values, ops.cast(_ONES, values.dtype))[..., 0]
 
 
-def bias_root(summary: Any) -> Any:
+def bias_root(summary: Tensor) -> Tensor:
     """The bias c of each summary at which predictions sum to labels: `Σ w σ(l + c) = Σ w y`.
 
     It is `argmin_c` of the log loss of `σ(l + c)`. The equation is solved in logits,
@@ -288,7 +297,7 @@ def bias_root(summary: Any) -> Any:
     weights = terms(summary)
     start = _start(summary)
 
-    def improve(state: Any) -> tuple[Any]:
+    def improve(state: Tensor) -> tuple[Tensor]:
         return (ops.stack(_improved_bias(weights, *ops.unstack(state, _NUM_STATES)), axis=0),)
 
     (state,) = ops.while_loop(
@@ -314,7 +323,7 @@ _SUMS[5, :, 0] = _SUMS[6, :, 1] = _SUMS[7, 0, :2] = _SUMS[8, -1, :2] = 1
 _SUMS = _SUMS.reshape(_NUM_STATES, 1, -1)
 
 
-def _start(summary: Any) -> Any:
+def _start(summary: Tensor) -> Tensor:
     """The initial state of the search for the bias, (9, g); NaN where there is no root."""
     summary = ops.reshape(summary, (1, -1, NUM_BINS * NUM_COLUMNS))
     # A sum that is not finite comes from an invalid row. The product with 0 makes all sums NaN.
@@ -324,17 +333,17 @@ def _start(summary: Any) -> Any:
 
 
 def _improved_bias(
-    weights: tuple[Any, Any],
-    bias: Any,
-    low: Any,
-    high: Any,
-    _: Any,
-    __: Any,
-    negatives: Any,
-    positives: Any,
-    below: Any,
-    above: Any,
-) -> list[Any]:
+    weights: tuple[Tensor, Tensor],
+    bias: Tensor,
+    low: Tensor,
+    high: Tensor,
+    _: Tensor,
+    __: Tensor,
+    negatives: Tensor,
+    positives: Tensor,
+    below: Tensor,
+    above: Tensor,
+) -> list[Tensor]:
     """One step of `bias_root`: the next state."""
     rounding = _ROUNDING[keras.backend.standardize_dtype(bias.dtype)]
     at = terms_at(*weights, bias)

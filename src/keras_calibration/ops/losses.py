@@ -1,10 +1,12 @@
 """Log loss from logits, and logits from probabilities, without overflow."""
 
-from typing import Any
+from __future__ import annotations
 
 import keras
 import numpy as np
 from keras import ops
+
+from keras_calibration._typing import Tensor
 
 # A float32 sigmoid is exactly 1 from a logit of about 17 on. Such a probability is replaced by the
 # largest float32 below 1, and an exact 0 by the smallest normal number.
@@ -12,7 +14,7 @@ LARGEST_PROBABILITY = float(np.nextafter(np.float32(1), np.float32(0)))
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
-def log_loss_from_logits(labels: Any, logits: Any) -> Any:
+def log_loss_from_logits(labels: Tensor, logits: Tensor) -> Tensor:
     """Log loss of each row: `(1 - y) softplus(l) + y softplus(-l)`.
 
     It equals `-[y log σ(l) + (1 - y) log(1 - σ(l))]` and is accurate for any finite logit. That
@@ -33,7 +35,7 @@ def log_loss_from_logits(labels: Any, logits: Any) -> Any:
     return (1 - labels) * ops.softplus(logits) + labels * ops.softplus(-logits)
 
 
-def logits_from_probabilities(probabilities: Any) -> Any:
+def logits_from_probabilities(probabilities: Tensor) -> Tensor:
     """Logit of a probability: `log(p / (1 - p))`.
 
     Probabilities closer to 0 or 1 than any normal float32 are replaced by that float32, also in

@@ -1,11 +1,13 @@
 """Scores of the mean prediction: calibration ratio and normalized entropy."""
 
-from typing import Any
+from __future__ import annotations
 
 from keras import ops
 
+from keras_calibration._typing import Tensor
 
-def calibration_ratio(predicted: Any, observed: Any) -> Any:
+
+def calibration_ratio(predicted: Tensor, observed: Tensor) -> Tensor:
     """Sum of the predictions over sum of the labels: `Σ w p / Σ w y`.
 
     Args:
@@ -23,7 +25,7 @@ def calibration_ratio(predicted: Any, observed: Any) -> Any:
     return ops.where(observed > 0, ratio, float("nan"))
 
 
-def normalized_entropy(loss_sum: Any, positives: Any, negatives: Any) -> Any:
+def normalized_entropy(loss_sum: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
     """Mean log loss over the entropy of the mean label, the log loss of the best constant.
 
     With n = Σ w y + Σ w (1 - y) and the rate r = Σ w y / n, it is

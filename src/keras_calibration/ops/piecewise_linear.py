@@ -20,14 +20,16 @@ fixes the order of the sum on a CPU, and keeps additions from waiting for each o
 where they are atomic.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._typing import Tensor
 from keras_calibration.ops.compiled import is_compiled
 from keras_calibration.ops.custom_gradients import with_gradient
 
@@ -43,10 +45,12 @@ _NUM_LANES_OF_FEW_ROWS, _NUM_LANES = 64, 512
 
 
 # Line, knot and slope of each row.
-LineOfRows = Callable[[], tuple[Any, Any, Any]]
+LineOfRows = Callable[[], tuple[Tensor, Tensor, Tensor]]
 
 
-def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = "linear") -> Any:
+def piecewise_linear(
+    logits: Tensor, knots: Tensor, values: Tensor, extrapolation: str = "linear"
+) -> Tensor:
     """Evaluates the piecewise-linear curve through the points `(a_k, b_k)`.
 
     Between knots, `η(l) = b_k + (l - a_k) (b_{k+1} - b_k) / (a_{k+1} - a_k)`. Outside them, the end
@@ -81,7 +85,7 @@ def piecewise_linear(logits: Any, knots: Any, values: Any, extrapolation: str = 
     return ops.reshape(with_gradient(_on_lines)(rows, table), ops.shape(logits))
 
 
-def lines(knots: Any, values: Any) -> Any:
+def lines(knots: Tensor, values: Tensor) -> Tensor:
     """The line to the right of each knot, (3, K): knot, value and slope; the last slope repeats."""
     knots, values = ops.convert_to_tensor(knots), ops.convert_to_tensor(values)
     of_segments = slopes(knots, values)
@@ -90,11 +94,11 @@ def lines(knots: Any, values: Any) -> Any:
     return ops.transpose(ops.stack(columns, axis=1))
 
 
-def _on_lines(logits: Any, table: Any) -> tuple[Any, Any]:
+def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """The curve of the lines, and its gradient."""
     curve, line_of_rows = _way(logits, table)(logits, table)
 
-    def gradient(*upstream: Any, **by_keyword: Any) -> tuple[Any, Any]:
+    def gradient(*upstream: Tensor, **by_keyword: Tensor) -> tuple[Tensor, Tensor]:
         (by_curve,) = upstream or by_keyword.values()
         line, knot, slope = line_of_rows()
         by_value, by_slope = _sums_by_line(
@@ -106,7 +110,7 @@ def _on_lines(logits: Any, table: Any) -> tuple[Any, Any]:
     return curve, gradient
 
 
-def _way(logits: Any, table: Any) -> Callable[[Any, Any], tuple[Any, LineOfRows]]:
+def _way(logits: Tensor, table: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, LineOfRows]]:
     """The fastest way, as measured, in which the rows find their lines."""
     if not is_compiled(logits):
         return _looked_up
@@ -116,7 +120,9 @@ def _way(logits: Any, table: Any) -> Callable[[Any, Any], tuple[Any, LineOfRows]
     return _looked_up if are_few else _binned
 
 
-def _curve(logits: Any, line: Sequence[Any], next_value: Any, ends: tuple[Any, Any]) -> Any:
+def _curve(
+    logits: Tensor, line: Sequence[Tensor], next_value: Tensor, ends: tuple[Tensor, Tensor]
+) -> Tensor:
     """`b_k + (l - a_k) s_k`, at most `max(b_k, b_{k+1})` between the end knots.
 
     Rounding could lift the end of a rising line above the start of the next.
@@ -127,20 +133,20 @@ def _curve(logits: Any, line: Sequence[Any], next_value: Any, ends: tuple[Any, A
     return ops.minimum(value + (logits - knot) * slope, highest)
 
 
-def _chosen(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
+def _chosen(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, by comparison with groups of lines, then lines."""
     num_lines = table.shape[1]
     group_size = -(-num_lines // _NUM_GROUPS)
     knots, values, line_slopes = (ops.unstack(row, num_lines) for row in ops.unstack(table, 3))
 
-    def chosen(conditions: Sequence[Any], of_cases: Sequence[Any]) -> Any:
+    def chosen(conditions: Sequence[Tensor], of_cases: Sequence[Tensor]) -> Tensor:
         """The last of the cases whose condition holds; the first has no condition."""
         result = of_cases[0]
         for condition, of_case in zip(conditions, of_cases[1:], strict=True):
             result = ops.where(condition, of_case, result)
         return result
 
-    def of_group(of_lines: Sequence[Any]) -> list[Any]:
+    def of_group(of_lines: Sequence[Tensor]) -> list[Tensor]:
         """The values for the lines in each row's group; the last line pads the last group."""
         filled = [*of_lines, *[of_lines[-1]] * (_NUM_GROUPS * group_size - num_lines)]
         return [chosen(starts, filled[place::group_size]) for place in range(group_size)]
@@ -150,10 +156,10 @@ def _chosen(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
     ]
     passed = [logits >= knot for knot in of_group(knots)[1:]]
 
-    def choose(of_lines: Sequence[Any]) -> Any:
+    def choose(of_lines: Sequence[Tensor]) -> Tensor:
         return chosen(passed, of_group(of_lines))
 
-    def line() -> Any:
+    def line() -> Tensor:
         first = chosen(starts, range(0, _NUM_GROUPS * group_size, group_size))
         return ops.minimum(first + chosen(passed, range(group_size)), num_lines - 1)
 
@@ -165,7 +171,7 @@ def _chosen(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
     return curve, lambda: (line(), choose(knots), choose(line_slopes))
 
 
-def _looked_up(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
+def _looked_up(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, read from its row of the table."""
     line = _line(logits, table[0])
     # Read again: XLA then fuses each of the two into the operation that uses it.
@@ -176,7 +182,7 @@ def _looked_up(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
     )
 
 
-def _read(logits: Any, table: Any, line: Any) -> Any:
+def _read(logits: Tensor, table: Tensor, line: Tensor) -> Tensor:
     """The curve, given the line of each row."""
     if is_compiled(logits):
         # All from the table itself: XLA may round differently what it computes twice.
@@ -191,7 +197,7 @@ def _read(logits: Any, table: Any, line: Any) -> Any:
     return ops.minimum(value + (logits - knot) * slope, highest)
 
 
-def _binned(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
+def _binned(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, found by narrow bins of logits.
 
     A table holds the number of lines that begin left of each bin; a comparison with the knot inside
@@ -204,7 +210,7 @@ def _binned(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
     # In one array: XLA moves only array reads out of its loop over the rows.
     grid = ops.stack([per_unit, ops.floor(starts[0] * per_unit)])
 
-    def bin_number(logits: Any) -> Any:
+    def bin_number(logits: Tensor) -> Tensor:
         position = ops.clip(ops.floor(logits * grid[0]) - grid[1], 0, _NUM_BINS - 1)
         # A cast NaN can be any integer.
         return ops.clip(ops.cast(position, "int32"), 0, _NUM_BINS - 1)
@@ -218,7 +224,7 @@ def _binned(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
         ops.size(logits) >= _MANY_FOR_BINS, ops.all(bin_of_starts[1:] > bin_of_starts[:-1])
     )
 
-    def line() -> Any:
+    def line() -> Tensor:
         number = bin_number(logits)
         is_past = logits >= ops.take(next_start, number)
         return ops.take(num_left, number) + ops.cast(is_past, "int32")
@@ -227,14 +233,14 @@ def _binned(logits: Any, table: Any) -> tuple[Any, LineOfRows]:
         is_exact, lambda: _read(logits, table, line()), lambda: _looked_up(logits, table)[0]
     )
 
-    def line_of_rows() -> tuple[Any, Any, Any]:
+    def line_of_rows() -> tuple[Tensor, Tensor, Tensor]:
         of_rows = ops.cond(is_exact, line, lambda: _line(logits, table[0]))
         return of_rows, ops.take(table[0], of_rows), ops.take(table[2], of_rows)
 
     return curve, line_of_rows
 
 
-def _line(logits: Any, knots: Any) -> Any:
+def _line(logits: Tensor, knots: Tensor) -> Tensor:
     """The number of knots after the first that are at or left of each logit, int32."""
     if knots.shape[0] > _MOST_COUNTED_KNOTS:
         return ops.searchsorted(knots[1:], logits, side="right")
@@ -249,7 +255,9 @@ def _line(logits: Any, knots: Any) -> Any:
     return line
 
 
-def _sums_by_line(first: Any, second: Any, line: Any, num_lines: int) -> tuple[Any, Any]:
+def _sums_by_line(
+    first: Tensor, second: Tensor, line: Tensor, num_lines: int
+) -> tuple[Tensor, Tensor]:
     """Sums of two columns over the rows of each line, first in interleaved parts."""
     few = line.shape[0] is not None and line.shape[0] < _FEW_ROWS
     num_lanes = _NUM_LANES_OF_FEW_ROWS if few else _NUM_LANES
@@ -261,12 +269,12 @@ def _sums_by_line(first: Any, second: Any, line: Any, num_lines: int) -> tuple[A
     return sums[:, 0], sums[:, 1]
 
 
-def slopes(knots: Any, values: Any) -> Any:
+def slopes(knots: Tensor, values: Tensor) -> Tensor:
     """Slope of each segment, K - 1 in all: `(b_{k+1} - b_k) / (a_{k+1} - a_k)`."""
     return (values[1:] - values[:-1]) / (knots[1:] - knots[:-1])
 
 
-def decrease_penalty(values: Any) -> Any:
+def decrease_penalty(values: Tensor) -> Tensor:
     """How much the values decrease, `Σ_k (b_k - b_{k+1})₊`, a scalar.
 
     Reference:
@@ -275,7 +283,7 @@ def decrease_penalty(values: Any) -> Any:
     return ops.sum(ops.relu(values[:-1] - values[1:]))
 
 
-def isotonic_values(values: Any) -> Any:
+def isotonic_values(values: Tensor) -> Tensor:
     """The closest non-decreasing values in the maximum norm, as a differentiable tensor (K,).
 
     It is the mean of the running maximum from the left and the running minimum from the right.
@@ -288,13 +296,13 @@ def isotonic_values(values: Any) -> Any:
     return 0.5 * (running_maximum(values) + smallest_later)
 
 
-def running_maximum(values: Any) -> Any:
+def running_maximum(values: Tensor) -> Tensor:
     """The maximum of each value and those before it, (K,)."""
     earlier = np.tri(values.shape[0], dtype=bool)
     return ops.max(ops.where(earlier, values[None, :], -math.inf), axis=1)
 
 
-def slope_change_penalty(knots: Any, values: Any) -> Any:
+def slope_change_penalty(knots: Tensor, values: Tensor) -> Tensor:
     """Half the squared changes of slope, `½ Σ_k (s_{k+1} - s_k)²`, a scalar.
 
     It is the negative log density of a Gaussian prior of unit precision on the changes of slope,
@@ -305,7 +313,7 @@ def slope_change_penalty(knots: Any, values: Any) -> Any:
     return 0.5 * ops.sum(ops.square(changes))
 
 
-def hat_basis(values: Any, knots: Any) -> Any:
+def hat_basis(values: Tensor, knots: Tensor) -> Tensor:
     """The K hat functions of a value, (n, K): 1 at their own knot, 0 at the others, else linear.
 
     Every curve that is linear between the knots and constant outside them is a weighted sum of

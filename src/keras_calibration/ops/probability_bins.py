@@ -1,16 +1,20 @@
 """Sums over the rows of each bin of probabilities, and the calibration error computed from them."""
 
-from typing import Any
+from __future__ import annotations
 
 import numpy as np
 from keras import ops
+
+from keras_calibration._typing import Tensor
 
 # Fine bins of logits. A width that is a power of two makes bin numbers exact in float32.
 NUM_BINS = 2048
 BIN_WIDTH = 1 / 64
 
 
-def bin_sums(labels: Any, probabilities: Any, weights: Any, bin_number: Any, num_bins: int) -> Any:
+def bin_sums(
+    labels: Tensor, probabilities: Tensor, weights: Tensor, bin_number: Tensor, num_bins: int
+) -> Tensor:
     """Sums of each bin, (num_bins, 3): `Σ w`, `Σ w p`, `Σ w y`."""
     rows = ops.stack([weights, weights * probabilities, weights * labels], axis=1)
     return ops.segment_sum(rows, bin_number, num_segments=num_bins)
@@ -26,7 +30,7 @@ def equal_width_edges(num_bins: int, dtype: str = "float64") -> np.ndarray:
     return edges.astype(dtype).astype(np.float64) if "float" in dtype else edges
 
 
-def equal_width_bins(probabilities: Any, edges: np.ndarray) -> Any:
+def equal_width_bins(probabilities: Tensor, edges: np.ndarray) -> Tensor:
     """Bins of probabilities, int32: bin k is (edge k, edge k + 1], and bin 0 includes 0 and NaN."""
     # NaN cannot be searched for. Its sums make the result NaN from any bin.
     known = ops.where(ops.isnan(probabilities), 0.0, probabilities)
@@ -34,14 +38,14 @@ def equal_width_bins(probabilities: Any, edges: np.ndarray) -> Any:
     return ops.searchsorted(inner, known, side="left")
 
 
-def logit_bins(logits: Any) -> Any:
+def logit_bins(logits: Tensor) -> Tensor:
     """Bins of logits: 2048 of width 1/64 on [-16, 16), the end ones open; NaN goes to bin 0."""
     position = ops.floor(logits / BIN_WIDTH) + NUM_BINS // 2
     position = ops.where(ops.isnan(position), 0.0, ops.clip(position, 0, NUM_BINS - 1))
     return ops.cast(position, "int32")
 
 
-def equal_mass_groups(weights: Any, num_bins: int) -> Any:
+def equal_mass_groups(weights: Tensor, num_bins: int) -> Tensor:
     """The bin of each ascending fine bin when they are merged into bins of nearly equal weight.
 
     Each fine bin is placed by the middle of its weight in the cumulative weight, so each edge is
@@ -55,7 +59,7 @@ def equal_mass_groups(weights: Any, num_bins: int) -> Any:
     return ops.cast(ops.clip(ops.floor(share * num_bins), 0, num_bins - 1), "int32")
 
 
-def expected_calibration_error(sums: Any) -> Any:
+def expected_calibration_error(sums: Tensor) -> Tensor:
     """Expected calibration error: `Σ_b |Σ w (y - p)| / Σ w`, the inner sums over the rows of a bin.
 
     Args:

@@ -9,10 +9,12 @@ deviation of the predictions: the relative error is about 1e-16 times the square
 float64.
 """
 
-from typing import Any
+from __future__ import annotations
 
 import keras
 from keras import ops
+
+from keras_calibration._typing import Tensor
 
 # As a share of the mean square of the predictions: with less variance than this, the slope would
 # consist of rounding errors.
@@ -20,13 +22,15 @@ _SMALLEST_VARIANCE = 1e-11
 _SMALLEST_VARIANCE_FLOAT32 = 1e-5
 
 
-def residual_sums(labels: Any, predictions: Any, weights: Any, group: Any, num_groups: int) -> Any:
+def residual_sums(
+    labels: Tensor, predictions: Tensor, weights: Tensor, group: Tensor, num_groups: int
+) -> Tensor:
     """`Σ w`, `Σ w r`, `Σ w r²`, `Σ w p`, `Σ w p r`, `Σ w p²` of each group, with `r = y - p`."""
     residual = labels - predictions
     residual = ops.where(ops.isfinite(residual), residual, float("nan"))
     group = ops.convert_to_tensor(group, "int32")
 
-    def sums_of(*products: Any) -> Any:
+    def sums_of(*products: Tensor) -> Tensor:
         rows = ops.stack([weights * product for product in products], axis=1)
         return ops.segment_sum(rows, group, num_segments=num_groups)
 
@@ -42,12 +46,12 @@ def residual_sums(labels: Any, predictions: Any, weights: Any, group: Any, num_g
     return ops.stack([*columns, square + centre * (shift + prediction)], axis=1)
 
 
-def mean_residual(sums: Any) -> Any:
+def mean_residual(sums: Tensor) -> Tensor:
     """The bias (g,) that minimises the mean squared error of `p + c`: `c = Σ w r / Σ w`."""
     return sums[:, 1] / sums[:, 0]
 
 
-def least_squares_line(sums: Any) -> tuple[Any, Any]:
+def least_squares_line(sums: Tensor) -> tuple[Tensor, Tensor]:
     """Bias c and slope s, each (g,), that minimise the mean squared error of `c + s p`.
 
     NaN where the slope is undetermined: no rows, or predictions that are all equal as far as the
@@ -64,7 +68,7 @@ def least_squares_line(sums: Any) -> tuple[Any, Any]:
     return first / weight - excess * mean, 1 + excess
 
 
-def squared_error_sum(sums: Any, bias: Any, slope: Any) -> Any:
+def squared_error_sum(sums: Tensor, bias: Tensor, slope: Tensor) -> Tensor:
     """`Σ w (y - c - s p)²` of each group at its own bias c and slope s, shape (g,)."""
     weight, first, second, prediction, mixed, square = (sums[:, column] for column in range(6))
     excess = slope - 1

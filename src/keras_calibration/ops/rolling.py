@@ -1,11 +1,13 @@
 """The period whose bias corrects each period."""
 
-from typing import Any
+from __future__ import annotations
 
 from keras import ops
 
+from keras_calibration._typing import Tensor
 
-def earlier_period(weights: Any) -> Any:
+
+def earlier_period(weights: Tensor) -> Tensor:
     """For each period, the nearest earlier one with a positive weight, or -1 if there is none."""
     weights = ops.convert_to_tensor(weights)
     periods = ops.arange(weights.shape[0], dtype="int32")

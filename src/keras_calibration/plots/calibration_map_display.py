@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from keras import ops
@@ -14,6 +14,9 @@ from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import check_num_rows, checked_predictions
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _NUM_POINTS = 512
 
@@ -139,7 +142,7 @@ class CalibrationMapDisplay(Display):
         """Width and height of a new figure, in inches."""
         return (5.2, 5.0)
 
-    def draw(self, ax: Any) -> None:
+    def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
         ends = self.logits[[0, -1]]
         ax.plot(ends, ends, color=GUIDE_COLOR, linewidth=1.0, label="identity")
@@ -167,7 +170,7 @@ class CalibrationMapDisplay(Display):
             ylabel="calibrated logit",
             title="Calibration map",
         )
-        below = ax.inset_axes([0.0, 0.0, 1.0, 0.25], sharex=ax)
+        below = ax.inset_axes((0.0, 0.0, 1.0, 0.25), sharex=ax)
         below.set_axis_off()
         for index, (name, share) in enumerate(self.shares.items()):
             color = style_of(index).color

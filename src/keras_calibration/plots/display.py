@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from keras_calibration.plots.style import make_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
 
 class Display:
@@ -18,10 +22,10 @@ class Display:
         figure_: Figure of the last `plot`.
     """
 
-    ax_: Any
-    figure_: Any
+    ax_: Axes
+    figure_: Figure | SubFigure
 
-    def plot(self, ax: Any = None) -> Self:
+    def plot(self, ax: Axes | None = None) -> Self:
         """Draws the plot.
 
         Args:
@@ -52,6 +56,6 @@ class Display:
         """Width and height of a new figure, in inches."""
         raise NotImplementedError(f"{type(self).__name__} does not define `figsize`.")
 
-    def draw(self, ax: Any) -> None:
+    def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
         raise NotImplementedError(f"{type(self).__name__} does not define `draw`.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import Rates, check_num_rows, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class FieldDisplay(Display):
@@ -107,7 +110,7 @@ class FieldDisplay(Display):
         """Width and height of a new figure, in inches."""
         return (5.6, max(3.0, 1.4 + 0.28 * len(self.value_names)))
 
-    def draw(self, ax: Any) -> None:
+    def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
         num_values, num_curves = len(self.value_names), len(self.curves)
         height = 0.76 / num_curves
@@ -153,7 +156,7 @@ class FieldDisplay(Display):
 
 def _check_ids(
     field_ids: ArrayLike, num_rows: int, field_name: str, vocabulary: Sequence[str] | None
-) -> NDArray[Any]:
+) -> NDArray[np.generic]:
     """The field values (n,); with a vocabulary, ids that all have a name."""
     ids = np.asarray(field_ids).reshape(-1)
     check_num_rows(field_name, ids, num_rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import Rates, bin_by_mass, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class ReliabilityDisplay(Display):
@@ -84,7 +87,7 @@ class ReliabilityDisplay(Display):
         """Width and height of a new figure, in inches."""
         return (5.0, 4.6)
 
-    def draw(self, ax: Any) -> None:
+    def draw(self, ax: Axes) -> None:
         """Draws on the given Matplotlib axes."""
         limit = max(np.nanmax([rates.predicted, rates.upper]) for rates in self.curves.values())
         limit = min(1.0, 1.04 * float(limit))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class CurveStyle(NamedTuple):
@@ -38,7 +41,7 @@ def style_of(index: int) -> CurveStyle:
     return STYLES[index % len(STYLES)]
 
 
-def make_axes(ax: Any, figsize: tuple[float, float]) -> Any:
+def make_axes(ax: Axes | None, figsize: tuple[float, float]) -> Axes:
     """The given Matplotlib axes, or those of a new figure of a size in inches."""
     if ax is not None:
         return ax

@@ -1,10 +1,14 @@
 """Batch: rows of labels and predictions, with weights and fields where metrics need them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+
+from keras_calibration._typing import Tensor
 
 
 class Batch(NamedTuple):
@@ -21,13 +25,17 @@ class Batch(NamedTuple):
         True
     """
 
-    labels: Any
-    predictions: Any
-    sample_weight: Any = None
-    fields: Mapping[str, Any] = MappingProxyType({})
+    labels: Tensor
+    predictions: Tensor
+    sample_weight: Tensor | None = None
+    fields: Mapping[str, Tensor] = MappingProxyType({})
 
 
-def chunks(batches: Any, fields: Iterable[str], chunk_rows: int) -> Iterator[Batch]:
+# One batch, or any number of them, each a `Batch` or a plain tuple.
+Batches: TypeAlias = tuple | Iterable[tuple]
+
+
+def chunks(batches: Batches, fields: Iterable[str], chunk_rows: int) -> Iterator[Batch]:
     """Checks batches and cuts them into pieces of at most `chunk_rows` rows, as views.
 
     Where predictions have one column, labels, predictions and weights have the shape (n, 1): Keras'

@@ -4,9 +4,12 @@ Each function creates its metric and scores the arrays with it, chunk by chunk. 
 in one pass, or data that are not arrays, see `score`.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_ece import FieldECE
@@ -15,7 +18,10 @@ from keras_calibration.scoring.score import score
 
 
 def calibrated_log_loss(
-    labels: Any, predictions: Any, sample_weight: Any = None, **arguments: Any
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    **arguments: Any,
 ) -> float:
     """Log loss after the bias of the predictions is corrected on other rows.
 
@@ -41,7 +47,12 @@ def calibrated_log_loss(
     return score((labels, predictions, sample_weight), metric, verbose=0)[metric.name]
 
 
-def field_ece(labels: Any, predictions: Any, field: Any, sample_weight: Any = None) -> float:
+def field_ece(
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    field: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+) -> float:
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
     Args:
@@ -64,7 +75,11 @@ def field_ece(labels: Any, predictions: Any, field: Any, sample_weight: Any = No
 
 
 def field_rce(
-    labels: Any, predictions: Any, field: Any, sample_weight: Any = None, epsilon: float = 0.01
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    field: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    epsilon: float = 0.01,
 ) -> float:
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
@@ -89,11 +104,11 @@ def field_rce(
 
 
 def _field_error(
-    metric_class: Any,
-    labels: Any,
-    predictions: Any,
-    field: Any,
-    sample_weight: Any,
+    metric_class: type[FieldECE | FieldRCE],
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    field: ArrayLike,
+    sample_weight: ArrayLike | None,
     **arguments: Any,
 ) -> float:
     values, ids = np.unique(np.asarray(field), return_inverse=True)

@@ -1,23 +1,35 @@
 """read_parquet: batches to score, from Parquet files larger than memory."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from keras_calibration._typing import Tensor
 from keras_calibration.scoring.batch import Batch
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
+
+Paths: TypeAlias = (
+    "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | pyarrow.dataset.Dataset"
+)
+# What turns the values of a column into ids; None where it holds ids.
+Lookup: TypeAlias = Mapping[Any, int] | Callable[[np.ndarray], Tensor] | None
 
 
 def read_parquet(
-    paths: Any,
+    paths: Paths,
     *,
     label: str = "label",
     probability: str = "probability",
     sample_weight: str | None = None,
-    fields: Mapping[str, Any] | Sequence[str] = (),
+    fields: Mapping[str, Lookup] | Sequence[str] = (),
     batch_size: int = 2**17,
-) -> "ParquetBatches":
+) -> ParquetBatches:
     """Reads labels, predictions, weights and fields from Parquet files, as batches for `score`.
 
     Only the named columns are read, batch by batch, in the order of the files and their rows.
@@ -97,11 +109,11 @@ class ParquetBatches:
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: pyarrow.dataset.Dataset,
         label: str,
         probability: str,
         sample_weight: str | None,
-        lookups: Mapping[str, Any],
+        lookups: Mapping[str, Lookup],
         batch_size: int,
     ) -> None:
         self._dataset = dataset
@@ -141,7 +153,7 @@ class ParquetBatches:
             )
 
 
-def _dataset(paths: Any) -> Any:
+def _dataset(paths: Paths) -> pyarrow.dataset.Dataset:
     try:
         import pyarrow.dataset
     except ImportError as error:
@@ -152,13 +164,13 @@ def _dataset(paths: Any) -> Any:
     if isinstance(paths, pyarrow.dataset.Dataset):
         return paths
     if isinstance(paths, str | os.PathLike):
-        source: Any = os.fspath(paths)
+        source: str | list[str] = os.fspath(paths)
     else:
         source = [os.fspath(path) for path in paths]
     return pyarrow.dataset.dataset(source, format="parquet", partitioning="hive")
 
 
-def _is_numeric(data_type: Any) -> bool:
+def _is_numeric(data_type: pyarrow.DataType) -> bool:
     from pyarrow import types
 
     if types.is_dictionary(data_type):
@@ -167,7 +179,7 @@ def _is_numeric(data_type: Any) -> bool:
     return any(is_kind(data_type) for is_kind in kinds)
 
 
-def _array(column: Any, name: str, lookup: Any, first_row: int) -> np.ndarray:
+def _array(column: pyarrow.Array, name: str, lookup: Lookup, first_row: int) -> np.ndarray:
     """One column of a batch as numbers. The lookup is called once, with the distinct values."""
     import pyarrow
     from pyarrow import compute

@@ -1,19 +1,25 @@
 """score: metrics of labels and predictions, without a model."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
 
-from keras_calibration.models.field_metrics_model import FieldMetrics
-from keras_calibration.scoring.batch import Batch, chunks
+from keras_calibration.models.field_metrics_model import FieldMetrics, MetricsByField
+from keras_calibration.scoring.batch import Batch, Batches, chunks
+
+Metrics: TypeAlias = (
+    keras.metrics.Metric | Iterable[keras.metrics.Metric] | Mapping[str, keras.metrics.Metric]
+)
 
 
 def score(
-    batches: Any,
-    metrics: Any = (),
-    field_metrics: Mapping[Any, Any] | None = None,
+    batches: Batches,
+    metrics: Metrics = (),
+    field_metrics: MetricsByField | None = None,
     total: int | None = None,
     chunk_rows: int = 2**17,
     verbose: int = 1,
@@ -111,7 +117,7 @@ def score(
     return {name: float(value) for name, value in results.items()}
 
 
-def _named(metrics: Any) -> dict[str, Any]:
+def _named(metrics: Metrics) -> dict[str, keras.metrics.Metric]:
     if isinstance(metrics, Mapping):
         named = dict(metrics)
     else:
@@ -141,7 +147,7 @@ def _compiled(update: Callable[[Batch], None]) -> Callable[[Batch], None]:
     return tf.function(update, reduce_retracing=True, autograph=False)
 
 
-def _num_rows(batches: Iterable[Any], total: int | None) -> int | None:
+def _num_rows(batches: Batches, total: int | None) -> int | None:
     if total is None and isinstance(batches, tuple) and len(batches) > 1:
         return int(np.shape(batches[1])[0]) if np.ndim(batches[1]) else None
     return getattr(batches, "num_rows", None) if total is None else total

@@ -1,9 +1,11 @@
 """Checks of class logits, labels and weights, before anything is computed."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration.solvers.data_checks import check_rows
 
@@ -27,7 +29,10 @@ class ClassRows:
 
 
 def check_class_rows(
-    logits: Any, labels: Any, sample_weight: Any = None, keep_all: bool = False
+    logits: ArrayLike,
+    labels: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    keep_all: bool = False,
 ) -> ClassRows:
     """Class logits, labels and weights as checked arrays; raises a `ValueError` for invalid ones.
 
@@ -67,7 +72,7 @@ def check_class_rows(
     )
 
 
-def _shares(labels: Any, num_rows: int, num_classes: int) -> np.ndarray:
+def _shares(labels: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:
     """Labels as shares of the classes, (n, K)."""
     given = np.asarray(labels)
     if given.shape in ((num_rows,), (num_rows, 1)):

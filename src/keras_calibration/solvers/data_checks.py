@@ -1,10 +1,13 @@
 """Checks of logits, labels and weights given as whole arrays, before anything is computed."""
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
 
@@ -35,7 +38,10 @@ class Rows:
 
 
 def check_rows(
-    logits: Any, labels: Any = None, sample_weight: Any = None, both_classes: bool = False
+    logits: ArrayLike,
+    labels: ArrayLike | None = None,
+    sample_weight: ArrayLike | None = None,
+    both_classes: bool = False,
 ) -> Rows:
     """Logits, labels and weights as flat checked arrays; raises a `ValueError` for invalid ones.
 
@@ -76,7 +82,7 @@ def check_rows(
     return Rows(flat_logits, flat_labels, weights)
 
 
-def checked_logits(logits: Any, labels: Any, from_logits: bool) -> Any:
+def checked_logits(logits: ArrayLike, labels: ArrayLike, from_logits: bool) -> ArrayLike:
     """The logits of a fit, converted from probabilities with `from_logits=False`."""
     if from_logits:
         warn_of_probabilities(logits, labels, stacklevel=4)
@@ -85,7 +91,7 @@ def checked_logits(logits: Any, labels: Any, from_logits: bool) -> Any:
     return np.log(inside) - np.log1p(-inside)
 
 
-def checked_class_logits(logits: Any, from_logits: bool) -> Any:
+def checked_class_logits(logits: ArrayLike, from_logits: bool) -> ArrayLike:
     """The class logits (n, K) of a fit, converted from probabilities with `from_logits=False`.
 
     Warns if logits look like probabilities: all in [0, 1], and every row with sum 1.
@@ -99,7 +105,9 @@ def checked_class_logits(logits: Any, from_logits: bool) -> Any:
     return logits
 
 
-def warn_of_probabilities(logits: Any, labels: Any = None, stacklevel: int = 3) -> None:
+def warn_of_probabilities(
+    logits: ArrayLike, labels: ArrayLike | None = None, stacklevel: int = 3
+) -> None:
     """Warns if logits look like probabilities, or like labels passed in their place."""
     values = np.asarray(logits).reshape(-1)
     if not (values.size and values.dtype.kind in "iubf" and _are_within_unit(values)):
@@ -120,7 +128,7 @@ def _are_within_unit(values: np.ndarray) -> bool:
     return all(part.min() >= 0 and part.max() <= 1 for part in (values[:100], values))
 
 
-def _probabilities(values: Any, largest: float) -> np.ndarray:
+def _probabilities(values: ArrayLike, largest: float) -> np.ndarray:
     """Probabilities as float64, no closer to 0 and 1 than float32 can be."""
     array = np.asarray(values, np.float64)
     if not ((array >= 0) & (array <= 1)).all():
@@ -131,7 +139,7 @@ def _probabilities(values: Any, largest: float) -> np.ndarray:
     return np.clip(array, SMALLEST_PROBABILITY, largest)
 
 
-def _flat(values: Any, name: str, num_rows: int | None = None) -> np.ndarray:
+def _flat(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
         raise ValueError(

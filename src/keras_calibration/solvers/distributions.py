@@ -1,10 +1,10 @@
 """TensorFlow Probability's distributions, imported when they are used."""
 
 import warnings
-from typing import Any
+from types import ModuleType
 
 
-def distributions() -> Any:
+def distributions() -> ModuleType:
     """The module `tensorflow_probability.distributions`, without the warnings of its import."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -49,7 +49,7 @@ class CommonCurve:
     centre: np.ndarray
     ridge: np.ndarray
     lower: np.ndarray
-    fixed: Any = 0.0
+    fixed: np.ndarray | float = 0.0
     slopes: np.ndarray | None = None
 
 

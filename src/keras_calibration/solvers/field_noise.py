@@ -1,9 +1,11 @@
 """The effect of chance on field sums: labels drawn from the predictions, and intervals of rates."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration.solvers.distributions import distributions
 
@@ -12,7 +14,7 @@ from keras_calibration.solvers.distributions import distributions
 _ROUNDING = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-9}
 
 
-def drawn_field_sums(sums: Any, num_draws: int, seed: int = 0) -> Iterator[np.ndarray]:
+def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator[np.ndarray]:
     """Residuals, positives and rows (z, 3) of each draw, with labels drawn from the predictions.
 
     The number of positives K of a field value is a sum of independent draws with different
@@ -93,7 +95,7 @@ def _counts(
 
 
 def jeffreys_interval(
-    positives: Any, trials: Any, confidence: float = 0.95
+    positives: ArrayLike, trials: ArrayLike, confidence: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
     """Jeffreys interval of a rate: quantiles of `Beta(k + ½, n - k + ½)`; NaN where k or n is.
 

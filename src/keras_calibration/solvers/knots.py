@@ -1,8 +1,9 @@
 """Positions of the knots of a piecewise-linear curve, computed before training."""
 
-from typing import Any
+from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 # Between closer knots, the data would not determine the slope.
 SMALLEST_GAP = 0.01
@@ -77,7 +78,7 @@ def _spread(knots: np.ndarray, smallest_gap: float) -> np.ndarray:
     return np.maximum.accumulate(knots - offsets) + offsets
 
 
-def isotonic_projection(values: Any) -> np.ndarray:
+def isotonic_projection(values: ArrayLike) -> np.ndarray:
     """The closest non-decreasing values in the maximum norm.
 
     It is the mean of the running maximum from the left and the running minimum from the right.

@@ -1,11 +1,13 @@
 """Exact logistic fits of a few parameters to a logit histogram, by Newton's method."""
 
+from __future__ import annotations
+
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration.solvers.logit_histogram import Atoms, LogitHistogram
 
@@ -41,10 +43,10 @@ class LogisticFit:
 def fit_logistic(
     histogram: LogitHistogram,
     design: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    start: Any,
-    lower: Any = -np.inf,
-    precision: Any = None,
-    centre: Any = 0.0,
+    start: ArrayLike,
+    lower: ArrayLike = -np.inf,
+    precision: np.ndarray | None = None,
+    centre: np.ndarray | Sequence[float] | float = 0.0,
     offset: float = 0.0,
 ) -> LogisticFit:
     """`argmin_θ Σ w log loss(y, σ(η)) + ½ (θ - μ)ᵀ P (θ - μ)`, θ ≥ lower, `η = X θ + s l + o`.

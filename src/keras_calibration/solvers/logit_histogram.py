@@ -11,10 +11,12 @@ row, and typically below 1e-11. Each bin acts as two atoms, at its mean ± its s
 which keeps a fit convex.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration.solvers.data_checks import check_rows
 
@@ -50,7 +52,7 @@ class Atoms:
     weights: np.ndarray
     positives: np.ndarray
     positive_means: np.ndarray
-    offsets: Any = 0.0
+    offsets: np.ndarray | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,10 @@ class LogitHistogram:
     moments: np.ndarray
     num_rows: float
 
-    def __add__(self, other: "LogitHistogram") -> "LogitHistogram":
+    def __add__(self, other: LogitHistogram) -> LogitHistogram:
         return LogitHistogram(self.moments + other.moments, self.num_rows + other.num_rows)
 
-    def scaled(self, factor: float) -> "LogitHistogram":
+    def scaled(self, factor: float) -> LogitHistogram:
         """The histogram with every weight multiplied by `factor`."""
         return LogitHistogram(factor * self.moments, factor * self.num_rows)
 
@@ -101,7 +103,9 @@ class LogitHistogram:
         }
 
     @classmethod
-    def from_arrays(cls, bin_numbers: Any, moments: Any, num_rows: Any) -> "LogitHistogram":
+    def from_arrays(
+        cls, bin_numbers: ArrayLike, moments: ArrayLike, num_rows: ArrayLike
+    ) -> LogitHistogram:
         """The histogram from the arrays of `to_arrays`."""
         dense = np.zeros((2, NUM_BINS, 3))
         dense[:, np.asarray(bin_numbers)] = moments
@@ -126,7 +130,9 @@ class LogitHistogram:
         )
 
 
-def logit_histogram(logits: Any, labels: Any, sample_weight: Any = None) -> LogitHistogram:
+def logit_histogram(
+    logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None = None
+) -> LogitHistogram:
     """Sums labelled logits into a histogram and checks them, in one pass over the rows.
 
     float32 and float64 arrays are read chunk by chunk, without a copy. Raises a `ValueError` for
@@ -171,7 +177,7 @@ def quantile_edges(histogram: LogitHistogram, num_knots: int, balanced: bool = T
     return EDGES[np.minimum(edge, NUM_BINS - steps[::-1])]
 
 
-def _column(values: Any) -> np.ndarray:
+def _column(values: ArrayLike) -> np.ndarray:
     array = np.asarray(values)
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
@@ -180,7 +186,9 @@ def _floating(values: np.ndarray) -> np.ndarray:
     return values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
 
 
-def _rows_are_fine(logits: Any, labels: Any, weights: Any = None) -> bool:
+def _rows_are_fine(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+) -> bool:
     # Minima and maxima propagate NaN, and comparisons with it are false.
     finite = -np.inf < logits.min() and logits.max() < np.inf
     in_range = labels.min() >= 0 and labels.max() <= 1
@@ -188,7 +196,9 @@ def _rows_are_fine(logits: Any, labels: Any, weights: Any = None) -> bool:
     return bool(finite and in_range and weighted)
 
 
-def _add_rows(moments: np.ndarray, logits: Any, labels: Any, weights: Any = None) -> None:
+def _add_rows(
+    moments: np.ndarray, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+) -> None:
     bin_number, offset = _binned(logits)
     is_positive = labels.astype(np.intp)
     if (is_positive == labels).all():
@@ -199,7 +209,9 @@ def _add_rows(moments: np.ndarray, logits: Any, labels: Any, weights: Any = None
     _add_class(moments[1], bin_number, offset, weights * labels)
 
 
-def _add_class(moments: np.ndarray, cell: Any, offset: Any, weights: Any) -> None:
+def _add_class(
+    moments: np.ndarray, cell: np.ndarray, offset: np.ndarray, weights: np.ndarray | None
+) -> None:
     """Adds the powers 0, 1 and 2 of the offsets to the cells."""
     first = offset if weights is None else weights * offset
     for power, values in enumerate((weights, first, first * offset)):

@@ -1,15 +1,21 @@
 """Folds of rows given as whole arrays, for cross-fitting."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration.solvers.data_checks import Rows
 
 _NUM_BLOCKS = 5
 
+# A number of folds, a name such as "blocks", or the fold of each row.
+Folds: TypeAlias = int | str | ArrayLike
 
-def fold_of_rows(folds: Any, rows: Rows, seed: int | None) -> np.ndarray:
+
+def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
     """The fold of each row, whole numbers from 0, none of them empty.
 
     `folds` is a number of folds (random, stratified by label), `"blocks"` (five consecutive blocks
