@@ -59,7 +59,7 @@ def log_loss(labels, probabilities):
     ids=["identity", "bias", "platt", "curve", "sites", "interaction"],
 )
 def test_auto_finds_what_is_wrong_with_the_model(truth, features, expected):
-    x, y = make_rows(truth)
+    x, y = make_rows(truth, NUM_ROWS if features is SITE else NUM_ROWS // 2)
     model = kc.calibrate(base_model(), x, y, **features, verbose=0)
     report = model.report
     assert report.chosen in expected
@@ -107,7 +107,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
 
 
 def test_a_blend_is_the_mean_of_its_parts(tmp_path):
-    x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site] + price)
+    x, y = make_rows(lambda l, site, price: l + np.linspace(-1.5, 1.5, 6)[site] + price, 1500)
     model = kc.calibrate(base_model(), x, y, **BOTH, method="blend", verbose=0)
     names = [score.name for score in model.report.scores]
     assert names == ["identity", "field_ilps", "neural", "blend"]
