@@ -313,7 +313,7 @@ def test_fit_refuses():
         head.fit(logits, labels, {**features, "age": features["age"][:59]})
     with pytest.raises(ValueError, match=r"must be a mapping.*The order of the arguments"):
         head.fit(logits, labels, labels)
-    with pytest.raises(ValueError, match=r"must be a `Calibrator`.*inherit from Calibrator"):
+    with pytest.raises(ValueError, match=r"must be a `Calibrator`.*subclass Calibrator"):
         NeuralCalibration(keras.layers.Dense(1))
     with pytest.raises(ValueError, match="num_members=0"):
         some_head(num_members=0)

@@ -17,16 +17,16 @@ def check_fields(fields: Mapping[str, Any]) -> None:
         >>> check_fields({"site": 0})
         Traceback (most recent call last):
         ...
-        ValueError: Field 'site' must have its number of ids (at least 1) or a Keras lookup layer
-        with output_mode="int". Received: 0.
+        ValueError: Field 'site' must be given as its number of ids (at least 1) or as a Keras
+        lookup layer with output_mode="int". Received: 0.
     """
     for name, vocabulary in fields.items():
         whole = isinstance(vocabulary, int) and vocabulary >= 1
         lookup = isinstance(vocabulary, keras.layers.Layer)
         if not (whole or lookup) or getattr(vocabulary, "output_mode", "int") != "int":
             raise ValueError(
-                f"Field {name!r} must have its number of ids (at least 1) or a Keras lookup "
-                f'layer with output_mode="int". Received: {vocabulary!r}.'
+                f"Field {name!r} must be given as its number of ids (at least 1) or as a Keras "
+                f'lookup layer with output_mode="int". Received: {vocabulary!r}.'
             )
 
 

@@ -146,7 +146,7 @@ class Head(keras.layers.Layer):
         if not self.has_direct_fit:
             raise ValueError(
                 f"{taker} has no direct fit, or one of its parts has none. Received: {self!r}. "
-                "Train it by gradient, in a CalibratedModel; or write `fit_rows`."
+                "Train it by gradient in a CalibratedModel, or define `fit_rows`."
             )
         warn_of_probabilities(logits, labels)
         rows = self.check_rows(logits, labels, sample_weight)
@@ -174,7 +174,7 @@ class Head(keras.layers.Layer):
         Returns:
             A `FitSummary`, for example from `summary_of`.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not write `fit_rows`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `fit_rows`.")
 
     def check_rows(self, logits: Any, labels: Any, sample_weight: Any) -> Rows:
         """Checks the rows of a fit and flattens them; raises if they cannot be fitted."""
@@ -231,8 +231,8 @@ def _columns(
     missing = [name for name in names or () if name not in features]
     if missing:
         raise ValueError(
-            f"{reader} reads the features {list(names or ())}. Received: {sorted(features)}, "
-            f"without {missing}. Pass every one of them."
+            f"Argument `features` must hold all features that {reader} reads, {list(names or ())}. "
+            f"Received: {sorted(features)}, without {missing}."
         )
     columns = {name: np.asarray(features[name]) for name in (features if names is None else names)}
     for name, column in columns.items():
