@@ -150,7 +150,7 @@ def test_the_advice_for_several_outputs_works(kind):
     inputs = keras.Input((3,))
     outputs = {"ctr": dense("sigmoid")(inputs), "cvr": dense("sigmoid")(inputs)}
     base_model = keras.Model(inputs, outputs if kind is dict else list(outputs.values()))
-    with pytest.raises(ValueError, match="Pick one") as refused:
+    with pytest.raises(ValueError, match="Select one") as refused:
         BaseLogits(base_model)
     advice = str(refused.value).split("for example: ")[1].removesuffix(".")
     one = eval(advice, {"keras": keras, "base_model": base_model})
