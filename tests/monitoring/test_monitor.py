@@ -340,9 +340,9 @@ def test_the_text_of_a_small_log(tmp_path):
 
 
 GOLDEN = """\
-day         rows  predicted  observed  ratio     interval     C. log loss         bounds
-2026-03-01   400        0.3       0.3  1.000  0.795–1.310          0.5867  0.5116–0.6618
-2026-03-02   400        0.3       0.1  3.000  1.903–5.232  !       0.2866  0.2685–0.3618
+day         rows  predicted  observed  ratio     interval     cal. loss         bounds
+2026-03-01   400        0.3       0.3  1.000  0.795–1.310        0.5867  0.5116–0.6618
+2026-03-02   400        0.3       0.1  3.000  1.903–5.232  !     0.2866  0.2685–0.3618
 all          800        0.3       0.2  1.500  1.220–1.889  !
 
 site  rows  predicted  observed  ratio     interval

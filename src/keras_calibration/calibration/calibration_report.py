@@ -143,8 +143,8 @@ class CalibrationReport:
         if shown in self.noise_floor:
             ece, ece_deviation, rce, rce_deviation = self.noise_floor[shown]
             lines.append(
-                f"If the chosen probabilities were exact, chance alone would give F-ECE {ece:.4f} "
-                f"± {ece_deviation:.4f} and F-RCE {rce:.4f} ± {rce_deviation:.4f}."
+                "If the chosen probabilities were correct, chance alone would give F-ECE "
+                f"{ece:.4f} ± {ece_deviation:.4f} and F-RCE {rce:.4f} ± {rce_deviation:.4f}."
             )
         lines += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
         return "\n".join(lines)

@@ -43,7 +43,7 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
     gain = comparison.gain_difference
     notes = []
     if plain.better and share >= MOSTLY_CALIBRATION:
-        part = f"{share:.0%}" if share <= 1 else "more than all"
+        part = f"{share:.0%}" if share <= 1 else "more than 100%"
         notes.append(
             f"the gain is mostly calibration: {part} of the difference in {plain.metric} would "
             "vanish if both were calibrated"

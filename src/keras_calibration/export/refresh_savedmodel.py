@@ -157,11 +157,11 @@ def refresh_savedmodel(
             **describe_files(savedmodel),
             "head": describe_head(head),
             "fit": {"num_rows": summary.num_rows, "summary": summary_figures(summary), **how},
-            "logits": describe_logits(logits, "fitted on"),
+            "logits": describe_logits(logits, "fit"),
             "verification": {
                 "in": verify,
                 "num_rows": len(probability),
-                "rows": "fitted on",
+                "rows": "fit",
                 "largest_differences": differences,
             },
             "refreshed_from": {

@@ -117,7 +117,7 @@ def summarize(
         num_iterations=0 if exact is None else exact.num_iterations,
         converged=exact is not None and exact.converged,
         exact=exact,
-        logits=describe_logits(flat.logits, "fitted on", flat.row_weights),
+        logits=describe_logits(flat.logits, "fit", flat.row_weights),
         **figures,
     )
 

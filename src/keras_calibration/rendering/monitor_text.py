@@ -14,7 +14,7 @@ _MAX_NAME = 30
 # Field values shown: this many, and all that are out of bounds.
 NUM_VALUES_SHOWN = 10
 RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
-LOSS_HEADER = ("C. log loss", "bounds", "")
+LOSS_HEADER = ("cal. loss", "bounds", "")
 
 
 def monitor_text(report: MonitorReport) -> str:
