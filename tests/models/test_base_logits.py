@@ -161,7 +161,7 @@ def test_the_advice_for_several_outputs_works(kind):
 @pytest.mark.parametrize("base_output", ["logit", "probability"])
 def test_the_advice_for_a_subclassed_model_works(base_output):
     base_model = Subclassed("sigmoid" if base_output == "probability" else None)
-    with pytest.raises(ValueError, match=f'pass .*base_output="{base_output}"'):
+    with pytest.raises(ValueError, match=f'Pass .*base_output="{base_output}"'):
         BaseLogits(base_model)
     layer = BaseLogits(nested(base_model), base_output)
     kernel, bias = map(keras.ops.convert_to_numpy, base_model.dense.get_weights())
