@@ -89,7 +89,7 @@ def test_errors_are_said_on_stderr(folder, capsys):
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
         assert stopped.value.code == 2
-    assert "expected a number or any, received 'many'" in capsys.readouterr().err
+    assert "expected an integer or any, received 'many'" in capsys.readouterr().err
 
 
 def test_an_unexpected_exception_is_one_line_too(folder, capsys, monkeypatch):
@@ -126,7 +126,7 @@ def test_the_direction_is_told_where_the_name_does_not(tmp_path, capsys):
             runs.append({**record, "metrics": {"val_uplift": [value + seed / 1e3]}})
     command = ["compare", str(tmp_path), "deepfm", "dcn", "--metric", "uplift"]
     assert main(command) == 2
-    assert "--maximize or --minimize val_uplift" in capsys.readouterr().err
+    assert "--maximize val_uplift or --minimize val_uplift" in capsys.readouterr().err
     for option, words in (("--maximize", "B better"), ("--minimize", "A better")):
         assert main([*command, option, "uplift"]) == 0
         assert f"Verdict: {words}" in capsys.readouterr().out

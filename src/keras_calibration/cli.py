@@ -120,14 +120,18 @@ def _parser() -> argparse.ArgumentParser:
     comparison.add_argument("a", metavar="A", help="first pipeline")
     comparison.add_argument("b", metavar="B", help="second pipeline")
     report.add_argument(
-        "pipelines", nargs="*", help="the first is compared with each other one; default: all"
+        "pipelines",
+        nargs="*",
+        help=("pipelines to compare: the first with each of the others; default: all"),
     )
     report.add_argument("--html", required=True, metavar="FILE", help="page to write")
     for command in (comparison, report):
         _add_plan(command)
     form = comparison.add_mutually_exclusive_group()
-    for name in ("json", "markdown", "latex"):
-        form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
+    for name, title in (("json", "JSON"), ("markdown", "Markdown"), ("latex", "LaTeX")):
+        form.add_argument(
+            f"--{name}", dest="form", action="store_const", const=name, help=f"print {title}"
+        )
     for command in (runs, show):
         command.add_argument("--json", action="store_true", help="print JSON")
     add_monitor(commands)
@@ -136,7 +140,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_plan(command: argparse.ArgumentParser) -> None:
     """Adds the options of `seeds.compare`."""
-    command.add_argument("--metric", default="calibrated_log_loss", help="default: %(default)s")
+    command.add_argument(
+        "--metric", default="calibrated_log_loss", help="metric that decides; default: %(default)s"
+    )
     command.add_argument(
         "--epoch",
         type=_epoch,
@@ -150,16 +156,25 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
             action="append",
             default=[],
             metavar="NAME",
-            help=f"a metric to {way}, if its direction is unknown; repeatable",
+            help=f"{way} this metric, if its direction is unknown; repeatable",
         )
-    command.add_argument("--delta", type=float, help="largest difference that does not matter")
-    command.add_argument("--confidence", type=float, default=0.95, help="default: %(default)s")
+    command.add_argument(
+        "--delta",
+        type=float,
+        help=("largest difference that does not matter, in the unit of the metric"),
+    )
+    command.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="confidence level of the intervals; default: %(default)s",
+    )
     command.add_argument(
         "--looks",
         type=_looks,
         default=1,
         metavar="K|any",
-        help="planned number of looks at the growing ledger; default: 1",
+        help="number of times that you plan to look at the growing ledger; default: 1",
     )
 
 
@@ -170,7 +185,7 @@ def _epoch(text: str) -> int | str:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"expected kept, last, best or a number, received {text!r}"
+            f"expected kept, last, best or an integer, received {text!r}"
         ) from None
 
 
@@ -178,7 +193,7 @@ def _looks(text: str) -> int | None:
     try:
         return None if text == "any" else int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number or any, received {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected an integer or any, received {text!r}") from None
 
 
 def _plan(options: argparse.Namespace) -> dict[str, Any]:
@@ -208,7 +223,7 @@ def _open(options: argparse.Namespace) -> Ledger:
     if not len(ledger) and any(path.iterdir()):
         raise ValueError(
             "Argument `ledger` must be the folder of a ledger. Received: "
-            f"ledger={options.ledger!r}, a folder without records of runs."
+            f"ledger={options.ledger!r}, a folder that holds no records of runs."
         )
     return ledger
 
@@ -252,9 +267,9 @@ def _show(options: argparse.Namespace) -> tuple[str, int]:
         return _show_pipeline(options, mine)
     if len(found) != 1:
         raise ValueError(
-            "Argument `name` must be a pipeline or the start of one run id. Received: "
-            f"name={options.name!r}, which starts {len(found)} run ids. `keras-calibration runs` "
-            "lists the pipelines."
+            "Argument `name` must be a pipeline or the start of exactly one run id. Received: "
+            f"name={options.name!r}, with which {len(found)} run ids start. `keras-calibration "
+            "runs` lists the pipelines."
         )
     # JSON has no NaN: it is shown as text, as it is stored.
     return json.dumps(_strict(found[0]), indent=None if options.json else 1), DECIDED

@@ -29,32 +29,43 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("log", nargs="+", help="Parquet or CSV files, or a folder of them")
     for name, what in (
-        ("probability", "predicted probabilities"),
-        ("label", "labels, 0 or 1"),
-        ("timestamp", "times"),
+        ("probability", "column of predicted probabilities"),
+        ("label", "column of labels, 0 or 1"),
+        ("timestamp", "column of times"),
     ):
         parser.add_argument(
             f"--{name}", default=name, metavar="COLUMN", help=f"{what}; default: %(default)s"
         )
     parser.add_argument(
-        "--field", action="append", default=[], metavar="COLUMN", help="a field; repeatable"
+        "--field",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help=("column of a field; repeatable"),
     )
     parser.add_argument(
-        "--period", default="day", metavar="hour|day|week|month", help="default: %(default)s"
+        "--period",
+        default="day",
+        metavar="hour|day|week|month",
+        help="length of a period; default: %(default)s",
     )
-    parser.add_argument("--since", metavar="TIME", help="first time to include, ISO 8601")
-    parser.add_argument("--until", metavar="TIME", help="first time to exclude, ISO 8601")
+    parser.add_argument(
+        "--since", metavar="TIME", help=("start of the time range, included (ISO 8601)")
+    )
+    parser.add_argument(
+        "--until", metavar="TIME", help="end of the time range, excluded (ISO 8601)"
+    )
     parser.add_argument(
         "--tolerance",
         type=float,
         default=0.05,
-        help="relative error that does not matter; default: %(default)s",
+        help="largest relative error that does not matter; default: %(default)s",
     )
     parser.add_argument(
         "--confidence",
         type=float,
         default=0.99,
-        help="probability that right predictions raise no alert; default: %(default)s",
+        help="probability that correct probabilities raise no alert; default: %(default)s",
     )
     parser.add_argument("--html", metavar="FILE", help="also write an HTML page")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -123,13 +123,13 @@ def test_a_blend_is_the_mean_of_its_parts(tmp_path):
 
 
 def test_a_method_that_makes_it_worse_is_told():
-    # Within each stretch of time the rate differs: what the others say is wrong for it.
+    # Within each chronological block the rate differs: a fit on the other blocks is wrong for it.
     generator = np.random.default_rng(0)
     x, _ = make_rows(lambda logit, site, price: logit)
     period = np.arange(NUM_ROWS) * 5 // NUM_ROWS
     eta = x["score"][:, 0] + np.array([1.5, -1.5, 1.5, -1.5, 0.0])[period]
     y = (generator.random(NUM_ROWS) < 1 / (1 + np.exp(-eta))).astype("float32")
-    with pytest.warns(UserWarning, match="'platt' makes the log loss worse"):
+    with pytest.warns(UserWarning, match="'platt' makes the cross-fitted log loss worse"):
         kc.calibrate(base_model(), x, y, method="platt", folds="blocks", verbose=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -192,9 +192,9 @@ def test_a_data_set_of_batches():
         ({"folds": 1}, "Argument `folds` must be"),
         ({"folds": "weeks"}, 'Argument `folds` must be.*"blocks".*"forward"'),
         ({"folds": np.zeros(NUM_ROWS, int)}, "at least two folds"),
-        ({"fields": ["sites"]}, "Fields must be inputs of the model"),
-        ({"fields": ["price"]}, "must hold ids"),
-        ({"numeric": ["prize"]}, "Numeric columns must be inputs"),
+        ({"fields": ["sites"]}, "`fields` must name inputs"),
+        ({"fields": ["price"]}, "must hold strings or integer ids"),
+        ({"numeric": ["prize"]}, "`numeric` must name inputs"),
         ({"sample_weight": np.zeros(NUM_ROWS)}, "All sample weights are 0"),
     ],
 )

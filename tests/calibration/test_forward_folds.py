@@ -12,13 +12,13 @@ from keras_calibration.calibration.splits import splits_of
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.standard_errors import mean_and_error
 
-STRETCH = np.arange(NUM_ROWS) * 8 // NUM_ROWS
+BLOCK = np.arange(NUM_ROWS) * 8 // NUM_ROWS
 
 
 def drifting(shifts):
-    """Rows whose rate is off by another amount in each stretch of time."""
+    """Rows whose rate is off by another amount in each chronological block."""
     x, _ = make_rows(lambda logit, site, price: logit)
-    eta = x["score"][:, 0] + np.array(shifts)[STRETCH]
+    eta = x["score"][:, 0] + np.array(shifts)[BLOCK]
     return x, (np.random.default_rng(1).random(NUM_ROWS) < expit(eta)).astype("float32")
 
 
@@ -36,7 +36,7 @@ def test_a_bias_that_lasts_is():
     x, y = drifting([0.6, 0.8, 0.7, 0.9, 0.7, 0.6, 0.8, 0.7])
     model = kc.calibrate(base_model(), x, y, folds="forward", verbose=0)
     assert model.report.chosen == "bias"
-    assert "in 8 stretches, all but the first scored by fits to those before" in str(model.report)
+    assert "in 8 chronological blocks; each block after the first is scored by" in str(model.report)
     assert model.report.num_rows == NUM_ROWS
     # The model itself is fitted to all rows.
     logits = x["score"].astype("float32")
@@ -54,39 +54,39 @@ def test_the_figures_are_those_of_fits_to_the_past():
     ).report
     logits = x["score"][:, 0].astype("float32")
     change = np.zeros(NUM_ROWS)
-    for stretch in range(1, 8):
-        past, now = stretch > STRETCH, stretch == STRETCH
+    for block in range(1, 8):
+        past, now = block > BLOCK, block == BLOCK
         layer = kc.layers.PlattScaling()
         layer.fit(logits[past], y[past], weights[past])
         before, after = logits[now].astype(float), np.asarray(layer(logits[now]), float)
         change[now] = np.logaddexp(0, after) - np.logaddexp(0, before) - y[now] * (after - before)
-    scored = STRETCH > 0
-    # A stretch counts for as many rows as it was scored by.
-    weights = weights * STRETCH
+    scored = BLOCK > 0
+    # A block is weighted by the number of rows of its fit.
+    weights = weights * BLOCK
     mean = np.average(change[scored], weights=weights[scored])
     assert report.after.log_loss_change == pytest.approx(mean, rel=1e-6)
     away = weights * (change - mean)
-    of_stretches = np.array([away[stretch == STRETCH].sum() for stretch in range(1, 8)])
-    error = np.sqrt(7 / 6 * np.sum(of_stretches**2)) / weights[scored].sum()
+    of_blocks = np.array([away[block == BLOCK].sum() for block in range(1, 8)])
+    error = np.sqrt(7 / 6 * np.sum(of_blocks**2)) / weights[scored].sum()
     assert report.after.log_loss_change_error == pytest.approx(error, rel=1e-6)
     by_row = np.sqrt(np.sum(away[scored] ** 2)) / weights[scored].sum()
     assert error > by_row
 
 
 def test_what_the_later_fits_gain_counts_for_more():
-    # The first stretch is unlike all others: the first fits correct what is gone, the last do not.
+    # The first block is unlike all others: the first fits correct what is gone, the last do not.
     x, y = drifting([0.5, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7])
     report = kc.calibrate(base_model(), x, y, folds="forward", verbose=0).report
     assert report.chosen != "identity"
     losses = np.logaddexp(0, x["score"][:, 0]) - y * x["score"][:, 0]
-    scored = STRETCH > 0
-    mean = np.average(losses[scored], weights=STRETCH[scored])
+    scored = BLOCK > 0
+    mean = np.average(losses[scored], weights=BLOCK[scored])
     assert report.before.log_loss == pytest.approx(mean, rel=1e-5)
 
 
 @pytest.mark.parametrize("method", ["field_bias", "blend"])
 def test_every_kind_of_candidate_looks_forward(method, monkeypatch):
-    monkeypatch.setattr(splits, "_NUM_STRETCHES", 3)  # a network compiles for each
+    monkeypatch.setattr(splits, "_NUM_BLOCKS", 3)  # a network compiles for each
     x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], 1500)
     arguments = {"fields": ["site"], "numeric": ["price"], "folds": "forward", "verbose": 0}
     base = base_model()
@@ -106,7 +106,7 @@ def test_every_kind_of_candidate_looks_forward(method, monkeypatch):
 def test_the_past_must_hold_both_classes():
     labels = np.repeat([0.0, 1.0], [300, 700])
     rows = Rows(np.zeros(1000), labels, None)
-    with pytest.raises(ValueError, match="number 1 is scored by 125 rows of one class"):
+    with pytest.raises(ValueError, match="scores fold 1 has 125 rows, all of one class"):
         splits_of("forward", rows, 0)
     assert len(list(splits_of("blocks", rows, 0).parts())) == 5
     # Rows of weight 0 do not count.

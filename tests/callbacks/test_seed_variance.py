@@ -293,7 +293,7 @@ def test_refuses_wrong_arguments_before_training(tmp_path, arguments, message):
 
 @pytest.mark.parametrize("name", ["status", "metrics", "configurations"])
 def test_records_no_field_that_training_sets(tmp_path, name):
-    with pytest.raises(TypeError, match=f"no argument .*{name}"):
+    with pytest.raises(TypeError, match=f"unknown arguments .*{name}"):
         SeedVariance(tmp_path, "small", 1, **{name: "finished"})
 
 

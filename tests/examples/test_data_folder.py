@@ -214,7 +214,7 @@ def test_columns_may_be_left_out_of_meta(tmp_path):
         ({"split": "time"}, "no column is known to give the time: expected columns of .*order_by"),
         ({"split": "time", "time": "site"}, "cannot be put in time order: .* for example 'a'"),
         ({"row_filter": {"column": "amount", "gt": 99}}, "gives one class for all 0 rows"),
-        ({"row_filter": {"column": "amount", "ge": 16}}, "4 rows cannot be split"),
+        ({"row_filter": {"column": "amount", "ge": 16}}, "must be at least 5.*num_rows=4"),
     ],
 )
 def test_errors_say_what_is_wrong(tmp_path, changes, message):

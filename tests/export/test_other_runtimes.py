@@ -135,7 +135,7 @@ def test_an_operation_that_the_runtime_lacks_is_refused(tmp_path):
     values = keras.ops.linalg.svd(keras.ops.reshape(inputs, (-1, 2, 2)), compute_uv=False)
     base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(values))
     model = kc.models.CalibratedModel(base, kc.layers.ILPS())
-    with pytest.raises(ValueError, match="LiteRT cannot take this model, and nothing was written"):
+    with pytest.raises(ValueError, match=r"LiteRT does not support .* Nothing was written"):
         export_litert(model, tmp_path / "new" / "model")
     assert list(tmp_path.iterdir()) == []
 
@@ -151,7 +151,7 @@ def test_nothing_is_overwritten(model, tmp_path):
 def test_a_file_that_gives_other_probabilities_is_not_left(model, tmp_path, monkeypatch):
     right = portable_file.portable_function
     monkeypatch.setattr(portable_file, "portable_function", lambda given: _doubled(right(given)))
-    with pytest.raises(RuntimeError, match="LiteRT gives a probability up to"):
+    with pytest.raises(RuntimeError, match="The probability from LiteRT may differ"):
         export_litert(model, tmp_path / "model.tflite")
     assert list(tmp_path.iterdir()) == []
 

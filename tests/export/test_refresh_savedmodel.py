@@ -215,7 +215,7 @@ def exported(tmp_path_factory):
         ({"logits": np.full(NUM_ROWS, np.nan)}, "must be finite"),
         ({"logits": LOGITS[:7]}, "same number of rows"),
         ({"features": {"site": np.zeros(NUM_ROWS)}}, r"without \['class'\]"),
-        ({"update": True}, "calibrator of the logit alone"),
+        ({"update": True}, "logit-only calibrator"),
         ({"verify": "never"}, "`verify` must be one of"),
     ],
 )
@@ -230,7 +230,7 @@ def test_bad_input_writes_nothing(change, message, exported):
 def test_what_cannot_be_refreshed_is_refused(exported, tmp_path):
     features, labels = rows()
     arguments = (LOGITS, labels, features)
-    with pytest.raises(ValueError, match="where there is none"):
+    with pytest.raises(ValueError, match="which holds no SavedModel"):
         refresh(tmp_path / "nothing", *arguments)
     named = shutil.copytree(exported, tmp_path / "named")
     with pytest.raises(ValueError, match="Pass `destination`"):
@@ -290,7 +290,7 @@ def test_probabilities_in_place_of_logits_are_refused(known, tmp_path):
     assert told["num_rows"] == (60 if known == "sample" else 600)
     assert told["min"] == pytest.approx(-2, abs=0.02)
     assert told["share_in_0_1"] == pytest.approx(0.25, abs=0.02)
-    with pytest.raises(ValueError, match=r"all 600 values lie in \[0, 1\].*from_logits=False"):
+    with pytest.raises(ValueError, match=r"all 600 values are in \[0, 1\].*from_logits=False"):
         refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS))
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
     by_probabilities = refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS), from_logits=False)
@@ -308,7 +308,7 @@ def test_probabilities_in_place_of_logits_are_refused(known, tmp_path):
 
 def test_where_no_logits_are_known_probabilities_bring_a_warning(tmp_path):
     platt_export(tmp_path / "1")
-    with pytest.warns(UserWarning, match="as probabilities do"):
+    with pytest.warns(UserWarning, match="like probabilities"):
         refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS))
 
 
@@ -316,13 +316,13 @@ def test_few_rows_may_lie_between_0_and_1_and_logits_far_off_bring_a_warning(tmp
     platt_export(tmp_path / "1", LOGITS)
     few = np.array([0.1, 0.9, 0.5, 0.7])
     assert refresh(tmp_path, few, [0, 1, 1, 0]).name == "2"
-    with pytest.warns(UserWarning, match="beyond all logits of the version before"):
+    with pytest.warns(UserWarning, match="outside the range of the previous version"):
         refresh(tmp_path / "1", 100 * sigmoid(LOGITS), labels_of(LOGITS))
 
 
 def test_an_update_without_earlier_rows_is_refused(tmp_path):
     platt_export(tmp_path / "1")
-    with pytest.raises(ValueError, match=r"no such summary.*update=False"):
+    with pytest.raises(ValueError, match=r"never fitted.*update=False"):
         refresh(tmp_path, LOGITS, labels_of(LOGITS), update=True)
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
 

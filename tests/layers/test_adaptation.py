@@ -92,10 +92,10 @@ def test_predicting_before_adapt_is_no_change():
         *((lambda: ILPS(4), r"knots='balanced' and smoothness=1.0", loop) for loop in LOOPS),
         (
             lambda: ILPS(4, "quantile", smoothness=0.0),
-            r"knots='quantile' have no",
+            r"knots='quantile' cannot",
             by_train_on_batch,
         ),
-        (lambda: ILPS(4, "sigmoid"), r": smoothness=1.0 have no", by_train_on_batch),
+        (lambda: ILPS(4, "sigmoid"), r"so smoothness=1.0 cannot", by_train_on_batch),
     ],
 )
 def test_a_curve_trained_before_adapt_warns(make, seen, loop):

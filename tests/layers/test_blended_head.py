@@ -52,7 +52,7 @@ def test_it_is_the_mean_and_serializes():
 
 @pytest.mark.parametrize("wrong", [[], [PlattScaling()], [FieldBias({"site": 3}), "neural"]])
 def test_anything_but_two_heads_is_refused(wrong):
-    with pytest.raises(ValueError, match="must be two heads or more"):
+    with pytest.raises(ValueError, match="must hold at least two instances"):
         BlendedHead(wrong)
 
 

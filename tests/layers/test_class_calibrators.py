@@ -208,7 +208,7 @@ def test_logits_that_mislead_give_the_largest_temperature_and_a_warning():
         (np.zeros((2, 4)), [[1, 0, 0, 0], [0, 1, 1, 0]], None, "add up to 1"),
         (np.zeros((2, 4)), [[1, 0, 0, 0], [0, 2, -1, 0]], None, "add up to 1"),
         (np.zeros((2, 4)), [[1, 0, 0, 0], [0, 0, 0, 0]], None, "add up to 1"),
-        (np.zeros((3, 4)), [0, 1], None, "one label a row"),
+        (np.zeros((3, 4)), [0, 1], None, "one label per row"),
         (np.zeros((3, 4)), None, None, "labels=None"),
         (np.full((3, 4), np.nan), [0, 1, 2], None, "Logits must be finite"),
         (np.full((3, 4), np.inf), [0, 1, 2], None, "Logits must be finite"),

@@ -298,7 +298,7 @@ def test_parts_must_be_layers(arguments):
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 1), (3, 2, 2)])
 def test_other_shapes_of_logits_are_refused(shape):
-    with pytest.raises(ValueError, match=r"\(batch, K\), K of at least 2"):
+    with pytest.raises(ValueError, match=r"\(batch, K\) with K of at least 2"):
         ClassNeuralCalibration()(np.zeros(shape, np.float32), {})
 
 
@@ -313,7 +313,7 @@ ROWS = segment_rows(60)
         (some_head(), {"labels": None}, "labels=None"),
         (some_head(), {"labels": np.full(60, 3)}, "class numbers 0 … 2"),
         (some_head(), {"labels": np.zeros(60)}, "one class only"),
-        (some_head(), {"labels": ROWS[1][:59]}, "one label a row"),
+        (some_head(), {"labels": ROWS[1][:59]}, "one label per row"),
         (some_head(), {"logits": ROWS[0][:, 0]}, "n, K"),
         (some_head(), {"logits": ROWS[0][:, :2], "labels": ROWS[1] % 2}, r"\(batch, 3\)"),
         (some_head(), {"logits": np.where(ROWS[0] > 1, np.nan, 0)}, "must be finite"),
@@ -323,7 +323,7 @@ ROWS = segment_rows(60)
         (
             some_head(num_members=2),
             {"settings": FitSettings(folds=np.arange(60) % 3)},
-            "Make them equal",
+            "must be 1 or the number of folds",
         ),
         (ClassNeuralCalibration(ILPS()), {}, r"\(batch,\) or \(batch, 1\)"),
         (

@@ -255,7 +255,7 @@ def test_gradients_are_dense_and_right():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"fields": {}}, "FieldILPS needs at least one field"),
+        ({"fields": {}}, "`fields` of FieldILPS must hold at least one"),
         ({"fields": {"site": 2}, "num_knots": 1}, "num_knots=1"),
         ({"fields": {"site": 2}, "num_knots": 2.0}, "num_knots=2.0"),
         ({"fields": {"site": 2}, "prior_scale": 0.0}, "prior_scale=0.0"),
@@ -268,7 +268,7 @@ def test_refuses_arguments(arguments, message):
 
 def test_refuses_rows():
     head = FieldILPS({"site": 2})
-    with pytest.raises(ValueError, match=r"FieldILPS reads .* without .'site'."):
+    with pytest.raises(ValueError, match=r"FieldILPS reads, .* without .'site'."):
         head(np.zeros(3), {"device": np.zeros(3)})
     with pytest.raises(ValueError, match="one class only"):
         head.fit(np.zeros(3), [1, 1, 1], {"site": np.zeros(3, int)})

@@ -361,7 +361,7 @@ def test_learns_the_bias_of_each_value():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"fields": {}}, "at least one field"),
+        ({"fields": {}}, "at least one feature"),
         ({"fields": {"a": 0}}, "Field 'a'.*Received: 0"),
         ({"fields": {"a": "x"}}, "Field 'a'.*Received: 'x'"),
         ({"fields": {"a": 2.5}}, "Field 'a'.*Received: 2.5"),

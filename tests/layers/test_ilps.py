@@ -67,9 +67,9 @@ def test_defaults_and_the_papers_form():
     [
         ({"knots": "median"}, "knots='median'"),
         ({"knots": [1.0]}, r"knots=\[1.0\]"),
-        ({"knots": [1.0, 1.0]}, "each greater"),
+        ({"knots": [1.0, 1.0]}, "strictly increasing"),
         ({"knots": [0.0, 1.0, np.nan]}, "finite logits"),
-        ({"knots": [1e6, 1e6 + 1e-3]}, "each greater"),  # equal in float32
+        ({"knots": [1e6, 1e6 + 1e-3]}, "strictly increasing"),  # equal in float32
         ({"num_knots": 1}, "num_knots=1"),
         ({"num_knots": 2.5}, "num_knots=2.5"),
         ({"extrapolation": "flat"}, "extrapolation='flat'"),
@@ -288,7 +288,7 @@ def test_a_second_adapt_keeps_the_curve(monotonic):
 @pytest.mark.parametrize(
     ("knots", "arguments", "message"),
     [
-        ("balanced", ([0.0, 1.0],), "needs the labels"),
+        ("balanced", ([0.0, 1.0],), "because they place the knots"),
         ("balanced", ([0.0, 1.0], [1, 1]), "one class only"),
         ("balanced", ([0.0, 1.0], [1, 3]), r"Labels must be in \[0, 1\]"),
         ("quantile", ([],), "empty"),

@@ -144,7 +144,7 @@ def test_update_does_not_forget_what_was_learnt_without_a_histogram(layer_class)
         weights[0] = weights[0] - 0.3
     layer.set_weights(weights)
     before = outputs(layer)
-    with pytest.raises(ValueError, match="would replace what it has learnt"):
+    with pytest.raises(ValueError, match="requires the histogram of the rows of earlier fits"):
         layer.update(*second)
     np.testing.assert_array_equal(outputs(layer), before)
     layer.remember(*first)

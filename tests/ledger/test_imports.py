@@ -43,17 +43,17 @@ def test_a_log_of_one_run(tmp_path, runs):
         # Each of these was a seed 1 before, or a crash.
         (
             "pipeline,seed,loss\ndcn,1.9,0.5\n",
-            "whole number.*'1.9' in line 2 of the column 'seed'",
+            "integer.*'1.9' in line 2 of the column 'seed'",
         ),
         (
             "pipeline,seed,loss\ndcn,inf,0.5\n",
-            "whole number.*'inf' in line 2 of the column 'seed'",
+            "integer.*'inf' in line 2 of the column 'seed'",
         ),
         (
             "pipeline,seed,loss\ndcn,nan,0.5\n",
-            "whole number.*'nan' in line 2 of the column 'seed'",
+            "integer.*'nan' in line 2 of the column 'seed'",
         ),
-        ("pipeline,seed,loss\ndcn,,0.5\n", "whole number.*'' in line 2 of the column 'seed'"),
+        ("pipeline,seed,loss\ndcn,,0.5\n", "integer.*'' in line 2 of the column 'seed'"),
         (
             "pipeline,seed,loss\ndcn,1e999999999,0.5\n",
             "'1e999999999' in line 2 of the column 'seed'",
@@ -95,7 +95,7 @@ def test_what_is_no_text_is_refused(tmp_path, runs):
     [
         ("metrics/loss", "1 0.5 0\n1 0.5\n", "time, value and step.*'1 0.5' in line 2"),
         ("metrics/loss", "1 low 0\n", "must be a number.*'low' in line 1"),
-        ("params/seed", "1.9", "whole number.*'1.9' in .*seed"),
+        ("params/seed", "1.9", "integer.*'1.9' in .*seed"),
     ],
 )
 def test_a_wrong_run_of_mlflow(tmp_path, runs, name, text, message):

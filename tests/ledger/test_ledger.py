@@ -206,7 +206,7 @@ def test_names_the_missing_field(tmp_path):
 
 def test_refuses_a_file_for_a_folder(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(ValueError, match=r"must be a folder.*Received a file"):
+    with pytest.raises(ValueError, match=r"must be a folder.*which is a file"):
         Ledger(tmp_path / "runs")
 
 

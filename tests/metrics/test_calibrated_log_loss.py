@@ -292,7 +292,7 @@ def test_bad_arguments_are_refused(arguments, message):
     ("labels", "predictions", "weights", "message"),
     [
         ([0, 1, 1], [0.5, 0.5], None, "`y_true` must .* 3 entries for 2"),
-        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], None, "one probability a row"),
+        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], None, "one probability per row"),
         ([0, 1], [0.5, 0.5], [1.0, 1.0, 1.0], "`sample_weight` must .* 3 entries for 2"),
         ([[0, 1], [1, 0]], [0.5, 0.5], None, "`y_true` must have shape"),
         (1, 0.5, None, "shape"),

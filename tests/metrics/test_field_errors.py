@@ -174,7 +174,7 @@ class TestBoth:
             metric.update_state([0, 1], [0.5, 0.5], field=[0, 1, 2])
         with pytest.raises(ValueError, match=r"`y_true` must .* 3 entries"):
             metric.update_state([0, 1, 1], [0.5, 0.5], field=[0, 1])
-        with pytest.raises(ValueError, match="one probability a row"):
+        with pytest.raises(ValueError, match="one probability per row"):
             metric.update_state([0, 1], [[0.5, 0.5], [0.5, 0.5]], field=[0, 1])
         if not ON_TENSORFLOW:
             return  # JAX itself refuses strings

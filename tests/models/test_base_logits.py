@@ -150,7 +150,7 @@ def test_the_advice_for_several_outputs_works(kind):
     inputs = keras.Input((3,))
     outputs = {"ctr": dense("sigmoid")(inputs), "cvr": dense("sigmoid")(inputs)}
     base_model = keras.Model(inputs, outputs if kind is dict else list(outputs.values()))
-    with pytest.raises(ValueError, match="Pick one") as refused:
+    with pytest.raises(ValueError, match="Select one") as refused:
         BaseLogits(base_model)
     advice = str(refused.value).split("for example: ")[1].removesuffix(".")
     one = eval(advice, {"keras": keras, "base_model": base_model})
@@ -161,7 +161,7 @@ def test_the_advice_for_several_outputs_works(kind):
 @pytest.mark.parametrize("base_output", ["logit", "probability"])
 def test_the_advice_for_a_subclassed_model_works(base_output):
     base_model = Subclassed("sigmoid" if base_output == "probability" else None)
-    with pytest.raises(ValueError, match=f'pass .*base_output="{base_output}"'):
+    with pytest.raises(ValueError, match=f'Pass .*base_output="{base_output}"'):
         BaseLogits(base_model)
     layer = BaseLogits(nested(base_model), base_output)
     kernel, bias = map(keras.ops.convert_to_numpy, base_model.dense.get_weights())

@@ -231,7 +231,7 @@ def data_set(*parts):
     return tf.data.Dataset.from_tensor_slices(parts).batch(100)
 
 
-@pytest.mark.filterwarnings("ignore:The rows are read into memory once")
+@pytest.mark.filterwarnings("ignore:The dataset has more than")
 @pytest.mark.parametrize("weights", [None, W[:300]], ids=["unweighted", "weighted"])
 def test_every_form_of_the_same_rows_trains_the_same(weights):
     few, labels = rows(slice(0, 300))
@@ -538,19 +538,19 @@ BAD = {
     "negative weight": ({"x": X, "y": Y, "sample_weight": -W}, "not negative"),
     "zero weights": ({"x": X, "y": Y, "sample_weight": 0 * W}, "weights are 0"),
     "two columns": ({"x": X, "y": np.stack([Y, Y], axis=1)}, r"shape \(1500, 2\)"),
-    "endless data set": ({"x": data_set(X, Y).repeat()}, "must end"),
-    "endless PyDataset": ({"x": Endless()}, "must end"),
-    "generator": ({"x": endless_batches()}, "must end"),
-    "no labels": ({"x": X}, "no labels"),
+    "endless data set": ({"x": data_set(X, Y).repeat()}, "must be finite"),
+    "endless PyDataset": ({"x": Endless()}, "must be finite"),
+    "generator": ({"x": endless_batches()}, "must be finite"),
+    "no labels": ({"x": X}, "must have labels"),
     "data set without labels": (
         {"x": tf.data.Dataset.from_tensor_slices(X).batch(100)},
         r"must be \(x, y\)",
     ),
     "data set of x": ({"x": data_set(X)}, r"must be \(x, y\)"),
     "single rows": ({"x": tf.data.Dataset.from_tensor_slices((X, Y))}, "batches"),
-    "data set and y": ({"x": data_set(X, Y), "y": Y}, "beside a data set"),
-    "data set and weights": ({"x": data_set(X, Y), "sample_weight": W}, "beside a data set"),
-    "nothing": ({}, "no labels"),
+    "data set and y": ({"x": data_set(X, Y), "y": Y}, "None if `x` is a dataset"),
+    "data set and weights": ({"x": data_set(X, Y), "sample_weight": W}, "None if `x` is a dataset"),
+    "nothing": ({}, "must have labels"),
 }
 
 
@@ -593,7 +593,7 @@ def test_a_feature_that_the_base_lacks_is_refused():
 def test_predict_without_a_feature_is_refused():
     with pytest.raises(ValueError, match="price"):
         make_model().predict({"site": X["site"]}, verbose=0)
-    with pytest.raises(ValueError, match="takes a dictionary"):
+    with pytest.raises(ValueError, match="must be a dictionary"):
         make_model().predict(X["price"], verbose=0)
 
 

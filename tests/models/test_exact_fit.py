@@ -283,16 +283,16 @@ def test_update_goes_on_from_the_rows_of_fit(initialize):
     assert model.predict(x, verbose=0).mean() == pytest.approx(y.mean(), abs=0.01)
 
 
-@pytest.mark.filterwarnings("ignore:The rows are read into memory once")
+@pytest.mark.filterwarnings("ignore:The dataset has more than")
 def test_an_endless_data_set_says_how_much_of_it_is_used():
     x, y = draw(1_000)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
     model = CalibratedModel(make_base(), PlattScaling())
     for given in (data.repeat(), data):
-        with pytest.warns(UserWarning, match="the first 300 rows are all"):
+        with pytest.warns(UserWarning, match="the same first 300 rows"):
             model.fit(given, steps_per_epoch=3, verbose=0)
     assert model.fit_summary.num_rows == 300
-    with pytest.warns(UserWarning, match="the first 200 rows are all"):
+    with pytest.warns(UserWarning, match="the same first 200 rows"):
         model.fit(x, y, validation_data=data.repeat(), validation_steps=2, verbose=0)
 
 

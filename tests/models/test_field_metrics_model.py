@@ -148,7 +148,7 @@ def test_early_stopping_with_mode_min():
 
 def test_a_field_that_the_input_lacks_is_refused():
     model = build(field_metrics={"country": [FieldECE(5)]})
-    with pytest.raises(ValueError, match="'country' need a feature of that name"):
+    with pytest.raises(ValueError, match="a dictionary with the feature 'country'"):
         model.evaluate(X, Y, verbose=0)
 
 
@@ -166,8 +166,8 @@ SHARED = FieldECE(5)
 @pytest.mark.parametrize(
     ("field_metrics", "message"),
     [
-        ({"site": [SHARED, SHARED]}, "metrics of its own"),
-        ({"site": [SHARED], "device": [SHARED]}, "metrics of its own"),
+        ({"site": [SHARED, SHARED]}, "must have its own metrics"),
+        ({"site": [SHARED], "device": [SHARED]}, "must have its own metrics"),
         ({"site": [FieldECE(5), FieldECE(6)]}, "different names"),
         ({"site": ["field_ece"]}, "must map each field to Keras metrics"),
         ({"site": FieldECE}, "must map each field to Keras metrics"),

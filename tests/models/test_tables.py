@@ -83,7 +83,7 @@ def test_what_the_model_does_not_take_is_refused_by_name():
     good = {"id": pd.Series([1.0, 2.0]), "price": np.array([1, 2])}
     columns_of(good, expected)
     for name, column, message in [
-        ("id", pd.Series([1.0, np.nan]), r"'id'.*whole numbers \(int32\).*nan in row 1"),
+        ("id", pd.Series([1.0, np.nan]), r"'id'.*integers \(int32\).*nan in row 1"),
         ("id", [1.5, 2], r"'id'.*1.5 in row 0"),
         ("price", ["1", "2"], r"'price'.*numbers \(float32\)"),
     ]:

@@ -210,11 +210,11 @@ def test_calibration_map_without_labels_or_knots(axes):
 @pytest.mark.parametrize(
     ("calibrator", "logits", "options", "message"),
     [
-        (None, [0.0], {}, "must be a calibrator of one logit a row"),
-        (VectorScaling(3), [0.0], {}, "must be a calibrator of one logit a row"),
+        (None, [0.0], {}, "must be a calibrator of one logit per row"),
+        (VectorScaling(3), [0.0], {}, "must be a calibrator of one logit per row"),
         (ILPS(), [], {}, "must hold one or more labels"),
-        (ILPS(), [0.0, np.nan], {}, "`logits` must be without NaN"),
-        (ILPS(), [np.inf], {}, "`logits` must be without NaN"),
+        (ILPS(), [0.0, np.nan], {}, "one finite value and no NaN"),
+        (ILPS(), [np.inf], {}, "one finite value and no NaN"),
         (ILPS(), [0.0], {"labels": [0, 1]}, "1 values of 'logits' and 2 labels"),
         (ILPS(), [0.0], {"labels": [2]}, "must hold one or more labels, each 0 or 1"),
         (ILPS(), [0.0], {"sample_weight": [-1.0]}, "must be finite and non-negative"),
@@ -241,7 +241,7 @@ def test_before_and_after_differ_in_greyscale():
         ([0, 2], [0.1, 0.2], {}, "must hold one or more labels, each 0 or 1"),
         ([0, np.nan], [0.1, 0.2], {}, "must hold one or more labels, each 0 or 1"),
         ([0, 1], [0.1], {}, "1 values of 'predicted' and 2 labels"),
-        ([0, 1], {"after": [0.1, 1.2]}, {}, "'after' from 0.1 to 1.2"),
+        ([0, 1], {"after": [0.1, 1.2]}, {}, "'after' with values from 0.1 to 1.2"),
         ([0, 1], [0.1, np.nan], {}, "must be in .0, 1., without NaN"),
         ([0, 1], [0.1, 0.2], {"sample_weight": [1]}, "1 values of 'sample_weight'"),
         ([0, 1], [0.1, 0.2], {"sample_weight": [1, -1]}, "must be finite and non-negative"),
@@ -258,9 +258,9 @@ def test_bad_rows_are_refused(labels, probabilities, options, message):
     ("ids", "options", "message"),
     [
         ([0], {}, "1 values of 'field' and 2 labels"),
-        ([0.0, 1.0], {"vocabulary": ["a", "b"]}, "must be whole numbers from 0"),
-        ([-1, 1], {"vocabulary": ["a", "b"]}, "must be whole numbers from 0"),
-        ([0, 2], {"vocabulary": ["a", "b"]}, "2 names for 'field', whose ids go up to 2"),
+        ([0.0, 1.0], {"vocabulary": ["a", "b"]}, "must hold integers of at least 0"),
+        ([-1, 1], {"vocabulary": ["a", "b"]}, "must hold integers of at least 0"),
+        ([0, 2], {"vocabulary": ["a", "b"]}, "2 names for 'field', whose largest id is 2"),
         ([0, 1], {"num_values_shown": 0}, "`num_values_shown` must be at least 1"),
     ],
 )

@@ -213,7 +213,7 @@ def test_progress_bar_counts_rows(capsys):
         (Y, "batch 0 of type int8"),
         ([{"labels": Y}], "batch 0 of type dict"),
         ([(Y,)], "with 1 items"),
-        ((Y, np.stack([P, P], axis=1)), "one probability a row"),
+        ((Y, np.stack([P, P], axis=1)), "one probability per row"),
     ],
     ids=range(12),
 )

@@ -154,9 +154,9 @@ def calibrate(
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
         warnings.warn(
-            f"{chosen.name!r} makes the log loss worse: {chosen.log_loss_change:+.6f} ± "
-            f'{chosen.log_loss_change_error:.6f} nats a row, cross-fitted. method="auto" '
-            "takes the best that the folds can tell, no change included.",
+            f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
+            f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. Use "
+            'method="auto": it leaves the model unchanged if no candidate is better.',
             stacklevel=2,
         )
     by_name = {candidate.name: candidate for candidate in tried}
@@ -180,13 +180,13 @@ def _check_model(model: keras.Model) -> None:
     remedy = "Pass a trained Keras model with one sigmoid or logit output."
     if hasattr(model, "shape") or isinstance(model, list | tuple):
         remedy = (
-            "Scores without a model are calibrated by a calibrator: "
+            "To calibrate scores without a model, fit a calibrator: "
             "keras_calibration.layers.ILPS().fit(logits, labels), with from_logits=False for "
             "probabilities."
         )
     elif hasattr(model, "predict_proba"):
         remedy = (
-            "The scores of another library's model are calibrated by a calibrator: "
+            "To calibrate the scores of another library's model, fit a calibrator: "
             "keras_calibration.layers.ILPS().fit(model.predict_proba(x)[:, 1], y, "
             "from_logits=False)."
         )
@@ -209,7 +209,7 @@ def _report(
     fields = {name: some(as_numpy(column), splits.scored) for name, column in fields.items()}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     losses = {name: row_log_losses(rows.labels, logits) for name, logits in fitted.items()}
-    chosen, reason = method, "It was asked for."
+    chosen, reason = method, "It was requested by `method`."
     if method == "auto":
         chosen, reason = simplest_within_error(losses, rows.weights, splits.clusters)
     seconds = {name: fit.seconds for name, fit in fits.items()}
@@ -231,8 +231,8 @@ def _chosen_candidates(possible: list[Candidate], method: str) -> list[Candidate
     names = [candidate.name for candidate in possible]
     if method not in names:
         raise ValueError(
-            f'Argument `method` must be "auto" or one of {names} with these fields and numeric '
-            f"columns. Received: method={method!r}."
+            f'Argument `method` must be "auto" or one of {names}, the candidates for these fields '
+            f"and numeric columns. Received: method={method!r}."
         )
     wanted = {IDENTITY, method, *possible[names.index(method)].parts}
     return [candidate for candidate in possible if candidate.name in wanted]

@@ -134,16 +134,17 @@ class CalibrationReport:
         how = f"Cross-fitted on {self.num_rows:,} rows in {self.num_folds} folds"
         if self.is_forward:
             how = (
-                f"{self.num_rows:,} rows in {self.num_folds} stretches, all but the first scored "
-                "by fits to those before, for as many rows as these"
+                f"{self.num_rows:,} rows in {self.num_folds} chronological blocks; each block "
+                "after the first is scored by a fit on all earlier blocks and weighted by that "
+                "fit's number of rows"
             )
         lines.append(f"{how}{by_field}. Chosen: {self.chosen}.")
         lines.append(self.reason)
         if shown in self.noise_floor:
             ece, ece_deviation, rce, rce_deviation = self.noise_floor[shown]
             lines.append(
-                f"Chance alone would give F-ECE {ece:.4f} ± {ece_deviation:.4f} and F-RCE "
-                f"{rce:.4f} ± {rce_deviation:.4f}."
+                "If the chosen probabilities were correct, chance alone would give F-ECE "
+                f"{ece:.4f} ± {ece_deviation:.4f} and F-RCE {rce:.4f} ± {rce_deviation:.4f}."
             )
         lines += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
         return "\n".join(lines)

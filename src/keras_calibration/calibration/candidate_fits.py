@@ -108,7 +108,7 @@ def _scored_logits(
         settings = FitSettings(folds=splits.fold, seed=seed)
         summary = head.fit(rows.logits, rows.labels, features, rows.weights, settings=settings)
         if not (isinstance(summary, NeuralFitSummary) and len(summary.cross_fitted_logits)):
-            raise ValueError("There are not ten rows of each class for every fold.")
+            raise ValueError("The network needs at least ten rows of each class per fold.")
         return head, summary.cross_fitted_logits
     calibrated = np.empty(len(rows.logits))
     for fitted, scored in splits.parts():

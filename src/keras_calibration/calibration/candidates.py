@@ -106,8 +106,8 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
     missing = [name for name in names if name not in columns]
     if missing:
         raise ValueError(
-            f"Fields must be inputs of the model by name. Received: {missing}, which are not among "
-            f"{sorted(columns)}."
+            f"Argument `fields` must name inputs of the model, {sorted(columns)}. Received: "
+            f"{missing}, which are not inputs."
         )
     if isinstance(fields, Mapping):
         return dict(fields)
@@ -119,8 +119,8 @@ def check_numeric(names: Sequence[str], columns: Features) -> None:
     wrong = [n for n in names if n not in columns or as_numpy(columns[n]).dtype.kind not in "iubf"]
     if wrong:
         raise ValueError(
-            f"Numeric columns must be inputs of the model that hold numbers. Received: {wrong}, "
-            f"of the inputs {sorted(columns)}. Strings and ids belong in `fields`."
+            "Argument `numeric` must name inputs of the model that hold numbers. Received: "
+            f"{wrong}; the inputs are {sorted(columns)}. Name strings and ids in `fields`."
         )
 
 
@@ -130,8 +130,8 @@ def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:
         return keras.layers.StringLookup(vocabulary=values)
     if column.dtype.kind not in "iub":
         raise ValueError(
-            f"Field {name!r} must hold ids, whole numbers, or strings. Received: {column.dtype}. "
-            "Name it in `numeric`, or round it to ids."
+            f"Field {name!r} must hold strings or integer ids. Received: dtype {column.dtype}. "
+            "Name it in `numeric`, or convert it to integers."
         )
     distinct = np.unique(column)
     smallest, largest = int(distinct[0]), int(distinct[-1])

@@ -48,10 +48,13 @@ def simplest_within_error(
     )
     change, error = changes[name]
     if name == best:
-        return name, "It has the lowest log loss, and nothing simpler is as good."
+        return name, (
+            "It has the lowest log loss, and no simpler candidate is within one standard "
+            "error of it."
+        )
     return name, (
-        f"It is the simplest that is as good as the one of the lowest log loss, {best!r} "
-        f"({change:.6f} ± {error:.6f} above it)."
+        f"It is the simplest candidate that is not clearly worse than {best!r}, which has the "
+        f"lowest log loss (lower by {change:.6f} ± {error:.6f})."
     )
 
 

@@ -12,7 +12,7 @@ from keras_calibration.solvers.row_folds import Folds, fold_of_rows
 
 FORWARD = "forward"
 # Enough to estimate a standard error: with four scored blocks it would be off by about 40 %.
-_NUM_STRETCHES = 8
+_NUM_BLOCKS = 8
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ def splits_of(folds: Folds, rows: Rows, seed: int | None) -> Splits:
     """
     is_forward = isinstance(folds, str) and folds == FORWARD
     num_rows = len(rows.logits)
-    stretches = np.arange(num_rows) * _NUM_STRETCHES // num_rows
-    fold = fold_of_rows(stretches if is_forward else folds, rows, seed)
+    blocks = np.arange(num_rows) * _NUM_BLOCKS // num_rows
+    fold = fold_of_rows(blocks if is_forward else folds, rows, seed)
     splits = Splits(fold, is_forward, in_order=isinstance(folds, str))
     weighted = rows.row_weights > 0
     for fitted, scored in splits.parts():
         labels = rows.labels[fitted][weighted[fitted]]
         if not (np.any(labels > 0) and np.any(labels < 1)):
             raise ValueError(
-                "The rows that a fold is scored by must hold both classes. Received: folds of "
-                f"which number {int(fold[scored[0]])} is scored by {len(fitted)} rows of one "
-                "class. Use other folds, or more rows."
+                "Argument `folds` must leave rows of both classes for each fit. Received: folds "
+                f"where the fit that scores fold {int(fold[scored[0]])} has {len(fitted)} rows, "
+                "all of one class. Use other folds, or more rows."
             )
     return splits

@@ -94,7 +94,7 @@ class LogitAverage(keras.callbacks.Callback):
         if not isinstance(validation_data, tuple) or len(validation_data) != 2:
             raise ValueError(
                 "Argument `validation_data` must be a tuple (x, labels). Received: "
-                f"{type(validation_data).__name__}. Convert a data set to arrays, so that the rows "
+                f"{type(validation_data).__name__}. Convert a dataset to arrays, so that the rows "
                 "keep their order."
             )
         self._x = validation_data[0]
@@ -156,8 +156,9 @@ class LogitAverage(keras.callbacks.Callback):
         outputs = np.asarray(predictions, np.float32).reshape(-1)
         if outputs.size != self._labels.size:
             raise ValueError(
-                "Argument `validation_data` must have a label for each prediction, and the model "
-                f"one output. Received: {self._labels.size} labels and {outputs.size} predictions."
+                "Argument `validation_data` must have one label for each prediction, and the model "
+                f"must have one output. Received: {self._labels.size} labels and {outputs.size} "
+                "predictions."
             )
         if self.from_logits:
             return outputs

@@ -139,8 +139,8 @@ class SeedVariance(keras.callbacks.Callback):
         super().__init__()
         if unknown := set(record) - set(RecordFields.__annotations__):
             raise TypeError(
-                f"SeedVariance() has no argument {sorted(unknown)}. Besides the named arguments, "
-                f"it accepts {sorted(RecordFields.__annotations__)}."
+                f"SeedVariance() received the unknown arguments {sorted(unknown)}. Besides the "
+                f"named arguments, it accepts {sorted(RecordFields.__annotations__)}."
             )
         if isinstance(monitor, str):
             raise ValueError(

@@ -20,7 +20,8 @@ def notes_of(comparison: Comparison) -> Comparison:
         >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
         >>> verdict = Verdict(Outcome.CANNOT_TELL, "cannot tell: no runs")
         >>> notes_of(Comparison(*runs, "val_loss", {}, verdict, "Welch's t", epoch="best")).notes[0]
-        'values are from the best epoch of each run, chosen on the same rows: too good for both'
+        'values are from the best epoch of each run, chosen on the same rows: they are too
+        optimistic'
     """
     notes = [
         *_calibration_notes(comparison),
@@ -42,21 +43,22 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
     gain = comparison.gain_difference
     notes = []
     if plain.better and share >= MOSTLY_CALIBRATION:
-        part = f"{share:.0%}" if share <= 1 else "more than all"
+        part = f"{share:.0%}" if share <= 1 else "more than 100%"
         notes.append(
             f"the gain is mostly calibration: {part} of the difference in {plain.metric} would "
             "vanish if both were calibrated"
         )
     if {plain.better, calibrated.better} == {"A", "B"}:
         notes.append(
-            f"{plain.metric} says {plain.better}, {calibrated.metric} says {calibrated.better}: "
-            f"{calibrated.better} ranks better and is worse calibrated; calibrate it before serving"
+            f"{plain.metric} favors {plain.better}, {calibrated.metric} favors "
+            f"{calibrated.better}: {calibrated.better} ranks better but is worse calibrated; "
+            "calibrate it before serving"
         )
     elif calibrated.better and gain is not None and gain.excludes(0.0):
         worse = "B" if gain.value > 0 else "A"
         if worse == calibrated.better:
             notes.append(
-                f"{worse} is better by {calibrated.metric} and worse calibrated; calibrate it "
+                f"{worse} is better by {calibrated.metric} but worse calibrated; calibrate it "
                 "before serving"
             )
     return notes
@@ -65,14 +67,15 @@ def _calibration_notes(comparison: Comparison) -> list[str]:
 def _epoch_notes(comparison: Comparison) -> list[str]:
     if comparison.epoch == "best":
         return [
-            "values are from the best epoch of each run, chosen on the same rows: too good for both"
+            "values are from the best epoch of each run, chosen on the same rows: they are too "
+            "optimistic"
         ]
     records = [run for runs in (comparison.a, comparison.b) for run in runs.records]
     kept = sum(run["kept_epoch"] is not None for run in records)
     if comparison.epoch == "kept" and kept:
         return [
             f"{kept} of {len(records)} runs kept the weights of their best epoch, whose values are "
-            "used; if it was chosen on the same rows, they are slightly too good"
+            "used; if it was chosen on the same rows, they are slightly too optimistic"
         ]
     epochs = {*comparison.a.epochs, *comparison.b.epochs}
     if len(epochs) > 1:
@@ -85,14 +88,14 @@ def _run_notes(runs: PipelineRuns) -> list[str]:
     for number, what in (
         (runs.num_diverged, "diverged"),
         (runs.num_unfinished, "never finished"),
-        (runs.num_without_metric, "without the metric at that epoch"),
+        (runs.num_without_metric, "lacked the metric at that epoch"),
     ):
         if number:
             verb = "was" if number == 1 else "were"
             left = "excluded: statistics cover finished runs"
             reason = left if what == "diverged" else "excluded"
             noun = "run" if number == 1 else "runs"
-            notes.append(f"{runs.pipeline}: {number} {noun} {what}, {verb} {reason}")
+            notes.append(f"{runs.pipeline}: {number} {noun} {what} and {verb} {reason}")
     if runs.num_repeated:
         notes.append(
             f"{runs.pipeline}: {runs.num_repeated} earlier runs of repeated seeds were excluded"
@@ -106,7 +109,8 @@ def _pairing_notes(comparison: Comparison) -> list[str]:
         alone = len(runs) - len(comparison.shared_seeds)
         if comparison.shared_seeds and alone:
             notes.append(
-                f"{runs.pipeline}: {alone} runs have no partner and were excluded from pairs"
+                f"{runs.pipeline}: {alone} runs share no seed with the other pipeline and were "
+                "excluded from pairs"
             )
         hashes = [run["initial_weights"] for run in runs.records if run["initial_weights"]]
         by_role = {run["seeds"].get("initialization", run["seed"]) for run in runs.records}

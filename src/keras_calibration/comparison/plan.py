@@ -80,7 +80,7 @@ class Plan(NamedTuple):
         if self.few:
             if self.family(metric) is None:
                 return "Welch's t"
-            return f"moderated t, by the noise of {len(self.others)} other pipelines"
+            return f"moderated t, with the noise of {len(self.others)} other pipelines"
         pairing = "paired by seed" if self.paired else "independent seeds"
         if self.num_looks is None:
             return f"always-valid t, {pairing}"
@@ -96,7 +96,7 @@ class Plan(NamedTuple):
         if self.few and self.family(metric) is None:
             return (
                 f"{' and '.join(str(len(runs)) for runs in pipelines)} runs, and fewer than "
-                f"{MIN_PIPELINES} other pipelines to learn the noise from; train at least "
+                f"{MIN_PIPELINES} other pipelines to estimate the noise from; train at least "
                 f"{MAX_RUNS_WITHOUT_P_VALUE + 1} seeds each"
             )
         return None

@@ -34,8 +34,8 @@ def check_question(a: str, b: str, question: Question) -> None:
     is_number = isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0
     if not (is_number or epoch in ("kept", "last", "best")):
         raise ValueError(
-            "Argument `epoch` must be 'kept', 'last', 'best' or an int from 0. Received: "
-            f"epoch={epoch!r}."
+            "Argument `epoch` must be 'kept', 'last', 'best' or an integer of at least 0. "
+            f"Received: epoch={epoch!r}."
         )
     if delta is not None and not 0 < delta < math.inf:
         raise ValueError(
@@ -55,8 +55,9 @@ def recorded_metrics(records: Sequence[RunRecord], a: str, b: str) -> list[str]:
     for name in (a, b):
         if name not in pipelines:
             raise ValueError(
-                f"A pipeline must be one of the ledger's: {sorted(pipelines)[:20]}. Received: "
-                f"{name!r}. `keras-calibration runs` lists them."
+                "Arguments `a` and `b` must be pipelines of the ledger, for example "
+                f"{sorted(pipelines)[:20]}. Received: {name!r}. `keras-calibration runs` lists "
+                "them."
             )
     mine = (record["metrics"] for record in records if record["pipeline"] in (a, b))
     return list(dict.fromkeys(name for metrics in mine for name in metrics))
@@ -91,9 +92,9 @@ def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str
     direction = directions[metric]
     if direction is None:
         raise ValueError(
-            "Argument `metric` must have a known direction. Received: "
-            f"metric={metric!r}. Pass directions={{{metric!r}: 'max'}} or 'min' (in the command "
-            f"line --maximize or --minimize {metric})."
+            f"Argument `metric` must have a known direction. Received: metric={metric!r}. Pass "
+            f"directions={{{metric!r}: 'max'}} or 'min'; on the command line, --maximize {metric} "
+            f"or --minimize {metric}."
         )
     return direction
 
@@ -106,5 +107,5 @@ def resolve_metric(metric: str, names: Sequence[str]) -> str:
     close = difflib.get_close_matches(metric, names) or list(names)
     raise ValueError(
         f"Argument `metric` must be recorded for both pipelines, for example {close[:10]}. "
-        f"Received: metric={metric!r}. (In the command line: --metric NAME.)"
+        f"Received: metric={metric!r}. On the command line, pass --metric NAME."
     )

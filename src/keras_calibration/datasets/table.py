@@ -15,8 +15,8 @@ def split_parts(num_rows: int) -> dict[str, slice]:
     """The 60/20/20 split of rows in split order: the slice of each part, none of them empty."""
     if num_rows < 5:
         raise ValueError(
-            f"{num_rows} rows cannot be split into train, development and test: at least 5 are "
-            f"needed. Received: num_rows={num_rows}."
+            "Argument `num_rows` must be at least 5, to be split into train, development and test. "
+            f"Received: num_rows={num_rows}."
         )
     borders = (0, int(0.6 * num_rows), int(0.8 * num_rows), num_rows)
     return {part: slice(borders[i], borders[i + 1]) for i, part in enumerate(PARTS)}
@@ -88,7 +88,7 @@ class Table:
         if missing:
             raise ValueError(
                 f"Argument `columns` must name features of the table, {list(self.features)}. "
-                f"Received: columns={columns}, without a feature for {missing}."
+                f"Received: columns={columns}, of which {missing} are not features."
             )
         rows = self.parts[name]
         return {column: self.features[column][rows] for column in columns}, self.labels[rows]

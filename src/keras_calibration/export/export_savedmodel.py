@@ -185,8 +185,9 @@ def export_savedmodel(
 def _check_names(spec: ServingSpec) -> None:
     if "logit" in spec.head_features:
         raise ValueError(
-            "The signature `calibrate` takes the base model's logit as `logit`. Received: a head "
-            "that reads a feature of this name. Rename that input of the base model."
+            "No feature of the head may be named `logit`: the signature `calibrate` takes the base "
+            "model's logit under this name. Received: a head that reads a feature `logit`. Rename "
+            "that input of the base model."
         )
 
 
@@ -201,8 +202,8 @@ def _warmup_sizes(given: Sequence[int] | None, jit_compile: bool | str) -> tuple
         return COMPILED_SIZES if jit_compile else _WARMUP_SIZES
     if not all(isinstance(size, int) and size > 0 for size in given):
         raise ValueError(
-            "Argument `warmup_sizes` must hold numbers of rows above 0. "
-            f"Received: warmup_sizes={given!r}."
+            "Argument `warmup_sizes` must hold numbers of rows, integers of at least 1. Received: "
+            f"warmup_sizes={given!r}."
         )
     return tuple(given)
 

@@ -173,8 +173,8 @@ def _onnx_packages() -> tuple[ModuleType, ModuleType]:
             import tf2onnx
     except ImportError as error:
         raise ImportError(
-            "export_onnx needs tf2onnx, onnx and onnxruntime, of which one is not installed "
-            f'({error}): pip install "keras-calibration[onnx]".'
+            f"export_onnx requires tf2onnx, onnx and onnxruntime ({error}). Install them with `pip "
+            'install "keras-calibration[onnx]"`.'
         ) from error
     return tf2onnx, onnxruntime
 
@@ -212,9 +212,9 @@ def _told(runtime: str, act: Callable[[], _Result]) -> _Result:
     except Exception as error:
         words = next((line for line in str(error).splitlines() if line.strip()), repr(error))
         raise ValueError(
-            f"{runtime} cannot take this model, and nothing was written: {words[:300]}. "
-            "Serve it as a SavedModel, or here the base model and there the SavedModel's signature "
-            "'calibrate'."
+            f"{runtime} does not support this model: {words[:300]}. Nothing was written. Serve the "
+            f"model as a SavedModel, or serve only the base model with {runtime} and calibrate its "
+            "logits with the signature 'calibrate' of the SavedModel."
         ) from error
 
 
@@ -222,22 +222,22 @@ def _check(model: CalibratedModel, spec: ServingSpec, path: Path, runtime: str) 
     strings = sorted(name for name, each in spec.inputs.items() if each.dtype.name == "string")
     if strings:
         raise ValueError(
-            f"{runtime} has no string lookups: expected a model of numeric inputs. Received the "
-            f"string inputs {strings}, and nothing was written. Turn them into ids before the "
-            "model, or serve it as a SavedModel."
+            f"The inputs of the model must be numeric, because {runtime} has no string lookups. "
+            f"Received: the string inputs {strings}. Nothing was written. Convert strings to ids "
+            "before the model, or serve it as a SavedModel."
         )
     of_head = [v for reader in model.head.field_readers() for v in reader.fields.values()]
     layers = [*flatten_layers(model.base_model), *of_head]
     if found := sorted({layer.name for layer in layers if isinstance(layer, _LOOKUPS)}):
         raise ValueError(
-            f"{runtime} has no lookup tables: expected a model that takes ids. Received the "
-            f"lookup layers {found}, and nothing was written. Turn the values into ids before "
+            f"The model must take ids, because {runtime} has no lookup tables. Received: a model "
+            f"with the lookup layers {found}. Nothing was written. Convert values to ids before "
             "the model, or serve it as a SavedModel."
         )
     if path.exists():
         raise ValueError(
-            f"Received: path={str(path)!r}, which exists. An export never overwrites: choose "
-            "another name."
+            f"Argument `path` must be a new file. Received: path={str(path)!r}, which exists. An "
+            "export never overwrites: choose another name."
         )
 
 
@@ -262,9 +262,9 @@ def _compare(
             error = np.max(np.abs(received[name] - ops.convert_to_numpy(values)))
             if not error <= tolerance.allowed(name):
                 raise RuntimeError(
-                    f"{runtime} gives a {name} up to {error:g} from the Keras model's on "
-                    f"{num_rows} rows; expected at most {tolerance.allowed(name):g}. Nothing was "
-                    "written."
+                    f"The {name} from {runtime} may differ from the Keras model's by at most "
+                    f"{tolerance.allowed(name):g}. Received: a difference of {error:g} on "
+                    f"{num_rows} rows. Nothing was written."
                 )
 
 

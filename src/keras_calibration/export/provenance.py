@@ -155,7 +155,7 @@ def _known_logits(model: CalibratedModel, sample_logits: Tensor | None) -> dict[
     if histogram is not None:
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
-        return describe_logits(atoms.means, "fitted on", counts)
+        return describe_logits(atoms.means, "fit", counts)
     if model.fit_summary is not None and model.fit_summary.logits is not None:
         return dict(model.fit_summary.logits)
     return None if sample_logits is None else describe_logits(sample_logits, "sample")

@@ -163,11 +163,11 @@ def refresh_savedmodel(
             **describe_files(savedmodel),
             "head": describe_head(head),
             "fit": {"num_rows": summary.num_rows, "summary": summary_figures(summary), **how},
-            "logits": describe_logits(logits, "fitted on"),
+            "logits": describe_logits(logits, "fit"),
             "verification": {
                 "in": verify,
                 "num_rows": len(probability),
-                "rows": "fitted on",
+                "rows": "fit",
                 "largest_differences": differences,
             },
             "refreshed_from": {
@@ -192,8 +192,8 @@ def _version(path: Path) -> Path:
     source = source or path / str(versions[-1])
     if not (source / "saved_model.pb").is_file():
         raise ValueError(
-            "Expected the folder of a SavedModel, or of the versions of one. Received: "
-            f"path={str(path)!r}, where there is none."
+            "Argument `path` must be the folder of a SavedModel, or the folder of its versions. "
+            f"Received: path={str(path)!r}, which holds no SavedModel."
         )
     return source
 
@@ -204,8 +204,8 @@ def _target(source: Path, destination: str | os.PathLike[str] | None) -> tuple[P
     if source.name.isascii() and source.name.isdecimal():
         return source.parent, NEXT
     raise ValueError(
-        "The next version goes beside one whose folder is a number. Received: "
-        f"path={str(source)!r}. Pass `destination`, the folder to make."
+        "The folder of the SavedModel must be named by its version number, unless `destination` is "
+        f"given. Received: path={str(source)!r}. Pass `destination`, the folder to write."
     )
 
 
@@ -215,14 +215,14 @@ def _provenance_of(source: Path) -> dict[str, Any]:
     missing = [name for name in (PROVENANCE_FILE, HEAD_FILE) if not (extra / name).is_file()]
     if missing:
         raise ValueError(
-            f"Argument `path` must be a SavedModel that `export_savedmodel` has written. Received: "
+            "Argument `path` must be a SavedModel written by `export_savedmodel`. Received: "
             f"{str(source)!r}, without {missing} in `assets.extra`. Export the model again."
         )
     before = read_provenance(extra)
     if before["files_sha256"] != files_sha256(source):
         raise ValueError(
-            f"The graph or the weights in {str(source)!r} are not those that were exported: "
-            "their hash differs from that in provenance.json. Export the model again."
+            f"The graph or the weights in {str(source)!r} have changed since the export: their "
+            "hash differs from the hash in provenance.json. Export the model again."
         )
     return before
 
@@ -237,8 +237,8 @@ def _check_served(source: Path, head: Head, keys: list[str]) -> None:
         for w, s in zip(weights, served, strict=True)
     ):
         raise ValueError(
-            f"The head in {str(source / 'assets.extra')!r} is not the one that the SavedModel "
-            "serves: their weights differ. Export the model again."
+            f"The head in {str(source / 'assets.extra')!r} must be the head that the SavedModel "
+            "serves, but their weights differ. Export the model again."
         )
 
 
@@ -252,7 +252,7 @@ def _logits(values: ArrayLike, from_logits: bool, before: Mapping[str, Any] | No
     if not from_logits:
         if not np.all((values >= 0) & (values <= 1)):
             raise ValueError(
-                "Argument `logits` must hold probabilities in [0, 1] with from_logits=False. "
+                "Argument `logits` must hold probabilities in [0, 1] if from_logits=False. "
                 f"Received: values from {np.min(values):g} to {np.max(values):g}."
             )
         return np.asarray(ops.convert_to_numpy(logits_from_probabilities(values)))
@@ -261,24 +261,26 @@ def _logits(values: ArrayLike, from_logits: bool, before: Mapping[str, Any] | No
     known = before if before and before["num_rows"] else None
     if np.all((values >= 0) & (values <= 1)):
         seen = (
-            f"all {values.size} values lie in [0, 1], from {values.min():g} to {values.max():g}, "
-            "as probabilities do"
+            f"all {values.size} values are in [0, 1], from {values.min():g} to {values.max():g}, "
+            "like probabilities"
         )
         remedy = "Pass the logged `logit`, or from_logits=False for probabilities."
         if known is None:
-            warnings.warn(f"Argument `logits` must hold logits: {seen}. {remedy}", stacklevel=3)
+            warnings.warn(
+                f"Argument `logits` must hold logits. Received: {seen}. {remedy}", stacklevel=3
+            )
         # The probability that all rows lie in [0, 1] by chance is negligible.
         elif values.size * math.log(max(known["share_in_0_1"], 1 / known["num_rows"])) < _RARE:
             raise ValueError(
-                f"Argument `logits` must hold logits. Received: {seen}; those of the version "
-                f"before are from {known['min']:g} to {known['max']:g}, "
-                f"{known['share_in_0_1']:.0%} of them in [0, 1]. {remedy}"
+                f"Argument `logits` must hold logits. Received: {seen}; the logits of the previous "
+                f"version are from {known['min']:g} to {known['max']:g}, with "
+                f"{known['share_in_0_1']:.0%} in [0, 1]. {remedy}"
             )
     elif known is not None and not known["min"] <= np.median(values) <= known["max"]:
         warnings.warn(
-            f"The median of the logits, {np.median(values):g}, is beyond all logits of the version "
-            f"before, {known['min']:g} to {known['max']:g}. Check that they are the base model's "
-            "own `logit`, of the same base model.",
+            f"The median of the logits, {np.median(values):g}, is outside the range of the "
+            f"previous version's logits, {known['min']:g} to {known['max']:g}. Check that they are "
+            "the output `logit` of the same base model.",
             stacklevel=3,
         )
     return values
@@ -318,16 +320,16 @@ def _calibrator(head: Head) -> StreamingCalibrator:
     calibrator = head.lone_calibrator()
     if not isinstance(calibrator, StreamingCalibrator):
         raise ValueError(
-            "update=True adds rows to a calibrator of the logit alone. Received: a head of "
-            f"{type(head).__name__}, which reads features or whose calibrator has no `update`. "
-            "Pass update=False and all the rows to fit to."
+            "Argument `update` must be False unless the head is a logit-only calibrator with "
+            f"`update`. Received: update=True and a head of type {type(head).__name__}. Pass "
+            "update=False and all rows to fit."
         )
     if calibrator._histogram is None:
         raise ValueError(
-            "update=True adds rows to the summary of the earlier ones. Received: a SavedModel "
-            "whose head has no such summary, for nobody has fitted it, or by gradient steps alone. "
-            "Pass update=False and all the rows to fit to, or fit the head by its own `fit` and "
-            "export it again."
+            "With update=True, the head must hold the histogram of the rows of its earlier fits. "
+            "Received: a head without one, because it was never fitted or was only trained by "
+            "gradient. Pass update=False and all rows to fit, or call the head's own `fit` and "
+            "export the model again."
         )
     return calibrator
 

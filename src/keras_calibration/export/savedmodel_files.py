@@ -65,9 +65,9 @@ def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
         old, new = np.asarray(tensors[key]), np.asarray(value)
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise ValueError(
-                f"The refitted weight {key!r} must have the shape and dtype that the SavedModel "
-                f"has, {old.shape} and {old.dtype}. Received: {new.shape} and {new.dtype}. Export "
-                "the model anew."
+                f"The refitted weight {key!r} must have the shape and dtype of the weight in the "
+                f"SavedModel, {old.shape} and {old.dtype}. Received: {new.shape} and {new.dtype}. "
+                "Export the model again."
             )
     for file in (savedmodel / "variables").iterdir():
         file.unlink()

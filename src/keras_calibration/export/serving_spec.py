@@ -75,14 +75,14 @@ def serving_spec(model: keras.Model) -> ServingSpec:
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            "A model is exported by the TensorFlow backend. Received: "
-            f"{keras.backend.backend()!r}. Save to .keras, set KERAS_BACKEND=tensorflow, load and "
-            "export."
+            "The Keras backend must be TensorFlow to export a model. Received: "
+            f"{keras.backend.backend()!r}. Save the model to a .keras file, set "
+            "KERAS_BACKEND=tensorflow, load the file and export."
         )
     if not isinstance(model, CalibratedModel):
         raise ValueError(
-            f"Expected a CalibratedModel. Received: {type(model).__name__}. Other Keras models "
-            "export with model.export(path)."
+            f"Argument `model` must be a CalibratedModel. Received: {type(model).__name__}. Export "
+            "other Keras models with model.export(path)."
         )
     import tensorflow as tf
 
@@ -129,9 +129,9 @@ def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.Tensor
     names = list(map(signature_input, inputs))
     if len(set(names)) < len(names):
         raise ValueError(
-            "Inputs of the model must have different names in a signature, where spaces and "
-            f"characters beyond ASCII become `_`. Received: {list(inputs)}, which become "
-            f"{names}. Rename one of them."
+            "The inputs of the model must have different names in a signature, where spaces and "
+            f"non-ASCII characters become `_`. Received: {list(inputs)}, which become {names}. "
+            "Rename one of them."
         )
     return {
         name: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, name=signature_input(name))
@@ -166,14 +166,14 @@ def sample_rows(model: CalibratedModel, spec: ServingSpec, sample: Inputs | None
     missing = [name for name in spec.inputs if name not in columns]
     if missing:
         raise ValueError(
-            f"The sample must have the model's inputs {sorted(spec.inputs)}. "
-            f"Received: {sorted(columns)}, without {missing}."
+            f"Argument `sample` must have the model's inputs {sorted(spec.inputs)}. Received: "
+            f"{sorted(columns)}, without {missing}."
         )
     rows = first_rows(columns, spec.inputs)
     num_rows = {name: len(values) for name, values in rows.items()}
     if len(set(num_rows.values())) != 1 or 0 in num_rows.values():
         raise ValueError(
-            "The sample must have the same number of rows in every input, at least one. "
+            "Argument `sample` must have the same number of rows in every input, at least one. "
             f"Received: {num_rows}."
         )
     return rows
@@ -240,8 +240,8 @@ def outputs_on(spec: ServingSpec, rows: Features, is_random: bool) -> tuple[Tens
     except (tf.errors.OpError, ValueError) as error:
         kind = f"random rows (ids below {_MAX_RANDOM_IDS})" if is_random else "sample"
         raise ValueError(
-            f"The model cannot take the {kind} that the export is compared on: "
-            f"{str(error).splitlines()[0]} Pass `sample`, some input rows that it can take."
+            f"The model fails on the {kind} with which the export is verified: "
+            f"{str(error).splitlines()[0]} Pass `sample`, input rows that the model accepts."
         ) from error
     return logit, probability
 
@@ -251,8 +251,8 @@ def warn_if_unfitted(model: CalibratedModel, probability: Tensor, logit: Tensor)
     is_same = np.array_equal(probability, keras.ops.sigmoid(logit), equal_nan=True)
     if is_same and model.report is None and model.fitted_at is None:
         warnings.warn(
-            f"The head ({model.head.name!r}) changes no probability: it looks as if it had never "
-            "been fitted, and the exported model serves uncalibrated probabilities. Fit it before "
-            "the export: kc.calibrate, CalibratedModel.fit, or the head's own fit.",
+            f"The head {model.head.name!r} changes no probability. It seems that it has never been "
+            "fitted, and the exported model would serve uncalibrated probabilities. Fit it before "
+            "the export, with kc.calibrate, CalibratedModel.fit or the head's own fit.",
             stacklevel=3,
         )

@@ -23,7 +23,9 @@ UNPADDED = "unpadded"
 COMPILED_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGEST = COMPILED_SIZES[-1]
 # TensorFlow Serving compiles on a CPU only if enabled, and otherwise rejects compiled models.
-_NOT_ASKED_FOR = "off: jit_compile=False, as TensorFlow Serving needs it on a CPU by default"
+_NOT_ASKED_FOR = (
+    "off: jit_compile=False, because TensorFlow Serving rejects compiled models on a CPU by default"
+)
 
 _Rows = Features
 _Function = Callable[[_Rows], dict[str, Tensor]]
@@ -104,7 +106,7 @@ def _compiled_if_possible(function: _Function, rows: _Rows, fill_up: bool) -> tu
 
     strings = sorted(name for name, values in rows.items() if values.dtype == tf.string)
     if strings:
-        return function, f"off: XLA has no strings, and these features are: {strings}"
+        return function, f"off: XLA does not support strings, which these features hold: {strings}"
     compiled = _compiled(function, fill_up)
     try:
         tf.function(compiled, autograph=False)(rows)

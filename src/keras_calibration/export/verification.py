@@ -105,11 +105,12 @@ def verify_signatures(
         name = output.split("/")[1]
         if not difference <= tolerance.allowed(name):
             raise RuntimeError(
-                f"The SavedModel's output {output!r} is up to {difference:g} from the Keras "
-                f"model's on the sample rows; expected at most {tolerance.allowed(name):g}, for "
-                f"the largest logit {tolerance.largest_logit:g} and a tolerance of "
-                f"{tolerance.share(name):g}. Nothing was written. Look for layers that compute "
-                "differently when saved, or pass a higher `tolerance`."
+                f"The output {output!r} of the SavedModel may differ from the Keras model's by at "
+                f"most {tolerance.allowed(name):g}, for the largest logit "
+                f"{tolerance.largest_logit:g} and a tolerance of {tolerance.share(name):g}. "
+                f"Received: a difference of {difference:g} on the sample rows. Nothing was "
+                "written. Look for layers that compute differently when saved, or pass a higher "
+                "`tolerance`."
             )
     return differences
 
@@ -186,8 +187,8 @@ def _in_new_process(path: str, rows_file: str) -> dict[str, float]:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(
-            "The SavedModel does not load and run in a new process that has TensorFlow alone. "
-            f"Nothing was written. That process said:\n{done.stderr[-2000:]}"
+            "The SavedModel does not load and run in a new process with TensorFlow only. Nothing "
+            f"was written. The error of that process:\n{done.stderr[-2000:]}"
         )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 

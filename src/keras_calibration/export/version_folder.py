@@ -27,8 +27,8 @@ def check_version_folder(path: Path, version: int | str | None) -> None:
     whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
     if not (version is None or version == NEXT or whole):
         raise ValueError(
-            f'Argument `version` must be "{NEXT}", a whole number, or None where `path` is the '
-            f"folder of the version itself. Received: version={version!r}."
+            f'Argument `version` must be "{NEXT}", an integer of at least 0, or None if `path` is '
+            f"the folder of the version itself. Received: version={version!r}."
         )
     target = path if version is None else path / str(version)
     if version != NEXT and os.path.lexists(target):
@@ -89,8 +89,8 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
             return
     raise OSError(
-        f"Cannot keep a temporary folder in {str(parent)!r}: {_MAX_TRIES} were made, and another "
-        "process took each of them. Look for what deletes or locks folders there."
+        f"Cannot keep a temporary folder in {str(parent)!r}: {_MAX_TRIES} were created, and "
+        "another process removed or locked each of them. Find the process that does so."
     )
 
 
@@ -163,15 +163,16 @@ def _moved(source: Path, path: Path, version: int | str | None) -> Path:
 
 def _exists(path: Path) -> ValueError:
     return ValueError(
-        f"Received: path={str(path)!r}, which exists. An export never overwrites: choose a new "
-        f'folder, the next version number for example (version="{NEXT}").'
+        f"Argument `path` must be a new folder. Received: path={str(path)!r}, which exists. An "
+        "export never overwrites: choose a new folder, for example the next version number with "
+        f'version="{NEXT}".'
     )
 
 
 def _lost(folder: Path) -> RuntimeError:
     return RuntimeError(
-        f"Another process removed files from {str(folder)!r} while this export wrote them; there "
-        "is no new version. Look for what deletes folders there, and export again."
+        f"Another process removed files from {str(folder)!r} while this export wrote them, so "
+        "there is no new version. Find the process that does so, and export again."
     )
 
 

@@ -54,8 +54,8 @@ class BlendedHead(Head):
         self.heads = list(heads)
         if len(self.heads) < 2 or not all(isinstance(head, Head) for head in self.heads):
             raise ValueError(
-                f"Argument `heads` must be two heads or more, instances of `Head`. Received: "
-                f"heads={heads!r}. A calibrator of the logit becomes a head as "
+                "Argument `heads` must hold at least two instances of `Head`. Received: "
+                f"heads={heads!r}. To use a calibrator as a head, wrap it: "
                 "NeuralCalibration(calibrator)."
             )
 

@@ -35,14 +35,14 @@ def check_column(values: Tensor, taker: str, name: str) -> None:
         >>> check_column(ops.zeros((3, 2)), "ILPS", "logits")
         Traceback (most recent call last):
         ...
-        ValueError: ILPS takes logits of shape (batch,) or (batch, 1). Received: shape (3, 2). Pass
-        one number a row.
+        ValueError: The logits of ILPS must have shape (batch,) or (batch, 1). Received: shape
+        (3, 2). Pass one number per row.
     """
     shape = tuple(values.shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(
-            f"{taker} takes {name} of shape (batch,) or (batch, 1). Received: shape {shape}. "
-            "Pass one number a row."
+            f"The {name} of {taker} must have shape (batch,) or (batch, 1). Received: shape "
+            f"{shape}. Pass one number per row."
         )
 
 
@@ -50,7 +50,8 @@ def check_labels_given(labels: ArrayLike | None, taker: str) -> None:
     """Raises if a direct fit gets no labels."""
     if labels is None:
         raise ValueError(
-            f"{taker} is fitted to labels. Received: labels=None. Pass one label in [0, 1] a row."
+            f"Argument `labels` must hold a label for each row, to fit {taker}. Received: "
+            "labels=None."
         )
 
 
@@ -115,7 +116,7 @@ class Calibrator(keras.layers.Layer):
 
     def calibrate(self, logits: Tensor) -> Tensor:
         """Calibrated logits, for logits of any shape in the layer's dtype."""
-        raise NotImplementedError(f"{type(self).__name__} does not write `calibrate`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `calibrate`.")
 
     def fit(
         self,
@@ -156,7 +157,7 @@ class Calibrator(keras.layers.Layer):
     def fit_rows(self, rows: Rows) -> FitSummary:
         """Fits to checked rows; assigns the weights only after the fit has succeeded."""
         raise NotImplementedError(
-            f"{type(self).__name__} does not write `fit_rows`, the direct fit."
+            f"{type(self).__name__} does not define `fit_rows`, the direct fit."
         )
 
     @property

@@ -85,13 +85,13 @@ class ClassCalibrator(Calibrator):
 
     def fit_classes(self, rows: ClassRows) -> SoftmaxFit:
         """Fits to checked rows; assigns the weights only after the fit has succeeded."""
-        raise NotImplementedError(f"{type(self).__name__} does not write `fit_classes`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `fit_classes`.")
 
     def check_shape(self, shape: tuple[int | None, ...]) -> None:
         """Raises unless the shape is (batch, K)."""
         if len(shape) != 2 or (shape[1] or 0) < 2:
             raise ValueError(
-                f"{type(self).__name__} takes class logits of shape (batch, K), K of at least 2. "
-                f"Received: shape {shape}. For one logit a row there are TemperatureScaling and "
-                "PlattScaling."
+                f"The class logits of {type(self).__name__} must have shape (batch, K) with K of "
+                f"at least 2. Received: shape {shape}. For one logit per row, use "
+                "TemperatureScaling or PlattScaling."
             )

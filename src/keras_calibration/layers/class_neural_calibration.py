@@ -65,9 +65,9 @@ class ClassNeuralCalibration(NeuralHead):
         if len(shape) != 2 or (shape[1] or 0) < 2 or shape[1] != (num_columns or shape[1]):
             classes = "K of at least 2" if num_columns is None else f"K = {num_columns}"
             raise ValueError(
-                f"{type(self).__name__} takes {name} of shape (batch, K), {classes}. Received: "
-                f"shape {shape}. Give the network one output a class, by `num_outputs` of a "
-                "FieldNetwork; for one logit a row there is NeuralCalibration."
+                f"The {name} of {type(self).__name__} must have shape (batch, K) with {classes}. "
+                f"Received: shape {shape}. Give the network one output per class, with "
+                "`num_outputs` of FieldNetwork. For one logit per row, use NeuralCalibration."
             )
         return ops.cast(values, self.compute_dtype)
 

@@ -60,9 +60,9 @@ class ClassTemperatureScaling(ClassCalibrator):
         fit = fit_temperature(rows)
         if fit.scales <= SMALLEST_SCALE:
             warnings.warn(
-                "ClassTemperatureScaling: the best 1 / T is not above 0, the logits do not tell "
-                f"the classes. It is set to {SMALLEST_SCALE}, which keeps the ranking. Check the "
-                "order of the classes and of the rows.",
+                "ClassTemperatureScaling: the best 1 / T is not above 0, because the logits do not "
+                f"separate the classes. It is set to {SMALLEST_SCALE}, which keeps the ranking. "
+                "Check the order of the classes and of the rows.",
                 stacklevel=3,
             )
         self._log_temperature.assign(-math.log(fit.scales))

@@ -223,12 +223,12 @@ class FieldBias(Head):
         check_fields(self.fields)
         if not self.fields:
             raise ValueError(
-                f"{type(self).__name__} needs at least one field. Received: fields={{}}. "
-                'Pass fields={"site_id": 5000}, for example.'
+                f"Argument `fields` of {type(self).__name__} must hold at least one field. "
+                'Received: fields={}. Pass fields={"site_id": 5000}, for example.'
             )
         if self.calibrator is not None and not isinstance(self.calibrator, Calibrator):
             raise ValueError(
-                "Argument `calibrator` must be a calibrator of this package, or None. "
+                "Argument `calibrator` must be a `Calibrator`, for example ILPS(), or None. "
                 f"Received: calibrator={self.calibrator!r}."
             )
         if not 0 < self.prior_scale < float("inf"):

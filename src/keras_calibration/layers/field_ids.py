@@ -24,16 +24,16 @@ def check_fields(fields: Fields) -> None:
         >>> check_fields({"site": 0})
         Traceback (most recent call last):
         ...
-        ValueError: Field 'site' must have its number of ids (at least 1) or a Keras lookup layer
-        with output_mode="int". Received: 0.
+        ValueError: Field 'site' must be given as its number of ids (at least 1) or as a Keras
+        lookup layer with output_mode="int". Received: 0.
     """
     for name, vocabulary in fields.items():
         whole = isinstance(vocabulary, int) and vocabulary >= 1
         lookup = isinstance(vocabulary, keras.layers.Layer)
         if not (whole or lookup) or getattr(vocabulary, "output_mode", "int") != "int":
             raise ValueError(
-                f"Field {name!r} must have its number of ids (at least 1) or a Keras lookup "
-                f'layer with output_mode="int". Received: {vocabulary!r}.'
+                f"Field {name!r} must be given as its number of ids (at least 1) or as a Keras "
+                f'lookup layer with output_mode="int". Received: {vocabulary!r}.'
             )
 
 
@@ -44,15 +44,15 @@ def select_features(features: Features, names: Iterable[str], reader: str) -> di
         >>> select_features({"site": [1], "hour": [2]}, ["sites"], "FieldBias")
         Traceback (most recent call last):
         ...
-        ValueError: FieldBias reads the features ['sites']. Received: ['hour', 'site'], without
-        ['sites']. Pass every one of them.
+        ValueError: Argument `features` must hold all features that FieldBias reads, ['sites'].
+        Received: ['hour', 'site'], without ['sites'].
     """
     names = list(names)
     missing = [name for name in names if name not in features]
     if missing:
         raise ValueError(
-            f"{reader} reads the features {names}. Received: {sorted(features)}, without "
-            f"{missing}. Pass every one of them."
+            f"Argument `features` must hold all features that {reader} reads, {names}. "
+            f"Received: {sorted(features)}, without {missing}."
         )
     return {name: features[name] for name in names}
 

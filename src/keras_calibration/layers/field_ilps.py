@@ -80,8 +80,8 @@ class FieldILPS(FieldBias):
         super().__init__(fields, calibrator, prior_scale, **kwargs)
         if not isinstance(num_knots, int) or num_knots < 2:
             raise ValueError(
-                "Argument `num_knots` must be a whole number of at least 2. "
-                f"Received: num_knots={num_knots!r}."
+                "Argument `num_knots` must be an integer of at least 2. Received: "
+                f"num_knots={num_knots!r}."
             )
         self.num_knots = num_knots
 

@@ -217,7 +217,7 @@ class FieldNetwork(keras.layers.Layer):
         num_rows = {name: len(column) for name, column in columns.items()}
         if len(set(num_rows.values())) > 1:
             raise ValueError(
-                "FieldNetwork adapts to features with the same number of rows. Received: "
+                "Argument `features` must have the same number of rows in every feature. Received: "
                 f"{num_rows}."
             )
         if not self.built:
@@ -288,19 +288,18 @@ class FieldNetwork(keras.layers.Layer):
 
     def _refuse_training(self) -> None:
         how = (
-            f"Call {self.name}.adapt(features) with the development rows before training, or use "
-            "CalibratedModel, which does so."
+            f"Call {self.name}.adapt(features) with the rows of the development set before "
+            "training, or use CalibratedModel, which does so."
         )
         if self.numeric:
             raise ValueError(
-                f"FieldNetwork cannot be trained before `adapt` has placed the knots of its "
-                f"numeric columns. Received: numeric={list(self.numeric)}, all knots at 0, where "
-                f"every value looks the same. {how}"
+                "FieldNetwork cannot be trained before `adapt` has placed the knots of its numeric "
+                f"columns. Received: numeric={list(self.numeric)}, with all knots at 0. {how}"
             )
         warnings.warn(
-            f"The FieldNetwork {self.name!r} is trained before `adapt`: "
-            f"regularization={self.regularization!r} has no effect without the number of rows. "
-            f"{how} regularization=0.0 needs no `adapt`.",
+            f"The FieldNetwork {self.name!r} is trained before `adapt`, so "
+            f"regularization={self.regularization!r} has no effect, because it depends on the "
+            f"number of rows. {how} With regularization=0.0, `adapt` is not needed.",
             stacklevel=2,
         )
 
@@ -321,8 +320,8 @@ class FieldNetwork(keras.layers.Layer):
     def _check_arguments(self) -> None:
         if not self.feature_names:
             raise ValueError(
-                "FieldNetwork needs at least one field or numeric column. Received: fields={}, "
-                'numeric=(). Pass fields={"site_id": 5000}, for example.'
+                "Arguments `fields` and `numeric` must name at least one feature. Received: "
+                'fields={}, numeric=(). Pass fields={"site_id": 5000}, for example.'
             )
         check_fields(self.fields)
         sizes = {
@@ -335,12 +334,12 @@ class FieldNetwork(keras.layers.Layer):
         for name, numbers in sizes.items():
             if not all(isinstance(number, int) and number >= 1 for number in numbers):
                 raise ValueError(
-                    f"Argument `{name}` must hold whole numbers of at least 1 (2 for knots). "
-                    f"Received: {name}={getattr(self, name)!r}."
+                    f"Argument `{name}` must hold integers of at least 1 (2 for knots). Received: "
+                    f"{name}={getattr(self, name)!r}."
                 )
         if not 0 <= self.dropout < 1:
             raise ValueError(
-                "Argument `dropout` must be in [0, 1), the share of hidden units to leave out. "
+                "Argument `dropout` must be in [0, 1): it is the share of hidden units to drop. "
                 f"Received: dropout={self.dropout!r}."
             )
         if not 0 <= self.regularization < float("inf"):

@@ -151,7 +151,7 @@ class Head(keras.layers.Layer):
         if not self.has_direct_fit:
             raise ValueError(
                 f"{taker} has no direct fit, or one of its parts has none. Received: {self!r}. "
-                "Train it by gradient, in a CalibratedModel; or write `fit_rows`."
+                "Train it by gradient in a CalibratedModel, or define `fit_rows`."
             )
         warn_of_probabilities(logits, labels)
         rows = self.check_rows(logits, labels, sample_weight)
@@ -179,7 +179,7 @@ class Head(keras.layers.Layer):
         Returns:
             A `FitSummary`, for example from `summary_of`.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not write `fit_rows`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `fit_rows`.")
 
     def check_rows(
         self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None

@@ -55,8 +55,8 @@ class HistogramBinning(Calibrator):
         super().__init__(**kwargs)
         if not isinstance(num_bins, int) or num_bins < 1:
             raise ValueError(
-                "Argument `num_bins` must be a whole number of at least 1. "
-                f"Received: num_bins={num_bins!r}."
+                "Argument `num_bins` must be an integer of at least 1. Received: "
+                f"num_bins={num_bins!r}."
             )
         self.num_bins = num_bins
 

@@ -185,8 +185,8 @@ class ILPS(StreamingCalibrator):
         if self.knots == "balanced":
             if rows.labels is None:
                 raise ValueError(
-                    'ILPS with knots="balanced" needs the labels to place its knots. Received: '
-                    'labels=None. Pass labels, or choose knots="quantile".'
+                    'Argument `labels` must be given for knots="balanced", because they place the '
+                    'knots. Received: labels=None. Pass labels, or choose knots="quantile".'
                 )
             knots = balanced_knots(rows.logits, rows.labels, self.num_knots, rows.weights)
         elif self.knots == "quantile":
@@ -248,8 +248,8 @@ class ILPS(StreamingCalibrator):
             )
         if not isinstance(self.num_knots, int) or self.num_knots < 2:
             raise ValueError(
-                f"Argument `num_knots` must be a whole number of at least 2. "
-                f"Received: num_knots={self.num_knots!r}."
+                "Argument `num_knots` must be an integer of at least 2. Received: "
+                f"num_knots={self.num_knots!r}."
             )
         choices = {"extrapolation": ("linear", "constant"), "monotonic": ("penalty", "strict")}
         for name, allowed in choices.items():
@@ -290,10 +290,10 @@ class ILPS(StreamingCalibrator):
         learnt = [] if self.knots not in ("balanced", "quantile") else [f"knots={self.knots!r}"]
         learnt += [f"smoothness={self.smoothness!r}"] if self.smoothness else []
         warnings.warn(
-            f"The ILPS layer {self.name!r} is trained before `adapt`: {' and '.join(learnt)} have "
-            "no effect, and the knots are evenly spaced in probability. Call "
-            "layer.adapt(logits, labels) before training, or use CalibratedModel, which does so; "
-            'ILPS.from_paper() or ILPS(knots="sigmoid", smoothness=0.0) need no `adapt`.',
+            f"The ILPS layer {self.name!r} is trained before `adapt`, so {' and '.join(learnt)} "
+            "cannot take effect and the knots are evenly spaced in probability. Call "
+            "layer.adapt(logits, labels) before training, or use CalibratedModel, which does so. "
+            'ILPS.from_paper() and ILPS(knots="sigmoid", smoothness=0.0) do not need `adapt`.',
             stacklevel=2,
         )
 
@@ -315,7 +315,7 @@ def _checked_knots(knots: Sequence[float]) -> list[float]:
     gaps = np.diff(np.asarray(checked, np.float32))
     if len(checked) < 2 or not np.all(np.isfinite(checked)) or not np.all(gaps > 0):
         raise ValueError(
-            "Argument `knots` must hold at least two finite logits, each greater than the one "
-            f"before. Received: knots={checked}."
+            "Argument `knots` must hold at least two finite logits in strictly increasing order. "
+            f"Received: knots={checked}."
         )
     return checked

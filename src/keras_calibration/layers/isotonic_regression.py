@@ -68,8 +68,8 @@ class IsotonicRegression(Calibrator):
         super().__init__(**kwargs)
         if not isinstance(max_num_steps, int) or max_num_steps < 1:
             raise ValueError(
-                "Argument `max_num_steps` must be a whole number of at least 1. "
-                f"Received: max_num_steps={max_num_steps!r}."
+                "Argument `max_num_steps` must be an integer of at least 1. Received: "
+                f"max_num_steps={max_num_steps!r}."
             )
         self.keep_ranking = bool(keep_ranking)
         self.max_num_steps = max_num_steps

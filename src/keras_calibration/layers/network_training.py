@@ -174,10 +174,10 @@ def copy_of(network: _Layer) -> _Layer:
         return keras.saving.deserialize_keras_object(config, known, safe_mode=False)
     except Exception as error:  # A user's constructor may raise anything.
         raise ValueError(
-            "A direct fit trains copies of the field network, which are made from its "
-            f"configuration. Received: {network!r}, of which no copy can be made "
+            "It must be possible to copy the field network from its configuration, because a "
+            f"direct fit trains copies of it. Received: {network!r}, which cannot be copied "
             f"({type(error).__name__}: {error}). Give its class a `get_config` that returns all "
-            "arguments of its constructor, or train it by gradient: initialize=None in "
+            "arguments of its constructor, or train it by gradient, with initialize=None in "
             "CalibratedModel.fit."
         ) from error
 

@@ -27,7 +27,8 @@ class NeuralFitSummary(FitSummary):
     Example:
         >>> print(NeuralFitSummary(900, 0.31, 0.28, 9, True, 0.3, 0.29, 0.002, (2, 3, 4), True))
         900 rows: log loss 0.310000 before, 0.280000 after (-0.030000); converged in 9 steps;
-        cross-fitted 0.300000 without, 0.290000 with the network (-0.010000 ± 0.002000): kept
+        cross-fitted log loss 0.300000 without and 0.290000 with the network (-0.010000 ± 0.002000):
+        kept
     """
 
     cross_fitted_curve: float = float("nan")
@@ -44,7 +45,7 @@ class NeuralFitSummary(FitSummary):
             return super().__str__()
         gain = self.cross_fitted_both - self.cross_fitted_curve
         return (
-            f"{super().__str__()}; cross-fitted {self.cross_fitted_curve:.6f} without, "
+            f"{super().__str__()}; cross-fitted log loss {self.cross_fitted_curve:.6f} without and "
             f"{self.cross_fitted_both:.6f} with the network ({gain:+.6f} ± "
             f"{self.standard_error:.6f}): {'kept' if self.network_kept else 'left out'}"
         )

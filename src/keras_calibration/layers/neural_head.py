@@ -68,9 +68,9 @@ class NeuralHead(Head):
         super().__init__(**kwargs)
         if not (calibrator is None or isinstance(calibrator, Calibrator)):
             raise ValueError(
-                "Argument `calibrator` must be a `Calibrator`, ILPS() for example, or None. "
-                f"Received: calibrator={calibrator!r}. To use a layer of your own, inherit from "
-                "Calibrator and write `calibrate`."
+                "Argument `calibrator` must be a `Calibrator`, for example ILPS(), or None. "
+                f"Received: calibrator={calibrator!r}. To use a layer of your own, subclass "
+                "Calibrator and define `calibrate`."
             )
         if field_network is not None and not isinstance(field_network, keras.layers.Layer):
             raise ValueError(
@@ -79,8 +79,8 @@ class NeuralHead(Head):
             )
         if not isinstance(num_members, int) or num_members < 1:
             raise ValueError(
-                "Argument `num_members` must be a whole number of at least 1. "
-                f"Received: num_members={num_members!r}."
+                "Argument `num_members` must be an integer of at least 1. Received: "
+                f"num_members={num_members!r}."
             )
         self.calibrator = calibrator
         self.field_network = field_network
@@ -167,7 +167,7 @@ class NeuralHead(Head):
         Raises:
             ValueError: If the shape is wrong.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not write `as_columns`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `as_columns`.")
 
     def adapt(
         self,
@@ -228,8 +228,9 @@ class NeuralHead(Head):
         num_folds = int(fold.max()) + 1
         if self.num_members not in (1, num_folds):
             raise ValueError(
-                "Each member learns from the rows outside of one fold. Received: "
-                f"{self.num_members} members and {num_folds} folds. Make them equal."
+                "Argument `num_members` must be 1 or the number of folds, because each member is "
+                f"trained on the rows outside one fold. Received: {self.num_members} members and "
+                f"{num_folds} folds."
             )
         if not enough_for(num_folds, rows):
             return None

@@ -95,15 +95,15 @@ class StreamingCalibrator(Calibrator):
         check_labels_given(labels, type(self).__name__)
         if not 0 <= forget <= 1:
             raise ValueError(
-                "Argument `forget` must be in [0, 1], the share of the old weight to drop. "
+                "Argument `forget` must be in [0, 1]: it is the share of the old weight to drop. "
                 f"Received: forget={forget!r}."
             )
         if self._histogram is None and self._is_fitted():
             raise ValueError(
-                "`update` adds rows to those of earlier fits, whose histogram the calibrator "
-                f"keeps. Received: a {type(self).__name__} whose weights were trained or set "
-                "without one, so that the new rows alone would replace what it has learnt. Call "
-                "`fit` with all the rows, or `remember` with the earlier ones first."
+                "`update` requires the histogram of the rows of earlier fits. Received: a "
+                f"{type(self).__name__} without one, because its weights were trained or set in "
+                "another way. Call `fit` with all rows, or call `remember` with the earlier rows "
+                "first."
             )
         logits = checked_logits(logits, labels, from_logits)
         histogram = logit_histogram(logits, labels, sample_weight)
@@ -130,7 +130,7 @@ class StreamingCalibrator(Calibrator):
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Fits to a histogram with both classes; assigns the weights only after success."""
-        raise NotImplementedError(f"{type(self).__name__} does not write `fit_histogram`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `fit_histogram`.")
 
     def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Saves the weights and the histogram, if there is one."""
@@ -159,9 +159,9 @@ class StreamingCalibrator(Calibrator):
         if not (histogram.positives > 0 and histogram.negatives > 0):
             kind = "positives" if histogram.positives > 0 else "negatives"
             raise ValueError(
-                f"The rows hold one class only. Received: {histogram.num_rows:g} rows, all of them "
-                f"{kind} where the weight is above 0. Expected both classes: use more rows, or "
-                "check the label rule."
+                "Argument `labels` must hold both classes. Received: one class only, "
+                f"{histogram.num_rows:g} rows that are all {kind} where the weight is above 0. Use "
+                "more rows, or check how the labels are made."
             )
         self.ensure_built()
         fit = self.fit_histogram(histogram)

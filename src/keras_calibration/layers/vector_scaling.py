@@ -53,8 +53,8 @@ class VectorScaling(ClassCalibrator):
         super().__init__(**kwargs)
         if not isinstance(num_classes, int) or num_classes < 2:
             raise ValueError(
-                "Argument `num_classes` must be a whole number of at least 2. "
-                f"Received: num_classes={num_classes!r}."
+                "Argument `num_classes` must be an integer of at least 2. Received: "
+                f"num_classes={num_classes!r}."
             )
         self.num_classes = num_classes
 
@@ -82,8 +82,9 @@ class VectorScaling(ClassCalibrator):
         super().check_shape(shape)
         if shape[1] != self.num_classes:
             raise ValueError(
-                f"VectorScaling(num_classes={self.num_classes}) takes logits of shape (batch, "
-                f"{self.num_classes}). Received: shape {shape}. Pass one logit a class."
+                f"The class logits of VectorScaling(num_classes={self.num_classes}) must have "
+                f"shape (batch, {self.num_classes}). Received: shape {shape}. Pass one logit per "
+                "class."
             )
 
     @property

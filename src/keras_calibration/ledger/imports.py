@@ -347,7 +347,7 @@ def _integer(cell: _Cell) -> int:
     except ArithmeticError:
         pass
     raise ValueError(
-        f"A seed or an epoch must be a whole number of at most {_MAX_DIGITS} digits. Received: "
+        f"A seed or an epoch must be an integer of at most {_MAX_DIGITS} digits. Received: "
         f"{_shown(cell.text)} in {cell.place}."
     )
 

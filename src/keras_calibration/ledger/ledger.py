@@ -95,8 +95,8 @@ class Ledger:
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(
-                "Argument `path` must be a folder, or a path where one can be created. Received a "
-                f"file: path={str(self.path)!r}."
+                "Argument `path` must be a folder, or a path where one can be created. Received: "
+                f"path={str(self.path)!r}, which is a file."
             )
         self._is_swept = False
 

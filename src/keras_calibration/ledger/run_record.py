@@ -175,11 +175,11 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
     "status": (
         lambda value: value in STATUSES,
         f"one of {STATUSES}",
-        "A running run is 'started', an ended run one of the others",
+        "Use 'started' while the run is in progress, and another status when it has ended",
     ),
     "epochs": (
         _is_epochs,
-        "a strictly increasing list of ints from 0",
+        "a strictly increasing list of ints of at least 0",
         "List each epoch once, in the order of training",
     ),
     "metrics": (
@@ -198,7 +198,7 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
             and all(isinstance(name, str) and way in DIRECTIONS for name, way in value.items())
         ),
         f"a dict from the metric's name to one of {DIRECTIONS}",
-        "Leave out metrics for which neither is better",
+        "Omit metrics without a direction",
     ),
     "initial_weights": (
         _is_optional_string,
@@ -219,7 +219,7 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
     "seeds": (
         _is_seeds,
         f"a dict from one of {SEED_ROLES} to an int",
-        "Leave out roles without a separate seed",
+        "Omit roles without a separate seed",
     ),
     "num_rows": (
         _is_optional_count,

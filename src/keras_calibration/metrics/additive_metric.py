@@ -132,8 +132,8 @@ def warns_of_nan(
                 "reasons: there are no rows with a positive weight; all labels are of one class "
                 "and both are needed; a label, weight or prediction is outside its range (most "
                 "often logits without from_logits=True); or the correction is too large for the "
-                "accuracy that is promised (it moves logits from beyond ±88 close to 0, or scales "
-                f"by more than 4). See the documentation of {type(metric).__name__}.",
+                "guaranteed accuracy (it moves logits from beyond ±88 close to 0, or scales by "
+                f"more than 4). See the documentation of {type(metric).__name__}.",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -251,7 +251,7 @@ def _check_correction(
         return
     if not isinstance(num_classes, int) or num_classes < 2:
         raise ValueError(
-            "Argument `num_classes` must be a whole number of at least 2 with "
+            "Argument `num_classes` must be an integer of at least 2 with "
             f"`correction='class_bias'`. Received: num_classes={num_classes!r}."
         )
     if starting_bias is not None and not (

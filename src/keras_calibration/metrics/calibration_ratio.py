@@ -53,7 +53,7 @@ class CalibrationRatio(AdditiveMetric):
     @property
     def _direction(self) -> str:  # type: ignore[override]
         # Keras reads any value other than "up", even None, as "down": the attribute must not exist.
-        raise AttributeError("A calibration ratio has no direction: neither up nor down is better.")
+        raise AttributeError("A calibration ratio has no direction: the best value is 1.")
 
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None

@@ -57,13 +57,14 @@ class CrossFittedMetric(AdditiveMetric):
         super().__init__(name=name, dtype=dtype)
         if not isinstance(num_folds, int) or num_folds < 1:
             raise ValueError(
-                f"Argument `num_folds` must be a whole number of at least 1. "
-                f"Received: num_folds={num_folds!r}."
+                "Argument `num_folds` must be an integer of at least 1. Received: "
+                f"num_folds={num_folds!r}."
             )
         if bias_fraction is not None and not 0 < bias_fraction < 1:
             raise ValueError(
-                "Argument `bias_fraction` must be between 0 and 1 (the share of the rows that the "
-                f"correction is fitted on), or None. Received: bias_fraction={bias_fraction!r}."
+                "Argument `bias_fraction` must be None or between 0 and 1: it is the share of the "
+                "rows on which the correction is fitted. Received: "
+                f"bias_fraction={bias_fraction!r}."
             )
         self.num_folds = num_folds
         self.bias_fraction = bias_fraction

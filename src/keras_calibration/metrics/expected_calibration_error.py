@@ -92,9 +92,8 @@ class ExpectedCalibrationError(AdditiveMetric):
         is_whole = isinstance(num_bins, int | np.integer) and num_bins >= 1
         if not is_whole or (binning == "equal_mass" and num_bins > NUM_BINS):
             raise ValueError(
-                "Argument `num_bins` must be a whole number of at least 1, and at most "
-                f"{NUM_BINS} for bins of equal mass. Received: num_bins={num_bins!r}, "
-                f"binning={binning!r}."
+                f"Argument `num_bins` must be an integer of at least 1, and at most {NUM_BINS} for "
+                f"bins of equal mass. Received: num_bins={num_bins!r}, binning={binning!r}."
             )
         self.num_bins = int(num_bins)
         self.binning = binning

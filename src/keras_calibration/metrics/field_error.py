@@ -66,15 +66,15 @@ class FieldError(AdditiveMetric):
         are_whole = all(isinstance(size, int | np.integer) and size >= 1 for size in sizes)
         if not are_whole or (is_cross and len(sizes) < 2):
             raise ValueError(
-                "Argument `num_values` must be a whole number of at least 1, or a tuple of two or "
-                f"more of them for a cross of fields. Received: num_values={num_values!r}."
+                "Argument `num_values` must be an integer of at least 1, or a tuple of at least "
+                f"two such integers for a cross of fields. Received: num_values={num_values!r}."
             )
         sizes = tuple(map(int, sizes))
         if math.prod(sizes) > _LARGEST_NUM_VALUES:
             raise ValueError(
-                f"Argument `num_values` must be at most {_LARGEST_NUM_VALUES} values in all. "
+                f"Argument `num_values` must be at most {_LARGEST_NUM_VALUES} values in total. "
                 f"Received: num_values={num_values!r}, {math.prod(sizes)} values. Hash the ids "
-                "into fewer."
+                "into fewer values."
             )
         self.num_values: int | tuple[int, ...] = sizes if is_cross else sizes[0]
         self._num_cells = math.prod(sizes)
@@ -200,8 +200,8 @@ class FieldError(AdditiveMetric):
         """
         if not isinstance(num_draws, int | np.integer) or num_draws < 2:
             raise ValueError(
-                "Argument `num_draws` must be a whole number of at least 2. "
-                f"Received: num_draws={num_draws!r}."
+                "Argument `num_draws` must be an integer of at least 2. Received: "
+                f"num_draws={num_draws!r}."
             )
         sums = ops.convert_to_numpy(self._sums.value())
         sums = sums[sums[:, 2] != 0]  # NaN too

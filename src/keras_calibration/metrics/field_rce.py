@@ -61,8 +61,8 @@ class FieldRCE(FieldError):
         is_zero_allowed = skip_without_positives and epsilon == 0
         if not (0 < epsilon < math.inf or is_zero_allowed):
             raise ValueError(
-                "Argument `epsilon` must be a finite number above 0 (or 0 where field values "
-                f"without positives are skipped). Received: epsilon={epsilon!r}, "
+                "Argument `epsilon` must be a finite number above 0, or 0 if "
+                f"skip_without_positives=True. Received: epsilon={epsilon!r}, "
                 f"skip_without_positives={skip_without_positives!r}."
             )
         self.epsilon = float(epsilon)

@@ -92,8 +92,8 @@ class RollingCalibratedLoss(AdditiveMetric):
         super().__init__(name=name, dtype=dtype)
         if not isinstance(num_periods, int | np.integer) or num_periods < 2:
             raise ValueError(
-                "Argument `num_periods` must be a whole number of at least 2: one period corrects "
-                f"the next. Received: num_periods={num_periods!r}."
+                "Argument `num_periods` must be an integer of at least 2, because each period "
+                f"corrects the next. Received: num_periods={num_periods!r}."
             )
         if loss not in ("log", "quadratic"):
             raise ValueError(
@@ -102,8 +102,8 @@ class RollingCalibratedLoss(AdditiveMetric):
             )
         if from_logits and loss == "quadratic":
             raise ValueError(
-                'Argument `from_logits` must be False with loss="quadratic", where predictions are '
-                "in units of the label. Received: from_logits=True."
+                'Argument `from_logits` must be False with loss="quadratic", for which predictions '
+                "are in the unit of the label. Received: from_logits=True."
             )
         self.num_periods = int(num_periods)
         self.loss = loss

@@ -38,8 +38,8 @@ def aligned_rows(
     shape = tuple(predictions.shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(
-            "Argument `y_pred` must hold one probability a row (in regression: one prediction), of "
-            f"shape (n,) or (n, 1). Received: shape {shape}."
+            "Argument `y_pred` must hold one probability per row (in regression, one prediction), "
+            f"with shape (n,) or (n, 1). Received: shape {shape}."
         )
     predictions = ops.reshape(predictions, (-1,))
     labels = _aligned(labels, predictions, "y_true")
@@ -64,7 +64,7 @@ def class_rows(
     if len(shape) != 2 or shape[1] is None or shape[1] < 2:
         raise ValueError(
             "Argument `y_pred` must have shape (n, K), one prediction for each of K ≥ 2 classes. "
-            f"Received: shape {shape}. For one probability a row, use CalibratedLogLoss."
+            f"Received: shape {shape}. For one probability per row, use CalibratedLogLoss."
         )
     labels = ops.cast(ops.convert_to_tensor(labels), dtype)
     received = tuple(labels.shape)
@@ -72,7 +72,7 @@ def class_rows(
         None not in sizes and sizes[0] != sizes[1] for sizes in zip(received, shape, strict=True)
     ):
         raise ValueError(
-            "Argument `y_true` must be one-hot or soft labels of the shape of the predictions, "
+            "Argument `y_true` must hold one-hot or soft labels with the shape of the predictions, "
             f"{shape}. Received: shape {received}. For class numbers as labels, use "
             "SparseCalibratedCategoricalLogLoss."
         )

@@ -85,7 +85,7 @@ class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
         shape = tuple(classes.shape)
         if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
             raise ValueError(
-                "Argument `y_true` must hold class numbers, of shape (n,) or (n, 1). Received: "
+                "Argument `y_true` must hold class numbers, with shape (n,) or (n, 1). Received: "
                 f"shape {shape}. For one-hot labels, use CalibratedCategoricalLogLoss."
             )
         y_pred = ops.convert_to_tensor(y_pred)

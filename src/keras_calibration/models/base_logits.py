@@ -150,26 +150,26 @@ def serialized_base(base_model: keras.Model) -> dict[str, Any]:
 def check_base_model(base_model: keras.Model) -> None:
     """Raises unless the model has symbolic inputs and one logit or probability per row."""
     if not isinstance(base_model, keras.Model):
-        raise ValueError(f"The base model must be a Keras model. Received: {base_model!r}.")
+        raise ValueError(f"Argument `base_model` must be a Keras model. Received: {base_model!r}.")
     output = symbolic_output(base_model)
     if output is None:
         raise ValueError(
-            "The base model must have symbolic inputs and outputs. Received: "
+            "Argument `base_model` must have symbolic inputs and outputs. Received: "
             f"{type(base_model).__name__}, a subclassed model or one without an Input. Wrap it: "
-            "keras.Model(inputs, base_model(inputs)), with inputs made by keras.Input, and pass "
-            'base_output="logit" if it returns a logit (best, for a probability near 1 has lost '
-            'its logit), base_output="probability" if it returns a probability.'
+            "keras.Model(inputs, base_model(inputs)), with inputs made by keras.Input. Pass "
+            'base_output="logit" if it returns a logit, which is better because a probability near '
+            '1 loses precision, or base_output="probability" if it returns a probability.'
         )
     if not isinstance(output, keras.KerasTensor):
         key = next(iter(output)) if isinstance(output, Mapping) else 0
         raise ValueError(
-            f"The base model must have one output. Received: {output!r}. Pick one, for example: "
-            f"keras.Model(base_model.input, base_model.output[{key!r}])."
+            f"Argument `base_model` must have one output. Received: {output!r}. Select one, for "
+            f"example: keras.Model(base_model.input, base_model.output[{key!r}])."
         )
     if len(output.shape) not in (1, 2) or (len(output.shape) == 2 and output.shape[1] != 1):
         raise ValueError(
-            "The base model must give one probability or logit a row, of shape (batch,) or "
-            f"(batch, 1). Received: output of shape {output.shape}."
+            "Argument `base_model` must return one probability or logit per row, with shape "
+            f"(batch,) or (batch, 1). Received: an output of shape {output.shape}."
         )
 
 
@@ -189,15 +189,15 @@ def _logit_function(base_model: keras.Model, base_output: str) -> Callable[[Inpu
     if kind == "probability" and base_output == "logit":
         raise ValueError(
             'Argument `base_output` must be "auto" or "probability" for a base model that ends in '
-            f"a sigmoid, here in {operation.name!r}. Received: base_output='logit'. The logit is "
-            "taken before the sigmoid."
+            f"a sigmoid, here in {operation.name!r}. Received: base_output='logit'. The head "
+            "already gets the logit before the sigmoid."
         )
     if kind == "logit" and base_output == "probability":
         raise ValueError(
             'Argument `base_output` must be "auto" or "logit" for a base model that ends in a '
-            f"linear layer, here {operation.name!r}. Received: base_output='probability'. A "
-            "linear layer's values are not confined to [0, 1]: if they are meant as "
-            "probabilities, add keras.ops.clip(base_model.output, 0, 1) as the output."
+            f"linear layer, here {operation.name!r}. Received: base_output='probability'. The "
+            "values of a linear layer are not limited to [0, 1]. If they are probabilities, add "
+            "keras.ops.clip(base_model.output, 0, 1) as the output."
         )
     if before_sigmoid is not None:
         return before_sigmoid

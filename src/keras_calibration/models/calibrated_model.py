@@ -129,9 +129,8 @@ class CalibratedModel(FieldMetricsModel):
             head = NeuralCalibration(head)
         if not isinstance(head, Head):
             raise ValueError(
-                "Argument `head` must be a `Head` or a `Calibrator`. Received: "
-                f"head={head!r}. Use one of this package, or inherit from "
-                "keras_calibration.layers.Head for one of your own."
+                f"Argument `head` must be a `Head` or a `Calibrator`. Received: head={head!r}. Use "
+                "one of this package, or subclass keras_calibration.layers.Head to write your own."
             )
         check_base_model(base_model)
         inputs = named_inputs(symbolic_input(base_model))
@@ -140,9 +139,10 @@ class CalibratedModel(FieldMetricsModel):
         missing = [name for name in names if name not in features]
         if missing:
             raise ValueError(
-                f"The head reads the features {list(names)}. Received: a base model with "
-                f"the inputs {sorted(features)}, without {missing}. The calibrated model takes the "
-                "base model's own inputs: give it these as further inputs, used or not."
+                "Argument `base_model` must have an input for each feature that the head reads, "
+                f"{list(names)}. Received: a base model with the inputs {sorted(features)}, "
+                f"without {missing}. Add them to the base model as inputs, even if it does not use "
+                "them."
             )
         features = {name: features[name] for name in names}
         with trainable_flags_kept(base_model):
@@ -251,8 +251,8 @@ class CalibratedModel(FieldMetricsModel):
         num_epochs = epochs - kwargs.get("initial_epoch", 0)
         if not self.compiled and (num_epochs > 0 or not is_exact):
             raise ValueError(
-                "Training by gradient needs a compiled model. Call `compile()` first, or leave "
-                "out `epochs` where the head has a direct fit."
+                "The model must be compiled to be trained by gradient. Call `compile()` first, or "
+                "omit `epochs` if the head has a direct fit."
             )
         development = read_development_set(x, y, sample_weight, steps_per_epoch, self.input)
         rows = self._with_logits(development, verbose, both_classes=True)
@@ -410,7 +410,7 @@ class CalibratedModel(FieldMetricsModel):
         inputs = expected_inputs(rows.inputs, self.input)
         is_long = bool(verbose) and len(rows.labels) > _LOGIT_BATCH_SIZE
         if is_long:
-            print(f"Base logits of {len(rows.labels):,} rows:")
+            print(f"Computing the base logits of {len(rows.labels):,} rows:")
         logits = self.base_logits(inputs, verbose if is_long else 0)
         check_rows(logits, rows.labels, rows.weights, both_classes=both_classes)
         features = inputs_by_name(inputs, self.input)
@@ -464,9 +464,9 @@ def _check_arguments(initialize: str | None, class_weight: Mapping[int, float] |
         )
     if class_weight is not None:
         raise ValueError(
-            "Argument `class_weight` must be None. It makes the model predict the share of "
-            "positive labels among the weighted rows, not among the rows as they are, which undoes "
-            f"the calibration. Received: class_weight={class_weight!r}. Leave it out. If the rows "
-            "are a sample that holds some labels more often than they occur, pass sample_weight: 1 "
-            "/ (the share of such rows that was kept)."
+            "Argument `class_weight` must be None, because with class weights the model would "
+            "predict the share of positives among the weighted rows, which is not calibrated. "
+            f"Received: class_weight={class_weight!r}. If the rows were sampled at different rates "
+            "for positives and negatives, pass sample_weight, 1 / (sampling rate of the row), "
+            "instead."
         )

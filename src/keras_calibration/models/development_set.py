@@ -52,15 +52,15 @@ def read_development_set(
     if is_batches(x):
         if y is not None or sample_weight is not None:
             raise ValueError(
-                "Labels and weights beside a data set cannot be told to be of the same rows. "
-                f"Received: x={type(x).__name__} and y or sample_weight. Put them into the "
-                "batches, (x, y) or (x, y, sample_weight)."
+                "Arguments `y` and `sample_weight` must be None if `x` is a dataset. Received: "
+                f"x={type(x).__name__} and y or sample_weight. Put them into the batches, (x, y) "
+                "or (x, y, sample_weight)."
             )
         return _read_batches(x, num_batches)
     if y is None:
         raise ValueError(
-            "The development set has no labels. Received: arrays without y. Pass fit(x, y), or a "
-            "data set of batches (x, y)."
+            "The development set must have labels. Received: arrays without y. Pass fit(x, y), or "
+            "a dataset of batches (x, y)."
         )
     inputs = as_inputs(x, expected)
     weights = None if sample_weight is None else as_numpy(column_of(sample_weight, "weights"))
@@ -80,22 +80,21 @@ def is_batches(x: Data) -> bool:
 def _read_batches(batches: Iterable, num_batches: int | None) -> DevelopmentSet:
     if num_batches is None and _may_be_endless(batches):
         raise ValueError(
-            "The development set must end: base logits are computed once for all of it. Received: "
-            f"{type(batches).__name__}, a generator or an endless data set. Pass steps_per_epoch "
-            "(validation_steps), or dataset.take(...)."
+            "The development set must be finite, because base logits are computed once for all "
+            f"rows. Received: {type(batches).__name__}, a generator or an infinite dataset. Pass "
+            "steps_per_epoch (validation_steps), or dataset.take(...)."
         )
     iterator = _iterate(batches)
     parts = [_batch(batch) for batch in itertools.islice(iterator, num_batches)]
     if not parts:
-        raise ValueError("The development set is empty. Received: a data set without batches.")
+        raise ValueError("The development set is empty. Received: a dataset without batches.")
     if num_batches is not None and next(iterator, None) is not None:
         num_rows = sum(len(part[1]) for part in parts)
         warnings.warn(
-            f"The rows are read into memory once, and every epoch uses the same ones. Received: a "
-            f"data set of more than the {num_batches} batches of steps_per_epoch "
-            f"(validation_steps), so that the first {num_rows:,} rows are all that is used. Pass a "
-            "finite data set without steps_per_epoch, dataset.take(...) for example, to say how "
-            "many rows are meant.",
+            f"The dataset has more than the {num_batches} batches of steps_per_epoch "
+            "(validation_steps). Rows are read into memory once, so every epoch uses the same "
+            f"first {num_rows:,} rows. To use other rows, pass a finite dataset without "
+            "steps_per_epoch, for example dataset.take(...).",
             stacklevel=4,
         )
     inputs, labels, *weights = keras.tree.map_structure(
@@ -135,8 +134,8 @@ def _batch(batch: Any) -> tuple[Inputs, ...]:
     arrays = (inputs, *map(as_numpy, labels_and_weights))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
         raise ValueError(
-            "The development set must come in batches. Received: single rows. Pass "
-            "dataset.batch(256), for example."
+            "The development set must consist of batches. Received: single rows. Pass, for "
+            "example, dataset.batch(256)."
         )
     return arrays
 
@@ -154,7 +153,7 @@ def _checked(rows: DevelopmentSet) -> DevelopmentSet:
             f"Inputs, labels and weights must have the same number of rows. Received: {num_rows}."
         )
     if not num_rows["labels"]:
-        raise ValueError("The development set is empty. Expected at least one row of each class.")
+        raise ValueError("The development set is empty. Pass at least one row of each class.")
     return rows
 
 

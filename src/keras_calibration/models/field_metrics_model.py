@@ -31,7 +31,7 @@ class FieldMetrics(keras.metrics.Metric):
         for metric in every:
             if not isinstance(metric, keras.metrics.Metric):
                 raise ValueError(
-                    "Argument `field_metrics` must map each field to Keras metrics, as in "
+                    "Argument `field_metrics` must map each field to Keras metrics, for example "
                     f'{{"site_id": [FieldECE(5000)]}}. Received: {metric!r}.'
                 )
         for field, metrics in self.by_field.items():
@@ -40,7 +40,7 @@ class FieldMetrics(keras.metrics.Metric):
         names = [name for name, _ in self._named()]
         if len(set(map(id, every))) < len(every) or len(set(names)) < len(names):
             raise ValueError(
-                "Each field needs metrics of its own, with different names within the field. "
+                "Each field must have its own metrics, with different names within the field. "
                 f"Received: field_metrics={dict(field_metrics)!r}."
             )
 
@@ -106,9 +106,8 @@ def _check_sizes(field: str | tuple[str, ...], metric: keras.metrics.Metric) -> 
     if len(sizes) != len(_names(field)):
         example = "(5000, 12)" if isinstance(field, tuple) else "5000"
         raise ValueError(
-            f"The metrics of {field!r} need the number of values of each field, "
-            f"{type(metric).__name__}({example}) for example. Received: "
-            f"num_values={metric.num_values!r}."
+            f"The metrics of {field!r} must have the number of values of each field, for example "
+            f"{type(metric).__name__}({example}). Received: num_values={metric.num_values!r}."
         )
 
 
@@ -203,9 +202,9 @@ class FieldMetricsModel(keras.Model):
         if not isinstance(x, Mapping) or field not in x:
             received = sorted(x) if isinstance(x, Mapping) else type(x).__name__
             raise ValueError(
-                f"The field metrics of {field!r} need a feature of that name in the input, a "
-                f"dictionary. Received: {received}. Build the model on a dictionary of named "
-                "inputs, one of which is the field."
+                f"The input must be a dictionary with the feature {field!r}, which field metrics "
+                f"need. Received: {received}. Build the model on a dictionary of named inputs, one "
+                "of which is the field."
             )
         return ops.reshape(x[field], (-1,))
 

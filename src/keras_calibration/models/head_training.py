@@ -117,7 +117,7 @@ def summarize(
         num_iterations=0 if exact is None else exact.num_iterations,
         converged=exact is not None and exact.converged,
         exact=exact,
-        logits=describe_logits(flat.logits, "fitted on", flat.row_weights),
+        logits=describe_logits(flat.logits, "fit", flat.row_weights),
         **figures,
     )
 
@@ -133,8 +133,8 @@ def _check_deciding(held_out: HeadRows) -> None:
         check_rows(held_out.logits, held_out.labels, held_out.weights, both_classes=True)
     except ValueError as error:
         raise ValueError(
-            "The validation data decide whether training is kept, for which they must hold both "
-            f"classes. {error} Or pass epochs=0, or initialize=None."
+            "The validation data must hold both classes, because they decide whether the trained "
+            f"head is kept. {error} Otherwise, pass epochs=0 or initialize=None."
         ) from error
 
 
@@ -157,8 +157,8 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     warnings.warn(
         f"The mean prediction is {predicted:.4g} and the mean label {observed:.4g} on the rows of "
         f"the fit, {difference / max(error, 1e-300):.3g} standard errors apart: the model is not "
-        "calibrated, not even on the whole. Training ended too early or diverged, or what it "
-        'minimizes is not the log loss. Use initialize="exact", which starts from the direct fit, '
-        'or more epochs, another learning rate and loss="binary_crossentropy".',
+        "calibrated even on average. Training ended too early, diverged, or did not minimize the "
+        'log loss. Use initialize="exact", which starts from the direct fit, or use more epochs, '
+        'another learning rate and loss="binary_crossentropy".',
         stacklevel=4,
     )

@@ -56,8 +56,8 @@ def expected_inputs(inputs: Inputs, expected: Inputs) -> Inputs:
         missing = [name for name in tensors if isinstance(received, str) or name not in inputs]
         if missing:
             raise ValueError(
-                f"The model takes a dictionary of the features {sorted(tensors)}. "
-                f"Received: {received}, without {sorted(missing)}. Pass every one of them."
+                "The input must be a dictionary with all features of the model, "
+                f"{sorted(tensors)}. Received: {received}, without {sorted(missing)}."
             )
         inputs = {name: inputs[name] for name in tensors}
         if not isinstance(expected, Mapping):

@@ -62,8 +62,8 @@ def column_of(values: Tensor, name: str) -> Tensor:
         array = _of_objects(array, name)
     if array.dtype.kind in "mMc":
         raise ValueError(
-            f"Input {name} must hold numbers or strings. Received: {array.dtype}. Turn times into "
-            "numbers, seconds since 1970 for example."
+            f"Input {name} must hold numbers or strings. Received: dtype {array.dtype}. Convert "
+            "times to numbers, for example seconds since 1970."
         )
     return array
 
@@ -87,8 +87,8 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
         if any(missing):
             warnings.warn(
                 f"Input {name} has missing values among its strings: {sum(missing):,} of "
-                f"{len(values):,} rows. They are taken as the empty string. Fill them with what "
-                "the base model was trained on, column.fillna(...) for example.",
+                f"{len(values):,} rows. They are read as empty strings. Fill them with the value "
+                "that the base model was trained on, for example with column.fillna(...).",
                 stacklevel=2,
             )
         strings = ["" if gone else value for value, gone in zip(values, missing, strict=True)]
@@ -99,7 +99,7 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
         names = sorted(kind.__name__ for kind in kinds)
         raise ValueError(
             f"Input {name} must hold numbers or strings. Received: objects of the types {names}. "
-            "Convert it to one of them."
+            "Convert them to numbers or to strings."
         )
     if any(missing):
         values = [np.nan if gone else value for value, gone in zip(values, missing, strict=True)]
@@ -121,14 +121,14 @@ def _check_kind(values: Tensor, name: str, expected: keras.KerasTensor) -> None:
     if is_text != (dtype == "string"):
         kind = "strings" if dtype == "string" else f"numbers ({dtype})"
         raise ValueError(
-            f"Input {name!r} of the model takes {kind}. Received: a column of "
+            f"Input {name!r} of the model must hold {kind}. Received: a column of "
             f"{'strings' if is_text else values.dtype}."
         )
     if "int" in dtype and values.dtype.kind == "f":
         wrong = np.flatnonzero(~(values.reshape(-1) == np.floor(values.reshape(-1))))
         if len(wrong):
             raise ValueError(
-                f"Input {name!r} of the model takes whole numbers ({dtype}). Received: "
+                f"Input {name!r} of the model must hold integers ({dtype}). Received: "
                 f"{values.reshape(-1)[wrong[0]]:g} in row {wrong[0]}, {len(wrong):,} such rows. "
                 "Fill missing ids with an id of their own."
             )

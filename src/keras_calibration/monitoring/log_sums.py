@@ -117,6 +117,6 @@ class LogSums:
 def _refuse(bad: np.ndarray, values: np.ndarray, name: str, expected: str) -> None:
     if bad.any():
         raise ValueError(
-            f"{expected} Received: {int(bad.sum())} invalid values in {len(values)} rows, a "
-            f"{name} of {values[bad][0]:g} for example. Is it the right column?"
+            f"{expected} Received: {int(bad.sum())} invalid values in {len(values)} rows, for "
+            f"example a {name} of {values[bad][0]:g}. Check the name of the column."
         )

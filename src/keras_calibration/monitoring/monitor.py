@@ -103,7 +103,7 @@ def monitor(
     )
     sums = _read(batches, timestamp, list(fields), periods, verbose)
     if not sums.periods:
-        between = f" from {periods.since} until {periods.until}"
+        between = f" with since={periods.since!r} and until={periods.until!r}"
         raise ValueError(
             f"The log has no rows{between if periods.since or periods.until else ''}. Check the "
             "file and the times."
@@ -124,7 +124,8 @@ def _check(tolerance: float, confidence: float, fields: Sequence[str]) -> None:
         )
     if isinstance(fields, str):
         raise ValueError(
-            f"Argument `fields` must be a list of columns. Received: fields={fields!r}."
+            f"Argument `fields` must be a list of columns. Received: fields={fields!r}. Pass "
+            f"fields=[{fields!r}]."
         )
 
 

@@ -137,7 +137,8 @@ class MonitorReport:
         for name, field in self.fields.items():
             if field.error.is_off:
                 found.append(
-                    f"{name}: Field-RCE {field.error.field_rce:.4g} is above {field.error.high:.4g}"
+                    f"{name}: Field-RCE {field.error.field_rce:.4g} is above its bound "
+                    f"{field.error.high:.4g}"
                 )
             found += [
                 f"{name} {rates.name}: {_rates_sentence(rates)}"
@@ -165,18 +166,18 @@ class MonitorReport:
 
 def _rates_sentence(rates: RateCheck) -> str:
     verb = "over-predicts" if rates.low > 1 else "under-predicts"
-    times = "infinitely" if not rates.observed else f"{rates.ratio:.3g} times"
+    times = "infinite" if not rates.observed else f"{rates.ratio:.3g}"
     return (
-        f"{verb}: {rates.predicted:.4g} predicted, {rates.observed:.4g} observed "
-        f"({times}, at {'least' if rates.low > 1 else 'most'} "
-        f"{rates.low if rates.low > 1 else rates.high:.3g} times), {rates.num_rows:,} rows"
+        f"{verb}: {rates.predicted:.4g} predicted, {rates.observed:.4g} observed (ratio {times}, "
+        f"at {'least' if rates.low > 1 else 'most'} "
+        f"{rates.low if rates.low > 1 else rates.high:.3g}), {rates.num_rows:,} rows"
     )
 
 
 def _loss_sentence(loss: LossCheck) -> str:
     side, bound = ("above", loss.high) if loss.value > loss.high else ("below", loss.low)
     return (
-        f"Calibrated Log Loss {loss.value:.4g} is {side} {bound:.4g}; right predictions would "
+        f"Calibrated Log Loss {loss.value:.4g} is {side} {bound:.4g}; correct probabilities would "
         f"give {loss.expected:.4g}"
     )
 

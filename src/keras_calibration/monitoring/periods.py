@@ -85,7 +85,7 @@ def _seconds(times: np.ndarray) -> np.ndarray:
     if times.dtype.kind in "iuf":
         if not np.isfinite(times).all() or (np.abs(times) > 1e11).any():
             raise ValueError(
-                "Numbers in the timestamp column must be seconds since 1970. Received: "
+                "Numbers in the timestamp column must be seconds since 1970. Received: values from "
                 f"{times.min()} to {times.max()}. Divide milliseconds by 1000."
             )
         return np.floor(times).astype(np.int64)
@@ -93,8 +93,8 @@ def _seconds(times: np.ndarray) -> np.ndarray:
         times = np.array([_without_zone(value) for value in times.tolist()], "datetime64[s]")
     if times.dtype.kind != "M":
         raise ValueError(
-            "The timestamp column must hold times, dates, ISO 8601 texts or seconds since 1970. "
-            f"Received: {times.dtype}."
+            "The timestamp column must hold times, dates, ISO 8601 strings or seconds since 1970. "
+            f"Received: dtype {times.dtype}."
         )
     return times.astype("datetime64[s]").astype(np.int64)
 
@@ -106,11 +106,11 @@ def _without_zone(value: object) -> datetime.date:
             value = datetime.datetime.fromisoformat(value)
         except ValueError as error:
             raise ValueError(
-                "Times must be ISO 8601 texts, for example 2026-03-07 or 2026-03-07T12:30:00Z. "
+                "Times must be ISO 8601 strings, for example 2026-03-07 or 2026-03-07T12:30:00Z. "
                 f"Received: {value!r}."
             ) from error
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
         return value.astimezone(datetime.UTC).replace(tzinfo=None)
     if not isinstance(value, datetime.date):
-        raise ValueError(f"The timestamp column must hold times. Received: {value!r}.")
+        raise ValueError(f"The timestamp column must hold times or dates. Received: {value!r}.")
     return value

@@ -54,8 +54,8 @@ def known_ids(ids: Tensor, num_values: int | Tensor) -> Tensor:
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if dtype == "string":
         raise ValueError(
-            "Field values must be whole numbers in [0, num_values). Received: strings. Convert "
-            "them first, for example with a keras.layers.StringLookup."
+            "Field values must be integers in [0, num_values). Received: strings. Convert them "
+            "first, for example with keras.layers.StringLookup."
         )
     if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
         ids = ops.cast(ids, "int32")  # `num_values` may not fit the narrower dtype

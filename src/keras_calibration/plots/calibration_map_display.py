@@ -106,7 +106,7 @@ class CalibrationMapDisplay(Display):
         """
         if not isinstance(calibrator, Calibrator) or isinstance(calibrator, ClassCalibrator):
             raise ValueError(
-                "Argument `calibrator` must be a calibrator of one logit a row, such as ILPS. "
+                "Argument `calibrator` must be a calibrator of one logit per row, such as ILPS. "
                 f"Received: calibrator={calibrator!r}. For a head, pass head.calibrator."
             )
         if num_bins < 1:
@@ -120,8 +120,8 @@ class CalibrationMapDisplay(Display):
         finite = np.isfinite(rows)
         if np.isnan(rows).any() or not finite.any():
             raise ValueError(
-                "Argument `logits` must be without NaN, and some of them finite. "
-                f"Received: {np.isnan(rows).sum()} NaN and {finite.sum()} finite values."
+                "Argument `logits` must hold at least one finite value and no NaN. Received: "
+                f"{np.isnan(rows).sum()} NaN and {finite.sum()} finite values."
             )
         weights = np.ones(rows.size) if weights is None else weights
         edges = np.histogram_bin_edges(rows[finite], num_bins)

@@ -167,12 +167,12 @@ def _check_ids(
         return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in ids.tolist()])
     if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0:
         raise ValueError(
-            "Argument `field` must be whole numbers from 0 when `vocabulary` is given. "
-            f"Received: {field_name!r} of dtype {ids.dtype}, from {ids.min()} on."
+            "Argument `field` must hold integers of at least 0 if `vocabulary` is given. Received: "
+            f"{field_name!r} of dtype {ids.dtype} with the minimum {ids.min()}."
         )
     if ids.max() >= len(vocabulary):
         raise ValueError(
-            "Argument `vocabulary` must have a name for every id. Received: "
-            f"{len(vocabulary)} names for {field_name!r}, whose ids go up to {ids.max()}."
+            f"Argument `vocabulary` must have a name for every id. Received: {len(vocabulary)} "
+            f"names for {field_name!r}, whose largest id is {ids.max()}."
         )
     return ids.astype(np.int64)

@@ -173,8 +173,8 @@ def checked_predictions(
         check_num_rows(name, curves[name], flat.size)
         if not ((curves[name] >= 0.0) & (curves[name] <= 1.0)).all():
             raise ValueError(
-                "Argument `probabilities` must be in [0, 1], without NaN. Received: "
-                f"{name!r} from {curves[name].min()} to {curves[name].max()}. Apply a sigmoid to "
+                f"Argument `probabilities` must be in [0, 1], without NaN. Received: {name!r} with "
+                f"values from {curves[name].min()} to {curves[name].max()}. Apply a sigmoid to "
                 "logits."
             )
     if sample_weight is None:

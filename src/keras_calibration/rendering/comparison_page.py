@@ -30,8 +30,8 @@ _METHOD = (
     "is the probability that a run of B has a better value than a run of A (Mann–Whitney, "
     "Newcombe’s score interval; under the same seed, a binomial mid-p interval). The calibrated "
     "loss is the log loss after the best constant shift of the logits, and plain = calibrated + "
-    "calibration gain. The variance over seeds does not include that of other data or "
-    "hyperparameters."
+    "calibration gain. The variance over seeds does not include the variance from other data or "
+    "other hyperparameters."
 )
 
 
@@ -110,7 +110,7 @@ def _section(comparison: Comparison) -> str:
     parts = [
         f"<h2>A: {a} and B: {b}</h2>",
         f'<p class="verdict">{html.escape(str(comparison.verdict))}</p>',
-        f'<p class="faint">{len(comparison.a)} and {len(comparison.b)} runs, by '
+        f'<p class="faint">{len(comparison.a)} and {len(comparison.b)} runs, compared by '
         f"{html.escape(comparison.metric)}; {html.escape(comparison.method)}.</p>",
         f"<ul>{noted}</ul>" if noted else "",
         "<h3>The runs</h3>",
@@ -223,7 +223,7 @@ def _components(comparison: Comparison) -> str:
                 f'<rect class="part{number}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="22"/>'
             )
             x += width
-    caption = "Variance over seeds: seeds (first) and seeds × rows (second)."
+    caption = "Parts of the variance over seeds: seeds (first) and seeds × rows (second)."
     drawing = svg.picture(34 * len(bars) + 12, marks, caption)
     return f"<h3>Where the noise comes from</h3>{drawing}"
 

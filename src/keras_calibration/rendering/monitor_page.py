@@ -26,24 +26,25 @@ from keras_calibration.rendering.text import shorten
 # Number of periods drawn, the latest ones; the table lists all.
 _MAX_DRAWN = 92
 _ROW = 20
-_HEADING = "Are the probabilities in production right?"
+_HEADING = "Are the probabilities in production calibrated?"
 _RATIO_CAPTION = (
-    "Predicted / observed with its confidence interval; 1 (dashed) is right. Grey band: tolerance. "
-    "Square: out of bounds."
+    "Predicted / observed with its confidence interval; the dashed line at 1 is the target. Grey "
+    "band: tolerance. Square: out of bounds."
 )
 _LOSS_CAPTION = (
-    "Calibrated Log Loss (mark) and its bounds (line) if the bias-corrected predictions were right."
+    "Calibrated Log Loss (mark) and its bounds (line) if the bias-corrected probabilities were "
+    "correct."
 )
 _ERROR_CAPTION = (
     "Field-RCE of each period (mark) and its noise floor (end of the line): its mean if the "
-    "predictions were right."
+    "probabilities were correct."
 )
 _METHOD = (
     "Intervals of the ratio are Clopper–Pearson intervals of a binomial variable with the mean and "
     "variance of the predictions. Bounds of the loss are Bernstein bounds. The probability of a "
     "false alert holds for the whole report: it is divided among periods, losses and fields, and "
-    "within each among all intervals (Bonferroni), so more intervals are wider intervals. If "
-    "labels arrive late, the latest periods seem over-predicted."
+    "within each among all intervals (Bonferroni), so a report with more intervals has wider ones. "
+    "If labels arrive late, the latest periods seem over-predicted."
 )
 
 
@@ -64,8 +65,8 @@ def page_html(report: MonitorReport) -> str:
     listed = "".join(f"<li>{html.escape(alert)}</li>" for alert in alerts)
     parts = [
         f'<p class="verdict">{verdict}</p>',
-        f'<p class="faint">{report.overall.num_rows:,} rows in {len(report.periods)} periods of a '
-        f"{report.period}. {html.escape(bounds_sentence(report))}</p>",
+        f'<p class="faint">{report.overall.num_rows:,} rows in {len(report.periods)} periods of '
+        f"one {report.period}. {html.escape(bounds_sentence(report))}</p>",
         f"<ul>{listed}</ul>" if alerts else "",
         _time_section(report),
         *(_field_section(report, name, field) for name, field in report.fields.items()),

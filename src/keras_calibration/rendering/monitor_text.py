@@ -14,7 +14,7 @@ _MAX_NAME = 30
 # Field values shown: this many, and all that are out of bounds.
 NUM_VALUES_SHOWN = 10
 RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
-LOSS_HEADER = ("C. log loss", "bounds", "")
+LOSS_HEADER = ("cal. loss", "bounds", "")
 
 
 def monitor_text(report: MonitorReport) -> str:
@@ -27,7 +27,7 @@ def monitor_text(report: MonitorReport) -> str:
         shown = shown_values(field.values)
         lines += grid([[shorten(name, _MAX_NAME), *RATES_HEADER], *map(rates_cells, shown)])
         hidden = len(field.values) - len(shown)
-        lines += [f"and {hidden:,} more values, within their bounds"] * (hidden > 0)
+        lines += [f"and {hidden:,} more values within bounds"] * (hidden > 0)
         lines += [f"Field-RCE {error_text(field.error)}", ""]
     lines += wrap(bounds_sentence(report))
     alerts = report.alerts
@@ -69,8 +69,8 @@ def error_text(error: FieldErrorCheck) -> str:
 def bounds_sentence(report: MonitorReport) -> str:
     """One sentence on tolerance and confidence."""
     return (
-        f"Bounds: relative errors up to {report.tolerance:.2g} do not matter; right predictions "
-        f"raise no alert with probability {report.confidence:.4g}, over all checks together."
+        f"Bounds: relative errors up to {report.tolerance:.2g} do not matter. If all probabilities "
+        f"are correct, the whole report raises no alert with probability {report.confidence:.4g}."
     )
 
 

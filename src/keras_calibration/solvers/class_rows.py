@@ -43,7 +43,7 @@ def check_class_rows(
     if scores.ndim != 2 or scores.shape[1] < 2 or not len(scores):
         raise ValueError(
             "Argument `logits` must have shape (n, K), with at least 1 row and at least 2 classes. "
-            f"Received: shape {scores.shape}. For one logit a row, use a binary calibrator, such "
+            f"Received: shape {scores.shape}. For one logit per row, use a binary calibrator, such "
             "as TemperatureScaling or PlattScaling."
         )
     if bad := np.flatnonzero(~np.isfinite(scores).all(axis=1)).tolist():
@@ -59,9 +59,9 @@ def check_class_rows(
     present = np.flatnonzero(shares[counts].any(axis=0))
     if len(present) < 2:
         raise ValueError(
-            f"The rows hold one class only, but at least two are needed. Received: {len(scores)} "
-            f"rows, all labels {present[0]} where the weight is above 0. Use more rows, or check "
-            "how the labels are made."
+            "Argument `labels` must hold at least two classes. Received: one class only, "
+            f"{len(scores)} rows, all labels {present[0]} where the weight is above 0. Use more "
+            "rows, or check how the labels are made."
         )
     kept = np.ones_like(counts) if keep_all else counts
     return ClassRows(
@@ -91,7 +91,7 @@ def _shares(labels: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:
         raise ValueError(
             f"Argument `labels` must be class numbers of shape ({num_rows},), or one-hot or soft "
             f"labels of shape ({num_rows}, {num_classes}). Received: shape {given.shape}. Pass one "
-            "label a row."
+            "label per row."
         )
     if bad.any():
         (rows,) = np.nonzero(bad)

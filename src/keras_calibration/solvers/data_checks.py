@@ -13,13 +13,13 @@ from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILI
 
 _HANDFUL = 10
 _LOOK_LIKE_PROBABILITIES = (
-    "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities "
-    "gives wrong results for the logits that the layer is called on. Pass logits, "
-    "log(p / (1 - p)), or, in the fit of a calibrator, from_logits=False."
+    "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities is "
+    "wrong, because the layer is called on logits. Pass logits, log(p / (1 - p)), or pass "
+    "from_logits=False to the fit of a calibrator."
 )
 _SWAP_THEM = "All logits are 0 or 1: pass the logits first, then the labels."
 _LOOK_SWAPPED = (
-    "Logits and labels look swapped: all logits are 0 or 1, the labels are not. " + _SWAP_THEM
+    "Logits and labels look swapped: all logits are 0 or 1, but the labels are not. " + _SWAP_THEM
 )
 
 
@@ -49,7 +49,7 @@ def check_rows(
     """
     flat_logits = _flat(logits, "logits")
     if not len(flat_logits):
-        raise ValueError("The development set is empty. At least one row of each class is needed.")
+        raise ValueError("The development set is empty. Pass at least one row of each class.")
     _refuse(
         ~np.isfinite(flat_logits),
         flat_logits,
@@ -133,8 +133,8 @@ def _probabilities(values: ArrayLike, largest: float) -> np.ndarray:
     array = np.asarray(values, np.float64)
     if not ((array >= 0) & (array <= 1)).all():
         raise ValueError(
-            "With from_logits=False, pass probabilities in [0, 1]. Received: values from "
-            f"{array.min():g} to {array.max():g}. For logits, omit from_logits."
+            "Argument `logits` must hold probabilities in [0, 1] if from_logits=False. Received: "
+            f"values from {array.min():g} to {array.max():g}. For logits, omit from_logits."
         )
     return np.clip(array, SMALLEST_PROBABILITY, largest)
 
@@ -143,7 +143,7 @@ def _flat(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarr
     array = np.asarray(values, dtype=np.float64)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
         raise ValueError(
-            "Logits, labels and weights must have shape (n,) or (n, 1), one value a row. "
+            "Logits, labels and weights must have shape (n,) or (n, 1), one value per row. "
             f"Received: {name} of shape {array.shape}."
         )
     if num_rows is not None and len(array) != num_rows:
@@ -167,7 +167,7 @@ def _check_both_classes(labels: np.ndarray, weights: np.ndarray | None) -> None:
     mean = float(np.average(labels, weights=weights))
     if mean in (0.0, 1.0):
         raise ValueError(
-            "The development set holds one class only, but both are needed. Received: "
-            f"{len(labels)} rows, all labels {mean:g} where the weight is above 0. Use more rows, "
-            "or check how the labels are made."
+            f"Argument `labels` must hold both classes. Received: one class only, {len(labels)} "
+            f"rows, all labels {mean:g} where the weight is above 0. Use more rows, or check how "
+            "the labels are made."
         )

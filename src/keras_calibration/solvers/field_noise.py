@@ -40,8 +40,8 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     sums = sums.astype(np.float64)
     if np.isnan(sums).any():
         raise ValueError(
-            "Argument `sums` must be without NaN. Received: NaN, from an invalid label, prediction "
-            "or weight among the rows."
+            "Argument `sums` must not contain NaN. Received: NaN, which comes from an invalid "
+            "label, prediction or weight."
         )
     residual, positives, rows = sums[:, :3].T
     predicted = np.clip(positives - residual, 0.0, rows)

@@ -52,6 +52,6 @@ def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
     _, fold = np.unique(fold, return_inverse=True)
     if not fold.any():
         raise ValueError(
-            "Argument `folds` must make at least two folds. Received: all rows in one fold."
+            "Argument `folds` must define at least two folds. Received: all rows in one fold."
         )
     return fold
