@@ -107,7 +107,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
 
 
 def test_a_blend_is_the_mean_of_its_parts(tmp_path):
-    x, y = make_rows(lambda l, site, price: l + np.linspace(-1.5, 1.5, 6)[site] + price, 1500)
+    x, y = make_rows(lambda z, site, price: z + np.linspace(-1.5, 1.5, 6)[site] + price, 1500)
     model = kc.calibrate(base_model(), x, y, **BOTH, method="blend", verbose=0)
     names = [score.name for score in model.report.scores]
     assert names == ["identity", "field_ilps", "neural", "blend"]
