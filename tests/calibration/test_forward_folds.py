@@ -84,7 +84,7 @@ def test_what_the_later_fits_gain_counts_for_more():
     assert report.before.log_loss == pytest.approx(mean, rel=1e-5)
 
 
-@pytest.mark.parametrize("method", ["field_bias", "blend"])
+@pytest.mark.parametrize("method", ["field_bias", pytest.param("blend", marks=pytest.mark.slow)])
 def test_every_kind_of_candidate_looks_forward(method, monkeypatch):
     monkeypatch.setattr(splits, "_NUM_BLOCKS", 3)  # a network compiles for each
     x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], 1500)

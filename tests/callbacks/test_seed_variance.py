@@ -509,6 +509,7 @@ print(json.dumps(logs))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_workers_record_one_run(tmp_path):
     ports = []

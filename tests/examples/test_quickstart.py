@@ -51,6 +51,7 @@ def test_on_the_generated_click_log(tmp_path):
     check_files(tmp_path / "click_log")
 
 
+@pytest.mark.slow
 def test_a_loss_is_said_plainly(data_root, tmp_path):
     arguments = ("--data", str(data_root / "movielens_100k"))
     text, scores = run_quickstart(tmp_path, *arguments)

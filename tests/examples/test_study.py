@@ -66,6 +66,7 @@ def test_a_seed_drawn_twice_is_no_pair_of_independent_runs(study):
     np.testing.assert_allclose(found, 100 * np.mean(np.diag(wins)[drawn]))
 
 
+@pytest.mark.slow
 def test_the_whole_study(tmp_path):
     rng = np.random.default_rng(0)
     sites, hours = rng.integers(0, 40, 3000), rng.integers(0, 24, 3000)

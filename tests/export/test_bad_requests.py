@@ -57,6 +57,7 @@ def changed(**columns):
     return {**GOOD, **columns}, "serving_default"
 
 
+@pytest.mark.slow
 def test_one_process_answers_them_all(path):
     of_head = {name: column for name, column in GOOD.items() if name != "category"}
     requests = {

@@ -87,6 +87,7 @@ def provenance_of(path):
     return json.loads((path / "assets.extra" / "provenance.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_new_process_serves_the_same_probabilities(string_model, string_export):
     model, features = string_model
     path = string_export

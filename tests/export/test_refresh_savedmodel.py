@@ -145,6 +145,7 @@ def test_only_the_head_is_another(kind, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_verified_in_a_new_process_and_refreshed_again(tmp_path):
     model = kc.models.CalibratedModel(base_model(), HEADS["field_bias"]())
     first = export(model, tmp_path / "1")

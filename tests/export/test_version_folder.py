@@ -236,6 +236,7 @@ def kill_at_the_move(folder, before):
     export_and_tell(folder, folder / "unused")
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_a_version_is_absent_or_whole(tmp_path):
     # TensorFlow's threads do not live on in a fork: the forks are those of a fresh process that has
     # imported it and computed nothing, which spares each of them the import.

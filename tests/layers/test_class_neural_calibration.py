@@ -253,6 +253,7 @@ def test_folds_of_a_network_that_is_not_built_start_afresh():
     assert summaries[0].cross_fitted_both == summaries[1].cross_fitted_both
 
 
+@pytest.mark.slow
 def test_trains_in_a_model():
     logits, labels, features = segment_rows(1000)
     logits = logits.astype(np.float32)

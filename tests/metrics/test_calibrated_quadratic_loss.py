@@ -276,6 +276,7 @@ def test_shards_merge(rows):
         CalibratedQuadraticLoss(1).merge_state(shards)
 
 
+@pytest.mark.slow
 def test_in_a_model_that_is_saved_and_loaded(rows, tmp_path):
     labels, predictions, weights = rows
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])

@@ -245,6 +245,7 @@ def results(*processes):
     return [json.loads(output.splitlines()[-1]) for output, _ in outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_mirrored_strategy(data):
     (out,) = results(start(MIRRORED, data))
@@ -258,6 +259,7 @@ def test_mirrored_strategy(data):
     assert_uneven_agrees(out["uneven"])
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_two_workers_print_the_figures_of_one_process(data):
     first, second = results(*start_workers(WORKER, data))
@@ -271,6 +273,7 @@ def test_two_workers_print_the_figures_of_one_process(data):
     assert_uneven_agrees(first["uneven"])
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_the_examples_of_the_documentation():
     page = pathlib.Path(__file__).parents[2] / "docs" / "distribution.md"

@@ -32,7 +32,7 @@ def of_predictions(model, weights=None, **arguments):
     [
         {},
         *([{"run_eagerly": True}] if ON_TENSORFLOW else []),
-        {"jit_compile": True, "steps_per_execution": 2},
+        pytest.param({"jit_compile": True, "steps_per_execution": 2}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
