@@ -129,6 +129,7 @@ def test_config_round_trip():
     assert restored.field_network is None
 
 
+@pytest.mark.slow
 def test_trains(clicks):
     logits, labels = clicks
     features = {"site": np.arange(len(logits)) % 4}

@@ -141,7 +141,9 @@ def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
     assert after["site_field_ece"] < 0.6 * before["site_field_ece"]
 
 
-@pytest.mark.parametrize("options", [{}, {"jit_compile": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"jit_compile": True}, marks=pytest.mark.slow)], ids=str
+)
 def test_history_and_field_metrics(options):
     model = make_model(
         metrics=[CalibratedLogLoss()],

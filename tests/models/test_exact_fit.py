@@ -324,6 +324,7 @@ def live(kind):
 KINDS = ("FuncGraph", "Functional", "CalibratedModel", "Variable", "EagerTensor")
 
 
+@pytest.mark.slow
 def test_nothing_grows_with_fits_and_models():
     x, y = draw(100)
     model = make_model(make_head("network"))

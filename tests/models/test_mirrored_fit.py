@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 IN_A_NEW_PROCESS = """
 import json, warnings
 import tensorflow as tf
@@ -55,6 +57,7 @@ print(json.dumps([fitted(mirrored), fitted(make())]))
 """
 
 
+@pytest.mark.slow
 def test_fit_under_a_mirrored_strategy():
     done = subprocess.run(
         [sys.executable, "-c", IN_A_NEW_PROCESS], capture_output=True, text=True, check=False

@@ -76,6 +76,7 @@ def test_a_calibrated_log_raises_no_alert(calibrated):
     assert str(report).endswith("\nNo alert.")
 
 
+@pytest.mark.slow
 def test_false_alerts_are_as_rare_as_promised():
     rng = np.random.default_rng(5)
     alerts = 0

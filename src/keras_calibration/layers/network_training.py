@@ -1,6 +1,6 @@
 """Trains a field network on folds of the development set, with early stopping."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._compat import flatten_layers, without_replica_sums
+from keras_calibration._typing import Tensor
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
@@ -44,7 +45,7 @@ class NetworkTrainer:
     """Trains copies of a field network, one after the other, in one compiled program.
 
     Uses Adam with an exponential moving average of the weights. All batches are full and are drawn
-    anew in every epoch, so the step compiles only once.
+    anew in every epoch, so the step compiles only once. On TensorFlow, an epoch is one graph.
     """
 
     def __init__(
@@ -87,6 +88,11 @@ class NetworkTrainer:
         )
         optimizer.build(self.model.trainable_variables)
         self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
+        if keras.backend.backend() == "tensorflow":
+            columns = [ops.convert_to_tensor(each) for each in self._together]
+            self._train_batches = _in_one_graph(self.model, columns, rows)
+        else:
+            self._train_batches = self._train_one_by_one
 
     def restart(self, chosen: np.ndarray) -> None:
         """Resets g and the optimizer, and adapts g to the rows with the given numbers."""
@@ -104,12 +110,8 @@ class NetworkTrainer:
     def train_epoch(self, chosen: np.ndarray) -> None:
         """One epoch over the rows with the given numbers; an incomplete last batch is dropped."""
         size = min(self.batch_size, len(chosen))
-        order = self.generator.permutation(chosen)
-        for start in range(0, len(chosen) - size + 1, size):
-            batch = order[start : start + size]
-            self.model.train_on_batch(
-                self._inputs(batch), self.rows.labels[batch], self.rows.weights[batch]
-            )
+        order = self.generator.permutation(chosen)[: len(chosen) // size * size]
+        self._train_batches(order.reshape(-1, size), self.rows.curve)
         # Training continues from the averaged weights.
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         for variable in self.model.trainable_variables:
@@ -144,8 +146,41 @@ class NetworkTrainer:
                 break
         return best
 
+    def _train_one_by_one(self, batches: np.ndarray, curve: np.ndarray) -> None:
+        """One step per batch, given as row numbers (batches, size)."""
+        for batch in batches:
+            self.model.train_on_batch(
+                self._inputs(batch), self.rows.labels[batch], self.rows.weights[batch]
+            )
+
     def _inputs(self, order: np.ndarray) -> list[np.ndarray]:
         return [self.rows.curve[order], *(columns[order] for columns in self._together)]
+
+
+def _in_one_graph(
+    model: keras.Model, columns: Sequence[Tensor], rows: TrainingRows
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """A function of batches (row numbers) and η that trains one step per batch, on TensorFlow.
+
+    Called from Python one by one, the steps of a small network take several times as long.
+    """
+    import tensorflow as tf
+
+    labels, weights = tf.constant(rows.labels), tf.constant(rows.weights)
+
+    def train(batches: Tensor, curve: Tensor) -> None:
+        def step(number: Tensor) -> tuple[Tensor]:
+            x, y, w = tf.nest.map_structure(
+                lambda column: tf.gather(column, batches[number]),
+                ([curve, *columns], labels, weights),
+            )
+            model.distribute_strategy.run(model.train_step, args=((x, y, w),))
+            return (number + 1,)
+
+        tf.while_loop(lambda number: number < tf.shape(batches)[0], step, (0,))
+
+    signature = [tf.TensorSpec((None, None), "int64"), tf.TensorSpec(rows.curve.shape, "float32")]
+    return tf.function(train, input_signature=signature, autograph=False)
 
 
 def _columns_together(
