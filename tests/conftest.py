@@ -41,10 +41,27 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
+# A worker may grow by this much before it lets go what its tests have traced, which takes seconds.
+_GROWTH = 400 * 2**20
+_kept = 0
+
+
+def _resident_bytes():
+    """The memory of this process; without bound where Linux does not tell."""
+    try:
+        num_pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return float("inf")
+    return num_pages * os.sysconf("SC_PAGE_SIZE")
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _what_a_module_traced_is_let_go():
-    """Graphs and compiled programs of a module end with it, lest a worker grow to gigabytes."""
+def _what_modules_traced_is_let_go():
+    """Graphs and compiled programs end after some modules, lest a worker grow to gigabytes."""
+    global _kept
     yield
+    if _resident_bytes() < _kept + _GROWTH:
+        return
     import keras
 
     keras.backend.clear_session()
@@ -56,6 +73,7 @@ def _what_a_module_traced_is_let_go():
     if sys.platform == "linux":
         # The C library keeps freed memory for itself otherwise.
         ctypes.CDLL(None).malloc_trim(0)
+    _kept = _resident_bytes()
 
 
 @pytest.fixture(scope="session")

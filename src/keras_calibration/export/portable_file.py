@@ -73,8 +73,8 @@ def export_onnx(
         >>> export_onnx("model", "ctr.onnx")
         Traceback (most recent call last):
         ...
-        ValueError: Expected a CalibratedModel. Received: str. Other Keras models export with
-        model.export(path).
+        ValueError: Argument `model` must be a CalibratedModel. Received: str. Export other Keras
+        models with model.export(path).
     """
     return _export(model, path, sample, "onnxruntime", _to_onnx, run_onnx)
 
@@ -108,8 +108,8 @@ def export_litert(
         >>> export_litert("model", "ctr.tflite")
         Traceback (most recent call last):
         ...
-        ValueError: Expected a CalibratedModel. Received: str. Other Keras models export with
-        model.export(path).
+        ValueError: Argument `model` must be a CalibratedModel. Received: str. Export other Keras
+        models with model.export(path).
     """
     return _export(model, path, sample, "LiteRT", _to_litert, run_litert)
 
