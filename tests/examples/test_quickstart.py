@@ -38,7 +38,7 @@ def check_files(folder, num_versions=1):
 
 
 def test_on_the_generated_click_log(tmp_path):
-    text, scores = run_quickstart(tmp_path, "--num-rows", "60000")
+    text, scores = run_quickstart(tmp_path, "--num-rows", "20000")
     before, after = scores["distance to the truth (mean KL)"]
     assert after <= before / 2
     assert scores["log loss"][1] < scores["log loss"][0]

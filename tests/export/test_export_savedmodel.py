@@ -211,7 +211,9 @@ def compiled_pair(request, tmp_path_factory):
     return model, tf.saved_model.load(str(path))
 
 
-@pytest.mark.parametrize("layer", ["HistogramBinning", "IsotonicRegression"])
+@pytest.mark.parametrize(
+    "layer", ["HistogramBinning", pytest.param("IsotonicRegression", marks=pytest.mark.slow)]
+)
 def test_steps_at_the_very_logits_of_the_sample(layer, tmp_path):
     """Compiled, logits may be others by their last bit, and be on the other side of a step."""
     rng = np.random.default_rng(0)

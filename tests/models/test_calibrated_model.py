@@ -411,6 +411,7 @@ print(json.dumps([scores, bool(same), model.head.is_adapted, knots]))
 """
 
 
+@pytest.mark.slow
 def test_a_new_process_evaluates_the_same(tmp_path):
     model = make_model(
         metrics=[keras.metrics.AUC()],

@@ -19,8 +19,9 @@ needs_tensorflow = pytest.mark.skipif(
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("tape_inside", [False, True])
+@pytest.mark.parametrize(
+    ("tape_inside", "jit_compile"), [(False, False), (False, True), (True, True)]
+)
 def test_gradients_in_graphs_that_are_let_go(jit_compile, tape_inside):
     import tensorflow as tf
     from tensorflow.python.framework.ops import gradient_registry

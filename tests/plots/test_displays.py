@@ -287,6 +287,7 @@ def test_a_field_of_any_kind_is_drawn(values, names):
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.slow
 def test_matplotlib_and_pandas_are_needed_only_where_they_are_used(tmp_path):
     (tmp_path / "meta.json").write_text(
         '{"files": ["log.csv"], "label": {"column": "y", "equals": 1},'

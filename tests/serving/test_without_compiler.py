@@ -10,6 +10,7 @@ import pytest
 from serving import c_client
 
 
+@pytest.mark.slow
 def test_the_skip_says_what_to_install(tmp_path):
     environment = {**os.environ, "PATH": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]
