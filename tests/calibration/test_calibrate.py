@@ -106,6 +106,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     np.testing.assert_allclose(received, 1 / (1 + np.exp(-logits - layer.bias)), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_blend_is_the_mean_of_its_parts(tmp_path):
     x, y = make_rows(lambda z, site, price: z + np.linspace(-1.5, 1.5, 6)[site] + price, 1500)
     model = kc.calibrate(base_model(), x, y, **BOTH, method="blend", verbose=0)
@@ -249,6 +250,7 @@ def test_ids_with_gaps_are_looked_up():
         assert int(lookup(np.array([123_456_789]))[0]) == 0  # other
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_account_numbers_as_a_field(tmp_path):
     import tensorflow as tf

@@ -18,6 +18,7 @@ from keras_calibration.export.savedmodel_files import (
     save_head,
 )
 from served import answers
+from tiers import slow_except
 
 NUM_ROWS = 600
 LOGITS = np.linspace(-2, 2, NUM_ROWS)
@@ -96,7 +97,7 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", slow_except(HEADS.keys() - {"blend"}, HEADS))
 def test_only_the_head_is_another(kind, tmp_path):
     model = kc.models.CalibratedModel(base_model(), HEADS[kind]())
     features, labels = rows()

@@ -123,7 +123,12 @@ def test_a_curve_that_needs_no_adapt_is_silent(make):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "jit_compile"), [("adam", True), ("sgd", JIT_COMPILE[0]), ("rmsprop", True)]
+    ("optimizer", "jit_compile"),
+    [
+        ("adam", True),
+        ("sgd", JIT_COMPILE[0]),
+        pytest.param("rmsprop", True, marks=pytest.mark.slow),
+    ],
 )
 def test_the_papers_curve_never_falls_in_a_model_of_ones_own(optimizer, jit_compile):
     generator = np.random.default_rng(0)

@@ -14,6 +14,7 @@ from keras_calibration.layers import (
     FitSettings,
     VectorScaling,
 )
+from tiers import slow_except
 
 # What the base model gets wrong at a site, a column a class.
 OFFSETS = 1.5 * np.array([[1, 0, -1], [0, 0, 0], [0, 0, 0], [-1, 0, 1]])
@@ -98,7 +99,7 @@ def test_starts_as_the_identity_with_or_without_parts():
     assert ClassNeuralCalibration(VectorScaling(3)).feature_names == ()
 
 
-@pytest.mark.parametrize("num_members", [1, 2])
+@pytest.mark.parametrize("num_members", slow_except([2], [1, 2]))
 def test_fit_learns_segments(num_members, reload):
     rows, held_out = segment_rows(), segment_rows(seed=1)
     weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], 3000)

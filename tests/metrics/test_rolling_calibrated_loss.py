@@ -295,7 +295,11 @@ def test_config_makes_the_same_metric(loss):
 
 
 @pytest.mark.parametrize(
-    ("policy", "jit_compile"), [("float32", True), ("mixed_bfloat16", JIT_COMPILE[0])]
+    ("policy", "jit_compile"),
+    [
+        pytest.param("float32", True, marks=pytest.mark.slow),
+        ("mixed_bfloat16", JIT_COMPILE[0]),
+    ],
 )
 def test_in_a_model_that_is_saved_and_loaded(rows, loss, tmp_path, policy, jit_compile):
     labels, predictions, period, weights = rows

@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
 from keras_calibration.models import CalibratedModel
+from tiers import slow_except
 
 # A few steps of training from the identity leave predictions that are off on the whole.
 pytestmark = pytest.mark.filterwarnings("ignore:The mean prediction is")
@@ -107,7 +108,7 @@ BASES = {
 }
 
 
-@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("name", slow_except(("logit", "list", "operation"), BASES))
 def test_any_base_trains_and_starts_at_its_own_probability(name):
     make, base_output, x = BASES[name]
     base = make()
@@ -234,7 +235,9 @@ def data_set(*parts):
 
 
 @pytest.mark.filterwarnings("ignore:The dataset has more than")
-@pytest.mark.parametrize("weights", [None, W[:300]], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize(
+    "weights", [pytest.param(None, marks=pytest.mark.slow), W[:300]], ids=["unweighted", "weighted"]
+)
 def test_every_form_of_the_same_rows_trains_the_same(weights):
     few, labels = rows(slice(0, 300))
     parts = (few, labels) if weights is None else (few, labels, weights)

@@ -5,6 +5,7 @@ import pytest
 from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
 from keras_calibration.models import CalibratedModel, FieldMetricsModel
+from tiers import slow_except
 
 RNG = np.random.default_rng(0)
 X = {
@@ -88,7 +89,7 @@ def test_a_loaded_model_evaluates_the_same(tmp_path):
 CROSS = ("site", "device")
 
 
-@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}], ids=str)
+@pytest.mark.parametrize("options", slow_except([{}], [{}, {"run_eagerly": True}]), ids=str)
 def test_a_cross_of_fields(options, tmp_path):
     fields = {
         CROSS: [FieldECE((5, 2)), FieldRCE((5, 2), skip_without_positives=True)],

@@ -40,29 +40,31 @@ KNOW_THE_SITE = {name for name in HEADS if name.startswith(("field", "neural"))}
 STORIES = [
     # base model, its inputs, the form of the data, the head
     (worlds.sequential, worlds.price_alone, "arrays", "ilps"),
+    (worlds.functional, worlds.columns, "PyDataset", "field_bias"),
+    (worlds.functional, worlds.flat_columns, "weights", "field_ilps"),
+    (worlds.functional_of_strings, worlds.frame, "arrays", "field_bias of strings"),
+    (worlds.nested, worlds.columns, "labels of shape (n, 1)", "field_bias"),
+    (worlds.wrapped_subclass, worlds.columns, "arrays", "ilps"),
+    (worlds.one_output_of_two, worlds.columns, "tf.data", "platt"),
+    (worlds.bfloat16, worlds.columns, "arrays", "platt"),
+    (worlds.named_with_spaces, worlds.spaced, "arrays", "field_bias of spaced names"),
+]
+SLOW_STORIES = [
     (worlds.sequential, worlds.price_alone, "tf.data", "platt"),
     (worlds.sequential_of_logits, worlds.price_alone, "labels of shape (n, 1)", "isotonic"),
     (worlds.functional, worlds.columns, "arrays", "neural"),
-    (worlds.functional, worlds.columns, "PyDataset", "field_bias"),
-    (worlds.functional, worlds.flat_columns, "weights", "field_ilps"),
     (worlds.functional, worlds.more_columns, "labels that are booleans", "field_bias"),
     (worlds.functional_of_strings, worlds.as_strings, "arrays", "field_bias of strings"),
-    (worlds.functional_of_strings, worlds.frame, "arrays", "field_bias of strings"),
     (worlds.functional_of_strings, worlds.series, "weights", "platt"),
     (worlds.activation_layer, worlds.columns, "tf.data", "field_bias"),
     (worlds.linear_activation_layer, worlds.columns, "arrays", "beta"),
     (worlds.sigmoid_of_ops, worlds.columns, "arrays", "ilps"),
     (worlds.flattened, worlds.columns, "arrays", "platt"),
     (worlds.reshaped, worlds.flat_columns, "arrays", "ilps"),
-    (worlds.nested, worlds.columns, "labels of shape (n, 1)", "field_bias"),
-    (worlds.wrapped_subclass, worlds.columns, "arrays", "ilps"),
-    (worlds.one_output_of_two, worlds.columns, "tf.data", "platt"),
     (worlds.shared_layer, worlds.columns, "arrays", "platt"),
     (worlds.normalized_and_dropped_out, worlds.columns, "weights", "ilps"),
     (worlds.embedded, worlds.flat_columns, "PyDataset", "field_bias"),
-    (worlds.bfloat16, worlds.columns, "arrays", "platt"),
     (worlds.trained_and_compiled, worlds.columns, "arrays", "field_bias"),
-    (worlds.named_with_spaces, worlds.spaced, "arrays", "field_bias of spaced names"),
 ]
 
 
@@ -78,7 +80,7 @@ def fresh():
 
 @pytest.mark.parametrize(
     ("make_base", "inputs_of", "form", "head"),
-    STORIES,
+    [*STORIES, *(pytest.param(*story, marks=pytest.mark.slow) for story in SLOW_STORIES)],
     ids=lambda part: part.replace(" ", "_") if isinstance(part, str) else part.__name__,
 )
 def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
