@@ -109,7 +109,8 @@ def test_only_the_head_is_another(kind, tmp_path):
     # NeuralCalibration draws from no global state, hence a second fit is the same.
     settings = kc.layers.FitSettings(max_epochs=3, folds=2)
     given = {name: features[name] for name in names}
-    second = refresh(tmp_path / "ctr", logits, labels, given, settings=settings)
+    weights = np.random.default_rng(3).exponential(size=len(labels))
+    second = refresh(tmp_path / "ctr", logits, labels, given, weights, settings=settings)
     assert second == tmp_path / "ctr" / "2"
 
     # The graph is the same, and of the weights the head's alone are others.
@@ -126,10 +127,10 @@ def test_only_the_head_is_another(kind, tmp_path):
     # The same as a fit in Keras, of the model that was exported.
     curve_alone = kind in ("ilps", "isotonic")
     if curve_alone:
-        summary = model.head.calibrator.fit(logits, labels)
+        summary = model.head.calibrator.fit(logits, labels, weights)
     else:
         columns = {name: tensors_of(features)[name] for name in names}
-        summary = model.head.fit(logits, labels, columns, settings=settings)
+        summary = model.head.fit(logits, labels, columns, weights, settings=settings)
     expected = model(tensors_of(features)).numpy()
     loaded = tf.saved_model.load(str(second)).signatures["serving_default"]
     outputs = loaded(**arguments)

@@ -6,13 +6,14 @@ import pytest
 
 from keras_calibration.layers import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.network_training import NetworkTrainer, TrainingRows
 
 NUM_ROWS = 50
 RNG = np.random.default_rng(0)
 
 
-def trainer_of(network, features):
+def trainer_of(network, features, learning_rate=0.01):
     return NetworkTrainer(
         network,
         TrainingRows(
@@ -21,7 +22,7 @@ def trainer_of(network, features):
             labels=RNG.integers(0, 2, (NUM_ROWS, 1)).astype("float32"),
             weights=np.ones(NUM_ROWS, "float32"),
         ),
-        FitSettings(learning_rate=0.01, batch_size=16),
+        FitSettings(learning_rate=learning_rate, batch_size=16),
     )
 
 
@@ -44,6 +45,21 @@ def test_columns_of_every_dtype_and_shape_reach_the_network_as_they_are():
     assert np.ptp(g) > 1e-3
     expected = trainer.rows.curve[some] + np.asarray(g)
     np.testing.assert_allclose(trainer.logits(some), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_training_stops_and_the_best_epoch_is_kept():
+    # The labels have nothing to do with the features: the network can only learn them by heart.
+    features = {"site": RNG.integers(0, 20, NUM_ROWS).astype("int32")}
+    trainer = trainer_of(FieldNetwork({"site": 20}, dropout=0.0, seed=0), features, 0.1)
+    numbers = np.arange(NUM_ROWS)
+    held_out = numbers % 2 == 0
+    epoch, logits, weights = trainer.train(numbers[~held_out], numbers[held_out])
+    assert epoch < 10
+    labels = trainer.rows.labels[held_out]
+    curve = trainer.rows.curve[held_out].astype("float64")
+    assert head_log_losses(labels, logits).mean() <= head_log_losses(labels, curve).mean()
+    trainer.network.set_weights(weights)
+    np.testing.assert_allclose(trainer.logits(numbers[held_out]), logits, atol=1e-6)
 
 
 def test_vectors_reach_a_model_of_ones_own():
