@@ -42,7 +42,10 @@ def prediction_log():
             )
     pool = descriptor_pool.Default()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("served.PredictionLog"))
+    descriptor = pool.FindMessageTypeByName("served.PredictionLog")
+    if hasattr(message_factory, "GetMessageClass"):
+        return message_factory.GetMessageClass(descriptor)
+    return message_factory.MessageFactory(pool).GetPrototype(descriptor)  # protobuf before 4.22
 
 
 @pytest.fixture(scope="module")
