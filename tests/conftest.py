@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items):
 
 
 # A worker may grow by this much before it lets go what its tests have traced, which takes seconds.
-_GROWTH = 400 * 2**20
+_GROWTH = 250 * 2**20
 _kept = 0
 
 
