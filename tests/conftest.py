@@ -55,13 +55,9 @@ def _resident_bytes():
     return num_pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _what_modules_traced_is_let_go():
-    """Graphs and compiled programs end after some modules, lest a worker grow to gigabytes."""
+def _let_go():
+    """Ends the graphs and compiled programs of the tests so far."""
     global _kept
-    yield
-    if _resident_bytes() < _kept + _GROWTH:
-        return
     import keras
 
     keras.backend.clear_session()
@@ -74,6 +70,20 @@ def _what_modules_traced_is_let_go():
         # The C library keeps freed memory for itself otherwise.
         ctypes.CDLL(None).malloc_trim(0)
     _kept = _resident_bytes()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _what_modules_traced_is_let_go():
+    yield
+    if _resident_bytes() >= _kept + _GROWTH:
+        _let_go()
+
+
+@pytest.fixture(autouse=True)
+def _what_many_tests_of_a_module_traced_is_let_go():
+    yield
+    if _kept + 6 * _GROWTH <= _resident_bytes() < float("inf"):
+        _let_go()
 
 
 @pytest.fixture(scope="session")
