@@ -111,7 +111,7 @@ class NetworkTrainer:
         """One epoch over the rows with the given numbers; an incomplete last batch is dropped."""
         size = min(self.batch_size, len(chosen))
         order = self.generator.permutation(chosen)[: len(chosen) // size * size]
-        self._train_batches(order.reshape(-1, size), self.rows.curve)
+        self._train_batches(order.reshape(-1, size))
         # Training continues from the averaged weights.
         self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         for variable in self.model.trainable_variables:
@@ -146,7 +146,7 @@ class NetworkTrainer:
                 break
         return best
 
-    def _train_one_by_one(self, batches: np.ndarray, curve: np.ndarray) -> None:
+    def _train_one_by_one(self, batches: np.ndarray) -> None:
         """One step per batch, given as row numbers (batches, size)."""
         for batch in batches:
             self.model.train_on_batch(
@@ -159,8 +159,8 @@ class NetworkTrainer:
 
 def _in_one_graph(
     model: keras.Model, columns: Sequence[Tensor], rows: TrainingRows
-) -> Callable[[np.ndarray, np.ndarray], None]:
-    """A function of batches (row numbers) and η that trains one step per batch, on TensorFlow.
+) -> Callable[[np.ndarray], None]:
+    """A function of batches, as row numbers, that trains one step per batch, on TensorFlow.
 
     Called from Python one by one, the steps of a small network take several times as long.
     """
@@ -180,7 +180,9 @@ def _in_one_graph(
         tf.while_loop(lambda number: number < tf.shape(batches)[0], step, (0,))
 
     signature = [tf.TensorSpec((None, None), "int64"), tf.TensorSpec(rows.curve.shape, "float32")]
-    return tf.function(train, input_signature=signature, autograph=False)
+    graph = tf.function(train, input_signature=signature, autograph=False)
+    # η is another one for each fold.
+    return lambda batches: graph(batches, rows.curve)
 
 
 def _columns_together(
