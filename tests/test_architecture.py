@@ -36,13 +36,18 @@ EVIDENCE = {
     "comparison": {"ledger", "statistics"},
     "callbacks": {"ledger", "statistics", "metrics", "ops", "_compat"},
     "monitoring": {"ops", "solvers", "metrics", "scoring", "_compat"},
-    "training": {"_compat", "ops", "layers", "metrics", "models", "ledger", "callbacks"},
+    "training": {"_compat", "ops", "ledger", "statistics", "comparison", "callbacks"},
 }
 TOP = {
     "rendering": {"ledger", "statistics", "comparison", "monitoring"},
-    "seeds": {"ledger", "statistics", "comparison", "rendering"},
+    "seeds": {"ledger", "statistics", "comparison", "rendering", "training"},
     "monitor_command": {"monitoring", "rendering"},
-    "cli": {"ledger", "statistics", "comparison", "monitoring", "rendering", "monitor_command"},
+    "comparison_options": set(),
+    "sweep_command": {"comparison_options", "ledger", "comparison", "rendering", "training"},
+    "cli": {
+        *("ledger", "statistics", "comparison", "monitoring", "rendering"),
+        *("comparison_options", "monitor_command", "sweep_command"),
+    },
 }
 ALLOWED = CALIBRATION | EVIDENCE | TOP
 # What these say is read, compared and printed by the command line, which does not wait for Keras.

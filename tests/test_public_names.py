@@ -59,7 +59,7 @@ ROOMS = {
     """,
     "seeds": """
         Comparison Ledger Outcome Verdict compare import_csv import_mlflow import_tensorboard
-        metric_accuracy set_dropout_seed set_seeds write_report
+        metric_accuracy set_dropout_seed set_seeds train write_report
     """,
     "statistics": """
         Estimate FamilyNoise VarianceComponents accuracy_interval always_valid_difference

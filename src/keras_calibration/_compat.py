@@ -5,6 +5,7 @@ Tested on Keras 3.14 and 3.15, TensorFlow 2.18 and 2.21. Nothing is imported bef
 
 from __future__ import annotations
 
+import collections
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,28 @@ def let_graph_own_gradient(tensor: Tensor) -> None:
     graph._gradients_of_calibration = [*getattr(graph, "_gradients_of_calibration", ()), gradient]
     entries[name]["type"] = lambda *arguments: owned()(*arguments)
     weakref.finalize(graph, entries.pop, name, None).atexit = False
+
+
+def restart_names(counts: dict[str, int] | None = None) -> dict[str, int]:
+    """Makes Keras number the names of layers and metrics from the given counts, or from the start.
+
+    Returns the counts of before. Public: `keras.backend.clear_session`, which also ends the graphs
+    of the user's other models.
+    """
+    from keras.src.backend.common import global_state
+
+    before = global_state.get_global_attribute("object_name_uids")
+    fresh = collections.defaultdict(int, counts or {})
+    global_state.set_global_attribute("object_name_uids", fresh)
+    return dict(before or {})
+
+
+def build_for_fit(model: keras.Model, batch: tuple[Any, ...]) -> None:
+    """Creates all variables of a compiled model, also those of its metrics and optimizer.
+
+    Public: `model.train_on_batch`, which also trains, and traces for seconds.
+    """
+    model._symbolic_build(data_batch=batch)
 
 
 def without_replica_sums(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:

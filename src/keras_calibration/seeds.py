@@ -12,3 +12,4 @@ from keras_calibration.ledger.random_seeds import set_dropout_seed as set_dropou
 from keras_calibration.ledger.random_seeds import set_seeds as set_seeds
 from keras_calibration.rendering.comparison_page import write_report as write_report
 from keras_calibration.statistics.accuracy import metric_accuracy as metric_accuracy
+from keras_calibration.training.train import train as train

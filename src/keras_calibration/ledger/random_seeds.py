@@ -46,7 +46,7 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
     import keras
 
     for name, seed in (("initialization", initialization), ("order", order)):
-        _check_seed(name, seed)
+        check_seed(name, seed)
     keras.utils.set_random_seed(order)
     random.seed(initialization)
     return {"initialization": initialization, "order": order}
@@ -73,7 +73,7 @@ def set_dropout_seed(model: keras.Model, *, seed: int) -> dict[str, int]:
         >>> set_dropout_seed(model, seed=3)
         {'dropout': 3}
     """
-    _check_seed("seed", seed)
+    check_seed("seed", seed)
     generators = list(_generators(model))
     if not generators:
         raise ValueError(
@@ -96,7 +96,8 @@ def _generators(model: keras.Model) -> Iterator[keras.random.SeedGenerator]:
                 yield value
 
 
-def _check_seed(name: str, seed: object) -> None:
+def check_seed(name: str, seed: object) -> None:
+    """Refuses what is no seed."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**32:
         raise ValueError(
             f"Argument `{name}` must be an int in [0, 2³²). Received: {name}={seed!r}. Derive it "

@@ -1,0 +1,147 @@
+"""`seeds.train` beside `fit`, seed after seed: `./dev run python benchmarks/seed_training.py`.
+
+Two models, batches of 1,024, Adam: three embeddings of 1,000 × 16 with an MLP of 64-64, and an MLP
+of 128-128 on 32 numbers. For each engine and number of seeds S, two sweeps with few and with more
+epochs are timed; their difference is the steady state, and the rest of the shorter sweep is what is
+paid once: building, tracing, compiling, starting processes. `fit` trains one seed after the other
+in this process, each in a model of its own, as users do. It is timed with a few seeds, for its time
+per seed does not depend on their number.
+
+The roofline is the time of the matrix products alone, at the speed of products of the same shapes
+on all cores: less is not possible in float32.
+
+`--seeds 1 4 16` and `--engines vectorized` run a part; the median of `--rounds` repetitions
+counts.
+"""
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+
+import keras
+import numpy as np
+
+from keras_calibration.ledger.random_seeds import set_seeds
+from keras_calibration.seeds import train
+
+BATCH, STEPS = 1024, 100
+FEW, MORE = 1, 4
+FITTED = 2
+
+
+def click_rows():
+    generator = np.random.default_rng(0)
+    x = {f"id_{i}": generator.integers(0, 1000, BATCH * STEPS).astype("int32") for i in range(3)}
+    return x, (generator.random(BATCH * STEPS) < 0.2).astype("float32")
+
+
+def click_model(jit_compile="auto"):
+    inputs = {f"id_{i}": keras.Input((), dtype="int32", name=f"id_{i}") for i in range(3)}
+    hidden = keras.layers.Concatenate()(
+        [keras.layers.Embedding(1000, 16)(column) for column in inputs.values()]
+    )
+    for _ in range(2):
+        hidden = keras.layers.Dense(64, "relu")(hidden)
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    model.compile("adam", "binary_crossentropy", jit_compile=jit_compile)
+    return model
+
+
+def dense_rows():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(BATCH * STEPS, 32)).astype("float32")
+    return x, (x[:, 0] > generator.normal(size=len(x))).astype("float32")
+
+
+def dense_model(jit_compile="auto"):
+    layers = [keras.layers.Dense(128, "relu"), keras.layers.Dense(128, "relu")]
+    model = keras.Sequential([keras.Input((32,)), *layers, keras.layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", jit_compile=jit_compile)
+    return model
+
+
+def click_model_xla():
+    return click_model(jit_compile=True)
+
+
+def dense_model_xla():
+    return dense_model(jit_compile=True)
+
+
+MODELS = {
+    "embeddings + MLP": (click_model, click_model_xla, click_rows(), [(48, 64), (64, 64), (64, 1)]),
+    "dense MLP": (dense_model, dense_model_xla, dense_rows(), [(32, 128), (128, 128), (128, 1)]),
+}
+
+
+def sweep(engine, build, rows, num_seeds, epochs):
+    """Seconds of a whole sweep."""
+    start = time.perf_counter()
+    if engine == "fit":
+        for seed in range(num_seeds):
+            set_seeds(initialization=seed, order=seed)
+            build().fit(*rows, batch_size=BATCH, epochs=epochs, verbose=0)
+    else:
+        with tempfile.TemporaryDirectory() as ledger:
+            train(
+                build, rows, ledger=ledger, pipeline="p", seeds=range(num_seeds), epochs=epochs,
+                batch_size=BATCH, engine=engine, verbose=0,
+            )  # fmt: skip
+    return time.perf_counter() - start
+
+
+def roofline(shapes):
+    """Seconds of the matrix products of an epoch at the speed of the fastest of them."""
+    speeds = []
+    for rows, columns in shapes[:-1]:
+        a, b = np.ones((BATCH, rows), "float32"), np.ones((rows, columns), "float32")
+        times = []
+        for _ in range(7):
+            start = time.perf_counter()
+            for _ in range(100):
+                a @ b
+            times.append((time.perf_counter() - start) / 100)
+        speeds.append(2 * BATCH * rows * columns / min(times))
+    # Forward, and backward for inputs and weights.
+    return sum(6 * BATCH * rows * columns for rows, columns in shapes) * STEPS / max(speeds)
+
+
+def main():
+    """Prints a table for each model."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 4, 16, 64])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--engines", nargs="+", default=["vectorized", "vectorized, XLA", "processes"]
+    )
+    options = parser.parse_args()
+    print(f"Keras backend: {keras.backend.backend()}; {STEPS} steps of {BATCH} rows an epoch")
+    for title, (build, build_xla, rows, shapes) in MODELS.items():
+        floor = roofline(shapes)
+        print(f"\n{title}: seconds per seed; roofline {floor:.3f} an epoch")
+        print(f"{'engine':<18}{'S':>4}{'an epoch':>12}{'times fit':>11}{'paid once':>11}")
+        base = None
+        for engine, num_seeds in [
+            ("fit", FITTED),
+            *itertools.product(options.engines, options.seeds),
+        ]:
+            name, _, xla = engine.partition(", ")
+            chosen = build_xla if xla else build
+            steady, once = [], []
+            for _ in range(options.rounds):
+                few, more = (sweep(name, chosen, rows, num_seeds, n) for n in (FEW, MORE))
+                steady.append((more - few) / (MORE - FEW) / num_seeds)
+                once.append(few / num_seeds - FEW * steady[-1])
+            epoch = statistics.median(steady)
+            base = base or epoch
+            print(
+                f"{engine:<18}{num_seeds:>4}{epoch:>12.3f}{base / epoch:>10.1f}x"
+                f"{statistics.median(once):>11.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Many seeds on a Ray cluster: the engine `"ray"`."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from keras_calibration.ledger.ledger import Ledger
+from keras_calibration.training.processes import failed, num_cores, use_one_thread
+from keras_calibration.training.seed_task import SeedTask, fit_seed
+
+
+def train_on_ray(
+    task: SeedTask,
+    seeds: Sequence[int],
+    *,
+    num_parallel: int | None,
+    num_retries: int,
+    on_end: Callable[[int], bool],
+) -> None:
+    """Trains each seed by `fit` in a task of a Ray cluster, with one core each.
+
+    A cluster that Ray finds is used: after `ray.init`, or by the variable `RAY_ADDRESS`. Otherwise,
+    a local one is started, and ended again. The folder of the ledger must be one that all machines
+    of the cluster share.
+
+    Args:
+        task: The training.
+        seeds: The seeds.
+        num_parallel: Number of seeds at once; `None` for as many as the cluster has cores for.
+        num_retries: How often a seed that fails, or whose process dies, is tried again.
+        on_end: Called with each seed that has ended; returns whether to start no more seeds.
+
+    Raises:
+        ImportError: Ray is not installed.
+        RuntimeError: A seed has failed too often.
+    """
+    waiting = collections.deque(seeds)
+    num_failures: collections.Counter[int] = collections.Counter()
+    with _cluster(num_parallel) as ray:
+        # Tried again here, and not by Ray, which does not count the deaths of a process alike.
+        train = ray.remote(num_cpus=1, max_retries=0)(_train)
+        shared_task = ray.put(task)
+        limit = num_parallel or max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        running: dict[Any, int] = {}
+        while waiting or running:
+            while waiting and len(running) < limit:
+                seed = waiting.popleft()
+                running[train.remote(shared_task, seed)] = seed
+            ended, _ = ray.wait(list(running))
+            for reference in ended:
+                seed = running.pop(reference)
+                try:
+                    ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    num_failures[seed] += 1
+                    if num_failures[seed] > num_retries:
+                        raise failed(seed, str(error)) from error
+                    waiting.append(seed)
+                else:
+                    if on_end(seed):
+                        waiting.clear()
+
+
+def _train(task: SeedTask, seed: int) -> None:
+    use_one_thread()
+    # A process may die after its seed is recorded, and before Ray is told.
+    runs = Ledger(task.ledger).runs(task.pipeline, skip_damaged=True)
+    if not any(run["seed"] == seed and run["status"] != "started" for run in runs):
+        fit_seed(task, seed)
+
+
+@contextlib.contextmanager
+def _cluster(num_parallel: int | None) -> Iterator[ModuleType]:
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            "engine='ray' needs Ray. Install it with: pip install 'keras-calibration[ray]'"
+        ) from error
+    if ray.is_initialized():
+        yield ray
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    num_cpus = None if address else num_parallel or num_cores()
+    ray.init(
+        address,
+        num_cpus=num_cpus,
+        log_to_driver=False,
+        include_dashboard=None if address else False,
+    )
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

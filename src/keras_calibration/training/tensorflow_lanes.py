@@ -1,0 +1,122 @@
+"""Several seeds at once on TensorFlow: an epoch is one graph, with a thread for each seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_calibration._compat import without_replica_sums
+from keras_calibration._typing import Tensor
+from keras_calibration.training.model_state import copy_state
+from keras_calibration.training.seed_task import (
+    Rows,
+    SeedTask,
+    map_rows,
+    num_rows_of,
+)
+
+
+class TensorFlowLanes:
+    """Models whose epochs are single calls of a graph, each in a thread of its own.
+
+    A lane keeps its model and graphs, and gets the weights of the next seed. The graph repeats the
+    model's own `train_step`, so that results are those of `fit`. XLA compiles it if it compiles the
+    model (`compile(jit_compile=…)`).
+
+    Args:
+        models: A model for each lane, which the lanes keep.
+        task: The training.
+    """
+
+    def __init__(self, models: Sequence[keras.Model], task: SeedTask) -> None:
+        self._models = list(models)
+        rows = map_rows(tf.constant, task.rows)
+        self._train = [_training_graph(model, rows, task) for model in models]
+        if task.validation is not None:
+            validation = map_rows(tf.constant, task.validation)
+            self._validate = [_validation_graph(model, validation, task) for model in models]
+        self._threads = ThreadPoolExecutor(len(models))
+
+    def start(self, models: Sequence[keras.Model]) -> None:
+        """Gives the lanes the state of new models, one for each lane or fewer."""
+        for lane, model in zip(self._models, models, strict=False):
+            copy_state(model, lane)
+
+    def load(self, number: int) -> keras.Model:
+        """The model of a lane."""
+        return self._models[number]
+
+    def store(self, number: int) -> None:
+        """Keeps what a callback has changed in the model; it is kept anyway."""
+
+    def train_epoch(self, orders: Mapping[int, np.ndarray]) -> None:
+        """One epoch of each lane, given the order of the rows."""
+        self._run({n: partial(self._train[n], tf.constant(order)) for n, order in orders.items()})
+
+    def validate(self, numbers: Sequence[int]) -> None:
+        """Updates the metrics of the given lanes with the held-out rows."""
+        self._run({number: self._validate[number] for number in numbers})
+
+    def _run(self, graphs: Mapping[int, Callable[[], Any]]) -> None:
+        for number in graphs:
+            self._models[number].reset_metrics()
+        for job in [self._threads.submit(graph) for graph in graphs.values()]:
+            job.result()
+
+
+def _training_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[[Tensor], Any]:
+    """A function of the order of the rows that trains for one epoch."""
+    # Otherwise the traced graph stays in memory for good.
+    without_replica_sums(model.optimizer)
+
+    def train(order: Tensor) -> None:
+        _for_each_batch(model.train_step, rows, order, task.batch_size)
+
+    order = tf.TensorSpec((task.num_rows,), "int64")
+    return _graph(train, model, order)
+
+
+def _validation_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[[], Any]:
+    """A function that updates the metrics with all rows."""
+
+    def validate() -> None:
+        _for_each_batch(model.test_step, rows, tf.range(num_rows_of(rows)), task.batch_size)
+
+    return _graph(validate, model)
+
+
+def _for_each_batch(
+    step: Callable[[Rows], Any], rows: Rows, order: Tensor, batch_size: int
+) -> None:
+    """A loop of a graph over full batches, then the rest as a batch of its own."""
+    num_full, rest = divmod(num_rows_of(rows), batch_size)
+
+    def batch(number: Tensor, size: int) -> None:
+        # Of a size that XLA knows.
+        chosen = tf.slice(order, [number * batch_size], [size])
+        step(map_rows(lambda array: tf.gather(array, chosen), rows))
+
+    def body(number: Tensor) -> tuple[Tensor]:
+        batch(number, batch_size)
+        return (number + 1,)
+
+    if num_full:
+        tf.while_loop(lambda number: number < num_full, body, (0,), maximum_iterations=num_full)
+    if rest:
+        batch(num_full, rest)
+
+
+def _graph(
+    function: Callable[..., None], model: keras.Model, *signature: tf.TensorSpec
+) -> Callable[..., Any]:
+    # Traced here: Keras keeps its settings for each thread apart, and the lanes' have none.
+    graph: Callable[..., Any] = tf.function(
+        function, jit_compile=model.jit_compile, autograph=False
+    ).get_concrete_function(*signature)
+    return graph

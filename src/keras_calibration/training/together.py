@@ -1,0 +1,193 @@
+"""Many seeds in one program: the engine `"vectorized"`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration._compat import restart_names
+from keras_calibration.ops.compiled import runs_on_gpu
+from keras_calibration.training.model_state import built_model, check_alike, num_bytes
+from keras_calibration.training.processes import num_cores
+from keras_calibration.training.seed_task import SeedTask
+
+_BATCH_HOOKS = (
+    *("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
+    *("on_test_batch_begin", "on_test_batch_end"),
+)
+
+
+class Group(Protocol):
+    """Several seeds whose epochs run at once, and a model to look at each of them."""
+
+    def start(self, models: Sequence[keras.Model]) -> None:
+        """Begins with the state of new models, one for each seed or fewer."""
+
+    def load(self, number: int) -> keras.Model:
+        """A model with the state of a seed, valid until the next call."""
+
+    def store(self, number: int) -> None:
+        """Keeps what was changed in the model."""
+
+    def train_epoch(self, orders: Mapping[int, np.ndarray]) -> None:
+        """One epoch of each seed, given the order of its rows."""
+
+    def validate(self, numbers: Sequence[int]) -> None:
+        """Updates the metrics of the given seeds with the held-out rows."""
+
+
+def train_together(
+    task: SeedTask,
+    seeds: Sequence[int],
+    *,
+    num_parallel: int | None,
+    on_end: Callable[[int], bool],
+    say: Callable[[str], None],
+) -> None:
+    """Trains the seeds in groups; each group takes up the program of the first.
+
+    Args:
+        task: The training.
+        seeds: The seeds.
+        num_parallel: Seeds in a group; `None` for what suits the device.
+        on_end: Called with each seed that has ended; returns whether to stop after its group.
+        say: Called with a line about the groups and their memory.
+    """
+    model = _new_models(task, seeds[:1])[0]
+    _check_model(model)
+    memory = num_bytes(model)
+    size = min(num_parallel or _default_size(memory), len(seeds))
+    say(
+        f"{len(seeds)} seeds, {size} at once with {memory / 1e6:.3g} MB of weights and optimizer "
+        f"state each, {size * memory / 1e6:.3g} MB together."
+    )
+    group: Group
+    if keras.backend.backend() == "tensorflow":
+        from keras_calibration.training.tensorflow_lanes import TensorFlowLanes
+
+        group = TensorFlowLanes([model, *_new_models(task, [seeds[0]] * (size - 1))], task)
+    else:
+        from keras_calibration.training.jax_group import JAXGroup
+
+        group = JAXGroup(model, size, task)
+    for start in range(0, len(seeds), size):
+        chunk = seeds[start : start + size]
+        models = _new_models(task, chunk)
+        for other in models:
+            check_alike(model, other)
+        group.start(models)
+        _train_group(group, task, chunk)
+        if any([on_end(seed) for seed in chunk]):
+            return
+
+
+def _new_models(task: SeedTask, seeds: Sequence[int]) -> list[keras.Model]:
+    """A model of each seed. The user's random numbers and names go on as if there were none."""
+    state, names = random.getstate(), restart_names()
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    try:
+        return [built_model(task, seed) for seed in seeds]
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        restart_names(names)
+
+
+def _train_group(group: Group, task: SeedTask, seeds: Sequence[int]) -> None:
+    """Trains each seed to its end, with the steps of `fit`."""
+    callbacks = {}
+    for number, seed in enumerate(seeds):
+        model = group.load(number)
+        callbacks[number] = _callback_list(model, task, seed)
+        callbacks[number].on_train_begin()
+        callbacks[number].on_epoch_begin(0)
+        group.store(number)
+    active = list(callbacks)
+    for epoch in range(task.epochs):
+        group.train_epoch({number: task.row_order(seeds[number], epoch) for number in active})
+        logs = {number: _results(group.load(number)) for number in active}
+        if task.validation is not None:
+            group.validate(active)
+        for number in list(active):
+            model = group.load(number)
+            if task.validation is not None:
+                results = _results(model)
+                logs[number] |= {f"val_{name}": value for name, value in results.items()}
+            model.stop_training = False
+            callbacks[number].on_epoch_end(epoch, logs[number])
+            if model.stop_training or epoch + 1 == task.epochs:
+                model.optimizer.finalize_variable_values(model.trainable_weights)
+                callbacks[number].on_train_end(logs[number])
+                active.remove(number)
+            else:
+                callbacks[number].on_epoch_begin(epoch + 1)
+            group.store(number)
+        if not active:
+            return
+
+
+def _results(model: keras.Model) -> dict[str, float]:
+    """The metrics as in the logs of `fit`."""
+    results = model.get_metrics_result()
+    return {name: float(ops.convert_to_numpy(value)) for name, value in results.items()}
+
+
+def _callback_list(model: keras.Model, task: SeedTask, seed: int) -> keras.callbacks.CallbackList:
+    callbacks = task.all_callbacks(seed)
+    for callback in callbacks:
+        for hook in _BATCH_HOOKS:
+            if getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook):
+                raise ValueError(
+                    "Argument `callbacks` must return callbacks without methods for each batch "
+                    f"with engine='vectorized'. Received: {callback!r}, which has `{hook}`. Use "
+                    "engine='processes'."
+                )
+    return keras.callbacks.CallbackList(
+        callbacks,
+        model=model,
+        epochs=task.epochs,
+        steps=-(-task.num_rows // task.batch_size),
+    )
+
+
+def _check_model(model: keras.Model) -> None:
+    """Refuses models that only their own `fit` can train."""
+    reason = None
+    if keras.backend.backend() not in ("tensorflow", "jax"):
+        reason = f"the backend is {keras.backend.backend()!r}, and not TensorFlow or JAX"
+    elif type(model).fit is not keras.Model.fit:
+        reason = f"{type(model).__name__} has a `fit` of its own"
+    elif model.run_eagerly:
+        reason = "it was compiled with run_eagerly=True"
+    elif keras.backend.backend() == "tensorflow" and _num_replicas(model) > 1:
+        reason = "it was built for several replicas"
+    if reason is not None:
+        raise ValueError(
+            "Argument `build_model` must return a model that can be trained in one program with "
+            f"engine='vectorized'. Received: {model.name!r}, but {reason}. Use "
+            "engine='processes'."
+        )
+
+
+def _num_replicas(model: keras.Model) -> int:
+    num_replicas: int = model.distribute_strategy.num_replicas_in_sync
+    return num_replicas
+
+
+def _default_size(num_bytes: int) -> int:
+    """How many seeds to train at once: one for each core, or on a GPU as many as fit on JAX."""
+    if not runs_on_gpu():
+        return num_cores()
+    if keras.backend.backend() == "tensorflow":
+        return 1
+    import jax
+
+    free = jax.devices()[0].memory_stats()
+    bound = (free or {}).get("bytes_limit", 2**33) - (free or {}).get("bytes_in_use", 0)
+    # Old and new state, gradients, and what a batch needs.
+    return int(min(max(bound // (8 * num_bytes), 1), 256))

@@ -1,0 +1,223 @@
+"""Trains a pipeline under many seeds and records each in a ledger."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from keras_calibration._typing import Data, RunRecord
+from keras_calibration.ledger.ledger import Ledger
+from keras_calibration.ledger.random_seeds import check_seed
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_calibration.comparison.comparison import Comparison
+    from keras_calibration.training.progress import SeedProgress
+    from keras_calibration.training.seed_task import SeedTask
+
+ENGINES = ("vectorized", "processes", "ray")
+
+
+def train(
+    build_model: Callable[[], keras.Model],
+    data: Data,
+    *,
+    ledger: Ledger | str | os.PathLike[str],
+    pipeline: str,
+    seeds: Sequence[int],
+    epochs: int = 1,
+    batch_size: int = 32,
+    validation_data: Data | None = None,
+    callbacks: Callable[[int], Sequence[keras.callbacks.Callback]] | None = None,
+    order: int | None = None,
+    engine: str = "vectorized",
+    num_parallel: int | None = None,
+    num_retries: int = 1,
+    until: Callable[[Ledger], Comparison] | None = None,
+    verbose: int = 1,
+    **record: Any,
+) -> list[RunRecord]:
+    """Trains one pipeline under many seeds, and fills the ledger as `SeedVariance` does.
+
+    The run of seed s has the initial weights, dropout and data order of s: it is what this gives,
+    up to rounding, if the rows come in the same order:
+
+    ```python
+    seeds.set_seeds(initialization=s, order=s)
+    model = build_model()
+    model.fit(x, y, callbacks=[SeedVariance(ledger, pipeline, s)], …)
+    ```
+
+    **Resuming.** Seeds that have ended in the ledger are not trained again. After an interruption
+    of any kind, the same call goes on with the others.
+
+    **Engines.**
+
+    - `"vectorized"` trains in this process, and traces and compiles one program for all seeds. Each
+      call of the program is an epoch. On TensorFlow, several such programs run in parallel, one for
+      each core. On JAX, the variables are stacked, and `vmap` trains a group of seeds as one.
+    - `"processes"` calls `fit` in several processes with one thread each, for models with a `fit`
+      of their own, and callbacks that act on batches. `build_model` and `callbacks` must be
+      functions of a module.
+    - `"ray"` does the same on a Ray cluster, whose machines must share the folder of the ledger.
+
+    Args:
+        build_model: Function without arguments that returns a new compiled model. Its seeds are set
+            before each call. Every seed must have the same architecture.
+        data: Training rows: a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, where x may be a
+            dictionary or list of arrays. In the engines `"vectorized"` and on one machine, the rows
+            are in memory once.
+        ledger: A `Ledger`, or the path of its folder.
+        pipeline: Name of the pipeline.
+        seeds: Different ints in [0, 2³²).
+        epochs: Number of epochs.
+        batch_size: Rows per step, also in validation.
+        validation_data: Held-out rows like `data`, evaluated after each epoch.
+        callbacks: Function of a seed that returns its callbacks, such as `EarlyStopping`. They are
+            called after `SeedVariance`. Those of `"vectorized"` act on epochs only.
+        order: Seed of a data order that all seeds share; `None` for an order of its own for each.
+        engine: `"vectorized"`, `"processes"` or `"ray"`.
+        num_parallel: Seeds trained at once; `None` for one for each core, and on a GPU with JAX as
+            many as fit into its memory.
+        num_retries: How often `"processes"` and `"ray"` try a seed again that failed, or whose
+            process died.
+        until: Function of the ledger that returns a `Comparison`, for example of
+            `seeds.compare(…, num_looks=None)`. It is called after each seed, and no further seeds
+            are trained once the comparison is decided.
+        verbose: 1 shows a progress bar, with the mean of the held-out loss, its standard error, and
+            the seeds that the comparison of `until` still needs; 0 shows nothing.
+        **record: Further fields of the record, as in `SeedVariance`: `configuration`, `family`,
+            `num_rows`.
+
+    Returns:
+        The records of the given seeds that have ended, in the order of `seeds`.
+
+    Raises:
+        ValueError: An argument is invalid, or the engine cannot train the model.
+        RuntimeError: A seed failed more than `num_retries` times. Those that ended are recorded.
+        ImportError: The engine is `"ray"`, and Ray is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> import keras, numpy as np
+        >>> def build_model():
+        ...     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        ...     model.compile("sgd", loss="mse")
+        ...     return model
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> x = np.linspace(-1.0, 1.0, 64)[:, None]
+        >>> runs = train(build_model, (x, 2.0 * x), ledger=folder.name, pipeline="linear",
+        ...              seeds=range(3), epochs=2, verbose=0)
+        >>> [run["seed"] for run in runs], len(runs[0]["metrics"]["loss"])
+        ([0, 1, 2], 2)
+        >>> folder.cleanup()
+
+    Reference:
+        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, which trains each
+        pipeline with many seeds; Bouthillier et al. (2021), arXiv 2103.03098, on data order.
+    """
+    # Imported late: the command line shows its help without Keras.
+    from keras_calibration.training.progress import SeedProgress
+    from keras_calibration.training.seed_task import SeedTask, as_rows
+
+    if engine not in ENGINES:
+        raise ValueError(
+            f"Argument `engine` must be one of {ENGINES}. Received: engine={engine!r}."
+        )
+    for name, number, least in (
+        ("epochs", epochs, 1),
+        ("batch_size", batch_size, 1),
+        ("num_parallel", 1 if num_parallel is None else num_parallel, 1),
+        ("num_retries", num_retries, 0),
+    ):
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise ValueError(
+                f"Argument `{name}` must be an int of at least {least}. Received: "
+                f"{name}={number!r}."
+            )
+    seeds = list(seeds)
+    for seed in seeds:
+        check_seed("seeds", seed)
+    if len(set(seeds)) < len(seeds) or not seeds:
+        raise ValueError(
+            f"Argument `seeds` must contain different ints, at least one. Received: seeds={seeds}."
+        )
+    if order is not None:
+        check_seed("order", order)
+    ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    task = SeedTask(
+        build_model=build_model,
+        rows=as_rows("data", data),
+        validation=None if validation_data is None else as_rows("validation_data", validation_data),
+        ledger=str(ledger.path.absolute()),
+        pipeline=pipeline,
+        epochs=epochs,
+        batch_size=batch_size,
+        order=order,
+        callbacks=callbacks,
+        record=record,
+    )
+    # Refuses invalid fields of the record before anything is trained.
+    task.all_callbacks(seeds[0])
+    ended = _ended(ledger, task, seeds)
+    missing = [seed for seed in seeds if seed not in ended]
+    progress = SeedProgress(ledger, pipeline, len(missing), until, verbose)
+    if ended:
+        progress.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
+    if missing and not (ended and progress.is_decided()):
+        _engine(engine, task, num_retries, progress)(
+            task, missing, num_parallel=num_parallel, on_end=progress.on_end
+        )
+        ended = _ended(ledger, task, seeds)
+    return [ended[seed] for seed in seeds if seed in ended]
+
+
+def _engine(
+    engine: str, task: SeedTask, num_retries: int, progress: SeedProgress
+) -> Callable[..., None]:
+    if engine == "vectorized":
+        from keras_calibration.training.together import train_together
+
+        return partial(train_together, say=progress.say)
+    if engine == "processes":
+        from keras_calibration.training.processes import train_in_processes
+
+        try:
+            pickle.dumps((task.build_model, task.callbacks))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ValueError(
+                "Arguments `build_model` and `callbacks` must be functions of a module with "
+                f"engine='processes', which sends them to other processes. Received: {error}. Move "
+                "them to the top level of a file, or use engine='vectorized'."
+            ) from error
+        return partial(train_in_processes, num_retries=num_retries)
+    from keras_calibration.training.ray_cluster import train_on_ray
+
+    return partial(train_on_ray, num_retries=num_retries)
+
+
+def _ended(ledger: Ledger, task: SeedTask, seeds: Sequence[int]) -> dict[int, RunRecord]:
+    """The latest ended run of each seed; refuses runs of another training."""
+    ended: dict[int, RunRecord] = {}
+    for run in ledger.runs(task.pipeline, skip_damaged=True):
+        if run["status"] == "started" or run["seed"] not in seeds:
+            continue
+        configuration, num_epochs = task.record.get("configuration"), len(run["epochs"])
+        if run["configuration"] != configuration:
+            difference = f"configuration={run['configuration']!r}, not {configuration!r}"
+        # A callback may have stopped a run, but none makes it longer.
+        elif num_epochs > task.epochs or (num_epochs < task.epochs and task.callbacks is None):
+            difference = f"epochs={num_epochs}, not {task.epochs}"
+        else:
+            ended[run["seed"]] = run
+            continue
+        raise ValueError(
+            "Argument `pipeline` must be the name of one training. Received: "
+            f"pipeline={task.pipeline!r}, whose seed {run['seed']} is in the ledger with "
+            f"{difference}. Pass another name."
+        )
+    return ended
