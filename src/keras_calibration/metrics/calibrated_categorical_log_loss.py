@@ -24,6 +24,8 @@ from keras_calibration.ops.class_temperature import (
     log_partition_sum,
     temperature_summary,
 )
+from keras_calibration.ops.compiled import compiled, filled_up
+from keras_calibration.ops.folds import fitting_sums, scored_sums
 from keras_calibration.ops.losses import SMALLEST_PROBABILITY
 
 CLASS_CORRECTIONS = ("temperature", "class_bias")
@@ -164,8 +166,8 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         if self.starting_bias is not None:
             logits = logits + ops.convert_to_tensor(self.starting_bias, self.dtype)
         group = self.next_groups(ops.shape(logits)[0])
-        summarise = class_bias_sums if self.correction == "class_bias" else temperature_summary
-        summary = summarise(labels, logits, weights, group, self.num_groups)
+        rows = filled_up(labels, logits, weights, group)
+        summary = _compiled_summary(*rows, self.num_groups, self.correction)
         for total, values in zip(self._sums, summary, strict=True):
             total.add(values)
 
@@ -176,16 +178,13 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
             loss, error = self._loss_and_error()
             # The comparison is also False for NaN.
             return ops.where(error <= LARGEST_ERROR, loss, float("nan"))
-        sums, label_sums = (self.scored_sums(total.value()) for total in self._sums)
-        beta = self._inverse_temperatures()
-        losses = log_partition_sum(sums, beta)
-        return ops.sum(losses - beta * label_sums[:, 1]) / ops.sum(label_sums[:, 0])
+        return self._at_best_temperature()[0]
 
     @property
     def temperature(self) -> np.ndarray:
         """The fitted temperature T of each scored part, in [1/16, 16], shape `(parts,)`."""
         self._check_fits("temperature")
-        return ops.convert_to_numpy(1 / self._inverse_temperatures())
+        return 1 / ops.convert_to_numpy(self._at_best_temperature()[1])
 
     @property
     def bias(self) -> np.ndarray:
@@ -211,9 +210,9 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
             "starting_bias": self.starting_bias,
         }
 
-    def _inverse_temperatures(self) -> Tensor:
-        sums, label_sums = (self.fitting_sums(total.value()) for total in self._sums)
-        return best_inverse_temperature(sums, label_sums[:, 1], label_sums[:, 0])
+    def _at_best_temperature(self) -> tuple[Tensor, Tensor]:
+        """Mean loss at the best inverse temperatures, and these."""
+        return _compiled_loss(*(total.value() for total in self._sums), self.held_out)
 
     def _class_biases(self) -> Tensor:
         _, *sums = (self.fitting_sums(total.value()) for total in self._sums)
@@ -232,6 +231,30 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
                 f"This attribute exists only with correction={correction!r}. Received: "
                 f"correction={self.correction!r}."
             )
+
+
+def _summary(
+    labels: Tensor,
+    logits: Tensor,
+    weights: Tensor,
+    group: Tensor,
+    num_groups: int,
+    correction: str,
+) -> tuple[Tensor, ...]:
+    summarise = class_bias_sums if correction == "class_bias" else temperature_summary
+    return summarise(labels, logits, weights, group, num_groups)
+
+
+def _loss(sums: Tensor, label_sums: Tensor, held_out: bool) -> tuple[Tensor, Tensor]:
+    fitted, labels = fitting_sums(sums, held_out), fitting_sums(label_sums, held_out)
+    beta = best_inverse_temperature(fitted, labels[:, 1], labels[:, 0])
+    scored, labels = scored_sums(sums, held_out), scored_sums(label_sums, held_out)
+    losses = log_partition_sum(scored, beta) - beta * labels[:, 1]
+    return ops.sum(losses) / ops.sum(labels[:, 0]), beta
+
+
+_compiled_summary = compiled(_summary)
+_compiled_loss = compiled(_loss)
 
 
 def _check_correction(

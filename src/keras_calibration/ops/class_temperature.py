@@ -115,7 +115,9 @@ def best_inverse_temperature(sums: Tensor, label_logits: Tensor, weight: Tensor)
         value = first / beta - label_logits
         low, high = ops.where(value < 0, place, low), ops.where(value > 0, place, high)
         proposed = place - ops.divide_no_nan(value * beta, (second - first) * _LOG_STEP)
-        inside = ops.logical_and(proposed > low, proposed < high)
+        # At the root, the step is 0, and the place an end of the bracket. Without a slope, too.
+        inside = ops.logical_and(proposed >= low, proposed <= high)
+        inside = ops.logical_and(inside, second > first)
         place = ops.where(inside, proposed, 0.5 * (low + high))
     place = ops.where(below == 0, 0.0, ops.where(below == NUM_TEMPERATURES, 1.0, place))
     # Also False for NaN, which must not become a number.

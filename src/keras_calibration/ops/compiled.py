@@ -79,4 +79,6 @@ def filled_up(*rows: Tensor) -> tuple[Tensor, ...]:
     For functions that sum over rows, where rows of weight 0 add nothing.
     """
     num_missing = -ops.shape(rows[0])[0] % _ROWS_TOGETHER
-    return tuple(ops.pad(tensor, [[0, num_missing]]) for tensor in rows)
+    return tuple(
+        ops.pad(tensor, [[0, num_missing], *[[0, 0]] * (len(tensor.shape) - 1)]) for tensor in rows
+    )
