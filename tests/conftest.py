@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib.metadata
 import os
 import pathlib
 import sys
@@ -14,7 +15,12 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-if os.environ.get("KERAS_BACKEND") == "jax" and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+if (
+    os.environ.get("KERAS_BACKEND") == "jax"
+    and "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    # Up to 0.5.3 at least, JAX aborts on what it finds there.
+    and tuple(map(int, importlib.metadata.version("jax").split(".")[:2])) >= (0, 10)
+):
     # JAX compiles a loop outside of `jit` at every call: from the second one on, it finds it here.
     jax_cache = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = jax_cache.name
