@@ -88,6 +88,15 @@ def test_errors_leave_no_runs(folder, capsys, arguments, message):
     assert not (folder / "runs").exists()
 
 
+def test_an_interrupt_is_one_line(folder, capsys, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_calibration.training.train.train", interrupt)
+    assert main(["sweep", "runs", "ctr_pipelines:linear"]) == 2
+    assert capsys.readouterr().err == "keras-calibration: interrupted\n"
+
+
 def test_bad_seeds(folder, capsys):
     with pytest.raises(SystemExit):
         main(["sweep", "runs", "ctr_pipelines:linear", "--seeds", "few"])

@@ -61,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text, code = options.command(options)
         _print(text, sys.stdout)
         return int(code)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return ERROR
     except Exception as error:
         # All exceptions: Python's own exit code, 1, would mean "undecided" or "alert".
         _say(_message(error))

@@ -90,7 +90,6 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
     until: Callable[[Ledger], Comparison] | None = None
     if options.until_decided:
         _check_question(options, arguments["pipeline"])
-
         until = partial(_compare, options)
     runs = train(**arguments, ledger=options.ledger, seeds=options.seeds, until=until)
     text = f"{len(runs)} of {len(options.seeds)} seeds have ended in {options.ledger}"

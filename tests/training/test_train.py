@@ -17,7 +17,7 @@ import pytest
 
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.seeds import Ledger, compare, set_seeds, train
-from keras_calibration.training.seed_task import SeedTask
+from keras_calibration.training.seed_task import SeedTask, fit_seed
 from seed_pipelines import (
     HELD_OUT,
     SHAPE,
@@ -396,6 +396,26 @@ def test_invalid_data_and_models(tmp_path):
     with pytest.raises(ValueError, match="same architecture for every seed"):
         train(changing, SMALL, num_parallel=1, **arguments)
     assert ended_seeds(tmp_path) == []
+
+
+def test_a_seed_that_has_ended_is_not_trained_again_by_another_process(tmp_path):
+    small(tmp_path, seeds=[3])
+    task = SeedTask(build_small, SMALL, None, str(tmp_path), "p", 2, 32)
+    fit_seed(task, 3)
+    fit_seed(task, 4)
+    assert ended_seeds(tmp_path) == [3, 4]
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(tmp_path, policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        runs = small(tmp_path, seeds=[0, 1], epochs=4)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for run in runs:
+        losses = run["metrics"]["loss"]
+        assert losses[-1] < losses[0]
 
 
 def test_the_order_of_a_seed_does_not_depend_on_other_arguments():

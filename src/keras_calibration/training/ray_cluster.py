@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.training.processes import failed, num_cores, use_one_thread
 from keras_calibration.training.seed_task import SeedTask, fit_seed
 
@@ -68,10 +67,7 @@ def train_on_ray(
 
 def _train(task: SeedTask, seed: int) -> None:
     use_one_thread()
-    # A process may die after its seed is recorded, and before Ray is told.
-    runs = Ledger(task.ledger).runs(task.pipeline, skip_damaged=True)
-    if not any(run["seed"] == seed and run["status"] != "started" for run in runs):
-        fit_seed(task, seed)
+    fit_seed(task, seed)
 
 
 @contextlib.contextmanager

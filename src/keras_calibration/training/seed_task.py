@@ -14,6 +14,7 @@ from keras import ops
 from keras_calibration._compat import restart_names
 from keras_calibration._typing import Data
 from keras_calibration.callbacks.seed_variance import SeedVariance
+from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.ledger.random_seeds import set_seeds
 
 Rows: TypeAlias = tuple[Any, ...]
@@ -90,7 +91,11 @@ class SeedTask:
 
 
 def fit_seed(task: SeedTask, seed: int) -> None:
-    """Trains one seed by `fit`, and records it."""
+    """Trains one seed by `fit`, and records it, unless it has ended in the ledger."""
+    # A process may die after its seed is recorded, and before it can tell.
+    runs = Ledger(task.ledger).runs(task.pipeline, skip_damaged=True)
+    if any(run["seed"] == seed and run["status"] != "started" for run in runs):
+        return
     model = task.new_model(seed)
     model.fit(
         task.batches(seed),
