@@ -49,8 +49,6 @@ def pytest_collection_modifyitems(items):
 
 # A worker may grow by this much before it lets go what its tests have traced, which takes seconds.
 _GROWTH = 250 * 2**20
-# Within a module only above this, so that tests of one module share what they trace.
-_LARGE = 2 * 2**30
 _kept = 0
 
 
@@ -90,7 +88,7 @@ def _what_modules_traced_is_let_go():
 @pytest.fixture(autouse=True)
 def _what_many_tests_of_a_module_traced_is_let_go():
     yield
-    if max(_kept + _GROWTH, _LARGE) <= _resident_bytes() < float("inf"):
+    if _kept + 6 * _GROWTH <= _resident_bytes() < float("inf"):
         _let_go()
 
 
