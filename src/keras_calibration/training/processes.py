@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import multiprocessing
 import os
@@ -16,6 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calibration.training.seed_queue import SeedQueue
 from keras_calibration.training.seed_task import SeedTask, fit_seed, map_rows
 
 # The kinds of arrays that NumPy can map into memory.
@@ -32,35 +32,20 @@ def train_in_processes(
 ) -> None:
     """Trains each seed by `fit` in one of several processes, each with one thread.
 
-    Args:
-        task: The training.
-        seeds: The seeds.
-        num_parallel: Number of processes; `None` for one for each core.
-        num_retries: How often a seed that fails, or whose process dies, is tried again.
-        on_end: Called with each seed that has ended; returns whether to start no more seeds.
-
-    Raises:
-        RuntimeError: A seed has failed too often.
+    `num_parallel` is the number of processes, `None` for one for each core. The other arguments,
+    and the error of a seed that fails too often, are those of `SeedQueue`.
     """
-    waiting = collections.deque(seeds)
-    num_failures: collections.Counter[int] = collections.Counter()
+    queue = SeedQueue(seeds, num_retries, on_end)
     with tempfile.TemporaryDirectory(prefix="keras-calibration-rows-") as folder:
         task = _with_mapped_rows(task, Path(folder))
         workers = [_Worker(task) for _ in range(min(num_parallel or num_cores(), len(seeds)))]
         try:
-            while waiting or any(worker.is_busy for worker in workers):
+            while queue or any(worker.is_busy for worker in workers):
                 for worker in workers:
-                    if waiting and not worker.is_busy:
-                        worker.train(waiting.popleft())
+                    if queue and not worker.is_busy:
+                        worker.train(queue.take())
                 for seed, error in _answers(workers):
-                    if error is None:
-                        if on_end(seed):
-                            waiting.clear()
-                        continue
-                    num_failures[seed] += 1
-                    if num_failures[seed] > num_retries:
-                        raise failed(seed, error)
-                    waiting.append(seed)
+                    queue.ended(seed, error)
         finally:
             for worker in workers:
                 worker.end()
@@ -71,14 +56,6 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def failed(seed: int, error: str) -> RuntimeError:
-    """The error of a seed that has failed too often."""
-    return RuntimeError(
-        f"Seed {seed} failed:\n{error}\nThe seeds that have ended are in the ledger. Call "
-        "seeds.train again to train the others."
-    )
 
 
 class _Worker:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from keras_calibration.training.processes import failed, num_cores, use_one_thread
+from keras_calibration.training.processes import num_cores, use_one_thread
+from keras_calibration.training.seed_queue import SeedQueue
 from keras_calibration.training.seed_task import SeedTask, fit_seed
 
 
@@ -27,42 +27,31 @@ def train_on_ray(
     a local one is started, and ended again. The folder of the ledger must be one that all machines
     of the cluster share.
 
-    Args:
-        task: The training.
-        seeds: The seeds.
-        num_parallel: Number of seeds at once; `None` for as many as the cluster has cores for.
-        num_retries: How often a seed that fails, or whose process dies, is tried again.
-        on_end: Called with each seed that has ended; returns whether to start no more seeds.
+    `num_parallel` is the number of seeds at once, `None` for as many as the cluster has cores for.
+    The other arguments, and the error of a seed that fails too often, are those of `SeedQueue`.
 
     Raises:
         ImportError: Ray is not installed.
-        RuntimeError: A seed has failed too often.
     """
-    waiting = collections.deque(seeds)
-    num_failures: collections.Counter[int] = collections.Counter()
+    queue = SeedQueue(seeds, num_retries, on_end)
     with _cluster(num_parallel) as ray:
         # Tried again here, and not by Ray, which does not count the deaths of a process alike.
         train = ray.remote(num_cpus=1, max_retries=0)(_train)
         shared_task = ray.put(task)
         limit = num_parallel or max(int(ray.cluster_resources().get("CPU", 1)), 1)
         running: dict[Any, int] = {}
-        while waiting or running:
-            while waiting and len(running) < limit:
-                seed = waiting.popleft()
+        while queue or running:
+            while queue and len(running) < limit:
+                seed = queue.take()
                 running[train.remote(shared_task, seed)] = seed
             ended, _ = ray.wait(list(running))
             for reference in ended:
-                seed = running.pop(reference)
+                error = None
                 try:
                     ray.get(reference)
-                except ray.exceptions.RayError as error:
-                    num_failures[seed] += 1
-                    if num_failures[seed] > num_retries:
-                        raise failed(seed, str(error)) from error
-                    waiting.append(seed)
-                else:
-                    if on_end(seed):
-                        waiting.clear()
+                except ray.exceptions.RayError as raised:
+                    error = str(raised)
+                queue.ended(running.pop(reference), error)
 
 
 def _train(task: SeedTask, seed: int) -> None:

@@ -54,6 +54,11 @@ class SeedTask:
         """Number of training rows."""
         return num_rows_of(self.rows)
 
+    @property
+    def num_steps(self) -> int:
+        """Number of steps in an epoch."""
+        return -(-self.num_rows // self.batch_size)
+
     def seeds_of(self, seed: int) -> dict[str, int]:
         """The seeds of initialization and data order."""
         return {"initialization": seed, "order": seed if self.order is None else self.order}
@@ -99,7 +104,7 @@ def fit_seed(task: SeedTask, seed: int) -> None:
     model = task.new_model(seed)
     model.fit(
         task.batches(seed),
-        steps_per_epoch=-(-task.num_rows // task.batch_size),
+        steps_per_epoch=task.num_steps,
         epochs=task.epochs,
         validation_data=None if task.validation is None else tensors(task.validation),
         validation_batch_size=task.batch_size,

@@ -151,7 +151,7 @@ def _callback_list(model: keras.Model, task: SeedTask, seed: int) -> keras.callb
         callbacks,
         model=model,
         epochs=task.epochs,
-        steps=-(-task.num_rows // task.batch_size),
+        steps=task.num_steps,
     )
 
 
@@ -179,7 +179,7 @@ def _num_replicas(model: keras.Model) -> int:
     return num_replicas
 
 
-def _default_size(num_bytes: int) -> int:
+def _default_size(memory: int) -> int:
     """How many seeds to train at once: one for each core, or on a GPU as many as fit on JAX."""
     if not runs_on_gpu():
         return num_cores()
@@ -187,7 +187,7 @@ def _default_size(num_bytes: int) -> int:
         return 1
     import jax
 
-    free = jax.devices()[0].memory_stats()
-    bound = (free or {}).get("bytes_limit", 2**33) - (free or {}).get("bytes_in_use", 0)
+    statistics = jax.devices()[0].memory_stats() or {}
+    bound = statistics.get("bytes_limit", 2**33) - statistics.get("bytes_in_use", 0)
     # Old and new state, gradients, and what a batch needs.
-    return int(min(max(bound // (8 * num_bytes), 1), 256))
+    return int(min(max(bound // (8 * memory), 1), 256))
