@@ -49,20 +49,38 @@ def build_small():
 SMALL = (TRAINING[0]["numbers"], TRAINING[1])
 
 
+class WriteWeights(keras.callbacks.Callback):
+    """Writes the weights at the end of training to a file."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_train_end(self, logs=None):
+        np.savez(self.path, *self.model.get_weights())
+
+
 class DieOnce:
-    """Callbacks of a seed whose process is killed at the first attempt, in the first epoch."""
+    """Callbacks that write the weights of each seed, and kill the process of one of them.
+
+    It is killed at the first attempt, in the first epoch.
+    """
 
     def __init__(self, folder, seed):
-        self.mark, self.seed = Path(folder) / "died", seed
+        self.folder, self.seed = Path(folder), seed
 
     def __call__(self, seed):
+        write = WriteWeights(self.path(seed))
         if seed != self.seed:
-            return []
-        return [keras.callbacks.LambdaCallback(on_epoch_end=self.die)]
+            return [write]
+        return [write, keras.callbacks.LambdaCallback(on_epoch_end=self.die)]
+
+    def path(self, seed):
+        return self.folder / f"weights_{seed}.npz"
 
     def die(self, epoch, logs):
-        if not self.mark.exists():
-            self.mark.touch()
+        if not (self.folder / "died").exists():
+            (self.folder / "died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
