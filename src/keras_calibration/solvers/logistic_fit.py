@@ -124,10 +124,10 @@ def check_scale(scale: float, taker: str) -> None:
         )
     if not scale < _LARGEST_SCALE:
         raise ValueError(
-            f"{taker} has no finite best scale. Received: rows in which a threshold on the logit "
-            "separates, or nearly separates, positives and negatives (scale above "
-            f"{_LARGEST_SCALE:g}). Use more rows, or use ILPS or BiasCorrection, which can be "
-            "fitted to such rows."
+            f"{taker} fits scales of the logit below {_LARGEST_SCALE:g}. Received: rows whose best "
+            "scale is larger or infinite. Either a threshold on the logit separates, or nearly "
+            "separates, positives and negatives, or the logits hardly differ from row to row. Use "
+            "more rows, or use ILPS or BiasCorrection, which can be fitted to such rows."
         )
 
 
