@@ -26,7 +26,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -42,10 +41,9 @@ from keras_calibration.statistics import (
 )
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "examples"))
-from data_folder import read_data_folder  # noqa: E402
+sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
+from id_table import Rows, read_rows  # noqa: E402
 
-NUM_BUCKETS = 24  # of each numeric column
 # Number of evaluations in the one epoch of a run, and how many of the last ones are averaged.
 NUM_EVALUATIONS, NUM_AVERAGED = 20, 5
 # The pairs used: the better pipeline is known, and not so clear that every metric detects it.
@@ -81,17 +79,6 @@ class Pipeline:
     learning_rate: float = 2e-3
     batch_size: int = 512
     without: str | None = None
-
-
-class Rows(NamedTuple):
-    """Rows of ids for training and evaluation, with the number of ids of each column."""
-
-    train: NDArray[np.int32]
-    train_labels: NDArray[np.float32]
-    held_out: NDArray[np.int32]
-    held_out_labels: NDArray[np.float32]
-    columns: tuple[str, ...]
-    num_ids: tuple[int, ...]
 
 
 # The rows of a worker process.
@@ -136,33 +123,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--output", type=Path, default=Path("output"), help="folder for the ledger")
     return parser.parse_args()
-
-
-def read_rows(folder: Path, num_held_out: int) -> Rows:
-    """All columns as ids; the last rows of the table's own split are held out."""
-    table = read_data_folder(folder)
-    columns, num_ids = [], []
-    for name in table.num_values:
-        columns.append(np.asarray(table.features[name], np.int32))
-        num_ids.append(table.num_values[name])
-    for name in table.numeric:
-        values = np.asarray(table.features[name], np.float64)
-        inner = np.linspace(0, 1, NUM_BUCKETS + 1)[1:-1]
-        # From the training rows alone, so that every bucket occurs in training.
-        borders = np.unique(np.nanquantile(values[:-num_held_out], inner))
-        # Missing values have a bucket of their own.
-        columns.append(np.searchsorted(borders, values, "right").astype(np.int32))
-        columns[-1][np.isnan(values)] = len(borders) + 1
-        num_ids.append(len(borders) + 2)
-    ids = np.stack(columns, axis=1)
-    return Rows(
-        ids[:-num_held_out],
-        table.labels[:-num_held_out],
-        ids[-num_held_out:],
-        table.labels[-num_held_out:],
-        (*table.num_values, *table.numeric),
-        tuple(num_ids),
-    )
 
 
 def choose_pipelines(rows: Rows, arguments: argparse.Namespace) -> dict[str, Pipeline]:

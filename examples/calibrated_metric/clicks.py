@@ -1,0 +1,409 @@
+"""The papers' pairs of click pipelines, re-run on a table of real data.
+
+    ./dev run python examples/calibrated_metric/clicks.py                     all pairs
+    ./dev run python examples/calibrated_metric/clicks.py --kinds dropout l2  pairs of two kinds
+    ./dev run python examples/calibrated_metric/clicks.py --auc               beside a regression
+
+Fan et al. (*Calibration-then-Calculation*, arXiv 2401.16692, tables 1 to 6, and tables 14 to 19 of
+its other version) train pairs of similar pipelines with many seeds on Avazu and Criteo, and ask how
+often a single run of each shows the better one: by the log loss, and by the calibrated log loss.
+Here the same variants are trained for one epoch on another table, with `seeds.train`. The sizes are
+scaled down with the table. Every pipeline is trained with Adam, also DLRM.
+
+The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
+"""
+
+import argparse
+import csv
+import dataclasses
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.preprocessing import OneHotEncoder
+
+import keras_calibration as kc
+from keras_calibration.metrics import CalibratedLogLoss, LogitAUC, LogLoss
+from keras_calibration.seeds import Ledger
+
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
+from click_models import ARCHITECTURES, ModelOptions  # noqa: E402
+from id_table import Rows, read_rows  # noqa: E402
+from pairs import (  # noqa: E402
+    Pair,
+    markdown_losses,
+    markdown_table,
+    pair_rows,
+    print_table,
+)
+
+SECONDS = "seconds.csv"
+PLAIN = "val_log_loss"
+PAPERS = "val_papers_calibrated_log_loss"
+CALIBRATED = {"papers'": PAPERS, "ours": "val_calibrated_log_loss"}
+L2_WEIGHTS = (3e-7, 5e-7, 7e-7, 1e-6, 2e-6)
+# Accuracy by the log loss → by the calibrated log loss, in percent.
+PUBLISHED_ARCHITECTURES = {
+    ("dcn", "dcn_mix"): "64.4 → 71.5",
+    ("deepfm", "dcn"): "77.2 → 83.9",
+    ("deepfm", "fnn"): "76.9 → 79.9",
+    ("fnn", "dcn_mix"): "61.5 → 72.0",
+    ("deepfm", "dcn_mix"): "84.8 → 93.4",
+}
+PUBLISHED_L2 = ("63.2 → 69.3", "82.2 → 88.2", "86.6 → 92.4", "95.2 → 98.8", "98.8 → 100.0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """A click model and how it is trained.
+
+    Args:
+        architecture: One of `click_models.ARCHITECTURES`.
+        embedding_dim: Embedding size of every column.
+        hidden_units: Units of the layers of the perceptron.
+        dropout: Dropout rate after each hidden layer.
+        batch_normalization: Whether hidden layers are batch-normalised.
+        l2: Weight of the sum of squares of embeddings and kernels.
+        batch_size: Rows of a batch.
+        learning_rate: Learning rate of Adam.
+        without: Columns that the model does not get: `None`, `"dense"` or `"sparse"`.
+    """
+
+    architecture: str = "xdeepfm"
+    embedding_dim: int = 8
+    hidden_units: tuple[int, ...] = (64, 32)
+    dropout: float = 0.0
+    batch_normalization: bool = False
+    l2: float = 0.0
+    batch_size: int = 1024
+    learning_rate: float = 1e-3
+    without: str | None = None
+
+
+class Study(NamedTuple):
+    """The pipelines by name, and the pairs with what the papers report on them.
+
+    Args:
+        pipelines: Name → pipeline.
+        published: Pair → published accuracies, an empty string for pairs that the papers lack.
+    """
+
+    pipelines: dict[str, Pipeline]
+    published: dict[Pair, str]
+
+    def of_kinds(self, kinds: Sequence[str] | None) -> "Study":
+        """The pairs of some kinds, and their pipelines."""
+        known = list(dict.fromkeys(pair.kind for pair in self.published))
+        if unknown := set(kinds or ()) - set(known):
+            raise SystemExit(f"No kinds of pairs {sorted(unknown)}: expected some of {known}.")
+        published = {p: text for p, text in self.published.items() if p.kind in (kinds or known)}
+        used = {name for pair in published for name in (pair.first, pair.second)}
+        return Study({n: p for n, p in self.pipelines.items() if n in used}, published)
+
+
+def make_study(base: Pipeline, l2_scale: float = 1.0) -> Study:
+    """The variants of all tables of both versions of the paper.
+
+    Args:
+        base: The pipeline that xDeepFM variants differ from. Those of DLRM have half of its first
+            hidden layer before a second one of the full size, as in the papers' 128-256-1.
+        l2_scale: Factor of the papers' L2 weights.
+    """
+    replace = dataclasses.replace
+    pipelines = {name: replace(base, architecture=name) for name in ARCHITECTURES}
+    published = {
+        Pair("architecture", *((b, a) if (b, a) in PUBLISHED_ARCHITECTURES else (a, b))): ""
+        for a, b in itertools.combinations(ARCHITECTURES, 2)
+    }
+    published |= {Pair("architecture", *ab): text for ab, text in PUBLISHED_ARCHITECTURES.items()}
+
+    def add(kind: str, first: str, second: str, text: str, **changes: Any) -> None:
+        """Adds a pair whose second pipeline is the first with some changes."""
+        pipelines[second] = replace(pipelines[first], **changes)
+        published[Pair(kind, first, second)] = text
+
+    add("features", "xdeepfm", "without_dense", "81.8 → 88.8, 96.7 → 100.0", without="dense")
+    add("features", "xdeepfm", "without_sparse", "78.6 → 85.9, 87.6 → 95.7", without="sparse")
+    smaller = tuple(units // 2 for units in base.hidden_units)
+    add("size", "xdeepfm", "smaller", "69.6 → 73.6, 80.1 → 86.1", hidden_units=smaller)
+    add("batch_normalization", "xdeepfm", "normalized", "80.2 → 89.7", batch_normalization=True)
+    add("dropout", "xdeepfm", "dropout_0.7", "95.0 → 99.3", dropout=0.7)
+    add("dropout", "xdeepfm", "dropout_0.1", "78.3 → illegible", dropout=0.1)
+    for weight, text in zip(L2_WEIGHTS, PUBLISHED_L2, strict=True):
+        scaled = float(f"{weight * l2_scale:.3g}")
+        add("l2", "xdeepfm", f"l2_{scaled:g}", text, l2=scaled)
+    return Study(pipelines, published | _dlrm_pairs(base, pipelines))
+
+
+def _dlrm_pairs(base: Pipeline, pipelines: dict[str, Pipeline]) -> dict[Pair, str]:
+    """Adds the variants of DLRM to `pipelines`, and returns their pairs."""
+    width, size = base.hidden_units[0], base.embedding_dim
+    dlrm = dataclasses.replace(base, architecture="dlrm", hidden_units=(width // 2, width))
+
+    def add(name: str, **changes: Any) -> str:
+        pipelines[name] = dataclasses.replace(dlrm, **changes)
+        return name
+
+    # 14, 16 and 18 in the paper.
+    step = max(1, size // 8)
+    sizes = (size - step, size, size + step)
+    embeddings = [add(f"dlrm_embedding_{n}", embedding_dim=n) for n in sizes]
+    published = {
+        Pair("embedding", embeddings[0], embeddings[1]): "55.4 → 60.3",
+        Pair("embedding", embeddings[0], embeddings[2]): "61.9 → 70.4",
+        Pair("embedding", embeddings[1], embeddings[2]): "61.8 → 65.8",
+    }
+    # 128, 256 and 512 in the paper.
+    small, *larger = (
+        add(f"dlrm_batch_{n}", batch_size=n) for n in (base.batch_size // k for k in (8, 4, 2))
+    )
+    for batch, text in zip(larger, ("84.5 → 88.0", "89.0 → 95.5"), strict=True):
+        published[Pair("batch", batch, small)] = text
+    # 128, 256, 512 and 1024 in the paper, before a second layer of 256.
+    narrow, *wider = (
+        add(f"dlrm_{n}_{width}", hidden_units=(n, width))
+        for n in (width * k // 2 for k in (1, 2, 4, 8))
+    )
+    for wide, text in zip(wider, ("57.4 → 60.2", "60.5 → 63.4", "58.6 → 61.4"), strict=True):
+        published[Pair("width", narrow, wide)] = text
+    return published
+
+
+def main() -> None:
+    """Trains the runs that are missing in the ledger, then prints the pairs."""
+    arguments = parse_arguments()
+    base = Pipeline(
+        embedding_dim=arguments.embedding_dim,
+        hidden_units=tuple(arguments.hidden_units),
+        batch_size=arguments.batch_size,
+    )
+    rows = read_rows(arguments.data, arguments.held_out, shuffle=arguments.shuffle)
+    if arguments.rows is not None:
+        rows = rows._replace(
+            train=rows.train[-arguments.rows :], train_labels=rows.train_labels[-arguments.rows :]
+        )
+    print(
+        f"{arguments.data.name}: {len(rows.train):,} rows to train on, {len(rows.held_out):,} held "
+        f"out, {rows.train_labels.mean():.1%} positive"
+    )
+    if arguments.auc:
+        compare_with_logistic_regression(rows, base)
+        return
+    setting = {
+        "data": arguments.data.name,
+        "split": "shuffled" if arguments.shuffle else "the table's own",
+        "num_train": len(rows.train),
+        "num_held_out": len(rows.held_out),
+        "base": as_json(base),
+        "l2_scale": arguments.l2_scale,
+    }
+    study = make_study(base, arguments.l2_scale).of_kinds(arguments.kinds)
+    ledger = Ledger(arguments.output / arguments.data.name / "clicks")
+    train_study(study, rows, ledger, range(arguments.seeds), setting)
+    print_table(pair_rows(ledger, list(study.published), plain=PLAIN, calibrated=CALIBRATED))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command-line arguments."""
+    data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    add("--data", type=Path, default=data / "nycflights13_337k", help="folder")
+    add("--kinds", nargs="+", help="kinds of pairs (default: all)")
+    add("--seeds", type=int, default=20, help="of each pipeline (default: %(default)s)")
+    add("--rows", type=int, help="at most the last so many training rows (default: all)")
+    add("--held-out", type=int, default=60_000, help="rows (default: %(default)s)")
+    add("--shuffle", action="store_true", help="shuffle before the split, as in the papers")
+    add("--embedding-dim", type=int, default=8, help="(default: %(default)s)")
+    add("--hidden-units", type=int, nargs="+", default=[64, 32], help="(default: 64 32)")
+    add("--batch-size", type=int, default=1024, help="(default: %(default)s)")
+    add("--l2-scale", type=float, default=1.0, help="factor of the L2 weights (default: 1)")
+    add("--auc", action="store_true", help="only compare the AUC with logistic regression")
+    add("--output", type=Path, default=Path("output"), help="folder for the ledger")
+    return parser.parse_args()
+
+
+def train_study(
+    study: Study, rows: Rows, ledger: Ledger, seeds: Sequence[int], setting: Mapping[str, Any]
+) -> None:
+    """Trains the missing runs, one pipeline after another.
+
+    Args:
+        study: The pipelines.
+        rows: The rows.
+        ledger: Where runs are recorded; the seconds of each training are in `seconds.csv` there.
+        seeds: Seeds of every pipeline.
+        setting: What all pipelines have in common, for their records.
+
+    Raises:
+        SystemExit: The ledger has runs of another setting.
+    """
+    if any(run["configuration"]["setting"] != setting for run in ledger.runs()):
+        raise SystemExit(
+            f"The runs in {ledger.path} are of other rows or sizes. Choose another --output."
+        )
+    for number, (name, pipeline) in enumerate(study.pipelines.items()):
+        if pipeline.without == "dense" and not rows.num_numeric:
+            print(f"{name} is left out: the table has no numeric columns.")
+            continue
+        print(f"{name} ({number + 1} of {len(study.pipelines)} pipelines)")
+        kept = kept_columns(rows, pipeline.without)
+        num_ended, started = len(ledger.runs(name, status="finished")), time.monotonic()
+        try:
+            kc.seeds.train(
+                partial(build_model, pipeline, rows),
+                (rows.train[:, kept], rows.train_labels),
+                ledger=ledger,
+                pipeline=name,
+                seeds=seeds,
+                batch_size=pipeline.batch_size,
+                validation_data=(rows.held_out[:, kept], rows.held_out_labels),
+                configuration={"setting": setting, **as_json(pipeline)},
+                num_rows=len(rows.held_out),
+            )
+        finally:  # also what an interrupted training has finished
+            if num_new := len(ledger.runs(name, status="finished")) - num_ended:
+                with (ledger.path / SECONDS).open("a") as file:
+                    file.write(f"{name},{num_new},{time.monotonic() - started:.1f}\n")
+
+
+def as_json(pipeline: Pipeline) -> dict[str, Any]:
+    """The fields of a pipeline as a ledger returns them, with lists in place of tuples."""
+    return dict(json.loads(json.dumps(dataclasses.asdict(pipeline))))
+
+
+def kept_columns(rows: Rows, without: str | None) -> list[int]:
+    """Positions of the columns that a model gets.
+
+    Args:
+        rows: The rows.
+        without: `"dense"` for no columns of the first half of the numeric ones, `"sparse"` for
+            none of the categorical column with the fewest ids; `None` for all columns.
+    """
+    num_categorical = len(rows.columns) - rows.num_numeric
+    removed: set[int] = set()
+    if without == "dense":
+        removed = set(range(num_categorical, num_categorical + (rows.num_numeric + 1) // 2))
+    elif without == "sparse":
+        removed = {int(np.argmin(rows.num_ids[:num_categorical]))}
+    return [column for column in range(len(rows.columns)) if column not in removed]
+
+
+def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
+    """The compiled model of a pipeline, for the columns that it gets."""
+    kept = kept_columns(rows, pipeline.without)
+    num_categorical = len(rows.columns) - rows.num_numeric
+    model = ARCHITECTURES[pipeline.architecture](
+        ModelOptions(
+            num_ids=tuple(rows.num_ids[column] for column in kept),
+            num_numeric=sum(column >= num_categorical for column in kept),
+            embedding_dim=pipeline.embedding_dim,
+            hidden_units=pipeline.hidden_units,
+            dropout=pipeline.dropout,
+            batch_normalization=pipeline.batch_normalization,
+            l2=pipeline.l2,
+        )
+    )
+    model.compile(
+        optimizer=keras.optimizers.Adam(pipeline.learning_rate),
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        metrics=[
+            LogLoss(from_logits=True),
+            CalibratedLogLoss(
+                bias_fraction=0.1, from_logits=True, name=PAPERS.removeprefix("val_")
+            ),
+            CalibratedLogLoss(from_logits=True),
+            LogitAUC(from_logits=True, name="auc"),
+        ],
+        # Compiling takes longer than a run.
+        jit_compile=False,
+    )
+    return model
+
+
+def compare_with_logistic_regression(rows: Rows, base: Pipeline) -> dict[str, float]:
+    """Trains each architecture once, and prints its AUC beside that of a logistic regression.
+
+    The regression is scikit-learn's, with its default penalty, on a 0/1 column for each id.
+
+    Args:
+        rows: The rows.
+        base: The pipeline, of which the architecture varies.
+
+    Returns:
+        `"logistic regression"` and each architecture → AUC on the held-out rows.
+    """
+    encoder = OneHotEncoder(handle_unknown="ignore").fit(rows.train)
+    regression = LogisticRegression(max_iter=200)
+    regression.fit(encoder.transform(rows.train), rows.train_labels)
+    scores = regression.decision_function(encoder.transform(rows.held_out))
+    areas = {"logistic regression": float(roc_auc_score(rows.held_out_labels, scores))}
+    print(f"{'logistic regression':<20}{areas['logistic regression']:.4f}")
+    for name in ARCHITECTURES:
+        started = time.monotonic()
+        keras.utils.set_random_seed(0)
+        model = build_model(dataclasses.replace(base, architecture=name), rows)
+        model.fit(rows.train, rows.train_labels, batch_size=base.batch_size, verbose=0)
+        logits = model.predict(rows.held_out, batch_size=8192, verbose=0)[:, 0]
+        areas[name] = float(roc_auc_score(rows.held_out_labels, logits))
+        print(f"{name:<20}{areas[name]:.4f}  {time.monotonic() - started:.1f} s")
+    return areas
+
+
+def markdown(ledger: Ledger) -> str:
+    """The section of a ledger's runs for a page of results.
+
+    Args:
+        ledger: The runs of this study, of any kinds of pairs.
+
+    Returns:
+        Markdown: the rows and sizes, the accuracies beside the published ones, and the mean and
+        standard deviation of each loss.
+
+    Raises:
+        ValueError: No pair has two common finished seeds.
+    """
+    runs = ledger.runs(status="finished")
+    if not runs:
+        raise ValueError(f"The ledger {ledger.path} has no finished runs. Run clicks.py first.")
+    setting = runs[0]["configuration"]["setting"]
+    base = Pipeline(**{**setting["base"], "hidden_units": tuple(setting["base"]["hidden_units"])})
+    published = make_study(base, setting["l2_scale"]).published
+    rows = pair_rows(ledger, list(published), plain=PLAIN, calibrated=CALIBRATED)
+    if not rows:
+        raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")
+    counts = {row.num_seeds for row in rows}
+    seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
+    return "\n\n".join(
+        [
+            f"`{setting['data']}`, split: {setting['split']}; {setting['num_train']:,} rows to "
+            f"train on for one epoch, {setting['num_held_out']:,} held out. Embeddings of "
+            f"{base.embedding_dim}, hidden layers of {base.hidden_units}, batches of "
+            f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. {_seconds(ledger)}",
+            markdown_table(rows, published),
+            markdown_losses(rows),
+        ]
+    )
+
+
+def _seconds(ledger: Ledger) -> str:
+    """A sentence on how long the runs took."""
+    with (ledger.path / SECONDS).open() as file:
+        entries = [(int(count), float(seconds)) for _, count, seconds in csv.reader(file)]
+    num_runs, total = (sum(column) for column in zip(*entries, strict=True))
+    return f"{num_runs} runs took {total:.0f} s, {total / num_runs:.1f} s each."
+
+
+if __name__ == "__main__":
+    main()
