@@ -1,0 +1,219 @@
+"""The study of stock prices: what a model sees, how it is scored, and the whole of it, small."""
+
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from keras_calibration.seeds import Ledger
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "calibrated_metric" / "stocks.py"
+
+
+@pytest.fixture(scope="module")
+def stocks():
+    specification = importlib.util.spec_from_file_location("stocks", EXAMPLE)
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["stocks"] = module  # dataclasses look their module up
+    specification.loader.exec_module(module)
+    return module
+
+
+def bars_of(name, dates, seed):
+    rng = np.random.default_rng(seed)
+    close = 50 * np.exp(np.cumsum(0.01 * rng.normal(size=len(dates))))
+    start = close * np.exp(0.005 * rng.normal(size=len(dates)))
+    high = np.maximum(start, close) * np.exp(0.01 * rng.random(len(dates)))
+    low = np.minimum(start, close) * np.exp(-0.01 * rng.random(len(dates)))
+    volume = rng.integers(1000, 100_000, len(dates))
+    columns = {"open": start, "high": high, "low": low, "close": close, "volume": volume}
+    return pd.DataFrame({"date": dates.strftime("%Y-%m-%d"), **columns, "Name": name})
+
+
+@pytest.fixture(scope="module")
+def bars():
+    dates = pd.bdate_range("2016-09-01", "2018-02-07")
+    # C is listed too late to be standardised.
+    parts = [bars_of("A", dates, 0), bars_of("B", dates[40:], 1), bars_of("C", dates[200:], 2)]
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.fixture
+def folder(bars, tmp_path):
+    """The bars as a file with the wrong year, an incomplete bar and a day without trades."""
+    table = bars[["date", "open", "high", "low", "close", "volume", "Name"]].copy()
+    table["date"] = table["date"].str.replace("2018", "2021")
+    table.loc[100, "open"] = np.nan
+    table.loc[101, "low"] = table.loc[101, "high"]
+    table.sample(frac=1.0, random_state=0).to_csv(tmp_path / "data.csv.xz", index=False)
+    return tmp_path
+
+
+def test_bars_are_repaired_and_sorted(stocks, bars, folder):
+    found = stocks.read_bars(folder, num_stocks=2)
+    expected = bars[bars["Name"] != "C"].drop([100, 101]).reset_index(drop=True)
+    assert found["date"].max() == "2018-02-07"
+    pd.testing.assert_frame_equal(found, expected)
+
+
+@pytest.mark.parametrize("target", ["range", "volume", "return"])
+def test_windows_and_targets_are_those_of_a_naive_loop(stocks, bars, target):
+    window, first_test = 4, "2017-11"
+    examples = stocks.make_examples(bars, target, window, num_test_months=4)
+    assert examples.test_months == ("2017-11", "2017-12", "2018-01", "2018-02")
+    windows, targets, months = [], [], []
+    for name in ("A", "B"):
+        stock = bars[bars["Name"] == name].to_dict("records")
+        days = []
+        for before, bar in itertools.pairwise(stock):
+            columns = {
+                "overnight": np.log(bar["open"] / before["close"]),
+                "intraday": np.log(bar["close"] / bar["open"]),
+                "return": np.log(bar["close"] / before["close"]),
+                "range": np.log(np.log(bar["high"] / bar["low"])),
+                "volume": np.log(bar["volume"]),
+            }
+            days.append(columns)
+        past = [day for day, bar in zip(days, stock[1:], strict=True) if bar["date"] < first_test]
+        means = {key: np.mean([day[key] for day in past]) for key in stocks.COLUMNS}
+        stds = {key: np.std([day[key] for day in past]) for key in stocks.COLUMNS}
+        for day_number in range(window, len(days)):
+            rows = [
+                [(day[key] - means[key]) / stds[key] for key in stocks.COLUMNS]
+                for day in days[day_number - window : day_number + 1]
+            ]
+            windows.append(rows[:-1])
+            targets.append(rows[-1][stocks.COLUMNS.index(target)])
+            year, month = map(int, stock[day_number + 1]["date"].split("-")[:2])
+            months.append(12 * (year - 2017) + month - 11)
+    found = examples.windows(np.arange(len(examples.targets)))
+    np.testing.assert_allclose(found, windows, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(examples.targets, targets, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(examples.months, months)
+
+
+def test_later_bars_change_nothing_earlier(stocks, bars):
+    changed = bars.copy()
+    later = changed["date"] >= "2018-01-10"
+    changed.loc[later, ["open", "high", "low", "close"]] *= 1.7
+    changed.loc[later, "high"] *= 1.1
+    changed.loc[later, "volume"] *= 9
+    before, after = (stocks.make_examples(table, "range", 5, 4) for table in (bars, changed))
+    # The last bar of an example is the one after its window.
+    target_dates = bars["date"].to_numpy(str)[before.last_bars + 1]
+    is_earlier = target_dates < "2018-01-10"
+    assert {"2017-12", "2018-01"} <= {date[:7] for date in target_dates[is_earlier]}
+    earlier = np.flatnonzero(is_earlier)
+    np.testing.assert_array_equal(before.windows(earlier), after.windows(earlier))
+    np.testing.assert_array_equal(before.targets[earlier], after.targets[earlier])
+    others = np.flatnonzero(~is_earlier)
+    assert np.all(before.targets[others] != after.targets[others])
+    # The day before the change is in the window of an example after it, and not vice versa.
+    first = target_dates == "2018-01-10"
+    np.testing.assert_array_equal(
+        before.windows(np.flatnonzero(first)), after.windows(np.flatnonzero(first))
+    )
+
+
+@pytest.mark.parametrize("retrain_every", [1, 3, 10])
+def test_rounds_train_on_earlier_months_only(stocks, retrain_every):
+    months = np.random.default_rng(0).integers(-6, 7, 500).astype(np.int32)
+    rounds = list(stocks.training_rounds(months, retrain_every))
+    assert len(rounds) == -(-7 // retrain_every)
+    for train, predicted in rounds:
+        assert months[train].max() < months[predicted].min()
+        assert np.ptp(months[predicted]) < retrain_every
+    predicted = np.concatenate([predicted for _, predicted in rounds])
+    np.testing.assert_array_equal(np.sort(predicted), np.flatnonzero(months >= 0))
+    trained = np.concatenate([train for train, _ in rounds])
+    assert len(np.unique(trained)) == len(trained)
+    assert set(np.flatnonzero(months < 0)) <= set(trained)
+
+
+def test_losses_are_those_of_numpy(stocks):
+    rng = np.random.default_rng(0)
+    months = rng.integers(0, 4, 1000).astype(np.int32)
+    targets, predictions = rng.normal(size=(2, 1000)).astype(np.float32)
+    targets += 0.3 * months
+    losses = stocks.score(targets, predictions, months)
+    residuals = np.float64(targets) - predictions
+    np.testing.assert_allclose(losses["quadratic_loss"], np.mean(residuals**2))
+    corrected = [
+        residuals[months == month] - residuals[months == month - 1].mean() for month in (1, 2, 3)
+    ]
+    rolling = np.mean(np.concatenate(corrected) ** 2)
+    np.testing.assert_allclose(losses["calibrated_quadratic_loss"], rolling)
+    np.testing.assert_allclose(losses["cross_fitted_quadratic_loss"], np.var(residuals), rtol=0.01)
+
+
+def test_the_whole_study_and_its_continuation(stocks, folder, monkeypatch, capsys):
+    arguments = ["stocks.py", "--data", str(folder), "--output", str(folder / "output")]
+    arguments += ["--stocks", "3", "--test-months", "4", "--retrain-every", "2", "--window", "3"]
+    arguments += ["--hidden-size", "2", "--batch-size", "128", "--pipelines", "base", "l2"]
+
+    def run(*others):
+        monkeypatch.setattr(sys, "argv", [*arguments, *others])
+        stocks.main()
+        return capsys.readouterr().out
+
+    assert "2 stocks" in run("--seeds", "2")
+    ledger = Ledger(folder / "output" / "stocks" / "range")
+    runs = ledger.runs(status="finished")
+    assert {(run["pipeline"], run["seed"]) for run in runs} == {
+        (name, seed) for name in ("base", "l2") for seed in range(2)
+    }
+    assert {run["configuration"]["l2"] for run in runs} == {0.0, 1e-3}
+    losses = [run["metrics"]["quadratic_loss"][0] for run in runs]
+    assert len(set(losses)) == 4
+    assert 0.5 < np.mean(losses) < 2
+    assert "0 runs to train" in run("--seeds", "2")
+    assert len(ledger) == 4
+    assert stocks.markdown(ledger).count("| L2 penalty |") == 3
+    with pytest.raises(SystemExit, match="other settings"):
+        run("--epochs", "2")
+
+
+def test_only_missing_seeds_are_trained(stocks, tmp_path):
+    ledger = Ledger(tmp_path)
+    assert stocks.missing_seeds(ledger, "base", {"epochs": 1}, range(3)) == [0, 1, 2]
+    run = {"pipeline": "base", "seed": 1, "status": "finished", "configuration": {"epochs": 1}}
+    ledger.append(run)
+    assert stocks.missing_seeds(ledger, "base", {"epochs": 1}, range(3)) == [0, 2]
+    assert stocks.missing_seeds(ledger, "l2", {"epochs": 1}, range(2)) == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_run_does_not_depend_on_the_runs_before_it(stocks, bars):
+    examples = stocks.make_examples(bars, "range", 3, 4)
+    pipeline = stocks.Pipeline(hidden_size=2, batch_size=128)
+    model = stocks.build_model(pipeline, examples)
+    first, _, again = (
+        stocks.train_run(model, pipeline, examples, retrain_every=2, seed=seed)["metrics"]
+        for seed in (5, 6, 5)
+    )
+    np.testing.assert_allclose(first["quadratic_loss"], again["quadratic_loss"], rtol=1e-6)
+
+
+def test_impossible_months_are_refused(stocks, bars):
+    with pytest.raises(SystemExit, match="--test-months from 2 to 17"):
+        stocks.make_examples(bars, "range", 3, 18)
+    with pytest.raises(SystemExit, match="fewer --test-months"):
+        stocks.make_examples(bars, "range", 3, 12)
+
+
+@pytest.mark.slow
+def test_the_real_table(stocks, data_root):
+    bars = stocks.read_bars(data_root / "stocks_ohlcv_100", 100)
+    assert bars["date"].max() == "2018-02-07"
+    examples = stocks.make_examples(bars, "volume", 10, 24)
+    assert examples.test_months[0] == "2016-03"
+    windows = examples.windows(np.arange(len(examples.targets)))
+    assert np.isfinite(windows).all()
+    assert np.isfinite(examples.targets).all()
+    # Volume is persistent: yesterday's says a lot about today's.
+    correlation = np.corrcoef(windows[:, -1, stocks.COLUMNS.index("volume")], examples.targets)
+    assert correlation[0, 1] > 0.5
