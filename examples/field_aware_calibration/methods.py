@@ -1,0 +1,211 @@
+"""The rows of the tables: the paper's (tables 1-6), and those of this package.
+
+Each row is a function of a `CalibrationTask` that returns the logits of the test rows. To add a row
+of your own, write such a function and add it to `METHODS`.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from base_network import (
+    PREDICTED_TOGETHER,
+    Split,
+    build_network,
+    field_network,
+    logits_of,
+    make_task,
+    train_one_epoch,
+)
+from calibration_task import CalibrationTask, Method, Rows
+from numpy.typing import NDArray
+
+import keras_calibration as kc
+
+# Without it, the network g would start from the same embeddings as the base model f.
+AUXILIARY_SEEDS = 10_000
+BASE_LOGIT = "base_logit"  # an input, besides the columns
+
+
+def model_1(task: CalibrationTask) -> NDArray[np.float32]:
+    """The base model, trained on the training rows."""
+    return task.test_logits
+
+
+def model_2(task: CalibrationTask) -> NDArray[np.float32]:
+    """Model-1, trained for another epoch on the development rows with a fresh Adam."""
+    model = build_network(task.num_values, task.size, task.seed)
+    model.set_weights(task.base.get_weights())
+    train_one_epoch(model, *task.development, task.batch_size, task.seed)
+    return logits_of(model, task.test)
+
+
+def isotonic_regression(task: CalibrationTask) -> NDArray[np.float32]:
+    """Isotonic regression, as in scikit-learn but with finite logits at both ends."""
+    return fitted_calibrator(task, kc.layers.IsotonicRegression(keep_ranking=False))
+
+
+def platt_scaling(task: CalibrationTask) -> NDArray[np.float32]:
+    """Platt scaling: logistic regression on the logit."""
+    return fitted_calibrator(task, kc.layers.PlattScaling())
+
+
+def temperature_scaling(task: CalibrationTask) -> NDArray[np.float32]:
+    """Temperature scaling; not a row of the paper."""
+    return fitted_calibrator(task, kc.layers.TemperatureScaling())
+
+
+def histogram_binning(task: CalibrationTask) -> NDArray[np.float32]:
+    """Histogram binning in 20 bins of equal numbers of rows."""
+    return fitted_calibrator(task, kc.layers.HistogramBinning())
+
+
+def paper_ilps(task: CalibrationTask) -> NDArray[np.float32]:
+    """The paper's ILPS, trained for one epoch with Adam."""
+    return trained_head(task, columns=())
+
+
+def paper_ilps_at_its_optimum(task: CalibrationTask) -> NDArray[np.float32]:
+    """The paper's ILPS, fitted directly: the optimum that one epoch of Adam does not reach."""
+    return fitted_calibrator(task, kc.layers.ILPS.from_paper())
+
+
+def paper_neural_calibration(task: CalibrationTask) -> NDArray[np.float32]:
+    """The paper's Neural Calibration: ILPS and a network over all columns, trained jointly."""
+    return trained_head(task, columns=tuple(task.num_values))
+
+
+def paper_neural_calibration_of_field(task: CalibrationTask) -> NDArray[np.float32]:
+    """The paper's Neural Calibration with a network over the field z only."""
+    return trained_head(task, columns=(task.field,))
+
+
+def base_on_development(task: CalibrationTask) -> NDArray[np.float32]:
+    """The base model, trained on the development rows only."""
+    return inverted(task).test_logits
+
+
+def inverted_ilps(task: CalibrationTask) -> NDArray[np.float32]:
+    """The paper's ILPS, with training and development rows exchanged."""
+    return paper_ilps(inverted(task))
+
+
+def inverted_neural_calibration(task: CalibrationTask) -> NDArray[np.float32]:
+    """The paper's Neural Calibration, with training and development rows exchanged."""
+    return paper_neural_calibration(inverted(task))
+
+
+def ilps(task: CalibrationTask) -> NDArray[np.float32]:
+    """Our ILPS: class-balanced knots, linear ends, fitted directly."""
+    return fitted_calibrator(task, kc.layers.ILPS())
+
+
+def field_bias(task: CalibrationTask) -> NDArray[np.float32]:
+    """Our `FieldBias`: an offset for each value of z, shrunk."""
+    return fitted_head(task, kc.layers.FieldBias({task.field: task.num_values[task.field]}))
+
+
+def field_ilps(task: CalibrationTask) -> NDArray[np.float32]:
+    """Our `FieldILPS`: a curve for each value of z, shrunk."""
+    return fitted_head(task, kc.layers.FieldILPS({task.field: task.num_values[task.field]}))
+
+
+def calibrate(task: CalibrationTask) -> NDArray[np.float32]:
+    """Our `calibrate` with all columns as fields: it chooses the method by cross-fitting."""
+    fields = {task.field: task.num_values[task.field], **task.num_values}
+    rows = task.development
+    model = kc.calibrate(
+        task.base,
+        rows.features,
+        rows.labels,
+        fields=fields,
+        base_output="logit",
+        seed=task.seed,
+        verbose=0,
+    )
+    return head_logits(model.head, task.test_logits, task.test)
+
+
+PAPER: dict[str, Method] = {
+    "Model-1": model_1,
+    "Model-2": model_2,
+    "Histogram binning": histogram_binning,
+    "Isotonic regression": isotonic_regression,
+    "Platt scaling": platt_scaling,
+    "Temperature scaling": temperature_scaling,
+    "ILPS": paper_ilps,
+    "Neural Calibration": paper_neural_calibration,
+    "Neural Calibration, z only": paper_neural_calibration_of_field,
+    "Base on development": base_on_development,
+    "ILPS, inverted": inverted_ilps,
+    "Neural Calibration, inverted": inverted_neural_calibration,
+}
+OURS: dict[str, Method] = {
+    "ILPS at its optimum": paper_ilps_at_its_optimum,
+    "Our ILPS": ilps,
+    "FieldBias": field_bias,
+    "FieldILPS": field_ilps,
+    "calibrate": calibrate,
+}
+METHODS: dict[str, Method] = PAPER | OURS
+
+
+@functools.lru_cache(maxsize=1)
+def inverted(task: CalibrationTask) -> CalibrationTask:
+    """The task with training and development rows exchanged, and its own base model."""
+    exchanged = Split(
+        task.name, task.field, task.num_values, task.development, task.train, task.test
+    )
+    return make_task(exchanged, task.size, task.batch_size, task.seed)
+
+
+def fitted_calibrator(
+    task: CalibrationTask, calibrator: kc.layers.Calibrator
+) -> NDArray[np.float32]:
+    """Fits a calibrator directly to the development rows."""
+    calibrator.fit(task.development_logits, task.development.labels)
+    return keras.ops.convert_to_numpy(calibrator(task.test_logits))
+
+
+def fitted_head(task: CalibrationTask, head: kc.layers.Head) -> NDArray[np.float32]:
+    """Fits a head directly to the development rows."""
+    rows = task.development
+    head.fit(task.development_logits, rows.labels, rows.features)
+    return head_logits(head, task.test_logits, task.test)
+
+
+def trained_head(task: CalibrationTask, columns: Sequence[str]) -> NDArray[np.float32]:
+    """Trains the paper's head for one epoch on the development rows with Adam.
+
+    Args:
+        task: The data and the base logits.
+        columns: What the network g reads; without columns, the head is ILPS alone.
+
+    Returns:
+        Calibrated logits of the test rows, shape (n,).
+    """
+    num_values = {name: task.num_values[name] for name in columns}
+    network = field_network(num_values, task.size, AUXILIARY_SEEDS + task.seed) if columns else None
+    head = kc.layers.NeuralCalibration(kc.layers.ILPS.from_paper(), network)
+    # The base logits are an input: the base model is not trained, so it need not run again.
+    logit = keras.Input((), name=BASE_LOGIT)
+    ids = {name: keras.Input((), dtype="int32", name=name) for name in columns}
+    model = keras.Model({**ids, BASE_LOGIT: logit}, head(logit, ids))
+    rows = task.development
+    inputs: dict[str, NDArray[np.generic]] = {BASE_LOGIT: task.development_logits}
+    inputs.update({name: rows.features[name] for name in columns})
+    train_one_epoch(model, inputs, rows.labels, task.batch_size, task.seed)
+    return head_logits(head, task.test_logits, task.test)
+
+
+def head_logits(
+    head: kc.layers.Head, logits: NDArray[np.float32], rows: Rows
+) -> NDArray[np.float32]:
+    """Calibrated logits of a head, shape (n,)."""
+    calibrated = []
+    for start in range(0, len(logits), PREDICTED_TOGETHER):
+        part = slice(start, start + PREDICTED_TOGETHER)
+        columns = {name: column[part] for name, column in rows.features.items()}
+        calibrated.append(keras.ops.convert_to_numpy(head(logits[part], columns)))
+    return np.concatenate(calibrated).reshape(-1)

@@ -1,0 +1,260 @@
+"""The tables of Pan et al., *Field-aware Calibration* (WWW 2020), on any data folder.
+
+    ./dev run python examples/field_aware_calibration/tables.py                      in full
+    ./dev run python examples/field_aware_calibration/tables.py --data FOLDER        your data
+    ./dev run python examples/field_aware_calibration/tables.py --seeds 1 --embedding-dim 4
+
+For each data set and seed, a base model is trained on the training rows. Every row of the tables
+calibrates it on the development rows, and is scored on the test rows. Finished runs are kept in a
+ledger and are not repeated.
+
+The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.metrics import roc_auc_score
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(Path(__file__).parent))
+import later_methods  # noqa: E402
+import methods  # noqa: E402
+from base_network import Split, make_task, read_split  # noqa: E402
+from calibration_task import CalibrationTask, Method, NetworkSize, Rows  # noqa: E402
+from tables_markdown import markdown as markdown_of_rows  # noqa: E402
+
+from keras_calibration.metrics import LogLoss  # noqa: E402
+from keras_calibration.scoring import field_ece, field_rce, score  # noqa: E402
+from keras_calibration.seeds import Ledger  # noqa: E402
+
+DATA_SETS = (
+    "kddcup2012_click40k",
+    "avazu_head10k",
+    "criteo_head10k",
+    "lendingclub_2018_32k",
+    "sba_loans_22k",
+    "hotel_bookings_119k",
+    "bank_marketing_45k",
+    "adult_49k",
+    "movielens_100k",
+    "diabetes_readmit_102k",
+    "credit_default_tw_30k",
+    "pg15_motor_100k",
+    "nycflights13_337k",
+)
+METHODS: dict[str, Method] = methods.METHODS | later_methods.METHODS
+GROUPS = {
+    "paper": list(methods.PAPER),
+    "ours": list(methods.OURS),
+    "later": list(later_methods.METHODS),
+    "all": list(METHODS),
+}
+DIRECTIONS = {
+    **{"log_loss": "min", "brier": "min", "field_ece": "min", "field_rce": "min"},
+    "auc": "max",
+}
+
+
+def main() -> None:
+    """Makes the runs that are missing in the ledger, then prints the tables."""
+    arguments = parse_arguments()
+    names = choose_methods(arguments.methods)
+    ledger = Ledger(arguments.output)
+    missing = missing_runs(arguments, ledger, names)
+    num_runs = sum(len(names) for _, _, names in missing)
+    bar = keras.utils.Progbar(max(num_runs, 1), unit_name="run")
+    size = NetworkSize(arguments.embedding_dim, tuple(arguments.hidden_units))
+    split: Split | None = None
+    refused = []
+    for folder, seed, lacking in missing:
+        if split is None or split.name != folder.name:
+            split = read_split(folder, arguments.field)
+        started = time.monotonic()
+        task = make_task(split, size, arguments.batch_size, seed)
+        base_seconds = time.monotonic() - started
+        for name in lacking:
+            try:
+                ledger.append(run(name, task, settings_of(folder, arguments), base_seconds))
+            except ValueError as error:
+                # For example, Platt scaling refuses separable rows. The others go on.
+                refused.append(f"{folder.name}, seed {seed}, {name}: {error}")
+            bar.add(1)
+    print(f"Made {num_runs - len(refused)} runs; {ledger.path}\n")
+    print(markdown(ledger))
+    if refused:
+        raise SystemExit("\n".join(["These rows could not be fitted:", *refused]))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command-line arguments."""
+    root = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--data",
+        type=Path,
+        nargs="+",
+        default=[root / name for name in DATA_SETS],
+        help=f"folders with a meta.json (default: {len(DATA_SETS)} data sets)",
+    )
+    parser.add_argument("--field", help="the field z (default: the first of meta.json's fields)")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=["all"],
+        help=f"rows by name, or {', '.join(GROUPS)} (default: all)",
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="of each row (default: 3)")
+    parser.add_argument("--embedding-dim", type=int, default=256, help="(default: 256)")
+    parser.add_argument(
+        "--hidden-units", type=int, nargs="+", default=[200, 200], help="(default: 200 200)"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, help="(default: 512, or less for an epoch of 150 steps)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("output") / "field_aware_calibration",
+        help="folder of the ledger (default: %(default)s)",
+    )
+    return parser.parse_args()
+
+
+def choose_methods(chosen: Sequence[str]) -> list[str]:
+    """The names of the rows, in the order of `METHODS`.
+
+    Args:
+        chosen: Names of rows or groups.
+
+    Returns:
+        The names, each once.
+    """
+    if unknown := [name for name in chosen if name not in METHODS and name not in GROUPS]:
+        raise SystemExit(
+            f"No rows {unknown}: expected names of {list(METHODS)}, or groups of {list(GROUPS)}."
+        )
+    wanted = {name for each in chosen for name in GROUPS.get(each, [each])}
+    return [name for name in METHODS if name in wanted]
+
+
+def settings_of(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What, beside row and seed, tells one run from another."""
+    return {
+        "data": folder.name,
+        "field": arguments.field,
+        "embedding_dim": arguments.embedding_dim,
+        "hidden_units": arguments.hidden_units,
+        "batch_size": arguments.batch_size,
+    }
+
+
+def missing_runs(
+    arguments: argparse.Namespace, ledger: Ledger, names: Sequence[str]
+) -> list[tuple[Path, int, list[str]]]:
+    """Data folder, seed, and the rows that the ledger lacks for them."""
+    done = [
+        (run["pipeline"], run["seed"], run["configuration"]["settings"])
+        for run in ledger.runs(status="finished")
+    ]
+    missing = []
+    for folder in arguments.data:
+        settings = settings_of(folder, arguments)
+        for seed in range(arguments.seeds):
+            lacking = [name for name in names if (name, seed, settings) not in done]
+            if lacking:
+                missing.append((folder, seed, lacking))
+    return missing
+
+
+def run(
+    name: str, task: CalibrationTask, settings: dict[str, Any], base_seconds: float
+) -> dict[str, Any]:
+    """Calibrates by one method, and scores the test rows.
+
+    Args:
+        name: Name of the row.
+        task: The data and the base model.
+        settings: Result of `settings_of`.
+        base_seconds: Seconds that the base model took to train.
+
+    Returns:
+        A record for the ledger.
+    """
+    # Rows do not depend on which others are computed before them.
+    keras.utils.set_random_seed(task.seed)
+    started = time.monotonic()
+    logits = METHODS[name](task)
+    seconds = time.monotonic() - started
+    found = scores(logits, task.test, task.field)
+    data = {
+        "field": task.field,
+        "num_field_values": task.num_values[task.field],
+        "num_columns": len(task.num_values),
+        "batch_size": task.batch_size,
+        "num_train": len(task.train.labels),
+        "num_development": len(task.development.labels),
+        "num_test": len(task.test.labels),
+        "positive_rate": float(task.test.labels.mean()),
+    }
+    timing = {"seconds": seconds, "base_seconds": base_seconds}
+    return {
+        "pipeline": name,
+        "seed": task.seed,
+        "status": "finished",
+        "epochs": [0],
+        "metrics": {metric: [value] for metric, value in (found | timing).items()},
+        "directions": DIRECTIONS,
+        "family": settings["data"],
+        "configuration": {"settings": settings, "data": data},
+        "num_rows": len(task.test.labels),
+        "backend": keras.backend.backend(),
+    }
+
+
+def scores(logits: NDArray[np.float32], rows: Rows, field: str) -> dict[str, float]:
+    """The columns of the tables.
+
+    Args:
+        logits: Calibrated logits, shape (n,).
+        rows: The rows that they are of.
+        field: Column whose calibration counts.
+
+    Returns:
+        Log loss in nats, Brier score, Field-ECE, Field-RCE (ε = 0.01) and AUC.
+    """
+    probabilities = expit(logits.astype(np.float64))
+    by_field = (rows.labels, probabilities, rows.features[field])
+    log_loss = LogLoss(from_logits=True)
+    return {
+        **score((rows.labels, logits), log_loss, verbose=0),
+        "brier": float(np.mean((rows.labels - probabilities) ** 2)),
+        "field_ece": field_ece(*by_field),
+        "field_rce": field_rce(*by_field, epsilon=0.01),
+        "auc": float(roc_auc_score(rows.labels, logits)),
+    }
+
+
+def markdown(ledger: Ledger) -> str:
+    """All tables of a ledger, and the summary over its data sets, as Markdown.
+
+    Args:
+        ledger: The ledger of finished runs.
+
+    Returns:
+        Markdown text.
+    """
+    return markdown_of_rows(ledger, list(METHODS))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,322 @@
+"""The methods that came after the paper: their maps, their losses, and training."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from scipy.integrate import quad
+
+from keras_calibration.seeds import set_seeds
+from tiers import slow_except
+
+FOLDER = Path(__file__).parents[2] / "examples" / "field_aware_calibration"
+sys.path.append(str(FOLDER))
+import base_network  # noqa: E402
+import later_methods  # noqa: E402
+from calibration_task import CalibrationTask, NetworkSize, Rows  # noqa: E402
+from sbcr import SBCR  # noqa: E402
+from umc import UMC, MonotoneIntegral, SmoothCalibrationLoss  # noqa: E402
+
+DIM = 3
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-np.asarray(x, np.float64)))
+
+
+def built(layer, seed=0, scale=1.0):
+    """The layer with random weights: those of the initialization times `scale`, and biases."""
+    set_seeds(initialization=seed, order=seed)
+    layer(np.zeros((1, 1), "float32"), np.zeros((1, DIM), "float32"))
+    rng = np.random.default_rng(seed)
+    for weight in layer.trainable_weights:
+        noise = 0.3 * rng.normal(size=weight.shape)
+        weight.assign(scale * np.asarray(weight) + noise)
+    return layer
+
+
+def relu_network(weights, x):
+    """The ReLU network with these kernels and biases in turn, in float64."""
+    *hidden, (kernel, bias) = zip(weights[::2], weights[1::2], strict=True)
+    for each_kernel, each_bias in hidden:
+        x = np.maximum(x @ each_kernel + each_bias, 0)
+    return x @ kernel + bias
+
+
+def values_of(weights):
+    return [np.asarray(weight, np.float64) for weight in weights]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_slopes_are_those_of_the_network(seed):
+    layer = built(MonotoneIntegral(hidden_units=(8, 6), num_knots=5), seed)
+    context = np.random.default_rng(seed).normal(size=(4, DIM)).astype("float32")
+    weights = values_of(layer.trainable_weights)
+    for row, slopes in zip(context, np.asarray(layer.slopes(context)), strict=True):
+        knots = np.column_stack([layer.knots, np.tile(row, (5, 1))])
+        values = relu_network(weights, knots)[:, 0]
+        expected = np.where(values > 0, values + 1, np.exp(np.minimum(values, 0)))
+        np.testing.assert_allclose(slopes, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_integral_is_that_of_the_slopes(seed):
+    layer = built(MonotoneIntegral(hidden_units=(8, 8), last_knot=4.0, num_knots=9), seed)
+    rng = np.random.default_rng(seed)
+    logits = np.array([-9, -4, -2.5, -0.1, 0, 0.7, 3.9, 12], "float32")[:, None]
+    context = rng.normal(size=(len(logits), DIM)).astype("float32")
+    slopes = np.asarray(layer.slopes(context), np.float64)
+    expected = [
+        quad(lambda t, s=s: np.interp(t, layer.knots, s), 0, logit, points=layer.knots, limit=99)[0]
+        for (logit,), s in zip(logits.astype(float), slopes, strict=True)
+    ]
+    found = np.asarray(layer(logits, context))[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_integral_of_a_smooth_slope_is_close_to_the_true_one():
+    layer = built(MonotoneIntegral(hidden_units=(1,)))
+    # g(t) = ELU(relu(t) − 1) + 1, which is exp(−1) below 0, exp(t − 1) up to 1, and then t.
+    kernel = np.zeros((1 + DIM, 1))
+    kernel[0] = 1
+    for weight, value in zip(layer.trainable_weights, (kernel, [0], [[1]], [-1]), strict=True):
+        weight.assign(value)
+    logits = np.array([-6, -1.3, 0.8, 1, 2.2, 5], "float32")[:, None]
+
+    def slope(t):
+        return np.exp(min(max(t, 0) - 1, 0)) if t < 1 else t
+
+    expected = [quad(slope, 0, logit, points=[0, 1])[0] for logit in logits[:, 0].astype(float)]
+    found = np.asarray(layer(logits, np.ones((6, DIM), "float32")))[:, 0]
+    np.testing.assert_allclose(found, expected, rtol=0.03)
+
+
+def test_the_integral_of_a_constant_slope_is_exact():
+    layer = built(MonotoneIntegral(hidden_units=(4,)))
+    for weight in layer.trainable_weights:
+        weight.assign(np.zeros(weight.shape))
+    # ELU(−20) + 1 is 2e-9, and 0 if float32 adds.
+    for bias, slope in ((2.0, 3.0), (-20.0, np.exp(-20.0))):
+        layer.trainable_weights[-1].assign([bias])
+        logits = np.array([[-30.0], [-3.0], [8.0]], "float32")
+        found = np.asarray(layer(logits, np.ones((3, DIM), "float32")))
+        np.testing.assert_allclose(found, slope * logits, rtol=1e-5)
+
+
+def test_umc_scales_and_shifts_the_integral():
+    layer = built(UMC(rescaling_units=(5, 4)))
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(6, 1)).astype("float32")
+    context = rng.normal(size=(6, DIM)).astype("float32")
+    scale, shift = relu_network(values_of(layer.rescaling.trainable_weights), context).T
+    integral = np.asarray(layer.integral(logits, context), np.float64)[:, 0]
+    expected = np.exp(scale) * (integral + float(layer.offset)) + shift
+    assert float(layer.offset) != 0
+    np.testing.assert_allclose(np.asarray(layer(logits, context))[:, 0], expected, rtol=1e-5)
+
+
+def sbcr_reference(layer, logit, context):
+    """The calibrated probability, by interpolation between the cumulative sums of a softmax."""
+    weights = values_of(layer.network.trainable_weights)
+    scores = relu_network(weights, np.asarray(context, np.float64))
+    increments = np.exp(scores - scores.max())
+    cumulative = np.concatenate([[0], np.cumsum(increments / increments.sum())])
+    return np.interp(sigmoid(logit), np.linspace(0, 1, layer.num_bins + 1), cumulative)
+
+
+@pytest.mark.parametrize("num_bins", [1, 7, 100])
+def test_sbcr_interpolates_between_cumulative_sums(num_bins):
+    layer = built(SBCR(hidden_units=(8,), num_bins=num_bins))
+    rng = np.random.default_rng(2)
+    logits = np.linspace(-9, 9, 37, dtype="float32")[:, None]
+    context = rng.normal(size=(37, DIM)).astype("float32")
+    expected = [sbcr_reference(layer, *row) for row in zip(logits[:, 0], context, strict=True)]
+    np.testing.assert_allclose(sigmoid(layer(logits, context))[:, 0], expected, rtol=1e-4)
+
+
+def test_sbcr_with_equal_increments_changes_nothing_even_far_out():
+    layer = built(SBCR(hidden_units=(8,)))
+    for weight in layer.trainable_weights:
+        weight.assign(np.zeros(weight.shape))
+    logits = np.array([-80, -20, -5, 0, 3, 17, 80], "float32")[:, None]
+    found = np.asarray(layer(logits, np.ones((7, DIM), "float32")))
+    np.testing.assert_allclose(found, logits, rtol=1e-5, atol=1e-5)
+
+
+MAPS = {
+    "umc": lambda: UMC(rescaling_units=(8,)),
+    "integral": lambda: MonotoneIntegral(hidden_units=(8, 8)),
+    "sbcr": lambda: SBCR(hidden_units=(8,)),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+@hypothesis.settings(max_examples=8)
+@hypothesis.given(seed=st.integers(0, 2**16), scale=st.floats(0.1, 2.0))
+def test_the_map_of_a_context_increases_in_the_logit(name, seed, scale):
+    layer = built(MAPS[name](), seed, scale)
+    rng = np.random.default_rng(seed)
+    logits = np.linspace(-15, 15, 301, dtype="float32")[:, None]
+    context = np.repeat(rng.normal(size=(1, DIM)), len(logits), axis=0).astype("float32")
+    found = np.asarray(layer(logits, context), np.float64)[:, 0]
+    assert np.isfinite(found).all()
+    # But for rounding: the sums are of float32 numbers.
+    assert np.diff(found).min() > -2e-6 * np.abs(found).max()
+    assert found[-1] > found[0]
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_gradients_reach_all_weights(name):
+    import tensorflow as tf
+
+    layer = built(MAPS[name]())
+    rng = np.random.default_rng(3)
+    logits = rng.normal(-2, 2, size=(64, 1)).astype("float32")
+    context = rng.normal(size=(64, DIM)).astype("float32")
+    with tf.GradientTape() as tape:
+        loss = keras.ops.mean(keras.ops.softplus(layer(logits, context)))
+    weights = [weight.value for weight in layer.trainable_weights]
+    for gradient in tape.gradient(loss, weights):
+        assert np.isfinite(gradient).all()
+        assert np.abs(gradient).max() > 0
+
+
+def smooth_calibration_reference(batches, num_bins, decay):
+    """The loss of each batch, in a loop over bins."""
+    averages, losses = np.zeros((num_bins, 3)), []
+    for labels, logits in batches:
+        p = sigmoid(logits)
+        loss = 0.0
+        for k in range(num_bins):
+            mask = (p >= k / num_bins) & (p < (k + 1) / num_bins)
+            if mask.any():
+                now = np.array([mask.mean(), labels[mask].mean(), p[mask].mean()])
+                averages[k] = decay * averages[k] + (1 - decay) * now
+                share, label, prediction = averages[k]
+                loss += share * (label - prediction) ** 2
+        losses.append(loss)
+    return losses
+
+
+def test_smooth_calibration_loss():
+    rng = np.random.default_rng(4)
+    batches = [
+        ((rng.random(50) < 0.3).astype("float32"), rng.normal(shift, 1, 50).astype("float32"))
+        for shift in (-3, 0, 3, -3)
+    ]
+    layer = SmoothCalibrationLoss(num_bins=10, decay=0.9)
+    found = [float(layer(labels[:, None], logits[:, None])) for labels, logits in batches]
+    np.testing.assert_allclose(found, smooth_calibration_reference(batches, 10, 0.9), rtol=1e-4)
+
+
+def test_smooth_calibration_loss_pulls_the_mean_prediction_to_the_mean_label():
+    import tensorflow as tf
+
+    layer = SmoothCalibrationLoss(num_bins=2, decay=0.0)
+    labels = np.array([[0], [0], [1], [1]], "float32")
+    logits = tf.constant([[-1.0], [-2.0], [-1.0], [2.0]])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = layer(labels, logits)
+    p = sigmoid(logits)[:, 0]
+    # Bins {0, 1, 2} and {3}: d/dl of share · (mean label − mean prediction)².
+    gaps = np.array([1 / 3 - p[:3].mean()] * 3 + [1 - p[3]])
+    expected = -2 * gaps * p * (1 - p) / 4
+    np.testing.assert_allclose(np.asarray(tape.gradient(loss, logits))[:, 0], expected, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def task():
+    """A task whose base model predicts 3 times the odds, and for one site 9 times."""
+    rng = np.random.default_rng(5)
+
+    def rows(num_rows):
+        sites = rng.integers(0, 4, num_rows).astype("int32")
+        others = rng.integers(0, 6, num_rows).astype("int32")
+        logits = 0.7 * (others - 3.0)
+        labels = (rng.random(num_rows) < sigmoid(logits)).astype("float32")
+        wrong = logits + np.log(3) + np.log(3) * (sites == 2)
+        return Rows({"site": sites, "other": others}, labels), wrong.astype("float32")
+
+    (development, development_logits), (test, test_logits) = rows(1200), rows(2000)
+    size, num_values = NetworkSize(4, (8,)), {"site": 4, "other": 6}
+    base = base_network.build_network(num_values, size, 0)
+    return CalibrationTask(
+        name="toy",
+        field="site",
+        num_values=num_values,
+        train=development,
+        development=development,
+        test=test,
+        base=base,
+        development_logits=development_logits,
+        test_logits=test_logits,
+        seed=0,
+        size=size,
+        batch_size=100,
+    )
+
+
+def log_loss(logits, labels):
+    return np.mean(np.logaddexp(0, np.asarray(logits, np.float64)) - labels * logits)
+
+
+@pytest.mark.parametrize("name", slow_except(["UMC"], later_methods.METHODS))
+def test_methods_calibrate(task, name, monkeypatch):
+    monkeypatch.setattr(later_methods, "LEARNING_RATE", 1e-2)
+    monkeypatch.setattr(later_methods, "MAX_EPOCHS", 8)
+    before = [np.asarray(weight) for weight in task.base.weights]
+    logits = later_methods.METHODS[name](task)
+    assert logits.shape == task.test_logits.shape
+    assert logits.dtype == np.float32
+    labels = task.test.labels
+    # The best possible loss is that of the true logits.
+    gain = log_loss(task.test_logits, labels) - log_loss(logits, labels)
+    true = task.test_logits - np.log(3) - np.log(3) * (task.test.features["site"] == 2)
+    assert gain > 0.8 * (log_loss(task.test_logits, labels) - log_loss(true, labels))
+    for weight, value in zip(task.base.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+
+
+@pytest.mark.slow
+def test_training_depends_on_the_seed_alone(task, monkeypatch):
+    monkeypatch.setattr(later_methods, "MAX_EPOCHS", 1)
+
+    def train(seed):
+        chosen = dataclasses.replace(task, seed=seed)
+        model = later_methods.train(chosen, UMC, SmoothCalibrationLoss)
+        return [np.asarray(weight) for weight in model.trainable_weights]
+
+    first, second, other = train(0), train(0), train(1)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any((a != b).any() for a, b in zip(first, other, strict=True))
+
+
+def test_a_tenth_is_held_out_and_does_not_train():
+    masks = [later_methods.held_out_rows(1000, seed) for seed in (0, 0, 1)]
+    assert [mask.sum() for mask in masks] == [100] * 3
+    assert (masks[0] == masks[1]).all()
+    assert (masks[0] != masks[2]).any()
+
+
+def test_the_auxiliary_loss_is_for_training_alone(task):
+    class Constant(keras.layers.Layer):
+        def call(self, labels, logits):
+            return keras.ops.convert_to_tensor(2.0)
+
+    model = later_methods.ContextCalibrator(task.base, SBCR(hidden_units=(4,)), Constant())
+    model.compile(loss=keras.losses.BinaryCrossentropy(from_logits=True))
+    logits, labels = np.ones((3, 1), "float32"), np.array([[0], [1], [1]], "float32")
+    found = {
+        training: float(model.compute_loss(None, labels, logits, None, training))
+        for training in (True, False)
+    }
+    np.testing.assert_allclose(found[False], log_loss(logits, labels), rtol=1e-6)
+    added = 2 * later_methods.SMOOTH_CALIBRATION_WEIGHT
+    np.testing.assert_allclose(found[True] - found[False], added, rtol=1e-6)
