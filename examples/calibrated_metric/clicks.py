@@ -42,6 +42,7 @@ from click_models import ARCHITECTURES, ModelOptions  # noqa: E402
 from id_table import Rows, read_rows  # noqa: E402
 from pairs import (  # noqa: E402
     Pair,
+    PairRow,
     markdown_losses,
     markdown_table,
     pair_rows,
@@ -202,7 +203,7 @@ def main() -> None:
         return
     setting = {
         "data": arguments.data.name,
-        "split": "shuffled" if arguments.shuffle else "the table's own",
+        "split": "shuffled" if arguments.shuffle else "own",
         "num_train": len(rows.train),
         "num_held_out": len(rows.held_out),
         "base": as_json(base),
@@ -361,6 +362,32 @@ def compare_with_logistic_regression(rows: Rows, base: Pipeline) -> dict[str, fl
     return areas
 
 
+def title(ledger: Ledger) -> str:
+    """What the runs of a ledger were trained on."""
+    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    return f"Clicks, {setting['data']}, {setting['split']} split"
+
+
+def rows_of(ledger: Ledger) -> list[PairRow]:
+    """The rows of all pairs in a ledger of this study."""
+    published = published_of(ledger)
+    return pair_rows(ledger, list(published), plain=PLAIN, calibrated=CALIBRATED)
+
+
+def published_of(ledger: Ledger) -> dict[Pair, str]:
+    """All pairs of the study with the sizes of a ledger, and what the papers report on them."""
+    runs = ledger.runs(status="finished")
+    if not runs:
+        raise ValueError(f"The ledger {ledger.path} has no finished runs. Run clicks.py first.")
+    setting = runs[0]["configuration"]["setting"]
+    return make_study(base_of(setting), setting["l2_scale"]).published
+
+
+def base_of(setting: Mapping[str, Any]) -> Pipeline:
+    """The base pipeline that a ledger's runs have in their records."""
+    return Pipeline(**{**setting["base"], "hidden_units": tuple(setting["base"]["hidden_units"])})
+
+
 def markdown(ledger: Ledger) -> str:
     """The section of a ledger's runs for a page of results.
 
@@ -374,24 +401,20 @@ def markdown(ledger: Ledger) -> str:
     Raises:
         ValueError: No pair has two common finished seeds.
     """
-    runs = ledger.runs(status="finished")
-    if not runs:
-        raise ValueError(f"The ledger {ledger.path} has no finished runs. Run clicks.py first.")
-    setting = runs[0]["configuration"]["setting"]
-    base = Pipeline(**{**setting["base"], "hidden_units": tuple(setting["base"]["hidden_units"])})
-    published = make_study(base, setting["l2_scale"]).published
-    rows = pair_rows(ledger, list(published), plain=PLAIN, calibrated=CALIBRATED)
+    rows = rows_of(ledger)
     if not rows:
         raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")
+    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    base = base_of(setting)
     counts = {row.num_seeds for row in rows}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
     return "\n\n".join(
         [
-            f"`{setting['data']}`, split: {setting['split']}; {setting['num_train']:,} rows to "
+            f"`{setting['data']}`, {setting['split']} split; {setting['num_train']:,} rows to "
             f"train on for one epoch, {setting['num_held_out']:,} held out. Embeddings of "
             f"{base.embedding_dim}, hidden layers of {base.hidden_units}, batches of "
             f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. {_seconds(ledger)}",
-            markdown_table(rows, published),
+            markdown_table(rows, published_of(ledger)),
             markdown_losses(rows),
         ]
     )

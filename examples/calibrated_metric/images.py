@@ -333,12 +333,20 @@ def error(labels: Any, logits: Any) -> Any:
     return 1.0 - keras.metrics.sparse_categorical_accuracy(labels, logits)
 
 
+def title(ledger: Ledger) -> str:
+    """What the runs of a ledger were trained on."""
+    return f"Images, {ledger.path.name}"
+
+
+def rows_of(ledger: Ledger) -> list[PairRow]:
+    """The rows of all pairs in a ledger of this study, where the log loss decides."""
+    return pair_rows(ledger, PAIRS, plain=PLAIN, calibrated=CALIBRATED)
+
+
 def tables(ledger: Ledger) -> dict[str, list[PairRow]]:
     """Title → rows of the table, by the log loss and, as in the paper, by the error rate."""
     return {
-        "The better pipeline has the lower mean log loss.": pair_rows(
-            ledger, PAIRS, plain=PLAIN, calibrated=CALIBRATED
-        ),
+        "The better pipeline has the lower mean log loss.": rows_of(ledger),
         "The better pipeline has the lower mean error rate, as in the paper.": pair_rows(
             ledger, PAIRS, plain="val_error_rate", calibrated=BY_ERROR_RATE
         ),

@@ -42,7 +42,14 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(Path(__file__).parent))
 from configurations import markdown_configurations  # noqa: E402
 from lstm import lstm  # noqa: E402
-from pairs import Pair, markdown_losses, markdown_table, pair_rows, print_table  # noqa: E402
+from pairs import (  # noqa: E402
+    Pair,
+    PairRow,
+    markdown_losses,
+    markdown_table,
+    pair_rows,
+    print_table,
+)
 from stock_windows import (  # noqa: E402
     COLUMNS,
     TARGETS,
@@ -117,7 +124,7 @@ def main() -> None:
         "retrain_every": arguments.retrain_every,
     }
     train_all(ledger, pipelines, settings, range(arguments.seeds), examples)
-    print_table(pair_rows(ledger, PAIRS, plain=PLAIN, calibrated=CALIBRATED))
+    print_table(rows_of(ledger))
     print(f"Runs: {ledger.path}")
 
 
@@ -274,6 +281,16 @@ def score(
     }
 
 
+def title(ledger: Ledger) -> str:
+    """What the runs of a ledger predict."""
+    return f"Stocks, {ledger.path.name} of the next day"
+
+
+def rows_of(ledger: Ledger) -> list[PairRow]:
+    """The rows of all pairs in a ledger of this study."""
+    return pair_rows(ledger, PAIRS, plain=PLAIN, calibrated=CALIBRATED)
+
+
 def markdown(ledger: Ledger) -> str:
     """The section of a ledger's runs for a page of results.
 
@@ -287,7 +304,7 @@ def markdown(ledger: Ledger) -> str:
     Raises:
         ValueError: No pair has two common finished seeds, or the base has none.
     """
-    rows = pair_rows(ledger, PAIRS, plain=PLAIN, calibrated=CALIBRATED)
+    rows = rows_of(ledger)
     if not rows:
         raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")
     runs = ledger.runs(status="finished")

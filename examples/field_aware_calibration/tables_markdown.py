@@ -70,8 +70,11 @@ def markdown(ledger: Ledger, order: Sequence[str]) -> str:
         Markdown text.
     """
     groups = gather(ledger, order)
-    if not groups:
-        return "The ledger holds no finished runs."
+    return page(groups) if groups else "The ledger holds no finished runs."
+
+
+def page(groups: Sequence[Group]) -> str:
+    """The tables of all data sets, and the summary over them, as Markdown."""
     sections = [LEGEND, *(section(group) for group in groups)]
     # Networks of different sizes are not compared with each other.
     for size in dict.fromkeys(size_of(group.settings) for group in groups):
