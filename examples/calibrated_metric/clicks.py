@@ -327,8 +327,6 @@ def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
             CalibratedLogLoss(from_logits=True),
             LogitAUC(from_logits=True, name="auc"),
         ],
-        # Compiling takes longer than a run.
-        jit_compile=False,
     )
     return model
 

@@ -322,8 +322,6 @@ def build_model(
             keras.metrics.MeanMetricWrapper(error, name="error_rate"),
             Seconds(),
         ],
-        # On a CPU, convolutions are slower when compiled by XLA.
-        jit_compile=False,
     )
     return model
 

@@ -217,10 +217,7 @@ def build_model(pipeline: Pipeline, examples: Examples) -> keras.Model:
         num_layers=pipeline.num_layers,
         l2=pipeline.l2,
     )
-    # On a CPU, compiling an LSTM by XLA takes longer than these trainings.
-    model.compile(
-        keras.optimizers.Adam(pipeline.learning_rate), loss="mean_squared_error", jit_compile=False
-    )
+    model.compile(keras.optimizers.Adam(pipeline.learning_rate), loss="mean_squared_error")
     return model
 
 

@@ -109,7 +109,6 @@ def train_one_epoch(
     model.compile(
         keras.optimizers.Adam(LEARNING_RATE),
         keras.losses.BinaryCrossentropy(from_logits=True),
-        jit_compile=False,  # to compile takes longer than the one epoch
     )
     model.fit(inputs, labels, batch_size=batch_size, verbose=0)
 
