@@ -2,13 +2,13 @@
 
     ./dev run python examples/calibrated_metric/clicks.py                     all pairs
     ./dev run python examples/calibrated_metric/clicks.py --kinds dropout l2  pairs of two kinds
-    ./dev run python examples/calibrated_metric/clicks.py --auc               beside a regression
 
 Fan et al. (*Calibration-then-Calculation*, arXiv 2401.16692, tables 1 to 6, and tables 14 to 19 of
 its other version) train pairs of similar pipelines with many seeds on Avazu and Criteo, and ask how
 often a single run of each shows the better one: by the log loss, and by the calibrated log loss.
 Here the same variants are trained for one epoch on another table, with `seeds.train`. The sizes are
-scaled down with the table. Every pipeline is trained with Adam, also DLRM.
+scaled down with the table. Every pipeline is trained with Adam, also DLRM. With the architectures,
+a logistic regression is fitted too, for its AUC.
 
 The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 """
@@ -28,9 +28,6 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
-from sklearn.preprocessing import OneHotEncoder
 
 import keras_calibration as kc
 from keras_calibration.metrics import CalibratedLogLoss, LogitAUC, LogLoss
@@ -38,6 +35,7 @@ from keras_calibration.seeds import Ledger
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
+from click_auc import REGRESSION, auc_table, regression_record  # noqa: E402
 from click_models import ARCHITECTURES, ModelOptions  # noqa: E402
 from id_table import Rows, read_rows  # noqa: E402
 from pairs import (  # noqa: E402
@@ -198,9 +196,6 @@ def main() -> None:
         f"{arguments.data.name}: {len(rows.train):,} rows to train on, {len(rows.held_out):,} held "
         f"out, {rows.train_labels.mean():.1%} positive"
     )
-    if arguments.auc:
-        compare_with_logistic_regression(rows, base)
-        return
     setting = {
         "data": arguments.data.name,
         "split": "shuffled" if arguments.shuffle else "own",
@@ -230,7 +225,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--hidden-units", type=int, nargs="+", default=[64, 32], help="(default: 64 32)")
     add("--batch-size", type=int, default=1024, help="(default: %(default)s)")
     add("--l2-scale", type=float, default=1.0, help="factor of the L2 weights (default: 1)")
-    add("--auc", action="store_true", help="only compare the AUC with logistic regression")
     add("--output", type=Path, default=Path("output"), help="folder for the ledger")
     return parser.parse_args()
 
@@ -254,6 +248,9 @@ def train_study(
         raise SystemExit(
             f"The runs in {ledger.path} are of other rows or sizes. Choose another --output."
         )
+    if set(ARCHITECTURES) <= set(study.pipelines) and not ledger.runs(REGRESSION):
+        print("A logistic regression, to compare the architectures with")
+        ledger.append(regression_record(rows, {"setting": setting}))
     for number, (name, pipeline) in enumerate(study.pipelines.items()):
         if pipeline.without == "dense" and not rows.num_numeric:
             print(f"{name} is left out: the table has no numeric columns.")
@@ -331,35 +328,6 @@ def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
     return model
 
 
-def compare_with_logistic_regression(rows: Rows, base: Pipeline) -> dict[str, float]:
-    """Trains each architecture once, and prints its AUC beside that of a logistic regression.
-
-    The regression is scikit-learn's, with its default penalty, on a 0/1 column for each id.
-
-    Args:
-        rows: The rows.
-        base: The pipeline, of which the architecture varies.
-
-    Returns:
-        `"logistic regression"` and each architecture → AUC on the held-out rows.
-    """
-    encoder = OneHotEncoder(handle_unknown="ignore").fit(rows.train)
-    regression = LogisticRegression(max_iter=200)
-    regression.fit(encoder.transform(rows.train), rows.train_labels)
-    scores = regression.decision_function(encoder.transform(rows.held_out))
-    areas = {"logistic regression": float(roc_auc_score(rows.held_out_labels, scores))}
-    print(f"{'logistic regression':<20}{areas['logistic regression']:.4f}")
-    for name in ARCHITECTURES:
-        started = time.monotonic()
-        keras.utils.set_random_seed(0)
-        model = build_model(dataclasses.replace(base, architecture=name), rows)
-        model.fit(rows.train, rows.train_labels, batch_size=base.batch_size, verbose=0)
-        logits = model.predict(rows.held_out, batch_size=8192, verbose=0)[:, 0]
-        areas[name] = float(roc_auc_score(rows.held_out_labels, logits))
-        print(f"{name:<20}{areas[name]:.4f}  {time.monotonic() - started:.1f} s")
-    return areas
-
-
 def title(ledger: Ledger) -> str:
     """What the runs of a ledger were trained on."""
     setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
@@ -414,8 +382,9 @@ def markdown(ledger: Ledger) -> str:
             f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. {_seconds(ledger)}",
             markdown_table(rows, published_of(ledger)),
             markdown_losses(rows),
+            auc_table(ledger, list(ARCHITECTURES)),
         ]
-    )
+    ).strip()
 
 
 def _seconds(ledger: Ledger) -> str:
