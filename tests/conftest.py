@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import collections
 import ctypes
 import gc
 import importlib.metadata
@@ -37,9 +38,16 @@ hypothesis.settings.load_profile("keras_calibration")
 
 
 def pytest_collection_modifyitems(items):
-    """Tests of what only TensorFlow has are skipped on another backend, and say so."""
+    """Marks the cases that `./dev test` leaves out, and skips what another backend lacks."""
     import keras
 
+    num_cases = collections.Counter()
+    for item in items:
+        if marker := item.get_closest_marker("quick_cases"):
+            (most,) = marker.args
+            num_cases[item.parent.nodeid, item.originalname] += 1
+            if num_cases[item.parent.nodeid, item.originalname] > most:
+                item.add_marker(pytest.mark.slow)
     if (backend := keras.backend.backend()) != "tensorflow":
         skip = pytest.mark.skip(reason=f"About TensorFlow itself; the backend is {backend}.")
         for item in items:

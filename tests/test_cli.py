@@ -132,6 +132,7 @@ def test_the_direction_is_told_where_the_name_does_not(tmp_path, capsys):
         assert f"Verdict: {words}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_program_shows_no_log_of_tensorflow(tmp_path):
     rows = "".join(f"2026-03-01,0.5,{number % 2}\n" for number in range(100))
     (tmp_path / "log.csv").write_text(f"timestamp,probability,label\n{rows}")
@@ -171,6 +172,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("arguments", "loaded"),
     [
@@ -254,6 +256,7 @@ def test_report(folder, tmp_path, capsys):
     assert page.read_text(encoding="utf-8").count('class="verdict"') == 1
 
 
+@pytest.mark.slow
 def test_as_a_program(folder):
     command = [sys.executable, "-m", "keras_calibration.cli", "compare", folder, "dcn", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -42,6 +42,7 @@ def log_loss(labels, probabilities):
     return -np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("truth", "features", "expected"),
     [
@@ -185,6 +186,7 @@ def test_a_data_set_of_batches():
     assert model.report.after.log_loss == pytest.approx(arrays.report.after.log_loss, abs=1e-9)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

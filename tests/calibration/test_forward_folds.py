@@ -22,6 +22,7 @@ def drifting(shifts):
     return x, (np.random.default_rng(1).random(NUM_ROWS) < expit(eta)).astype("float32")
 
 
+@pytest.mark.slow
 def test_a_bias_that_does_not_last_is_not_corrected():
     x, y = drifting([1.0, -0.6, 1.0, -0.6, 1.0, -0.6, 1.0, -0.6])
     chosen = {
@@ -73,6 +74,7 @@ def test_the_figures_are_those_of_fits_to_the_past():
     assert error > by_row
 
 
+@pytest.mark.slow
 def test_what_the_later_fits_gain_counts_for_more():
     # The first block is unlike all others: the first fits correct what is gone, the last do not.
     x, y = drifting([0.5, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7])
@@ -84,6 +86,7 @@ def test_what_the_later_fits_gain_counts_for_more():
     assert report.before.log_loss == pytest.approx(mean, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["field_bias", pytest.param("blend", marks=pytest.mark.slow)])
 def test_every_kind_of_candidate_looks_forward(method, monkeypatch):
     monkeypatch.setattr(splits, "_NUM_BLOCKS", 3)  # a network compiles for each

@@ -52,6 +52,7 @@ def calibrated_log_loss(logits):
     return float(metric.result())
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("activation", ["sigmoid", None])
 def test_the_mean_of_the_last_epochs(activation):
     average = LogitAverage((X, Y), num_evaluations=3, from_logits=activation is None)
@@ -71,6 +72,7 @@ def test_the_mean_of_the_last_epochs(activation):
 
 
 # Three batches an epoch; the end of an epoch is always evaluated, and never twice.
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("every", "batches"), [(1, [9, 10, 11]), (2, [8, 9, 11]), (9, [5, 8, 11])])
 def test_evaluations_within_an_epoch(every, batches):
     history, kept = fit(LogitAverage((X, Y), num_evaluations=3, every=every))
@@ -87,6 +89,7 @@ def test_one_evaluation_is_the_model_itself():
         np.testing.assert_allclose(history[f"val_{way}_log_loss"], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_another_fit_starts_anew():
     average = LogitAverage((X, Y), num_evaluations=9)
     first, second = (fit(average)[0] for _ in range(2))

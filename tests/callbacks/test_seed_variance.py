@@ -153,6 +153,7 @@ def test_two_callbacks_do_not_monitor_each_other(tmp_path):
         assert set(Ledger(tmp_path / folder).runs()[0]["metrics"]) == {"loss", "val_loss"}
 
 
+@pytest.mark.slow
 def test_epochs_that_earlier_runs_lack(tmp_path):
     first = train(tmp_path, 1, epochs=1)
     second = train(tmp_path, 2, epochs=3)
@@ -175,6 +176,7 @@ def test_metrics_not_measured_in_every_epoch(tmp_path):
     assert history["seed/count"] == [2.0] * 4
 
 
+@pytest.mark.slow
 def test_metrics_that_an_earlier_run_did_not_monitor(tmp_path):
     train(tmp_path, 1, monitor=["loss"])
     history = train(tmp_path, 2)
@@ -192,6 +194,7 @@ def test_a_diverged_seed_does_not_vanish(tmp_path, capsys):
     assert "seeds: 2, diverged: 1" in capsys.readouterr().out
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("error", [RuntimeError("no more data"), KeyboardInterrupt()])
 def test_a_run_that_dies_stays_as_started(tmp_path, capsys, error):
     with pytest.raises(type(error)):
@@ -377,6 +380,7 @@ def test_a_run_that_can_be_kept_nowhere_trains_to_its_end(tmp_path, monkeypatch)
 WORSE = {"validation_data": (X, 1 - Y)}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("epochs", [9, 2])
 def test_records_the_epoch_that_early_stopping_restores(tmp_path, capsys, is_first, epochs):

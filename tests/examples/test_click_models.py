@@ -202,6 +202,7 @@ def compiled(name):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_except(["dlrm"], ARCHITECTURES))
 def test_an_interaction_is_learned(name):
     keras.utils.set_random_seed(0)
@@ -212,6 +213,7 @@ def test_an_interaction_is_learned(name):
     assert model.evaluate(ids, labels, batch_size=1000, verbose=0, return_dict=True)["auc"] > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["xdeepfm", pytest.param("dcn_mix", marks=pytest.mark.slow)])
 def test_seeds_are_trained_together(name, tmp_path):
     rows = parity_rows(600)

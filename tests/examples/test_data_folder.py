@@ -258,6 +258,7 @@ def test_errors_of_the_arguments_and_of_the_folder(tmp_path):
 ORDER_BY = {"diabetes_readmit_102k": "encounter_id"}
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "name",
     slow_except(

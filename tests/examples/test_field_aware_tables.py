@@ -110,6 +110,7 @@ def test_methods_that_read_the_field_gain_by_it(tables, task):
     assert abs(loss["Our ILPS"] - loss["Platt scaling"]) < 0.01
 
 
+@pytest.mark.slow
 def test_neural_calibration_learns_the_field_in_one_epoch(tables, task):
     found = tables.METHODS["Neural Calibration"](task)
     change = found - task.test_logits

@@ -98,6 +98,7 @@ def test_the_clock_starts_with_reset_state(images):
     assert clock.result() < first
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["cifar10", "mnist"])
 def test_pipelines_differ_in_what_they_say(images, monkeypatch, name):
     monkeypatch.setattr(sys, "argv", ["images.py", "--depth", "8", "--width", "2"])

@@ -155,6 +155,7 @@ MAPS = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", MAPS)
 @hypothesis.settings(max_examples=8)
 @hypothesis.given(seed=st.integers(0, 2**16), scale=st.floats(0.1, 2.0))

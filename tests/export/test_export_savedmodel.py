@@ -125,6 +125,7 @@ def test_names_and_dtypes_of_the_inputs_are_kept(string_export):
         assert sizes == {**expected, **{name: [-1, 1] for name in extra}}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("structure", ["single", "list"])
 def test_inputs_without_a_dictionary(structure, tmp_path):
     inputs = [keras.Input((2,), name="first"), keras.Input((3,), name="second")]
@@ -186,6 +187,7 @@ def test_logits_where_the_sigmoid_has_rounded_to_one(tmp_path):
     np.testing.assert_allclose(outputs["logit"], [-50, 30, 50], rtol=1e-6)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("num_rows", [0, 1, 3, 64, 1025])
 def test_compiled_by_xla_any_batch_size_gives_the_same(num_rows, tmp_path, compiled_pair):
     model, compiled = compiled_pair
@@ -211,6 +213,7 @@ def compiled_pair(request, tmp_path_factory):
     return model, tf.saved_model.load(str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layer", ["HistogramBinning", pytest.param("IsotonicRegression", marks=pytest.mark.slow)]
 )
@@ -450,6 +453,7 @@ def test_an_unfitted_head_is_exported_with_a_warning(tmp_path):
         export(small_model(), tmp_path / "1")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.filterwarnings("error:The head")
 @pytest.mark.parametrize("by", ["head", "calibrate"])
 def test_a_head_that_was_fitted_or_chosen_brings_no_warning(by):
@@ -467,6 +471,7 @@ def test_a_head_that_was_fitted_or_chosen_brings_no_warning(by):
         warn_if_unfitted(small_model(), keras.ops.sigmoid(logit), logit)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
 def test_rounding_of_the_base_model_is_no_difference(policy, tmp_path):
     """An unscaled column in float32, compiled, and a hidden layer in half precision."""
@@ -530,6 +535,7 @@ def test_a_nan_in_the_sample_is_no_difference(tmp_path):
     assert max(provenance_of(path)["verification"]["largest_differences"].values()) < 1e-6
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("verify", ["same_process", "new_process"])
 def test_a_savedmodel_that_differs_is_not_left_behind(verify, tmp_path, monkeypatch):
     model = small_model()

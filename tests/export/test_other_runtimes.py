@@ -67,6 +67,7 @@ def model():
     return found
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("export", "run"), RUNTIMES)
 def test_a_file_gives_the_models_outputs(model, export, run, tmp_path):
     path = export(model, tmp_path / "deep" / "model", sample=make_inputs(64))
@@ -90,6 +91,7 @@ def test_a_file_gives_the_models_outputs(model, export, run, tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["model"]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("export", "run"), RUNTIMES)
 @pytest.mark.parametrize(
     "curve",
@@ -169,6 +171,7 @@ def _doubled(found):
     return tf.function(doubled, autograph=False), specs
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("package", ["tf2onnx", "onnxruntime"])
 def test_a_missing_package_is_named(model, package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)

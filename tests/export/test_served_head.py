@@ -105,6 +105,7 @@ def outputs(head, logits, features):
     return ops.convert_to_numpy(head(logits, features)).astype("float64")
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("kind", HEADS)
 def test_it_gives_what_the_head_gives(kind):
     head = learnt(kind)
@@ -119,6 +120,7 @@ def test_it_gives_what_the_head_gives(kind):
     assert getattr(served, "feature_names", ()) == getattr(head, "feature_names", ())
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("kind", HEADS)
 def test_another_fit_has_weights_of_the_same_shapes(kind):
     first, second = (served_head(learnt(kind, seed)) for seed in (0, 1))

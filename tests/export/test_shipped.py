@@ -39,6 +39,7 @@ def test_there_is_one_version_of_each():
         assert size < 400 * 1024
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sample", SAMPLES, ids=name_of)
 def test_it_still_gives_its_numbers(sample):
     inputs, recorded = recorded_in(sample)
@@ -49,6 +50,7 @@ def test_it_still_gives_its_numbers(sample):
         np.testing.assert_allclose(outputs[name], values, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sample", SAMPLES, ids=name_of)
 def test_its_head_is_still_read_and_refreshed(sample, tmp_path):
     """Today's layers load the head of then; what they give, the new version serves."""

@@ -48,6 +48,7 @@ def compiled_model(model, **arguments):
     return model
 
 
+@pytest.mark.quick_cases(2)
 @only_on_tensorflow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_numeric_columns_without_knots_are_not_trained(loop):
@@ -85,6 +86,7 @@ def test_predicting_before_adapt_is_no_change():
     np.testing.assert_allclose(head(AGES, {"age": AGES})[:, 0], AGES, atol=1e-5)
 
 
+@pytest.mark.quick_cases(1)
 @only_on_tensorflow
 @pytest.mark.parametrize(
     ("make", "seen", "loop"),
@@ -122,6 +124,7 @@ def test_a_curve_that_needs_no_adapt_is_silent(make):
     by_fit(compiled_model(curve_model(make())), AGES[:, None])
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("optimizer", "jit_compile"),
     [
@@ -148,6 +151,7 @@ def test_the_papers_curve_never_falls_in_a_model_of_ones_own(optimizer, jit_comp
     assert np.all(np.diff(model.predict(grid, verbose=0, batch_size=4096), axis=0) >= -2e-7)
 
 
+@pytest.mark.slow
 @only_on_tensorflow
 def test_under_a_distribution_strategy_too():
     import tensorflow as tf

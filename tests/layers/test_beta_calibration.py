@@ -60,6 +60,7 @@ def best_parameters(logits, labels, weights):
     ).x
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     "form",
     [
@@ -144,6 +145,7 @@ def test_updates_add_up_and_survive_a_file(reload):
     np.testing.assert_allclose(parameters_of(restored), parameters_of(whole), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_trains_by_gradient_to_the_fit():
     logits, labels = rows_of(parameters=(0.5, 1.5, -1.5), num_rows=4000)
     fitted, trained = BetaCalibration(), BetaCalibration()

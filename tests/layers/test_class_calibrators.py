@@ -70,6 +70,7 @@ def best_loss(kind, logits, shares, weights):
     return found.fun
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("form", ["numbers", "column", "one-hot", "soft", "weighted", "wide"])
 def test_fit_is_the_optimum_on_the_rows(kind, form):
@@ -144,6 +145,7 @@ def test_starts_as_the_identity_and_keeps_shape_and_infinity(kind):
             layer(np.zeros((3, 5), np.float32))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_trains_by_gradient_to_the_fit(kind):
     logits, labels = rows_of()

@@ -140,6 +140,7 @@ def test_fit_learns_segments(num_members, reload):
     )
 
 
+@pytest.mark.slow
 def test_rows_of_weight_0_teach_nothing():
     logits, labels, features = segment_rows()
     counts = np.random.default_rng(1).random(3000) < 0.5
@@ -160,6 +161,7 @@ def test_rows_of_weight_0_teach_nothing():
     assert received < log_loss(np.asarray(alone(logits))[~counts], labels[~counts]) - 0.05
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("calibrator", [VectorScaling(3), ClassTemperatureScaling(), None])
 def test_fit_leaves_out_what_does_not_help(calibrator):
     rows = segment_rows(600, effect=0.0, seed=3)
@@ -209,6 +211,7 @@ def test_a_rare_class_is_no_hindrance():
     assert 0 < rates[:, 3].sum() < 5
 
 
+@pytest.mark.slow
 def test_forms_of_labels_and_any_network():
     logits, labels, features = segment_rows(600)
     columns = columns_of(features)

@@ -320,6 +320,7 @@ def test_float32_under_a_mixed_policy(mixed_bfloat16, every_taught):
             assert keras.backend.standardize_dtype(half.dtype) == "float32", name
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_exported_the_same(model, rows, tmp_path):
     import tensorflow as tf

@@ -62,6 +62,7 @@ def sigmoid(logits):
     return 1 / (1 + np.exp(-logits))
 
 
+@pytest.mark.quick_cases(1)
 @every_optimizer
 def test_ilps_steps_as_a_dense_reference(name, jit_compile):
     generator = np.random.default_rng(0)
@@ -89,6 +90,7 @@ def test_ilps_steps_as_a_dense_reference(name, jit_compile):
     assert np.abs(values - knots).max() > 0.005
 
 
+@pytest.mark.quick_cases(2)
 @every_optimizer
 def test_embeddings_step_as_a_dense_reference(name, jit_compile):
     generator = np.random.default_rng(1)

@@ -167,6 +167,7 @@ def test_unseen_values_have_the_curve_of_all():
     np.testing.assert_allclose(unseen[0][:, 0], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("trained", [False, True])
 def test_every_curve_rises(trained):
     logits, site, labels, _ = made_clicks(6000, 5)

@@ -339,6 +339,7 @@ def test_an_integer_lookup_that_was_adapted_survives_a_keras_file(reload):
     np.testing.assert_array_equal(reload(model)(features), expected)
 
 
+@pytest.mark.slow
 def test_learns_the_bias_of_each_value():
     keras.utils.set_random_seed(0)  # the order of the rows
     generator = np.random.default_rng(5)

@@ -35,6 +35,7 @@ def low_click_rate():
 # Start
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize(("knots", "monotonic", "extrapolation"), FORMS)
 def test_starts_as_the_identity_before_and_after_adapt(knots, monotonic, extrapolation):
     layer = ILPS(10, knots, extrapolation=extrapolation, monotonic=monotonic)
@@ -191,6 +192,7 @@ def test_values_that_cross_make_a_level_curve_and_are_penalised():
     np.testing.assert_array_equal(layer.get_values(), np.float32([0.1, 0.2, 0.2, 4]))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("penalty", "jit_compile"), [(0.0, JIT_COMPILE[0]), (1.0, True)])
 def test_training_on_falling_labels_ends_level(clicks, jit_compile, penalty):
     logits, _ = clicks
@@ -324,6 +326,7 @@ def test_config_round_trip(knots, monotonic):
     np.testing.assert_array_equal(other.get_knots(), layer.get_knots())
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("monotonic", "adapted"), [("penalty", False), ("strict", True)])
 def test_keras_file_round_trip_is_exact(reload, clicks, tmp_path, monotonic, adapted):
     logits, labels = clicks

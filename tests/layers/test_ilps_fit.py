@@ -87,6 +87,7 @@ def reference(knots, logits, labels, weights, smoothness, constant):
 # Exactness
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("smoothness", [0.0, 1.0, 100.0])
 @pytest.mark.parametrize("form", ["balanced", "quantile", "constant", "falling", "weighted"])
 def test_fit_is_the_optimum_on_the_rows(form, smoothness):
@@ -224,6 +225,7 @@ def assert_never_falls(function, low=-20.0, high=20.0):
     assert (np.diff(curve) >= 0).all()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("monotonic", ["penalty", "strict"])
 @pytest.mark.parametrize("form", ["rising", "falling", "flat"])
 def test_no_pair_of_sorted_logits_falls_after_fit_training_and_reload(form, monotonic, reload):
@@ -240,6 +242,7 @@ def test_no_pair_of_sorted_logits_falls_after_fit_training_and_reload(form, mono
     assert_never_falls(reload(model).layers[1])
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("monotonic", ["penalty", "strict"])
 def test_no_pair_of_sorted_logits_falls_after_export_or_under_xla(monotonic, tmp_path):

@@ -46,6 +46,7 @@ def head_model(head, features):
     return keras.Model([logits, inputs], head(logits, inputs))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["fields", "functional"])
 def test_is_the_sum_of_its_parts(kind, reload):
     network = functional_network() if kind == "functional" else FieldNetwork({"site": 3}, seed=0)
@@ -273,6 +274,7 @@ def test_fit_of_few_clicks_is_the_curve():
     np.testing.assert_array_equal(head.field_network(features), np.zeros((200, 1)))
 
 
+@pytest.mark.slow
 def test_fit_is_repeatable_and_takes_any_network():
     logits, labels, features = segment_clicks(600)
     inputs = {"site": keras.Input((1,), name="site"), "age": keras.Input((1,), name="age")}
@@ -295,6 +297,7 @@ def test_fit_is_repeatable_and_takes_any_network():
     np.testing.assert_array_equal(network(columns), np.zeros((600, 1)))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "curve", [IsotonicRegression(), HistogramBinning(5)], ids=["isotonic", "binning"]
 )

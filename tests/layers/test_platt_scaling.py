@@ -93,6 +93,7 @@ def test_starts_as_the_identity_and_keeps_shape_order_and_infinity(layer_class):
         layer(np.zeros((3, 2), np.float32))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("layer_class", LAYERS)
 def test_trains_by_gradient_to_the_fit(layer_class):
     logits, labels = rows_of(num_rows=4000)

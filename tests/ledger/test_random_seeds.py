@@ -46,6 +46,7 @@ def test_the_seeds_act_apart():
     assert other_weights[1] == base[1]
 
 
+@pytest.mark.slow
 def test_dropout_has_a_seed_of_its_own():
     first, second = train(1, 1, dropout=1), train(1, 1, dropout=2)
     assert train(1, 1, dropout=1) == first

@@ -25,6 +25,7 @@ class Count(AdditiveMetric):
         return {"name": self.name, "dtype": self.dtype}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("jit_compile", JIT_COMPILE)
 def test_a_count_goes_on_past_what_one_float32_holds(dtype, jit_compile):
@@ -65,6 +66,7 @@ def test_merging_adds_up_and_refuses_others():
         FieldECE(3).merge_state([FieldECE(4)])
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "metric",
     [

@@ -88,6 +88,7 @@ def rows():
     return draw(np.random.default_rng(0), 2001, 4, 1.7)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("case", ["plain", "weights", "soft labels"])
 def test_equals_reference(rows, mode, case):
@@ -99,6 +100,7 @@ def test_equals_reference(rows, mode, case):
     assert score(labels, logits, weights, 97, **mode) == pytest.approx(expected, abs=digits(1e-8))
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("num_classes", [2, 3, 10, 100])
 @pytest.mark.parametrize("temperature", [0.1, 0.5, 1.0, 4.1, 11.0])
 def test_any_number_of_classes_and_temperature(num_classes, temperature):
@@ -126,6 +128,7 @@ def test_interpolation_error_of_single_rows():
     )
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "float32"])
@@ -203,6 +206,7 @@ def spoil(kind, labels, logits, weights, row):
     return labels, logits, weights
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize(
     "kind",
@@ -315,6 +319,7 @@ def test_class_numbers_that_do_not_align_are_refused(labels, predictions, messag
         SparseCalibratedCategoricalLogLoss().update_state(labels, predictions)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scale", [1.0, 1e25])
 def test_in_float32(rows, scale):
     labels, logits, weights = rows
@@ -353,6 +358,7 @@ def test_config_makes_the_same_metric(kind):
         kind(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "jit_compile"),
     [
@@ -421,6 +427,7 @@ def biased_rows():
     return labels, logits + np.array([0.05, -0.1, 0.08, -0.03]), weights
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("case", ["plain", "weights", "soft labels"])
 def test_class_biases(biased_rows, mode, case):
@@ -475,6 +482,7 @@ def test_class_biases_in_a_compiled_step(biased_rows):
     )
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("kind", ["nan logit", "infinite logit", "nan label", "negative weight"])
 def test_one_bad_row_gives_nan_with_class_biases(biased_rows, mode, kind):

@@ -78,6 +78,7 @@ def rows():
     return labels, logits, rng.exponential(size=3001)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("case", ["plain", "weights", "soft labels"])
 def test_equals_reference(rows, mode, case):
@@ -89,6 +90,7 @@ def test_equals_reference(rows, mode, case):
     )
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_equals_reference_from_float32_probabilities(rows, mode):
     labels, logits, _ = rows
@@ -99,6 +101,7 @@ def test_equals_reference_from_float32_probabilities(rows, mode):
     )
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("mode", MODES[:5], ids=str)
 def test_batch_size_changes_nothing(rows, mode):
     labels, logits, weights = (array[:300] for array in rows)
@@ -199,6 +202,7 @@ def test_one_class_gives_nan(mode, label, weight):
     assert math.isnan(score(np.full(1000, label), logits, np.full(1000, weight), **mode))
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("label", "probability", "weight"),
     [

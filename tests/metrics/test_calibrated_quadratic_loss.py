@@ -74,6 +74,7 @@ def rows():
     return labels, predictions, rng.exponential(size=2001)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("correction", CORRECTIONS)
 def test_equals_reference(rows, mode, correction):
@@ -130,6 +131,7 @@ def test_fitted_line_is_readable(rows, mode, correction):
     )
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize(
@@ -161,6 +163,7 @@ def test_nothing_to_score_gives_nan(mode, correction):
     assert math.isnan(score(np.ones(9), np.arange(9.0), np.zeros(9), **arguments))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("value", [0.1, -1e6 / 3])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("mode", MODES, ids=str)

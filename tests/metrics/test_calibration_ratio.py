@@ -39,6 +39,7 @@ def reference(labels, predictions, weights):
     return math.fsum(weights * predictions) / math.fsum(weights * labels)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("batch_size", [7, 64, 1001])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
 def test_equals_the_reference(weights, batch_size):

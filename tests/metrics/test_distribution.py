@@ -302,6 +302,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("sizes", [[N], [1, N - 1], [300, 0, 516, 400]], ids=str)
 @pytest.mark.parametrize("name", MAKERS)
 def test_shards_merge_to_the_whole(name, sizes):

@@ -50,6 +50,7 @@ def test_a_shifted_pipeline_is_right(shifted, mean, spread):
     assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-6))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("num_folds", [1, 2])
 def test_where_the_loss_cannot_be_told_neither_can_scale_and_bias(shifted, num_folds):
     labels, z = shifted
@@ -88,6 +89,7 @@ def test_logits_beyond_the_bins_near_0_give_nan_with_its_reason(shifted):
         assert np.isnan(float(metric.result()))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("weight", [1e-30, 1e30])
 @pytest.mark.parametrize("metric_class", [FieldECE, FieldRCE])
 def test_tiny_and_huge_weights_change_no_field_error(metric_class, weight):

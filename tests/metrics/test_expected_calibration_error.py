@@ -56,6 +56,7 @@ def equal_mass(labels, predictions, weights, num_bins):
     return error(labels, predictions, weights, np.floor(middle * num_bins).astype(int))
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("batch_size", [999, 20_000])
 @pytest.mark.parametrize("num_bins", [1, 2, 15, 100])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])

@@ -85,6 +85,7 @@ class TestBoth:
             reference(metric, labels, predictions, field), abs=digits(1e-6)
         )
 
+    @pytest.mark.quick_cases(1)
     def test_batch_size_changes_nothing(self, rows, metric):
         labels, predictions, field, weights = (array[:500] for array in rows)
         expected = score(metric, labels, predictions, field, weights)
@@ -137,6 +138,7 @@ class TestBoth:
         assert math.isnan(float(metric.result()))
         assert math.isnan(score(metric, [1.0, 0.0], [0.5, 0.5], [0, 1], np.zeros(2)))
 
+    @pytest.mark.quick_cases(1)
     def test_counts_beyond_what_float32_can_count(self, rows, metric):
         labels, predictions, field, weights = rows
         heavy = np.where(np.arange(2003) % 2, 2.0**24, weights)

@@ -31,6 +31,7 @@ def filled(metric, labels=LABELS, predictions=PREDICTIONS, weights=None, field=F
     return metric
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
 @pytest.mark.parametrize("confidence", [0.95, 0.999])
 def test_per_field_equals_the_reference(weights, confidence):
@@ -159,6 +160,7 @@ def assert_agree(received, expected, num_draws, num_expected, slack):
     assert received[1] == pytest.approx(expected[1], rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "table", slow_except(["adult_49k"], ["adult_49k", "kddcup2012_click40k", "pg15_motor_100k"])
 )
@@ -177,6 +179,7 @@ def test_noise_floor_of_real_rows_equals_labels_drawn_row_by_row(data_root, tabl
         assert_agree(metric.noise_floor(600), expected, 600, 300, slack=0.005)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["same", "exponential"])
 def test_noise_floor_with_weights(kind):
     rng = np.random.default_rng(3)

@@ -27,6 +27,7 @@ def of_predictions(model, weights=None, **arguments):
     return float(metric.result())
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -59,6 +60,7 @@ def test_only_weighted_metrics_get_the_weights(model):
     assert abs(scores["plain"] - scores["weighted"]) > 1e-3
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("flat_output", [False, True])
 def test_labels_of_any_dtype_and_shape(model, flat_output):
     inputs = keras.Input((3,))
@@ -101,6 +103,7 @@ def test_early_stopping_knows_that_lower_is_better(model):
     assert stop.monitor_op is keras.ops.less or stop.monitor_op(1.0, 2.0)
 
 
+@pytest.mark.slow
 def test_a_loaded_model_evaluates_the_same(model, tmp_path):
     model.compile(
         "sgd",

@@ -26,6 +26,7 @@ def fed(metric, labels=LABELS, logits=LOGITS, weights=None, batch_size=NUM_ROWS)
     return metric
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("batch_size", [1, 7, 256, NUM_ROWS])
 def test_log_loss_equals_the_reference_at_any_batch_size(batch_size):
     size = min(NUM_ROWS, 200 * batch_size)
@@ -67,6 +68,7 @@ def test_logits_taken_for_probabilities_are_nan():
     assert np.isnan(fed(LogLoss()).result())
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("correction", ["bias", "temperature", "platt"])
 @pytest.mark.parametrize("arguments", [{"num_folds": 1}, {}, {"bias_fraction": 0.3}])
 def test_log_loss_is_calibrated_log_loss_plus_gain(correction, arguments):
@@ -113,6 +115,7 @@ def test_cross_fitted_corrections_equal_minimisation_fold_by_fold(correction):
     np.testing.assert_allclose(metric.bias, biases, atol=digits(1e-5, 1e-4))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "metric",
     [

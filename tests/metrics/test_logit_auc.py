@@ -34,6 +34,7 @@ def reference(labels, logits, weights=None):
     return roc_auc_score(labels, bins, sample_weight=weights)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("batch_size", [7, 2001])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
 def test_equals_the_reference(weights, batch_size):
@@ -76,6 +77,7 @@ def test_order_is_all_that_counts():
     assert score(LABELS, 1 - LABELS, from_logits=False) == pytest.approx(0, abs=digits(0, 1e-6))
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize(
     ("labels", "logits", "weights"),
     [

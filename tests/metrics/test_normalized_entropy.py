@@ -41,6 +41,7 @@ def reference(labels, logits, weights=None):
     return np.sum(weights * losses) / total / entropy
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("batch_size", [7, 64, 1001])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
 def test_equals_the_reference(weights, batch_size):

@@ -100,6 +100,7 @@ def rows(loss):
     return draw(loss)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("empty", [(), (0,), (1,), (2, 3), (4,), (0, 2)], ids=str)
 def test_equals_reference(rows, loss, weighted, empty):
@@ -159,6 +160,7 @@ def test_a_period_outside_gives_nan(rows, loss, bad_id):
     assert math.isnan(score(labels, predictions, period, weights, loss=loss))
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("place", range(NUM_PERIODS))
 @pytest.mark.parametrize(
     ("label", "prediction", "weight"),
@@ -294,6 +296,7 @@ def test_config_makes_the_same_metric(loss):
     assert type(config["num_periods"]) is int
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("policy", "jit_compile"),
     [

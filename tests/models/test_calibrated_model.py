@@ -108,6 +108,7 @@ BASES = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", slow_except(("logit", "list", "operation"), BASES))
 def test_any_base_trains_and_starts_at_its_own_probability(name):
     make, base_output, x = BASES[name]
@@ -131,6 +132,7 @@ def test_adapting_leaves_the_probabilities_as_they_are():
     np.testing.assert_allclose(model.predict(X, NUM_ROWS, verbose=0), before, atol=1e-6)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("optimizer", ["adam", keras.optimizers.SGD(0.5)], ids=["adam", "sgd"])
 def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
     model = make_model(optimizer=optimizer, field_metrics={"site": [FieldECE(NUM_SITES)]})
@@ -272,6 +274,7 @@ def test_every_form_of_the_same_rows_trains_the_same(weights):
     assert (difference > 1e-3) == (weights is not None)
 
 
+@pytest.mark.slow
 def test_rows_of_a_shuffled_data_set_stay_together():
     """Iterating twice gives two orders: logits of one and labels of the other would be noise."""
     logit = np.where(Y == 1, 3.0, -3.0).astype("float32")[:, None]
@@ -285,6 +288,7 @@ def test_rows_of_a_shuffled_data_set_stay_together():
     assert history["val_loss"][0] == pytest.approx(np.log1p(np.exp(-3)), abs=1e-3)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("form", ["str", "object", "bytes", "tensor", "data set"])
 def test_string_features(form, tmp_path):
     names = np.array(["a", "b", "c", "d", "e", "f"])[X["site"]]
@@ -334,6 +338,7 @@ def test_validation_split_holds_out_the_last_rows():
     assert history["val_binary_crossentropy"][0] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_second_fit_goes_on_without_adapting():
     model = make_model()
     model.fit(X, Y, batch_size=100, epochs=2, verbose=0, initialize=None)
@@ -348,6 +353,7 @@ def test_a_second_fit_goes_on_without_adapting():
     assert log_loss(model) < after_two
 
 
+@pytest.mark.slow
 def test_early_stopping_restores_and_checkpoint_saves(tmp_path):
     path = str(tmp_path / "best.keras")
     model = make_model(metrics=[CalibratedLogLoss()], field_metrics={"site": [FieldECE(6)]})
@@ -373,6 +379,7 @@ def test_early_stopping_restores_and_checkpoint_saves(tmp_path):
     assert kept_loss == pytest.approx(min(history["val_loss"]), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_curve_never_falls_after_fit():
     # Where the base is surest it is wrong: a free curve would fall.
     logit = np.linspace(-3, 3, NUM_ROWS, dtype="float32")[:, None]
@@ -439,6 +446,7 @@ def test_a_new_process_evaluates_the_same(tmp_path):
     assert knots == model.head.calibrator.get_knots().tolist()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("monotonic", ["penalty", "strict"])
 def test_a_loaded_model_goes_on_training(monotonic, tmp_path):
     model = make_model(head=make_head(monotonic=monotonic), **EAGER)
@@ -451,6 +459,7 @@ def test_a_loaded_model_goes_on_training(monotonic, tmp_path):
     np.testing.assert_allclose(loaded.predict(X, NUM_ROWS, verbose=0), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_compiled_base_keeps_its_metrics_to_itself():
     base = make_base(compiled=True)
     model = make_model(base, metrics=[keras.metrics.AUC(name="auc")])
@@ -486,6 +495,7 @@ def test_soft_labels_and_unknown_ids():
     assert scores["site_field_ece"] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_features_beyond_the_models_own_are_left_out():
     model = make_model(**EAGER)
     more = {**X, "row": np.arange(NUM_ROWS)}
@@ -565,6 +575,7 @@ def untouched():
     return make_model()
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_refused_and_changes_nothing(untouched, case):
     arguments, message = BAD[case]
@@ -608,6 +619,7 @@ def test_a_base_with_several_columns_is_refused():
         CalibratedModel(make_base(keras.layers.Dense(3), last=keras.layers.ReLU()), ILPS())
 
 
+@pytest.mark.slow
 def test_steps_per_epoch_counts_for_arrays_too():
     model = make_model(**EAGER)
     held_out = rows(slice(1000, NUM_ROWS))

@@ -75,6 +75,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("num_rows", "base", "kind", "arguments"), CELLS, ids=range(len(CELLS)))
 def test_never_worse_than_the_heads_own_fit(num_rows, base, kind, arguments):
     x, y = draw(num_rows, base)
@@ -126,6 +127,7 @@ def test_every_form_of_the_same_rows_gives_the_same_fit():
         np.testing.assert_allclose(model.head.calibrator.get_values(), expected, atol=1e-5)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("form", ["fifth", "validation_data", "validation_split"])
 def test_harmful_training_is_not_kept(form):
     x, y = draw(2_000)
@@ -163,6 +165,7 @@ class PoorHead(Head):
         return FitSummary(len(rows.logits), 1.0, 1.0, 0, True)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("form", ["fifth", "validation_data"])
 def test_training_that_helps_is_kept(form):
     x, y = draw(3_000)
@@ -201,6 +204,7 @@ def test_validation_data_of_one_class_cannot_decide():
     assert "val_loss" in model.fit(x, y, validation_data=held_out, verbose=0).history
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("epochs", [None, 2])
 def test_callbacks(epochs, tmp_path):
     x, y = draw(600)
@@ -220,6 +224,7 @@ def test_callbacks(epochs, tmp_path):
         assert run["metrics"]["val_auc"] == pytest.approx([scores["auc"]], abs=1e-6)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("learning_rate", [20.0, np.nan])
 def test_the_ledger_records_the_model_that_is_left(learning_rate, tmp_path):
     x, y = draw(600)
@@ -273,6 +278,7 @@ def test_initialize_must_be_known():
         make_model().fit(*draw(100), initialize="zero")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.filterwarnings("ignore:The mean prediction is")
 @pytest.mark.parametrize("initialize", [None, "exact"])
 def test_update_goes_on_from_the_rows_of_fit(initialize):
@@ -338,6 +344,7 @@ def test_nothing_grows_with_fits_and_models():
     assert counts[2] == counts[1]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["class", "lambda"])
 def test_a_network_of_a_class_of_the_users_own(kind):
     class Site(keras.layers.Layer):

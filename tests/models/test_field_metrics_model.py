@@ -36,6 +36,7 @@ def expected(model, metric, field, weights=None, x=X):
     return pytest.approx(float(metric.result()), abs=1e-6)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("options", [{}, {"jit_compile": True}], ids=str)
 def test_history_and_evaluate(options):
     fields = {"site": [FieldECE(5), FieldRCE(5, epsilon=0.1)], "device": FieldECE(2, name="ece")}
@@ -71,6 +72,7 @@ def test_compiling_again_replaces():
     assert [metric.name for metric in model.metrics] == ["loss"]
 
 
+@pytest.mark.slow
 def test_a_loaded_model_evaluates_the_same(tmp_path):
     fields = {"site": [FieldECE(5), FieldRCE(5, epsilon=0.5)], "device": [FieldECE(2)]}
     model = build(field_metrics=fields, weighted_metrics=[CalibratedLogLoss(num_folds=3)])
@@ -89,6 +91,7 @@ def test_a_loaded_model_evaluates_the_same(tmp_path):
 CROSS = ("site", "device")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", slow_except([{}], [{}, {"run_eagerly": True}]), ids=str)
 def test_a_cross_of_fields(options, tmp_path):
     fields = {

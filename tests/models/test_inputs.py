@@ -40,6 +40,7 @@ def as_form(form):
     return {"dict": X, "list": [X["price"], X["rate"]], "tensor": X["price"]}[form]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("form", ["dict", "list", "tensor"])
 def test_other_columns_are_left_out_everywhere(form):
     base = make_base(form)

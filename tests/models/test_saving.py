@@ -17,6 +17,7 @@ def sequential():
     )
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("fitted", [False, True])
 def test_a_compiled_base_and_an_optimizer_without_steps_load_quietly(fitted, tmp_path):
     """Keras warns of an optimizer of another number of variables; a warning fails the test."""

@@ -60,6 +60,7 @@ def rows_of_each_rate():
     return rows, np.concatenate([summary(*each) for each in rows])
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("correction", ["bias", "temperature", "platt"])
 def test_the_fit_is_that_of_the_rows(run, correction, rows_of_each_rate):
     rows, summaries = rows_of_each_rate

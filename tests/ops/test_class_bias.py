@@ -57,6 +57,7 @@ def summary_of(labels, logits, weights, group=None, num_groups=1):
     return [np.asarray(values) for values in sums]
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("num_groups", [1, 3])
 def test_sums_equal_the_reference(run, dtype, tolerance, num_groups):
     labels, logits, weights = draw(200, 4, 0.3)
@@ -75,6 +76,7 @@ def test_sums_equal_the_reference(run, dtype, tolerance, num_groups):
         np.testing.assert_allclose(got, wanted, rtol=10 * tolerance)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("num_classes", [2, 3, 10])
 def test_the_fit_solves_the_quadratic_problem(run, dtype, num_classes):
     labels, logits, weights = draw(500, num_classes, 0.3)
@@ -156,6 +158,7 @@ def test_the_bound_is_close_where_the_third_moment_is_largest():
     assert float(bound[0]) == pytest.approx(by_hand, rel=digits(1e-12))
 
 
+@pytest.mark.quick_cases(2)
 def test_no_finite_bias_is_nan_and_no_other_group_with_it(run, dtype):
     labels, logits, weights = draw(90, 3, 0.3)
     labels[:30, 0], labels[:30, 1] = 1, 0

@@ -18,6 +18,7 @@ needs_tensorflow = pytest.mark.skipif(
 )
 
 
+@pytest.mark.quick_cases(1)
 @needs_tensorflow
 @pytest.mark.parametrize(
     ("tape_inside", "jit_compile"), [(False, False), (False, True), (True, True)]

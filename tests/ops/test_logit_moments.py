@@ -90,6 +90,7 @@ def some_logits(shape, num_rows=4000):
     }[shape]
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_summary_equals_the_reference(run, dtype, tolerance, on_gpu, monkeypatch):
     monkeypatch.setattr(kernels, "runs_on_gpu", lambda: on_gpu)
@@ -196,6 +197,7 @@ def test_label_sums_are_exact():
     assert float(kernels.label_sums(summary_of(logits, 1.0, weights))[1][0]) == 0
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("scale", [None, 0.5, 2.0])
 def test_log_loss_sum_is_right_at_any_bias_and_scale(run, dtype, scale):
     for shape in ("two modes", "wide", "edges of bins"):
@@ -231,6 +233,7 @@ def test_loss_of_rows_beyond_the_bins_is_right_to_first_order(run):
 SHAPES = ["one mode", "two modes", "two far modes", "constant", "wide", "edges of bins"]
 
 
+@pytest.mark.quick_cases(2)
 def test_bias_root_makes_predictions_add_up_to_labels(run):
     for shape in (*SHAPES, "beyond the bins"):
         logits = some_logits(shape)
@@ -273,6 +276,7 @@ def test_bias_root_of_huge_logits_is_the_same_in_every_mode(run):
     np.testing.assert_allclose(bias, expected, rtol=1e-4)
 
 
+@pytest.mark.quick_cases(4)
 def test_a_logit_that_is_not_finite_makes_its_group_nan_and_no_other(run, dtype):
     # One good group, one for each pair of a bad logit and its label, and one without rows.
     pairs = list(itertools.product([np.nan, np.inf, -np.inf], [0.0, 0.5, 1.0]))

@@ -69,6 +69,7 @@ def some_curve(dtype):
     return logits.astype(dtype), knots.astype(dtype), values.astype(dtype)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("extrapolation", EXTRAPOLATIONS)
 def test_piecewise_linear_and_its_gradients_equal_the_reference(
     run, dtype, tolerance, extrapolation
@@ -104,6 +105,7 @@ def test_piecewise_linear_and_its_gradients_equal_the_reference(
     np.testing.assert_allclose(by_values / scale, expected / scale, rtol=0, atol=tolerance)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("num_knots", [2, 33, 300])
 def test_piecewise_linear_of_any_number_of_knots(run, num_knots):
     generator = np.random.default_rng(num_knots)
@@ -129,6 +131,7 @@ def test_piecewise_linear_of_any_number_of_knots(run, num_knots):
         np.testing.assert_allclose(by_parameter / scale, rows @ matrix / scale, rtol=0, atol=1e-5)
 
 
+@pytest.mark.quick_cases(2)
 def test_gradients_of_many_rows_are_accurate_and_always_the_same(run):
     generator = np.random.default_rng(0)
     logits = generator.normal(-1.2, 1.7, 2_000_000).astype(np.float32)
@@ -165,6 +168,7 @@ def test_values_that_do_not_fall_give_a_curve_that_does_not_fall(run, num_knots)
     assert (np.diff(curve) >= 0).all()
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("num_rows", [1_000_000, 999_999, 1003, 17])
 def test_no_row_of_many_falls(run, num_rows):
     generator = np.random.default_rng(num_rows)
@@ -214,6 +218,7 @@ def curve_and_gradients_under_xla():
     return compiled(curve_and_gradients)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("knots", KNOTS_FOR_BINS.values(), ids=KNOTS_FOR_BINS)
 def test_many_rows_and_knots_under_xla(knots, curve_and_gradients_under_xla):
     generator = np.random.default_rng(0)
@@ -257,6 +262,7 @@ def test_many_rows_and_knots_under_xla(knots, curve_and_gradients_under_xla):
         np.testing.assert_allclose(by_values / scale, expected / scale, rtol=0, atol=2e-6)
 
 
+@pytest.mark.quick_cases(2)
 def test_many_logits_that_are_no_numbers(run, dtype):
     knots = values = np.linspace(-4, 4, 60).astype(dtype)
     logits = np.zeros(1 << 16, dtype)
@@ -266,6 +272,7 @@ def test_many_logits_that_are_no_numbers(run, dtype):
     np.testing.assert_allclose(curve[:4], [np.nan, np.inf, -np.inf, 0], atol=1e-6)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("num_knots", "num_rows", "jit_compile", "way"),

@@ -51,6 +51,7 @@ def expected():
     return float(loss.result()), float(error.result())
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "fields",
     [["site_id"], {"site_id": None}, {"site": LOOKUP}, {"site_encoded": LOOKUP}],
@@ -145,6 +146,7 @@ def test_only_named_columns_are_read_a_batch_at_a_time(files):
     assert max(read[1:]) <= 300
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     "labels",
     [

@@ -69,6 +69,7 @@ def assert_same(scores, expected):
         assert scores[name] == pytest.approx(value, rel=digits(1e-12)), name
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
 @pytest.mark.parametrize("chunk_rows", [2**17, 1000, 7 * 11])
 def test_arrays_in_chunks(weights, chunk_rows):
@@ -77,6 +78,7 @@ def test_arrays_in_chunks(weights, chunk_rows):
     assert_same(scores, in_one_piece(weights))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("weights", [None, W], ids=["plain", "weighted"])
 @pytest.mark.parametrize("sizes", [[1, 2, 0, 3000, 2000], [N], [1000] * 5 + [3]], ids=str)
 def test_a_generator_of_batches_is_consumed_once(weights, sizes):

@@ -85,6 +85,7 @@ def as_inputs(rows):
     return {{"class": "class_"}.get(name, name): values for name, values in rows.items()}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("num_rows", [1, 7, 257])
 def test_the_c_program_gives_the_models_probabilities(served, num_rows):
     dtype, model, path = served
@@ -137,6 +138,7 @@ def told(path, tmp_path, inputs):
     return done.returncode, done.stderr
 
 
+@pytest.mark.quick_cases(1)
 def test_bad_requests_are_errors_and_not_the_end_of_the_process(served, tmp_path):
     dtype, _, path = served
     inputs = as_inputs(make_rows(dtype, 4))

@@ -60,6 +60,7 @@ def draw(rng, kind, accuracy, shape):
     return rng.normal(size=shape), shift + scale * rng.normal(size=shape)
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("kind", ["normal", "unequal", "skewed"])
 @pytest.mark.parametrize(("accuracy", "num_runs"), [(0.6, 10), (0.75, 5), (0.9, 5), (0.9, 20)])
 def test_coverage_of_newcombe(kind, accuracy, num_runs):

@@ -44,6 +44,7 @@ def test_scale_and_sides():
         np.testing.assert_allclose(there[:3], [1 / back.value, 1 / back.high, 1 / back.low])
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("num_runs", [5, 10, 60])
 def test_coverage_and_type_1_error_for_normal_values(num_runs):
     rng = np.random.default_rng(4)

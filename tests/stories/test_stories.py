@@ -78,6 +78,7 @@ def fresh():
     return World.draw(20_000, seed=2)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("make_base", "inputs_of", "form", "head"),
     [*STORIES, *(pytest.param(*story, marks=pytest.mark.slow) for story in SLOW_STORIES)],

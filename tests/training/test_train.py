@@ -134,6 +134,7 @@ def test_each_seed_is_what_fit_gives(tmp_path, optimizer):
     assert len({run["initial_weights"] for run in runs}) == 3
 
 
+@pytest.mark.slow
 def test_callbacks_act_on_each_seed_alone(tmp_path):
     """Early stopping, restored weights and a learning rate that changes from epoch to epoch."""
 
@@ -200,6 +201,7 @@ def test_a_shared_order_changes_the_weights_alone(tmp_path):
     assert_same_records(first[1:], second[1:], rtol=1e-6)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("num_rows", [32, 64, 1, 31])
 def test_any_number_of_rows(tmp_path, num_rows):
     rows = tuple(array[:num_rows] for array in SMALL)
@@ -259,6 +261,7 @@ def test_string_inputs(tmp_path):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("num_before", [0, 1, 3])
 def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, num_before):
     class Interrupt(keras.callbacks.Callback):
@@ -406,6 +409,7 @@ def test_a_seed_that_has_ended_is_not_trained_again_by_another_process(tmp_path)
     assert ended_seeds(tmp_path) == [3, 4]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision(tmp_path, policy):
     keras.config.set_dtype_policy(policy)
