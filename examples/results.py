@@ -301,11 +301,17 @@ def draw(groups: Sequence[Group], studies: Sequence[Study], path: Path) -> None:
             for group in groups
             if name in group.runs and BASE in group.runs
         ]
-        left.plot([100 * value for value in found], [place] * len(found), "o", ms=4, alpha=0.6)
+        percents = [100 * value for value in found]
+        left.plot(percents, [place] * len(found), "o", color="C0", ms=5, alpha=0.5)
     left.set_yticks(range(len(names)), names, fontsize=8)
     left.invert_yaxis()
     left.axvline(0, color="0.7", lw=1)
     left.set_xscale("symlog", linthresh=1)
+    ticks = [tick for size in (0.5, 1, 2, 5, 10, 20) for tick in (-size, size)]
+    low, high = left.get_xlim()
+    left.set_xticks([tick for tick in (0, *ticks) if low <= tick <= high])
+    left.xaxis.set_major_formatter("{x:g}")
+    left.minorticks_off()
     left.set_xlabel(f"log loss against {BASE}, % (a dot: a data set)")
     for study in studies:
         counted = [row for row in study.rows if counts(row)]
