@@ -37,6 +37,8 @@ STUDIES: dict[str, ModuleType] = {"*/clicks": clicks, "stocks/*": stocks, "image
 # A pair counts where the mean losses of all its seeds tell which pipeline is better, and where a
 # single run does not tell it anyway.
 MAX_P_VALUE, MAX_ACCURACY = 0.05, 0.985
+# Pairs of fewer seeds say too little of single runs.
+MIN_SEEDS = 10
 
 TITLE = """
 # Results
@@ -63,12 +65,13 @@ KINDS = f"""
 ## What *Calibration-then-Calculation* claims
 
 A calibrated loss tells the better of two pipelines more often than the plain loss, given one run
-of each. A pair counts if its mean losses over all seeds differ with p < {MAX_P_VALUE}, so that the
-better pipeline is known, and if the plain loss is less than {MAX_ACCURACY:.1%} accurate, so that
-there is something to gain. The accuracies are means over these pairs. *Reproduced*: the papers'
-metric is more accurate on average, for at least one pair beyond noise (bootstrap over the seeds,
-95 %), and for none less accurate beyond noise. *Partly*: on average alone. The right part of the
-picture has a dot for each pair that counts; above the line, the calibrated loss is more accurate.
+of each. Pairs of fewer than {MIN_SEEDS} seeds are left out. A pair counts if its mean losses over
+all seeds differ with p < {MAX_P_VALUE}, so that the better pipeline is known, and if the plain loss
+is less than {MAX_ACCURACY:.1%} accurate, so that there is something to gain. The accuracies are
+means over these pairs. *Reproduced*: the papers' metric is more accurate on average, for at least
+one pair beyond noise (bootstrap over the seeds, 95 %), and for none less accurate beyond noise.
+*Partly*: on average alone. The right part of the picture has a dot for each pair that counts; above
+the line, the calibrated loss is more accurate.
 """
 
 
@@ -240,8 +243,9 @@ def kinds_table(studies: Sequence[Study]) -> str:
     """For each kind of pairs, whether the papers' metric is more accurate, as Markdown."""
     lines = []
     for study in studies:
-        for kind in dict.fromkeys(row.pair.kind for row in study.rows):
-            rows = [row for row in study.rows if row.pair.kind == kind]
+        of_enough_seeds = [row for row in study.rows if row.num_seeds >= MIN_SEEDS]
+        for kind in dict.fromkeys(row.pair.kind for row in of_enough_seeds):
+            rows = [row for row in of_enough_seeds if row.pair.kind == kind]
             counted = [row for row in rows if counts(row)]
             line = [study.title, kind, f"{len(counted)} of {len(rows)}"]
             for number in (0, 1, 2):
@@ -254,7 +258,7 @@ def kinds_table(studies: Sequence[Study]) -> str:
 def counts(row: PairRow) -> bool:
     """Whether the better pipeline is known, and a single plain loss does not always show it."""
     known = row.difference.p_value is not None and row.difference.p_value < MAX_P_VALUE
-    return known and accuracy(row, 0) < MAX_ACCURACY
+    return known and accuracy(row, 0) < MAX_ACCURACY and row.num_seeds >= MIN_SEEDS
 
 
 def accuracy(row: PairRow, number: int) -> float:
