@@ -50,6 +50,7 @@ from pairs import (  # noqa: E402
     pair_rows,
     print_table,
 )
+from start_anew import start_anew  # noqa: E402
 from stock_windows import (  # noqa: E402
     COLUMNS,
     TARGETS,
@@ -227,10 +228,7 @@ def train_run(
     """Trains one seed over all rounds, from new initial weights, and returns its record."""
     started = time.monotonic()
     roles = set_seeds(initialization=seed, order=seed)
-    model.set_weights(keras.models.clone_model(model).get_weights())
-    for variable in model.optimizer.variables:
-        if variable.name != "learning_rate":
-            variable.assign(keras.ops.zeros_like(variable))
+    start_anew(model)
     generator = np.random.default_rng(seed)
     predictions = np.full(len(examples.targets), np.nan, np.float32)
     for train, predicted in training_rounds(examples.months, retrain_every):

@@ -43,6 +43,7 @@ from keras_calibration.statistics import (
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
 from id_table import Rows, read_rows  # noqa: E402
+from start_anew import start_anew  # noqa: E402
 
 # Number of evaluations in the one epoch of a run, and how many of the last ones are averaged.
 NUM_EVALUATIONS, NUM_AVERAGED = 20, 5
@@ -221,10 +222,7 @@ def train_seeds(
     first = sum(name.encode()) * 1000 if shared == "order" else 0
     for seed in seeds:
         roles = set_seeds(initialization=first + seed, order=seed)
-        model.set_weights(keras.models.clone_model(model).get_weights())
-        for variable in model.optimizer.variables:
-            if variable.name != "learning_rate":
-                variable.assign(keras.ops.zeros_like(variable))
+        start_anew(model)
         if pipeline.dropout:
             roles |= set_dropout_seed(model, seed=first + seed)
         order = np.random.default_rng(seed).permutation(len(rows.train))
