@@ -25,10 +25,11 @@ import stocks  # noqa: E402
 import tables  # noqa: E402
 import tables_markdown  # noqa: E402
 from pairs import PairRow  # noqa: E402
-from tables_markdown import BASE, COLUMNS, Group, gather, table  # noqa: E402
+from tables_markdown import BASE, COLUMNS, Group, gather  # noqa: E402
 
 from keras_calibration.seeds import Ledger  # noqa: E402
 from keras_calibration.statistics import Estimate, mean_difference  # noqa: E402
+from markdown_table import markdown_table  # noqa: E402
 
 PICTURE = "results.png"
 FIELD_AWARE = "field_aware_calibration"
@@ -219,7 +220,7 @@ def claims_table(claims: Sequence[Claim], groups: Sequence[Group], with_verdict:
         if with_verdict:
             line += [claim.source, verdict(better / number)]
         lines.append(line)
-    return table([*head, *(["source", "verdict"] if with_verdict else [])], lines)
+    return markdown_table([*head, *(["source", "verdict"] if with_verdict else [])], lines)
 
 
 def difference(claim: Claim, group: Group) -> Estimate | None:
@@ -252,7 +253,7 @@ def kinds_table(studies: Sequence[Study]) -> str:
                 line.append(mean_percent([accuracy(row, number) for row in counted]))
             lines.append([*line, kind_verdict(counted)])
     head = ["study", "kind", "pairs that count", "plain loss, %", "papers' metric, %", "ours, %"]
-    return table([*head, "verdict"], lines)
+    return markdown_table([*head, "verdict"], lines)
 
 
 def counts(row: PairRow) -> bool:

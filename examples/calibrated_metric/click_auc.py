@@ -1,7 +1,9 @@
 """A logistic regression beside the click models, and the table of their AUC."""
 
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.preprocessing import OneHotEncoder
 
 from keras_calibration.seeds import Ledger
+
+sys.path.append(str(Path(__file__).parents[1]))
+from markdown_table import markdown_table
 
 REGRESSION = "logistic_regression"
 
@@ -65,8 +70,7 @@ def auc_table(ledger: Ledger, architectures: Sequence[str]) -> str:
     if REGRESSION not in values:
         return ""
     (regression,) = values.pop(REGRESSION)
-    lines = ["| model | AUC | above the regression |", "| --- | --- | --- |"]
-    lines.append(f"| logistic regression | {regression:.4f} | |")
+    lines = [["logistic regression", f"{regression:.4f}", ""]]
     for name in architectures:
         if name in values:
             areas = np.array(values[name])
@@ -75,5 +79,5 @@ def auc_table(ledger: Ledger, architectures: Sequence[str]) -> str:
                 half = t.ppf(0.975, len(areas) - 1) * areas.std(ddof=1) / np.sqrt(len(areas))
                 text += f" ± {half:.4f}"
             above = f"{(areas > regression).sum()} of {len(areas)} seeds"
-            lines.append(f"| {name} | {text} | {above} |")
-    return "\n".join(lines)
+            lines.append([name, text, above])
+    return markdown_table(["model", "AUC", "above the regression"], lines)

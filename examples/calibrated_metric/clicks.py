@@ -41,8 +41,8 @@ from id_table import Rows, read_rows  # noqa: E402
 from pairs import (  # noqa: E402
     Pair,
     PairRow,
+    markdown_accuracies,
     markdown_losses,
-    markdown_table,
     pair_rows,
     print_table,
 )
@@ -380,7 +380,7 @@ def markdown(ledger: Ledger) -> str:
             f"train on for one epoch, {setting['num_held_out']:,} held out. Embeddings of "
             f"{base.embedding_dim}, hidden layers of {base.hidden_units}, batches of "
             f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. {_seconds(ledger)}",
-            markdown_table(rows, published_of(ledger)),
+            markdown_accuracies(rows, published_of(ledger)),
             markdown_losses(rows),
             auc_table(ledger, list(ARCHITECTURES)),
         ]

@@ -42,8 +42,8 @@ from densenet import densenet  # noqa: E402
 from pairs import (  # noqa: E402
     Pair,
     PairRow,
+    markdown_accuracies,
     markdown_losses,
-    markdown_table,
     pair_rows,
     print_table,
 )
@@ -376,9 +376,9 @@ def markdown(ledger: Ledger) -> str:
             f"{runs[0]['num_rows']:,} images held out; a run takes {seconds:.1f} s (median).",
             markdown_configurations(ledger),
             by_log_loss,
-            markdown_table(rows),
+            markdown_accuracies(rows),
             by_error_rate,
-            markdown_table(error_rows, PUBLISHED),
+            markdown_accuracies(error_rows, PUBLISHED),
             markdown_losses(rows),
         ]
     )

@@ -1,11 +1,14 @@
 """Pairs of pipelines in a ledger: which is better, and how often does a single run show it?
 
 `pair_rows` computes a row for each pair, as in the tables of Fan et al., *Calibration-then-
-Calculation* (arXiv 2401.16692); `markdown_table`, `markdown_losses` and `print_table` show them.
+Calculation* (arXiv 2401.16692); `markdown_accuracies`, `markdown_losses` and `print_table` show
+them.
 """
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +17,12 @@ from numpy.typing import NDArray
 from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import Estimate, independent_seed_accuracy, mean_difference
 
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+from seed_bootstrap import accuracies, bootstrap_draws, wins
+
+from markdown_table import markdown_table
+
 PLAIN = "plain"
-NUM_DRAWS = 4000
 # With fewer seeds, a bootstrap has too few different samples for an interval.
 MIN_BOOTSTRAP = 5
 
@@ -115,7 +122,9 @@ def pair_rows(
     return rows
 
 
-def markdown_table(rows: Sequence[PairRow], published: Mapping[Pair, str] | None = None) -> str:
+def markdown_accuracies(
+    rows: Sequence[PairRow], published: Mapping[Pair, str] | None = None
+) -> str:
     """The accuracies of all metrics as a Markdown table, in percent.
 
     Args:
@@ -127,7 +136,7 @@ def markdown_table(rows: Sequence[PairRow], published: Mapping[Pair, str] | None
         header.append("published")
         for line, row in zip(lines, rows, strict=True):
             line.append(published.get(row.pair, ""))
-    return _markdown([header, *lines])
+    return markdown_table(header, lines)
 
 
 def markdown_losses(rows: Sequence[PairRow]) -> str:
@@ -155,7 +164,7 @@ def markdown_losses(rows: Sequence[PairRow]) -> str:
             cells = [f"{mean:.5g} ± {std:.2g}" for mean, std in figures]
             cells += [f"{std / plain_std:.2f}" if plain_std else "–" for _, std in figures[1:]]
             lines.setdefault((row.pair.kind, pipeline), [row.pair.kind, pipeline, *cells])
-    return _markdown([header, *lines.values()])
+    return markdown_table(header, list(lines.values()))
 
 
 def print_table(rows: Sequence[PairRow]) -> None:
@@ -197,8 +206,8 @@ def _pair_row(
     """The row of a pair, given values `(num_seeds, num_metrics)` with the plain loss first."""
     pipelines = [(pair.first, first), (pair.second, second)]
     (better, low), (worse, high) = sorted(pipelines, key=lambda entry: entry[1][:, 0].mean())
-    draws = _bootstrap_draws(len(low))
-    shares = [_accuracies(low[:, k], high[:, k], draws) for k in range(len(names))]
+    draws = bootstrap_draws(len(low))
+    shares = [accuracies(wins(low[:, k], high[:, k]), draws) for k in range(len(names))]
     return PairRow(
         pair=pair,
         num_seeds=len(low),
@@ -217,27 +226,6 @@ def _pair_row(
             for k, name in enumerate(names)
         },
     )
-
-
-def _bootstrap_draws(num_seeds: int) -> NDArray[np.int64]:
-    """How often each seed is drawn, `(num_draws, num_seeds)`; the first row is the sample."""
-    generator = np.random.default_rng(0)
-    draws = generator.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), NUM_DRAWS)
-    # One seed alone has no other to be compared with.
-    draws = draws[(draws > 0).sum(axis=1) > 1]
-    return np.concatenate([np.ones((1, num_seeds), np.int64), draws])
-
-
-def _accuracies(
-    better: NDArray[np.float64], worse: NDArray[np.float64], draws: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Share of pairs of runs with different seeds where `better` is lower, ties ½, per draw."""
-    gap = worse[None, :] - better[:, None]
-    wins = (gap > 0) + 0.5 * (gap == 0)
-    # A seed that is drawn twice is still no pair of independent runs.
-    np.fill_diagonal(wins, 0)
-    num_pairs = draws.sum(axis=1) ** 2 - (draws**2).sum(axis=1)
-    return np.einsum("ti,ij,tj->t", draws, wins, draws, optimize=True) / num_pairs
 
 
 def _gain(differences: NDArray[np.float64], num_seeds: int) -> Estimate:
@@ -266,9 +254,3 @@ def _accuracy_cells(rows: Sequence[PairRow]) -> tuple[list[str], list[list[str]]
 def _percent(estimate: Estimate, sign: str = "") -> str:
     value, low, high = (100 * figure for figure in estimate[:3])
     return f"{value:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Cells as a Markdown table, the header first."""
-    header, *others = (f"| {' | '.join(line)} |" for line in lines)
-    return "\n".join([header, "|" + " --- |" * len(lines[0]), *others])

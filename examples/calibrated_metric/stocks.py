@@ -45,8 +45,8 @@ from lstm import lstm  # noqa: E402
 from pairs import (  # noqa: E402
     Pair,
     PairRow,
+    markdown_accuracies,
     markdown_losses,
-    markdown_table,
     pair_rows,
     print_table,
 )
@@ -309,7 +309,7 @@ def markdown(ledger: Ledger) -> str:
             f"{runs[0]['num_rows']:,} days of stocks to predict; a run takes {seconds:.1f} s "
             "(median).",
             markdown_configurations(ledger),
-            markdown_table(rows, PUBLISHED),
+            markdown_accuracies(rows, PUBLISHED),
             markdown_losses(rows),
         ]
     )

@@ -43,6 +43,7 @@ from keras_calibration.statistics import (
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
 from id_table import Rows, read_rows  # noqa: E402
+from seed_bootstrap import accuracies, bootstrap_draws, wins  # noqa: E402
 from start_anew import start_anew  # noqa: E402
 
 # Number of evaluations in the one epoch of a run, and how many of the last ones are averaged.
@@ -327,16 +328,14 @@ def print_accuracies(
 ) -> None:
     """Prints the mean detection rates over the pairs, with a bootstrap over the seeds."""
     names = [(label, metric, same) for same in (False, True) for label, metric in METRICS.items()]
-    wins = {metric: pair_wins(values, pairs, metric) for metric in METRICS.values()}
-    num_seeds = len(next(iter(wins.values()))[0])
-    draws = np.random.default_rng(0).multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), 4000)
-    # The first row is the sample itself.
-    draws = np.concatenate([np.ones((1, num_seeds), int), draws])
-    papers = mean_accuracy(wins[PAPERS], draws, same=False)
+    won = {metric: pair_wins(values, pairs, metric) for metric in METRICS.values()}
+    num_seeds = len(next(iter(won.values()))[0])
+    draws = bootstrap_draws(num_seeds)
+    papers = 100 * accuracies(won[PAPERS], draws)
     print(f"\nMean over {len(pairs)} pairs, with 95 % intervals from a bootstrap over the seeds")
     print(f"{'single-run detection by':<32}{shared:<13}{'rate, %':>20}{'minus the papers’':>24}")
     for label, metric, same in names:
-        shares = mean_accuracy(wins[metric], draws, same)
+        shares = 100 * accuracies(won[metric], draws, same)
         gains = shares - papers
         print(
             f"{label:<32}{'shared' if same else 'independent':<13}{spread(shares):>20}"
@@ -347,27 +346,9 @@ def print_accuracies(
 def pair_wins(
     values: dict[str, dict[str, NDArray[np.float64]]], pairs: Sequence[tuple[str, str]], metric: str
 ) -> NDArray[np.float64]:
-    """Mean over the pairs of 1(better_i < worse_j), ties ½: `(num_seeds, num_seeds)`."""
-    matrices = []
-    for better, worse in pairs:
-        gap = values[worse][metric][None, :] - values[better][metric][:, None]
-        matrices.append((gap > 0) + 0.5 * (gap == 0))
-    return np.mean(matrices, axis=0)
-
-
-def mean_accuracy(
-    wins: NDArray[np.float64], draws: NDArray[np.int64], same: bool
-) -> NDArray[np.float64]:
-    """Accuracy in percent for each row of `draws`, which counts how often each seed is drawn.
-
-    Runs of one seed share their order. With `same`, only they are compared; otherwise they never
-    are.
-    """
-    own = np.diag(wins)
-    if same:
-        return 100 * (draws @ own) / draws.sum(axis=1)
-    total = np.einsum("ti,ij,tj->t", draws, wins, draws) - (draws**2) @ own
-    return 100 * total / (draws.sum(axis=1) ** 2 - (draws**2).sum(axis=1))
+    """Mean over the pairs of their `wins`, `(num_seeds, num_seeds)`."""
+    of_pairs = [wins(values[better][metric], values[worse][metric]) for better, worse in pairs]
+    return np.mean(of_pairs, axis=0)
 
 
 def spread(values: NDArray[np.float64], sign: str = "") -> str:

@@ -1,7 +1,8 @@
 """The runs of `tables.py` as Markdown: a table for each data set, and a summary."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 
 from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import mean_difference
+
+sys.path.append(str(Path(__file__).parents[1]))
+from markdown_table import markdown_table
 
 PUBLISHED = Path(__file__).with_name("published.json")
 BASE, PLATT = "Model-1", "Platt scaling"
@@ -134,7 +138,7 @@ def section(group: Group) -> str:
         ]
         for name in group.runs
     ]
-    return f"### {settings['data']}\n\n{sizes}\n\n{table(head, rows)}"
+    return f"### {settings['data']}\n\n{sizes}\n\n{markdown_table(head, rows)}"
 
 
 def size_of(settings: Mapping[str, Any]) -> str:
@@ -201,7 +205,7 @@ def summary(groups: Sequence[Group], size: str) -> str:
     head = ["", "lowest log loss", "lowest Field-RCE", "log loss below Model-1", "below Platt"]
     title = f"### Summary of {len(groups)} data sets"
     text = f"{size}. On how many data sets, by the mean over the seeds:"
-    return f"{title}\n\n{text}\n\n{table(head, rows)}"
+    return f"{title}\n\n{text}\n\n{markdown_table(head, rows)}"
 
 
 def published_figures(folder: str) -> dict[str, dict[str, float]]:
@@ -218,14 +222,3 @@ def published_figures(folder: str) -> dict[str, dict[str, float]]:
             ours = published["rows"][name]
             figures[ours] = {**found, **figures.get(ours, {})}
     return {name: values for name, values in figures.items() if values}
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    rules = ["-" * width for width in widths]
-
-    def line(cells: Sequence[str], pad: Callable[[str, int], str] = str.ljust) -> str:
-        return "| " + " | ".join(map(pad, cells, widths)) + " |"
-
-    return "\n".join(map(line, [head, rules, *rows]))

@@ -48,8 +48,8 @@ def test_accuracies_are_those_of_the_package(study):
     wins = study.pair_wins(values, [("p0", "p1")], "val_log_loss")
     once = np.ones((1, 7), int)
     a, b = (values[name]["val_log_loss"] for name in ("p0", "p1"))
-    (same,) = study.mean_accuracy(wins, once, same=True)
-    (apart,) = study.mean_accuracy(wins, once, same=False)
+    (same,) = 100 * study.accuracies(wins, once, same=True)
+    (apart,) = 100 * study.accuracies(wins, once, same=False)
     np.testing.assert_allclose(same, 100 * np.mean(a < b))
     np.testing.assert_allclose(7 * same + 42 * apart, 4900 * metric_accuracy(a, b))
 
@@ -60,9 +60,9 @@ def test_a_seed_drawn_twice_is_no_pair_of_independent_runs(study):
     counts = np.array([[2, 0, 1, 0, 2]])
     drawn = np.repeat(np.arange(5), counts[0])
     expected = [wins[i, j] for i in drawn for j in drawn if i != j]
-    (found,) = study.mean_accuracy(wins, counts, same=False)
+    (found,) = 100 * study.accuracies(wins, counts, same=False)
     np.testing.assert_allclose(found, 100 * np.mean(expected))
-    (found,) = study.mean_accuracy(wins, counts, same=True)
+    (found,) = 100 * study.accuracies(wins, counts, same=True)
     np.testing.assert_allclose(found, 100 * np.mean(np.diag(wins)[drawn]))
 
 
