@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from keras import ops
 
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
@@ -12,6 +13,7 @@ from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.models.development_set import as_numpy
+from keras_calibration.ops.field_sums import field_ece_from_sums, field_rce_from_sums
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.logistic_fit import sigmoid
 from keras_calibration.solvers.standard_errors import mean_and_error
@@ -69,13 +71,12 @@ def scores_of(
     """The figures of each candidate."""
     identity = next(iter(fitted))
     squares = {name: (rows.labels - sigmoid(eta)) ** 2 for name, eta in fitted.items()}
-    ids = {name: _ids(values) for name, values in fields.items()}
+    errors = {field: _errors_by_candidate(rows, fitted, values) for field, values in fields.items()}
     scores = []
-    for name, eta in fitted.items():
+    for place, (name, eta) in enumerate(fitted.items()):
         auc = LogitAUC(from_logits=True)
         auc.update_state(rows.labels, eta, rows.weights)
         probabilities = sigmoid(eta)
-        by_field = {field: _field_errors(rows, probabilities, *ids[field]) for field in ids}
         log_loss_change, log_loss_error = mean_and_error(
             losses[name] - losses[identity], rows.weights, clusters
         )
@@ -89,8 +90,8 @@ def scores_of(
                 brier=float(np.average(squares[name], weights=rows.weights)),
                 brier_change_error=brier_error,
                 auc=float(auc.result()),
-                field_ece={f: float(ece.result()) for f, (ece, _) in by_field.items()},
-                field_rce={f: float(rce.result()) for f, (_, rce) in by_field.items()},
+                field_ece={field: float(ece[place]) for field, (ece, _) in errors.items()},
+                field_rce={field: float(rce[place]) for field, (_, rce) in errors.items()},
                 calibration_ratio=float(
                     np.average(probabilities, weights=rows.weights)
                     / np.average(rows.labels, weights=rows.weights)
@@ -107,18 +108,30 @@ def noise_floors(
     """Mean and standard deviation of Field-ECE and Field-RCE if the probabilities were true."""
     floors = {}
     for field, values in fields.items():
-        ece, rce = _field_errors(rows, sigmoid(logits), *_ids(values))
+        ids, num_values = _ids(values)
+        ece, rce = FieldECE(num_values), FieldRCE(num_values)
+        for metric in (ece, rce):
+            metric.update_state(rows.labels, sigmoid(logits), rows.weights, field=ids)
         floors[field] = (*ece.noise_floor(_NUM_DRAWS), *rce.noise_floor(_NUM_DRAWS))
     return floors
 
 
-def _field_errors(
-    rows: Rows, probabilities: np.ndarray, ids: np.ndarray, num_values: int
-) -> tuple[FieldECE, FieldRCE]:
-    metrics = FieldECE(num_values), FieldRCE(num_values)
-    for metric in metrics:
-        metric.update_state(rows.labels, probabilities, rows.weights, field=ids)
-    return metrics
+def _errors_by_candidate(
+    rows: Rows, fitted: Mapping[str, np.ndarray], values: Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """Field-ECE and Field-RCE of all candidates, each (candidates,)."""
+    ids, num_values = _ids(values)
+    weights = rows.row_weights
+
+    def sums_of(column: np.ndarray) -> np.ndarray:
+        return np.bincount(ids, weights * column, num_values)
+
+    positives, total = sums_of(rows.labels), sums_of(np.ones_like(rows.labels))
+    residuals = [sums_of(rows.labels - sigmoid(eta)) for eta in fitted.values()]
+    sums = np.stack([np.stack([residual, positives, total], axis=1) for residual in residuals])
+    ece = field_ece_from_sums(sums)
+    rce = field_rce_from_sums(sums, epsilon=FieldRCE(num_values).epsilon)
+    return ops.convert_to_numpy(ece), ops.convert_to_numpy(rce)
 
 
 def _ids(values: Tensor) -> tuple[np.ndarray, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -32,7 +33,6 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.distributions import distributions
 from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
 
 
@@ -245,5 +245,5 @@ def half_cauchy(scale: float) -> Callable[[ArrayLike], np.ndarray]:
         >>> half_cauchy(1.0)([1.0]).round(4)  # log(1 / π)
         array([-1.1447])
     """
-    prior = distributions().HalfCauchy(loc=np.float64(0), scale=np.float64(scale))
-    return lambda deviations: np.asarray(prior.log_prob(np.asarray(deviations, "float64")))
+    constant = math.log(2 / (math.pi * scale))
+    return lambda deviations: constant - np.log1p((np.asarray(deviations, "float64") / scale) ** 2)

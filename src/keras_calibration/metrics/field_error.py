@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from keras_calibration.ops.field_sums import crossed_ids, field_sums
 from keras_calibration.solvers.field_noise import drawn_field_sums, jeffreys_interval
 
 _LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" takes one of them
+# Field values of all draws whose errors are computed at once.
+_VALUES_TOGETHER = 1 << 20
 
 
 class FieldError(AdditiveMetric):
@@ -117,11 +120,11 @@ class FieldError(AdditiveMetric):
         """The error computed from the sums. A subclass defines it.
 
         Args:
-            sums: What `ops.field_sums` returns, summed over all batches. In `noise_floor`, only its
-                first three columns.
+            sums: What `ops.field_sums` returns, summed over all batches. `noise_floor` passes the
+                first three columns of several draws, (num_draws, num_values, 3).
 
         Returns:
-            A scalar.
+            A scalar, or the error of each draw.
         """
         raise NotImplementedError
 
@@ -208,11 +211,14 @@ class FieldError(AdditiveMetric):
         # Without the squares of the weights, which float32 may not hold, the noise is unknown.
         if not len(sums) or not np.isfinite(sums).all() or not sums[:, 3].all():
             return math.nan, math.nan
-        errors = [
-            float(self.error(ops.cast(drawn, self.dtype)))
-            for drawn in drawn_field_sums(sums, num_draws, seed)
+        draws = drawn_field_sums(sums, num_draws, seed)
+        size = max(1, _VALUES_TOGETHER // len(sums))
+        parts = [
+            ops.convert_to_numpy(self.error(ops.cast(np.stack(part), self.dtype)))
+            for part in iter(lambda: list(itertools.islice(draws, size)), [])
         ]
-        return float(np.mean(errors)), float(np.std(errors, ddof=1))
+        errors = np.concatenate(parts).astype("float64")
+        return float(errors.mean()), float(errors.std(ddof=1))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""

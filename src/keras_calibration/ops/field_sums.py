@@ -106,10 +106,10 @@ def field_ece_from_sums(sums: Tensor) -> Tensor:
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
     Args:
-        sums: What `field_sums` returns, summed over all batches.
+        sums: What `field_sums` returns, summed over all batches; with leading axes, many of them.
 
     Returns:
-        A scalar. NaN if there are no rows.
+        A scalar, or a tensor of the leading axes. NaN if there are no rows.
 
     Example:
         >>> ones = ops.ones((3,))
@@ -120,7 +120,7 @@ def field_ece_from_sums(sums: Tensor) -> Tensor:
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 5.
     """
-    return ops.sum(ops.abs(sums[:, 0])) / ops.sum(sums[:, 2])
+    return ops.sum(ops.abs(sums[..., 0]), axis=-1) / ops.sum(sums[..., 2], axis=-1)
 
 
 def field_rce_from_sums(
@@ -131,12 +131,12 @@ def field_rce_from_sums(
     The inner sums run over the N_z rows of the field value z, so the denominator is `Σ y + ε N_z`.
 
     Args:
-        sums: What `field_sums` returns, summed over all batches.
+        sums: What `field_sums` returns, summed over all batches; with leading axes, many of them.
         epsilon: ε; 0.01 in the paper.
         skip_without_positives: Whether field values with `Σ y = 0` are left out, also of n.
 
     Returns:
-        A scalar. NaN if there are no rows to count.
+        A scalar, or a tensor of the leading axes. NaN if there are no rows to count.
 
     Example:
         >>> ones = ops.ones((3,))
@@ -147,17 +147,17 @@ def field_rce_from_sums(
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 6.
     """
-    residual, positives, rows = sums[:, 0], sums[:, 1], sums[:, 2]
+    residual, positives, rows = sums[..., 0], sums[..., 1], sums[..., 2]
     # A value without rows has weight 0 and adds nothing. The ratio comes first: in float32, the
     # product of two sums of very large or small weights would overflow or vanish.
     relative = ops.abs(residual) * ops.divide_no_nan(rows, positives + epsilon * rows)
     if skip_without_positives:
         skipped = without_positives(sums)
         relative, rows = ops.where(skipped, 0.0, relative), ops.where(skipped, 0.0, rows)
-    return ops.sum(relative) / ops.sum(rows)
+    return ops.sum(relative, axis=-1) / ops.sum(rows, axis=-1)
 
 
 def without_positives(sums: Tensor) -> Tensor:
     """Which field values have `Σ w y = 0`. False where a sum is NaN, to keep invalid rows."""
-    residual = sums[:, 0]
-    return ops.logical_and(sums[:, 1] == 0, ops.logical_not(ops.isnan(residual)))
+    residual = sums[..., 0]
+    return ops.logical_and(sums[..., 1] == 0, ops.logical_not(ops.isnan(residual)))
