@@ -18,7 +18,7 @@ from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import Estimate, independent_seed_accuracy, mean_difference
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from seed_bootstrap import accuracies, bootstrap_draws, wins
+from seed_bootstrap import accuracies, bootstrap_draws, pairwise_wins
 
 from markdown_table import markdown_table
 
@@ -207,7 +207,7 @@ def _pair_row(
     pipelines = [(pair.first, first), (pair.second, second)]
     (better, low), (worse, high) = sorted(pipelines, key=lambda entry: entry[1][:, 0].mean())
     draws = bootstrap_draws(len(low))
-    shares = [accuracies(wins(low[:, k], high[:, k]), draws) for k in range(len(names))]
+    shares = [accuracies(pairwise_wins(low[:, k], high[:, k]), draws) for k in range(len(names))]
     return PairRow(
         pair=pair,
         num_seeds=len(low),

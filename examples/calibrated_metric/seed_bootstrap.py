@@ -15,7 +15,7 @@ def bootstrap_draws(num_seeds: int) -> NDArray[np.int64]:
     return np.concatenate([np.ones((1, num_seeds), np.int64), draws])
 
 
-def wins(better: NDArray[np.float64], worse: NDArray[np.float64]) -> NDArray[np.float64]:
+def pairwise_wins(better: NDArray[np.float64], worse: NDArray[np.float64]) -> NDArray[np.float64]:
     """1 where run i of `better` is below run j of `worse`, ties ½: `(num_seeds, num_seeds)`."""
     gap = worse[None, :] - better[:, None]
     return (gap > 0) + 0.5 * (gap == 0)
@@ -27,7 +27,7 @@ def accuracies(
     """Share of the pairs of runs that are won, for each row of `draws`.
 
     Args:
-        wins: Result of `wins`, or a mean of several.
+        wins: Result of `pairwise_wins`, or a mean of several.
         draws: How often each seed is drawn, `(num_draws, num_seeds)`.
         same: Whether only runs of one seed, which share their order, are compared; otherwise they
             never are, not even a seed that is drawn twice.

@@ -43,7 +43,7 @@ from keras_calibration.statistics import (
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
 from id_table import Rows, read_rows  # noqa: E402
-from seed_bootstrap import accuracies, bootstrap_draws, wins  # noqa: E402
+from seed_bootstrap import accuracies, bootstrap_draws, pairwise_wins  # noqa: E402
 from start_anew import start_anew  # noqa: E402
 
 # Number of evaluations in the one epoch of a run, and how many of the last ones are averaged.
@@ -328,14 +328,14 @@ def print_accuracies(
 ) -> None:
     """Prints the mean detection rates over the pairs, with a bootstrap over the seeds."""
     names = [(label, metric, same) for same in (False, True) for label, metric in METRICS.items()]
-    won = {metric: pair_wins(values, pairs, metric) for metric in METRICS.values()}
-    num_seeds = len(next(iter(won.values()))[0])
+    wins = {metric: pair_wins(values, pairs, metric) for metric in METRICS.values()}
+    num_seeds = len(next(iter(wins.values()))[0])
     draws = bootstrap_draws(num_seeds)
-    papers = 100 * accuracies(won[PAPERS], draws)
+    papers = 100 * accuracies(wins[PAPERS], draws)
     print(f"\nMean over {len(pairs)} pairs, with 95 % intervals from a bootstrap over the seeds")
     print(f"{'single-run detection by':<32}{shared:<13}{'rate, %':>20}{'minus the papers’':>24}")
     for label, metric, same in names:
-        shares = 100 * accuracies(won[metric], draws, same)
+        shares = 100 * accuracies(wins[metric], draws, same)
         gains = shares - papers
         print(
             f"{label:<32}{'shared' if same else 'independent':<13}{spread(shares):>20}"
@@ -346,8 +346,10 @@ def print_accuracies(
 def pair_wins(
     values: dict[str, dict[str, NDArray[np.float64]]], pairs: Sequence[tuple[str, str]], metric: str
 ) -> NDArray[np.float64]:
-    """Mean over the pairs of their `wins`, `(num_seeds, num_seeds)`."""
-    of_pairs = [wins(values[better][metric], values[worse][metric]) for better, worse in pairs]
+    """Mean over the pairs of their `pairwise_wins`, `(num_seeds, num_seeds)`."""
+    of_pairs = [
+        pairwise_wins(values[better][metric], values[worse][metric]) for better, worse in pairs
+    ]
     return np.mean(of_pairs, axis=0)
 
 
