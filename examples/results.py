@@ -225,7 +225,7 @@ def claims_table(claims: Sequence[Claim], groups: Sequence[Group], with_verdict:
 
 def difference(claim: Claim, group: Group) -> Estimate | None:
     """By how much the winner is better, over the common seeds; `None` without two of them."""
-    seeds = sorted(set(group.runs.get(claim.winner, {})) & set(group.runs.get(claim.loser, {})))
+    seeds = group.seeds(claim.winner, claim.loser)
     if len(seeds) < 2:
         return None
     winner, loser = (
@@ -302,9 +302,9 @@ def draw(groups: Sequence[Group], studies: Sequence[Study], path: Path) -> None:
     names = [name for name in tables.METHODS if any(name in group.runs for group in groups)][1:]
     for place, name in enumerate(names):
         found = [
-            group.mean(name, "log_loss") / group.mean(BASE, "log_loss") - 1
+            group.mean(name, "log_loss", [BASE]) / group.mean(BASE, "log_loss", [name]) - 1
             for group in groups
-            if name in group.runs and BASE in group.runs
+            if group.seeds(name, BASE)
         ]
         percents = [100 * value for value in found]
         left.plot(percents, [place] * len(found), "o", color="C0", ms=5, alpha=0.5)

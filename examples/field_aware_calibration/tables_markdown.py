@@ -54,13 +54,17 @@ class Group(NamedTuple):
     data: Mapping[str, Any]
     runs: dict[str, dict[int, dict[str, float]]]
 
+    def seeds(self, *names: str) -> list[int]:
+        """The seeds under which all of these rows have runs."""
+        return sorted(set.intersection(*(set(self.runs.get(name, ())) for name in names)))
+
     def values(self, name: str, metric: str, seeds: Sequence[int]) -> NDArray[np.float64]:
         """A metric of a row, in the order of the seeds."""
         return np.array([self.runs[name][seed][metric] for seed in seeds])
 
-    def mean(self, name: str, metric: str) -> float:
-        """The mean of a metric of a row over its seeds."""
-        return float(self.values(name, metric, sorted(self.runs[name])).mean())
+    def mean(self, name: str, metric: str, beside: Sequence[str] = ()) -> float:
+        """The mean of a metric of a row, over the seeds that it shares with the rows beside it."""
+        return float(self.values(name, metric, self.seeds(name, *beside)).mean())
 
 
 def markdown(ledger: Ledger, order: Sequence[str]) -> str:
@@ -109,7 +113,8 @@ def gather(ledger: Ledger, order: Sequence[str]) -> list[Group]:
 def section(group: Group) -> str:
     """Heading, sizes and table of one data set."""
     settings, data = group.settings, group.data
-    seeds = sorted({seed for runs in group.runs.values() for seed in runs})
+    counts = sorted({len(runs) for runs in group.runs.values()})
+    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
     seconds = sum(m["seconds"] for runs in group.runs.values() for m in runs.values())
     # All rows of a seed share one base model.
     base = {seed: m["base_seconds"] for runs in group.runs.values() for seed, m in runs.items()}
@@ -117,8 +122,8 @@ def section(group: Group) -> str:
         f"{data['num_train']:,} training, {data['num_development']:,} development and "
         f"{data['num_test']:,} test rows, {data['positive_rate']:.1%} of these positive; "
         f"{data['num_columns']} columns; z is `{data['field']}` with {data['num_field_values']:,} "
-        f"values. {size_of(settings)}; batches of {data['batch_size']}; {len(seeds)} "
-        f"{'seeds' if len(seeds) > 1 else 'seed'}; "
+        f"values. {size_of(settings)}; batches of {data['batch_size']}; {seeds} "
+        f"{'seed' if seeds == '1' else 'seeds'}; "
         f"{seconds + sum(base.values()):,.0f} s in all."
     )
     paper = published_figures(settings["data"])
@@ -163,7 +168,7 @@ def cell(group: Group, name: str, metric: str, paper: Mapping[str, Mapping[str, 
 
 def difference(group: Group, name: str) -> str:
     """Log loss of a row minus that of Model-1, over the seeds of both."""
-    seeds = sorted(set(group.runs[name]) & set(group.runs.get(BASE, {})))
+    seeds = group.seeds(name, BASE)
     if name == BASE or not seeds:
         return ""
     base, values = (group.values(each, "log_loss", seeds) for each in (BASE, name))
@@ -180,16 +185,23 @@ def summary(groups: Sequence[Group], size: str) -> str:
 
     def num_lowest(name: str, metric: str) -> int:
         return sum(
-            group.mean(name, metric) == min(group.mean(each, metric) for each in group.runs)
+            all(
+                group.mean(name, metric, [each]) <= group.mean(each, metric, [name])
+                for each in group.runs
+                if group.seeds(name, each)
+            )
             for group in groups
             if name in group.runs
         )
 
     def num_better(name: str, other: str) -> str:
-        both = [group for group in groups if name in group.runs and other in group.runs]
+        both = [group for group in groups if group.seeds(name, other)]
         if name == other or not both:
             return ""
-        wins = sum(group.mean(name, "log_loss") < group.mean(other, "log_loss") for group in both)
+        wins = sum(
+            group.mean(name, "log_loss", [other]) < group.mean(other, "log_loss", [name])
+            for group in both
+        )
         return f"{wins} of {len(both)}"
 
     rows = [
@@ -204,7 +216,7 @@ def summary(groups: Sequence[Group], size: str) -> str:
     ]
     head = ["", "lowest log loss", "lowest Field-RCE", "log loss below Model-1", "below Platt"]
     title = f"### Summary of {len(groups)} data sets"
-    text = f"{size}. On how many data sets, by the mean over the seeds:"
+    text = f"{size}. On how many data sets, by the mean over the seeds that two rows share:"
     return f"{title}\n\n{text}\n\n{markdown_table(head, rows)}"
 
 
