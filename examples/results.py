@@ -321,11 +321,12 @@ def draw(groups: Sequence[Group], studies: Sequence[Study], path: Path) -> None:
     for study in studies:
         counted = [row for row in study.rows if counts(row)]
         plain, calibrated = ([100 * accuracy(row, k) for row in counted] for k in (0, 1))
-        right.plot(plain, calibrated, "o", ms=5, alpha=0.7, label=study.title)
+        if counted:
+            right.plot(plain, calibrated, "o", ms=5, alpha=0.7, label=study.title)
     right.axline((50, 50), slope=1, color="0.7", lw=1)
     right.set_xlabel("accuracy of the plain loss, % (a dot: a pair)")
     right.set_ylabel("accuracy of the papers' metric, %")
-    if studies:
+    if right.get_legend_handles_labels()[0]:
         right.legend(fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)
