@@ -37,7 +37,8 @@ COLUMNS = {
 LEGEND = (
     "Means over the seeds ± half of the 95 % interval (Student's t), on the test rows. Minus "
     "Model-1: the difference in log loss, seed by seed, with its 95 % interval. The intervals "
-    "cover the noise of training, not that of the test rows."
+    "cover the noise of training, not that of the test rows. Seconds are those of the clock, on a "
+    "machine that did other work at the same time."
 )
 
 
