@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from keras import ops
@@ -13,7 +13,7 @@ from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.models.development_set import as_numpy
-from keras_calibration.ops.field_sums import field_ece_from_sums, field_rce_from_sums
+from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.logistic_fit import sigmoid
 from keras_calibration.solvers.standard_errors import mean_and_error
@@ -70,13 +70,16 @@ def scores_of(
 ) -> tuple[CandidateScore, ...]:
     """The figures of each candidate."""
     identity = next(iter(fitted))
-    squares = {name: (rows.labels - sigmoid(eta)) ** 2 for name, eta in fitted.items()}
-    errors = {field: _errors_by_candidate(rows, fitted, values) for field, values in fields.items()}
+    probabilities = {name: sigmoid(eta) for name, eta in fitted.items()}
+    squares = {name: (rows.labels - each) ** 2 for name, each in probabilities.items()}
+    errors = {
+        field: _errors_by_candidate(rows, list(probabilities.values()), values)
+        for field, values in fields.items()
+    }
     scores = []
     for place, (name, eta) in enumerate(fitted.items()):
         auc = LogitAUC(from_logits=True)
         auc.update_state(rows.labels, eta, rows.weights)
-        probabilities = sigmoid(eta)
         log_loss_change, log_loss_error = mean_and_error(
             losses[name] - losses[identity], rows.weights, clusters
         )
@@ -93,7 +96,7 @@ def scores_of(
                 field_ece={field: float(ece[place]) for field, (ece, _) in errors.items()},
                 field_rce={field: float(rce[place]) for field, (_, rce) in errors.items()},
                 calibration_ratio=float(
-                    np.average(probabilities, weights=rows.weights)
+                    np.average(probabilities[name], weights=rows.weights)
                     / np.average(rows.labels, weights=rows.weights)
                 ),
                 seconds=seconds[name],
@@ -117,20 +120,15 @@ def noise_floors(
 
 
 def _errors_by_candidate(
-    rows: Rows, fitted: Mapping[str, np.ndarray], values: Tensor
+    rows: Rows, probabilities: Sequence[np.ndarray], values: Tensor
 ) -> tuple[np.ndarray, np.ndarray]:
     """Field-ECE and Field-RCE of all candidates, each (candidates,)."""
     ids, num_values = _ids(values)
-    weights = rows.row_weights
-
-    def sums_of(column: np.ndarray) -> np.ndarray:
-        return np.bincount(ids, weights * column, num_values)
-
-    positives, total = sums_of(rows.labels), sums_of(np.ones_like(rows.labels))
-    residuals = [sums_of(rows.labels - sigmoid(eta)) for eta in fitted.values()]
-    sums = np.stack([np.stack([residual, positives, total], axis=1) for residual in residuals])
-    ece = field_ece_from_sums(sums)
-    rce = field_rce_from_sums(sums, epsilon=FieldRCE(num_values).epsilon)
+    sums = ops.stack(
+        [field_sums(rows.labels, each, rows.row_weights, ids, num_values) for each in probabilities]
+    )
+    # The errors depend on the sums alone, not on the size of a metric's own state.
+    ece, rce = (metric.error(sums) for metric in (FieldECE(1), FieldRCE(1)))
     return ops.convert_to_numpy(ece), ops.convert_to_numpy(rce)
 
 
