@@ -99,7 +99,7 @@ class Study(NamedTuple):
         title: What was trained on what.
         module: The study's script.
         ledger: Its runs.
-        rows: Its pairs.
+        rows: Its pairs of enough seeds.
     """
 
     title: str
@@ -178,7 +178,8 @@ def find_studies(folders: Sequence[Path]) -> list[Study]:
         for folder in (match for root in folders for match in sorted(root.glob(pattern))):
             ledger = Ledger(folder)
             if rows := module.rows_of(ledger):
-                found.append(Study(module.title(ledger), module, ledger, rows))
+                enough = [row for row in rows if row.num_seeds >= MIN_SEEDS]
+                found.append(Study(module.title(ledger), module, ledger, enough))
     return found
 
 
@@ -244,9 +245,8 @@ def kinds_table(studies: Sequence[Study]) -> str:
     """For each kind of pairs, whether the papers' metric is more accurate, as Markdown."""
     lines = []
     for study in studies:
-        of_enough_seeds = [row for row in study.rows if row.num_seeds >= MIN_SEEDS]
-        for kind in dict.fromkeys(row.pair.kind for row in of_enough_seeds):
-            rows = [row for row in of_enough_seeds if row.pair.kind == kind]
+        for kind in dict.fromkeys(row.pair.kind for row in study.rows):
+            rows = [row for row in study.rows if row.pair.kind == kind]
             counted = [row for row in rows if counts(row)]
             line = [study.title, kind, f"{len(counted)} of {len(rows)}"]
             for number in (0, 1, 2):
@@ -259,7 +259,7 @@ def kinds_table(studies: Sequence[Study]) -> str:
 def counts(row: PairRow) -> bool:
     """Whether the better pipeline is known, and a single plain loss does not always show it."""
     known = row.difference.p_value is not None and row.difference.p_value < MAX_P_VALUE
-    return known and accuracy(row, 0) < MAX_ACCURACY and row.num_seeds >= MIN_SEEDS
+    return known and accuracy(row, 0) < MAX_ACCURACY
 
 
 def accuracy(row: PairRow, number: int) -> float:
