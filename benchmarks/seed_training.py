@@ -10,8 +10,8 @@ per seed does not depend on their number.
 The roofline is the time of the matrix products alone, at the speed of products of the same shapes
 on all cores: less is not possible in float32.
 
-`--seeds 1 4 16` and `--engines vectorized` run a part; the median of `--rounds` repetitions
-counts.
+`--seeds 1 4 16`, `--engines vectorized` and `--models "dense MLP"` run a part; the median of
+`--rounds` repetitions counts, and more than 16 seeds, which are an average already, are timed once.
 """
 
 import argparse
@@ -116,9 +116,11 @@ def main():
     parser.add_argument(
         "--engines", nargs="+", default=["vectorized", "vectorized, XLA", "processes"]
     )
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     options = parser.parse_args()
     print(f"Keras backend: {keras.backend.backend()}; {STEPS} steps of {BATCH} rows an epoch")
-    for title, (build, build_xla, rows, shapes) in MODELS.items():
+    for title in options.models:
+        build, build_xla, rows, shapes = MODELS[title]
         floor = roofline(shapes)
         print(f"\n{title}: seconds per seed; roofline {floor:.3f} an epoch")
         print(f"{'engine':<18}{'S':>4}{'an epoch':>12}{'times fit':>11}{'paid once':>11}")
@@ -130,7 +132,7 @@ def main():
             name, _, xla = engine.partition(", ")
             chosen = build_xla if xla else build
             steady, once = [], []
-            for _ in range(options.rounds):
+            for _ in range(options.rounds if num_seeds <= 16 else 1):
                 few, more = (sweep(name, chosen, rows, num_seeds, n) for n in (FEW, MORE))
                 steady.append((more - few) / (MORE - FEW) / num_seeds)
                 once.append(few / num_seeds - FEW * steady[-1])
