@@ -10,16 +10,16 @@ import pytest
 import keras_calibration
 
 TOP = """
-    CalibrationReport MonitorReport __version__ calibrate callbacks datasets export_litert
-    export_onnx export_savedmodel layers metrics models monitor ops plots refresh_savedmodel scoring
-    seeds signature_input
+    CalibrationReport MonitorReport __version__ calibrate calibrate_scores callbacks datasets
+    export_litert export_onnx export_savedmodel layers metrics models monitor ops plots
+    refresh_savedmodel scoring seeds signature_input
 """
 ROOMS = {
     "callbacks": """
         LogitAverage SeedVariance
     """,
     "calibration": """
-        CalibrationReport CandidateScore calibrate
+        CalibrationReport CandidateScore calibrate calibrate_scores
     """,
     "datasets": """
         Table generate_click_log
@@ -31,7 +31,8 @@ ROOMS = {
         BetaCalibration BiasCorrection BlendedHead Calibrator ClassCalibrator
         ClassNeuralCalibration ClassTemperatureScaling FieldBias FieldILPS FieldNetwork FitSettings
         FitSummary Head HistogramBinning ILPS IsotonicRegression NeuralCalibration NeuralFitSummary
-        PlattScaling StreamingCalibrator TemperatureScaling VectorScaling
+        PlattScaling QuadraticScaling StreamingCalibrator StructuredMatrixScaling
+        TemperatureScaling VectorScaling
     """,
     "metrics": """
         AdditiveMetric CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss

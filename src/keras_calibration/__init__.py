@@ -21,6 +21,7 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration" or _sys.argv[1:2] == ["swee
     from keras_calibration import seeds as seeds
     from keras_calibration.calibration import CalibrationReport as CalibrationReport
     from keras_calibration.calibration import calibrate as calibrate
+    from keras_calibration.calibration import calibrate_scores as calibrate_scores
     from keras_calibration.export import export_litert as export_litert
     from keras_calibration.export import export_onnx as export_onnx
     from keras_calibration.export import export_savedmodel as export_savedmodel
@@ -35,6 +36,7 @@ __all__ = [
     "CalibrationReport",
     "MonitorReport",
     "calibrate",
+    "calibrate_scores",
     "callbacks",
     "datasets",
     "export_litert",

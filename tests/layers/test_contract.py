@@ -95,6 +95,7 @@ LAYERS = {
     "TemperatureScaling": Case(layers.TemperatureScaling),
     "PlattScaling": Case(layers.PlattScaling),
     "BetaCalibration": Case(layers.BetaCalibration),
+    "QuadraticScaling": Case(layers.QuadraticScaling),
     "HistogramBinning": Case(lambda **kwargs: layers.HistogramBinning(7, **kwargs)),
     "IsotonicRegression": Case(layers.IsotonicRegression),
     "ILPS": Case(lambda **kwargs: layers.ILPS(6, **kwargs)),
@@ -102,6 +103,9 @@ LAYERS = {
     "ClassTemperatureScaling": Case(layers.ClassTemperatureScaling, of_classes=True),
     "VectorScaling": Case(
         lambda **kwargs: layers.VectorScaling(NUM_CLASSES, **kwargs), of_classes=True
+    ),
+    "StructuredMatrixScaling": Case(
+        lambda **kwargs: layers.StructuredMatrixScaling(NUM_CLASSES, **kwargs), of_classes=True
     ),
     "FieldBias": Case(
         lambda **kwargs: layers.FieldBias({"site": NUM_SITES}, layers.ILPS(5), **kwargs), "both"

@@ -15,6 +15,7 @@ from keras_calibration.layers import (
     IsotonicRegression,
     NeuralCalibration,
     PlattScaling,
+    QuadraticScaling,
     TemperatureScaling,
 )
 from keras_calibration.layers import ClassTemperatureScaling as ClassTemperature
@@ -30,6 +31,7 @@ CALIBRATORS = [
     ILPS,
     IsotonicRegression,
     PlattScaling,
+    QuadraticScaling,
     TemperatureScaling,
 ]
 

@@ -4,9 +4,15 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration.layers import ILPS, BiasCorrection, PlattScaling, TemperatureScaling
+from keras_calibration.layers import (
+    ILPS,
+    BiasCorrection,
+    PlattScaling,
+    QuadraticScaling,
+    TemperatureScaling,
+)
 
-LAYERS = [ILPS, BiasCorrection, TemperatureScaling, PlattScaling]
+LAYERS = [ILPS, BiasCorrection, TemperatureScaling, PlattScaling, QuadraticScaling]
 
 
 def hours(num_hours=4, num_rows=3000):

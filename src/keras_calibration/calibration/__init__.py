@@ -1,6 +1,7 @@
 """`calibrate`: compares calibration methods on a development set and applies the best one."""
 
 from keras_calibration.calibration.calibrate import calibrate
+from keras_calibration.calibration.calibrate_scores import calibrate_scores
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
 
-__all__ = ["CalibrationReport", "CandidateScore", "calibrate"]
+__all__ = ["CalibrationReport", "CandidateScore", "calibrate", "calibrate_scores"]

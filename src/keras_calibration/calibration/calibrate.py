@@ -42,7 +42,7 @@ from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_prob
 from keras_calibration.solvers.logistic_fit import row_log_losses
 from keras_calibration.solvers.row_folds import Folds
 
-_NUM_FOLDS = 3
+NUM_FOLDS = 3
 
 
 def calibrate(
@@ -54,7 +54,7 @@ def calibrate(
     fields: Fields | Sequence[str] = (),
     numeric: Sequence[str] = (),
     method: str = "auto",
-    folds: Folds = _NUM_FOLDS,
+    folds: Folds = NUM_FOLDS,
     base_output: str = "auto",
     seed: int = 0,
     verbose: int | str = "auto",
@@ -146,7 +146,7 @@ def calibrate(
         check_numeric(numeric, columns)
         splits = splits_of(folds, rows, seed)
         # With "forward", the network makes its own folds of the earlier rows.
-        num_members = _NUM_FOLDS if splits.is_forward else splits.num_folds
+        num_members = NUM_FOLDS if splits.is_forward else splits.num_folds
         tried = _chosen_candidates(candidates(fields, numeric, num_members, seed), method)
         features = {name: columns[name] for name in (*fields, *numeric)}
     fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
@@ -180,14 +180,13 @@ def _check_model(model: keras.Model) -> None:
     remedy = "Pass a trained Keras model with one sigmoid or logit output."
     if hasattr(model, "shape") or isinstance(model, list | tuple):
         remedy = (
-            "To calibrate scores without a model, fit a calibrator: "
-            "keras_calibration.layers.ILPS().fit(logits, labels), with from_logits=False for "
-            "probabilities."
+            "To calibrate scores without a model, use keras_calibration.calibrate_scores(logits, "
+            "labels), with from_logits=False for probabilities."
         )
     elif hasattr(model, "predict_proba"):
         remedy = (
-            "To calibrate the scores of another library's model, fit a calibrator: "
-            "keras_calibration.layers.ILPS().fit(model.predict_proba(x)[:, 1], y, "
+            "To calibrate the scores of another library's model, use "
+            "keras_calibration.calibrate_scores(model.predict_proba(x)[:, 1], y, "
             "from_logits=False)."
         )
     raise ValueError(

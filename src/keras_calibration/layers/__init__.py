@@ -19,7 +19,9 @@ from keras_calibration.layers.isotonic_regression import IsotonicRegression
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.layers.platt_scaling import PlattScaling
+from keras_calibration.layers.quadratic_scaling import QuadraticScaling
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
 from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
 
@@ -43,7 +45,9 @@ __all__ = [
     "NeuralCalibration",
     "NeuralFitSummary",
     "PlattScaling",
+    "QuadraticScaling",
     "StreamingCalibrator",
+    "StructuredMatrixScaling",
     "TemperatureScaling",
     "VectorScaling",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
@@ -21,11 +23,22 @@ class ClassCalibrator(Calibrator):
     per row, use the other calibrators; `CalibratedModel` accepts only those.
 
     Args:
+        num_classes: Number of classes K, at least 2; None if no weight depends on it.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: If called on logits of any other shape.
+        ValueError: If `num_classes` is out of its range, or the layer is called on logits of any
+            other shape.
     """
+
+    def __init__(self, num_classes: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if num_classes is not None and not (isinstance(num_classes, int) and num_classes >= 2):
+            raise ValueError(
+                "Argument `num_classes` must be an integer of at least 2. Received: "
+                f"num_classes={num_classes!r}."
+            )
+        self.num_classes = num_classes
 
     def call(self, logits: Tensor) -> Tensor:
         """Calibrated logits (batch, K)."""
@@ -87,11 +100,22 @@ class ClassCalibrator(Calibrator):
         """Fits to checked rows; assigns the weights only after the fit has succeeded."""
         raise NotImplementedError(f"{type(self).__name__} does not define `fit_classes`.")
 
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as plain Python values."""
+        of_size = {} if self.num_classes is None else {"num_classes": self.num_classes}
+        return {**super().get_config(), **of_size}
+
     def check_shape(self, shape: tuple[int | None, ...]) -> None:
-        """Raises unless the shape is (batch, K)."""
+        """Raises unless the shape is (batch, K), with K = `num_classes` if that is given."""
         if len(shape) != 2 or (shape[1] or 0) < 2:
             raise ValueError(
                 f"The class logits of {type(self).__name__} must have shape (batch, K) with K of "
                 f"at least 2. Received: shape {shape}. For one logit per row, use "
                 "TemperatureScaling or PlattScaling."
+            )
+        if self.num_classes not in (None, shape[1]):
+            raise ValueError(
+                f"The class logits of {type(self).__name__}(num_classes={self.num_classes}) must "
+                f"have shape (batch, {self.num_classes}). Received: shape {shape}. Pass one logit "
+                "per class."
             )

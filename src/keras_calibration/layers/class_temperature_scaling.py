@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import keras
 from keras import ops
@@ -12,8 +11,7 @@ from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.solvers.class_rows import ClassRows
-from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
-from keras_calibration.solvers.softmax_fit import SoftmaxFit, fit_temperature
+from keras_calibration.solvers.softmax_fit import SoftmaxFit, check_class_scale, fit_temperature
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -58,13 +56,7 @@ class ClassTemperatureScaling(ClassCalibrator):
     def fit_classes(self, rows: ClassRows) -> SoftmaxFit:
         """Finds the root of the derivative of the loss by 1 / T."""
         fit = fit_temperature(rows)
-        if fit.scales <= SMALLEST_SCALE:
-            warnings.warn(
-                "ClassTemperatureScaling: the best 1 / T is not above 0, because the logits do not "
-                f"separate the classes. It is set to {SMALLEST_SCALE}, which keeps the ranking. "
-                "Check the order of the classes and of the rows.",
-                stacklevel=3,
-            )
+        check_class_scale(fit.scales, "ClassTemperatureScaling")
         self._log_temperature.assign(-math.log(fit.scales))
         return fit
 

@@ -50,13 +50,7 @@ class VectorScaling(ClassCalibrator):
     """
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if not isinstance(num_classes, int) or num_classes < 2:
-            raise ValueError(
-                "Argument `num_classes` must be an integer of at least 2. Received: "
-                f"num_classes={num_classes!r}."
-            )
-        self.num_classes = num_classes
+        super().__init__(num_classes, **kwargs)
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the scales and biases; the layer starts as the identity."""
@@ -77,16 +71,6 @@ class VectorScaling(ClassCalibrator):
         self._biases.assign(fit.biases)
         return fit
 
-    def check_shape(self, shape: tuple[int | None, ...]) -> None:
-        """Raises unless the shape is (batch, num_classes)."""
-        super().check_shape(shape)
-        if shape[1] != self.num_classes:
-            raise ValueError(
-                f"The class logits of VectorScaling(num_classes={self.num_classes}) must have "
-                f"shape (batch, {self.num_classes}). Received: shape {shape}. Pass one logit per "
-                "class."
-            )
-
     @property
     def scales(self) -> np.ndarray:
         """Per-class scales a, shape (K,)."""
@@ -98,7 +82,3 @@ class VectorScaling(ClassCalibrator):
         """Per-class biases b in logits, shape (K,)."""
         self.ensure_built()
         return ops.convert_to_numpy(self._biases)
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor arguments as plain Python values."""
-        return {**super().get_config(), "num_classes": self.num_classes}

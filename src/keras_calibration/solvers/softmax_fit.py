@@ -1,22 +1,29 @@
-"""Convex fits of class logits: one temperature, or a scale and a bias for each class.
+"""Convex fits of class logits: one temperature, a scale and a bias for each class, or a matrix.
 
-Each fit maximises the likelihood under a Gaussian prior about the identity, which is so weak (a
-tenth of the information of one row) that a few rows outweigh it. The prior matters where the rows
-do not determine the fit: the bias of a class without rows stays finite, and so does the scale if
-the largest logit always predicts the label. Its precision κ is 0.1; for scales it is multiplied by
-the mean square of the logits where that is below 1, since small logits need large scales.
+Each fit maximises the likelihood under a Gaussian prior about the identity. Except for the matrix,
+it is so weak (a tenth of the information of one row) that a few rows outweigh it. The prior matters
+where the rows do not determine the fit: the bias of a class without rows stays finite, and so does
+the scale if the largest logit always predicts the label. Its precision κ is 0.1; for scales it is
+multiplied by the mean square of the logits where that is below 1, since small logits need large
+scales.
 """
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.optimize
+import scipy.sparse.linalg
+import scipy.special
 
 from keras_calibration.solvers.class_rows import ClassRows
 from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 
 # The precision of the prior, in units of the log likelihood of a row of mean weight.
 PRECISION = 0.1
+# Lower log probabilities count as this one in the matrix, as products with -inf are not defined.
+SMALLEST_LOG_PROBABILITY = float(np.log(np.finfo(np.float32).tiny))
 _LARGEST_NUM_STEPS = 200
 _LARGEST_NUM_HALVINGS = 40
 # Largest gain of a further step, in nats a row, at which steps end and a fit counts as converged.
@@ -33,6 +40,13 @@ class SoftmaxFit:
     log_loss: float
     num_iterations: int
     converged: bool
+
+
+@dataclass(frozen=True)
+class MatrixFit(SoftmaxFit):
+    """A `SoftmaxFit` of one scale, K biases and a matrix (K, K) for the log probabilities."""
+
+    matrix: np.ndarray
 
 
 def mean_class_log_loss(rows: ClassRows, scales: np.ndarray, biases: np.ndarray) -> float:
@@ -90,15 +104,104 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
         loss, probabilities = _loss_and_probabilities(rows, scales * rows.logits + biases)
         return loss + 0.5 * float(precision @ (theta - centre) ** 2), probabilities
 
-    # At scale 1, very wide logits are saturated, and their gradient vanishes.
-    theta = centre * 4.0 / max(4.0, np.sqrt(mean_square))
-    value, probabilities = objective(theta)
-    num_steps, gain = 0, np.inf
-    while num_steps < _LARGEST_NUM_STEPS:
+    def newton_step(theta: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         residual = share[:, None] * (probabilities - rows.labels)
         gradient = np.r_[(residual * rows.logits).sum(axis=0), residual.sum(axis=0)]
         gradient += precision * (theta - centre)
-        step = _solve(_hessian(rows.logits, probabilities, share) + np.diag(precision), gradient)
+        hessian = _hessian(rows.logits, probabilities, share) + np.diag(precision)
+        return gradient, _solve(hessian, gradient)
+
+    # At scale 1, very wide logits are saturated, and their gradient vanishes.
+    start = centre * 4.0 / max(4.0, np.sqrt(mean_square))
+    theta, num_steps, converged = _minimum(objective, newton_step, start)
+    scales, biases = theta.reshape(2, num_classes)
+    biases = biases - biases.mean()
+    loss = mean_class_log_loss(rows, scales, biases)
+    return SoftmaxFit(scales, biases, loss, num_steps, converged)
+
+
+def fit_matrix(rows: ClassRows) -> MatrixFit:
+    """`softmax(z + D z + b)` with the log probabilities `z = log softmax(β l)` of the temperature.
+
+    After `fit_temperature`, minimizes `Σ w log loss + K Σ_k (b_k² + D_kk²) + K (K - 1) Σ_{j≠k}
+    D_jk²`, with weights relative to their mean, by Newton's method; conjugate gradients find its
+    steps.
+
+    Reference:
+        Berta et al., *Structured Matrix Scaling for Multi-Class Calibration*, arXiv 2511.03685.
+    """
+    temperature = fit_temperature(rows)
+    num_rows, num_classes = rows.logits.shape
+    share = (rows.weights / rows.weights.sum())[:, None]
+    scaled = temperature.scales * rows.logits
+    log_probabilities = np.maximum(
+        scipy.special.log_softmax(scaled, axis=1), SMALLEST_LOG_PROBABILITY
+    )
+    # The last column of the parameters (K, K + 1) is the bias.
+    columns = np.concatenate([log_probabilities, np.ones((num_rows, 1))], axis=1)
+    precision = np.full((num_classes, num_classes + 1), 2.0 * num_classes * (num_classes - 1))
+    np.fill_diagonal(precision, 2.0 * num_classes)
+    precision[:, -1] = 2.0 * num_classes
+    precision /= num_rows
+    shape = precision.shape
+
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = scaled + columns @ theta.reshape(shape).T
+        loss, probabilities = _loss_and_probabilities(rows, logits)
+        return loss + 0.5 * float((precision.ravel() * theta) @ theta), probabilities
+
+    def newton_step(theta: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        residual = share * (probabilities - rows.labels)
+        gradient = (residual.T @ columns).ravel() + precision.ravel() * theta
+
+        def product(direction: np.ndarray) -> np.ndarray:
+            change = probabilities * (columns @ direction.reshape(shape).T)
+            change -= probabilities * change.sum(axis=1, keepdims=True)
+            return ((share * change).T @ columns + precision * direction.reshape(shape)).ravel()
+
+        curvature = (share * probabilities * (1 - probabilities)).T @ columns**2 + precision
+        square = (theta.size, theta.size)
+        operator = scipy.sparse.linalg.LinearOperator
+        step, _ = scipy.sparse.linalg.cg(
+            operator(square, product),
+            gradient,
+            rtol=1e-3,  # each step then gains three digits, and few products are needed
+            M=operator(square, lambda direction: direction.ravel() / curvature.ravel()),
+        )
+        return gradient, step
+
+    theta, num_steps, converged = _minimum(objective, newton_step, np.zeros(precision.size))
+    matrix, biases = np.split(theta.reshape(shape), [num_classes], axis=1)
+    loss = _loss_and_probabilities(rows, scaled + columns @ theta.reshape(shape).T)[0]
+    num_steps += temperature.num_iterations
+    return MatrixFit(temperature.scales, biases[:, 0], loss, num_steps, converged, matrix)
+
+
+def check_class_scale(scale: np.ndarray, taker: str) -> None:
+    """Warns if the fitted scale of all logits is at its lower bound."""
+    if scale <= SMALLEST_SCALE:
+        warnings.warn(
+            f"{taker}: the best 1 / T is not above 0, because the logits do not separate the "
+            f"classes. It is set to {SMALLEST_SCALE}, which keeps the ranking. Check the order of "
+            "the classes and of the rows.",
+            stacklevel=4,
+        )
+
+
+def _minimum(
+    objective: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    newton_step: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]],
+    theta: np.ndarray,
+) -> tuple[np.ndarray, int, bool]:
+    """Newton's method: the minimum, the number of steps, and whether it converged.
+
+    `objective` returns the value and the probabilities of the rows, from which `newton_step`
+    computes the gradient and the step. A step is halved until the objective falls.
+    """
+    value, probabilities = objective(theta)
+    num_steps, gain = 0, np.inf
+    while num_steps < _LARGEST_NUM_STEPS:
+        gradient, step = newton_step(theta, probabilities)
         gain = 0.5 * float(gradient @ step)
         if gain <= _TOLERANCE:
             break
@@ -111,10 +214,7 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
         else:
             break  # only rounding is left
         theta, value, probabilities = candidate, candidate_value, of_candidate
-    scales, biases = theta.reshape(2, num_classes)
-    biases = biases - biases.mean()
-    loss = mean_class_log_loss(rows, scales, biases)
-    return SoftmaxFit(scales, biases, loss, num_steps, gain <= _CONVERGED)
+    return theta, num_steps, gain <= _CONVERGED
 
 
 def _hessian(logits: np.ndarray, probabilities: np.ndarray, share: np.ndarray) -> np.ndarray:

@@ -1,0 +1,161 @@
+"""calibrate_scores: calibrates the scores of any model, from a log of scores and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_calibration._typing import Data
+from keras_calibration.calibration.calibrate import NUM_FOLDS, calibrate
+from keras_calibration.layers.field_ids import Fields
+from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.models.development_set import as_numpy
+from keras_calibration.models.tables import column_of, columns_of
+from keras_calibration.solvers.row_folds import Folds
+
+SCORE = "score"
+# Inputs keep strings and integers as they are: a field id in float32 would lose its last digits.
+_DTYPES = {"b": "int64", "i": "int64", "u": "int64", "f": "float32"}
+
+
+def calibrate_scores(
+    scores: ArrayLike,
+    labels: ArrayLike,
+    features: Data | None = None,
+    sample_weight: ArrayLike | None = None,
+    *,
+    from_logits: bool = True,
+    fields: Fields | Sequence[str] = (),
+    numeric: Sequence[str] = (),
+    method: str = "auto",
+    folds: Folds = NUM_FOLDS,
+    seed: int = 0,
+    verbose: int | str = "auto",
+) -> CalibratedModel:
+    """Calibrates the scores of any model: LightGBM, scikit-learn, PyTorch, or a log of requests.
+
+    As `calibrate`, but it takes the scores in place of a Keras model. The result has an input for
+    the score, `"score"`, and one for each feature that is used. It predicts, saves and exports as
+    any `CalibratedModel`: the exported model takes the score and the features and returns the
+    calibrated probability.
+
+    Args:
+        scores: Scores of rows that the model was not trained on, (n,) or (n, 1): logits, or
+            probabilities of the positive class.
+        labels: Labels in [0, 1], (n,) or (n, 1), of both classes.
+        features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
+            columns are ignored.
+        sample_weight: Sample weights (n,), or None.
+        from_logits: Whether the scores are logits; False for probabilities.
+        fields: As for `calibrate`: names of the categorical columns whose segments are to be
+            calibrated, or name → number of ids or lookup layer.
+        numeric: Names of numeric columns that `"neural"` may also use.
+        method: `"auto"`, or the name of a candidate of `calibrate`.
+        folds: How to split the rows, see `calibrate`.
+        seed: Seed of the folds and of training.
+        verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
+
+    Returns:
+        The calibrated model, not compiled. Its `report` is a `CalibrationReport`.
+
+    Raises:
+        ValueError: If an argument or a row is invalid; if probabilities are outside [0, 1]; if a
+            named column is missing, or features are given and none is named.
+
+    Warns:
+        UserWarning: If logits look like probabilities; and as `calibrate` does.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> probabilities = rng.beta(2, 5, 4000)  # of a model that predicts too much
+        >>> sites = rng.choice(["news", "games"], 4000)
+        >>> rates = probabilities * np.where(sites == "news", 0.9, 0.4)
+        >>> clicks = rng.random(4000) < rates
+        >>> model = calibrate_scores(
+        ...     probabilities,
+        ...     clicks,
+        ...     {"site": sites},
+        ...     from_logits=False,
+        ...     fields=["site"],
+        ...     verbose=0,
+        ... )
+        >>> served = {"score": np.array([0.5, 0.5]), "site": np.array(["news", "games"])}
+        >>> model.predict(served, verbose=0).round(1)
+        array([[0.4],
+               [0.2]], dtype=float32)
+    """
+    columns = _used_columns(features, [*fields, *numeric])
+    inputs = {SCORE: keras.Input((), name=SCORE)}
+    for feature, column in columns.items():
+        dtype = _DTYPES.get(as_numpy(column).dtype.kind, "string")
+        inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
+    model = keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
+    return calibrate(
+        model,
+        {SCORE: _flat(scores, from_logits), **columns},
+        labels,
+        sample_weight,
+        fields=fields,
+        numeric=numeric,
+        method=method,
+        folds=folds,
+        base_output="logit" if from_logits else "probability",
+        seed=seed,
+        verbose=verbose,
+    )
+
+
+def _used_columns(features: Data | None, names: list[str]) -> dict[str, np.ndarray]:
+    """The named columns as arrays."""
+    if features is None:
+        features = {}
+    elif not names:
+        raise ValueError(
+            "Arguments `fields` or `numeric` must name the features to use. Received: features, "
+            'and no name. Pass, for example, fields=["site_id"].'
+        )
+    columns = columns_of(features)
+    if not isinstance(columns, dict):
+        raise ValueError(
+            "Argument `features` must be a mapping of names to arrays, or a data frame. Received: "
+            f"{type(features).__name__}. The order of the arguments is scores, labels, features, "
+            "sample_weight."
+        )
+    if missing := [name for name in names if name not in columns]:
+        raise ValueError(
+            f"Arguments `fields` and `numeric` must name columns of `features`, {sorted(columns)}. "
+            f"Received: {missing}."
+        )
+    if SCORE in names:
+        raise ValueError(
+            f"The name {SCORE!r} is kept for the input of the score. Received: a feature of that "
+            "name. Rename the column."
+        )
+    return {name: columns[name] for name in dict.fromkeys(names)}
+
+
+def _flat(scores: ArrayLike, from_logits: bool) -> np.ndarray:
+    """The scores as one column, float32; raises for probabilities outside [0, 1]."""
+    array = as_numpy(column_of(scores, "scores"))
+    if array.ndim == 2 and array.shape[1] == 2 and not from_logits:
+        raise ValueError(
+            "Argument `scores` must have shape (n,) or (n, 1). Received: shape "
+            f"{array.shape}. Of scikit-learn's predict_proba, pass the second column: "
+            "predict_proba(x)[:, 1]."
+        )
+    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
+        raise ValueError(
+            f"Argument `scores` must have shape (n,) or (n, 1). Received: shape {array.shape}. "
+            "Pass one score per row."
+        )
+    array = array.reshape(-1)
+    if not from_logits and not ((array >= 0) & (array <= 1)).all():
+        raise ValueError(
+            "Argument `scores` must hold probabilities in [0, 1] if from_logits=False. Received: "
+            f"values from {array.min():g} to {array.max():g}. For logits, omit from_logits."
+        )
+    return array.astype("float32")

@@ -1,0 +1,135 @@
+"""calibrate_scores: the scores of any model, without a Keras model."""
+
+import keras
+import numpy as np
+import pandas
+import pytest
+
+import keras_calibration as kc
+
+NUM_ROWS = 3000
+SITES = np.array(["news", "games", "mail"])
+
+
+def make_rows(seed=0):
+    """Logits, labels and columns: the sites differ from what the logits say."""
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, 1.2, NUM_ROWS)
+    number = generator.integers(0, 3, NUM_ROWS)
+    offset = np.array([-1.0, 0.0, 1.2])[number]
+    labels = generator.random(NUM_ROWS) < 1 / (1 + np.exp(-logits - offset))
+    columns = {"site": SITES[number], "number": number, "price": generator.random(NUM_ROWS)}
+    return logits, labels.astype(float), columns
+
+
+def probability(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+def fitted(*arguments, method="field_bias", **kwargs):
+    return kc.calibrate_scores(*arguments, method=method, verbose=0, **kwargs)
+
+
+def test_it_is_calibrate_of_a_model_that_returns_the_scores():
+    logits, labels, columns = make_rows()
+    inputs = {
+        "logit": keras.Input((1,), name="logit"),
+        "number": keras.Input((), dtype="int32", name="number"),
+    }
+    base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
+    x = {"logit": logits[:, None], "number": columns["number"].astype("int32")}
+    expected = kc.calibrate(base, x, labels, fields=["number"], method="field_bias", verbose=0)
+    model = fitted(logits, labels, columns, fields=["number"])
+    served = {"score": logits, "number": columns["number"]}
+    np.testing.assert_allclose(
+        model.predict(served, verbose=0), expected.predict(x, verbose=0), rtol=1e-6
+    )
+    received, report = model.report.after, expected.report.after
+    assert received.log_loss == pytest.approx(report.log_loss, rel=1e-6)
+    assert [score.name for score in model.report.scores] == ["identity", "field_bias"]
+
+
+def test_probabilities_strings_and_data_frames():
+    logits, labels, columns = make_rows()
+    expected = fitted(logits, labels, columns, fields=["site"])
+    frame = pandas.DataFrame({**columns, "unused": labels})
+    model = fitted(probability(logits), labels, frame, fields=["site"], from_logits=False)
+    frame["score"] = probability(logits)
+    received = model.predict(frame, verbose=0)
+    served = {"score": logits, "site": columns["site"]}
+    np.testing.assert_allclose(received, expected.predict(served, verbose=0), rtol=1e-4)
+    by_site = [received[columns["site"] == site, 0].mean() for site in SITES]
+    true = [labels[columns["site"] == site].mean() for site in SITES]
+    np.testing.assert_allclose(by_site, true, atol=0.02)
+
+
+def test_without_features_the_best_curve_of_the_score_is_found():
+    logits, labels, _ = make_rows()
+    generator = np.random.default_rng(1)
+    labels = generator.random(NUM_ROWS) < probability(2 * logits + 1)
+    model = fitted(logits, labels, method="auto")
+    assert model.report.chosen == "platt"
+    received = model.predict({"score": logits}, verbose=0)[:, 0]
+    np.testing.assert_allclose(received, probability(2 * logits + 1), atol=0.05)
+
+
+@pytest.mark.tensorflow
+def test_the_exported_model_takes_score_and_features(tmp_path):
+    import tensorflow as tf
+
+    logits, labels, columns = make_rows()
+    model = fitted(logits, labels, columns, fields=["site"])
+    kc.export_savedmodel(model, tmp_path / "served")
+    serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+    outputs = serve(
+        score=tf.constant(logits[:5], tf.float32), site=tf.constant(columns["site"][:5])
+    )
+    served = {"score": logits[:5], "site": columns["site"][:5]}
+    np.testing.assert_allclose(
+        outputs["probability"].numpy().reshape(-1),
+        model.predict(served, verbose=0).reshape(-1),
+        rtol=1e-6,
+    )
+
+
+def test_it_is_saved_and_loaded(tmp_path):
+    logits, labels, columns = make_rows()
+    model = fitted(logits, labels, columns, fields=["site"])
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    served = {"score": logits, "site": columns["site"]}
+    np.testing.assert_array_equal(
+        loaded.predict(served, verbose=0), model.predict(served, verbose=0)
+    )
+
+
+LOGITS, LABELS, COLUMNS = make_rows()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((LOGITS, LABELS), {"from_logits": False}, r"probabilities in \[0, 1\]"),
+        (
+            (np.c_[1 - LABELS, LABELS], LABELS),
+            {"from_logits": False},
+            r"predict_proba\(x\)\[:, 1\]",
+        ),
+        ((np.zeros((4, 3)), np.zeros(4)), {}, "one score per row"),
+        ((LOGITS, LABELS, COLUMNS), {}, "must name the features"),
+        ((LOGITS, LABELS, COLUMNS), {"fields": ["sites"]}, r"must name columns.*\['sites'\]"),
+        ((LOGITS, LABELS, {"score": LOGITS}), {"numeric": ["score"]}, "kept for the input"),
+        ((LOGITS, LABELS, LABELS), {"fields": ["site"]}, "mapping of names to arrays"),
+        ((LOGITS, LABELS[:-1]), {}, "same number of rows"),
+        ((LOGITS, 0 * LABELS), {}, "both classes"),
+        ((np.append(LOGITS[1:], np.nan), LABELS), {}, "finite"),
+    ],
+)
+def test_bad_input_is_refused(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        kc.calibrate_scores(*arguments, verbose=0, **options)
+
+
+def test_probabilities_that_are_not_announced_warn():
+    with pytest.warns(UserWarning, match="look like probabilities"):
+        fitted(probability(LOGITS), LABELS, method="bias")
