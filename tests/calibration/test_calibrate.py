@@ -213,7 +213,7 @@ def test_bad_arguments_are_refused_before_anything_is_done(arguments, message):
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
-        (np.zeros(3), r"Received: ndarray.*ILPS\(\)\.fit\(logits, labels\)"),
+        (np.zeros(3), r"Received: ndarray.*calibrate_scores\(logits, labels\)"),
         (LogisticRegression(), r"Received: LogisticRegression.*from_logits=False"),
         ("model.keras", "Pass a trained Keras model"),
     ],

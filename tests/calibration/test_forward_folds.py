@@ -1,6 +1,5 @@
 """Rows in order of time: what is fitted to the past is judged on what came next."""
 
-import keras
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -101,9 +100,7 @@ def test_every_kind_of_candidate_looks_forward(method, monkeypatch):
     sites = [x["site"] == site for site in range(6)]
     wrong = [max(abs(np.mean(p[site] - y[site])) for site in sites) for p in (before, after)]
     assert wrong[1] < 0.6 * wrong[0]
-    # On JAX the network of so few rows may stop too soon.
-    if method == "field_bias" or keras.backend.backend() == "tensorflow":
-        assert wrong[1] < 0.1
+    assert wrong[1] < 0.15
 
 
 def test_the_past_must_hold_both_classes():

@@ -272,7 +272,7 @@ def _numeric_table(network: FieldNetwork, column: int) -> tuple[np.ndarray, np.n
     One row per segment, the last one for missing values: knot, gap to the next knot, value at the
     knot (units,), rise to the next knot (units,).
     """
-    knots = network.knots_of(column)
+    knots = np.concatenate([each[column] for each in network.knots()])
     distinct = np.unique(knots)
     # A fixed length, whatever the knots are, because a refresh must keep the shapes.
     knots = np.append(distinct, np.full(len(knots) - len(distinct), distinct[-1]))

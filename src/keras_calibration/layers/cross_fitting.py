@@ -9,15 +9,13 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.field_network_trainer import FieldNetworkTrainer
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.ilps import ILPS
-from keras_calibration.layers.network_training import (
-    NetworkTrainer,
-    TrainingRows,
-    copy_of,
-    weights_of,
-)
+from keras_calibration.layers.keras_trainer import KerasTrainer
+from keras_calibration.layers.network_trainer import TrainingRows, copy_of
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.offset_histogram import offset_histogram
 from keras_calibration.solvers.standard_errors import mean_and_error
@@ -97,7 +95,9 @@ def cross_fit(
         # Mean weight 1: the prior of the network and the learning rate assume it.
         weights=(weights / weights.mean()).astype("float32"),
     )
-    trainer = NetworkTrainer(network, training, settings)
+    # A subclass may compute anything.
+    trainer_class = FieldNetworkTrainer if type(network) is FieldNetwork else KerasTrainer
+    trainer = trainer_class(network, training, settings)
     num_folds = int(folds.max()) + 1
     curves, cross_fitted = np.empty(logits.shape), np.empty(logits.shape)
     curve_loss, both_loss = np.empty(num_rows), np.empty(num_rows)
@@ -121,7 +121,7 @@ def cross_fit(
         trainer.restart(everything)
         for _ in range(round(float(np.median(epochs)))):
             trainer.train_epoch(everything)
-        members = [weights_of(trainer.network)]
+        members = [trainer.weights()]
     if refit:
         progress.update(num_folds + 1)
     corrections = None

@@ -197,10 +197,12 @@ class FieldNetwork(keras.layers.Layer):
         self._add_regularization()
         return self._before_adapt(self._output(hidden))
 
-    def knots_of(self, row: int) -> np.ndarray:
-        """Knots of numeric column number `row`, the fine ones followed by the coarse ones."""
-        knots = [self._knots, *([self._coarse_knots] if self.num_coarse_knots else [])]
-        return np.concatenate([ops.convert_to_numpy(each)[row] for each in knots])
+    def knots(self) -> tuple[np.ndarray, np.ndarray]:
+        """The fine and the coarse knots of the numeric columns, (columns, K) and (columns, C)."""
+        fine = ops.convert_to_numpy(self._knots)
+        if self.num_coarse_knots:
+            return fine, ops.convert_to_numpy(self._coarse_knots)
+        return fine, fine[:, :0]
 
     def adapt(self, features: Mapping[str, ArrayLike]) -> None:
         """Places the knots of the numeric columns and stores the number of rows.

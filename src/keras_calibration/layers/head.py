@@ -16,7 +16,7 @@ from keras_calibration.layers.field_ids import select_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
-from keras_calibration.layers.network_training import weights_of
+from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
 

@@ -10,7 +10,7 @@ from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
-from keras_calibration.layers.network_training import weights_of
+from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.head_rows import HeadRows
 from keras_calibration.models.logit_range import describe_logits
