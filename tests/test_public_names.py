@@ -31,8 +31,8 @@ ROOMS = {
         BetaCalibration BiasCorrection BlendedHead Calibrator ClassCalibrator
         ClassNeuralCalibration ClassTemperatureScaling FieldBias FieldILPS FieldNetwork FitSettings
         FitSummary Head HistogramBinning ILPS IsotonicRegression NeuralCalibration NeuralFitSummary
-        PlattScaling QuadraticScaling StreamingCalibrator StructuredMatrixScaling
-        TemperatureScaling VectorScaling
+        PlattScaling QuadraticScaling SamplingCorrection StreamingCalibrator
+        StructuredMatrixScaling TemperatureScaling VectorScaling
     """,
     "metrics": """
         AdditiveMetric CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss

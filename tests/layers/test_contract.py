@@ -113,6 +113,7 @@ LAYERS = {
     "FieldILPS": Case(
         lambda **kwargs: layers.FieldILPS({"site": NUM_SITES}, num_knots=3, **kwargs), "both"
     ),
+    "SamplingCorrection": Case(lambda **kwargs: layers.SamplingCorrection(1, **kwargs), "both"),
     "FieldNetwork": Case(
         lambda **kwargs: layers.FieldNetwork.from_config({**network().get_config(), **kwargs}),
         "features",

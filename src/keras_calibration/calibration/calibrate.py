@@ -74,6 +74,7 @@ def calibrate(
     - `"bias"`: σ(l + c);
     - `"platt"`: σ(a l + c);
     - `"beta"`: one slope for low and one for high logits;
+    - `"quadratic"`: a slope that changes linearly over the range of the logits;
     - `"ilps"`: non-decreasing and piecewise linear;
     - `"field_bias"`, with fields: one offset per field value, shrunk;
     - `"field_ilps"`, with one to eight fields: one curve per field value, shrunk;

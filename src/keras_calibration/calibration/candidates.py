@@ -20,6 +20,7 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.platt_scaling import PlattScaling
+from keras_calibration.layers.quadratic_scaling import QuadraticScaling
 from keras_calibration.models.development_set import as_numpy
 
 IDENTITY = "identity"
@@ -52,14 +53,14 @@ def candidates(
 ) -> list[Candidate]:
     """The candidates for these features, ordered by their flexibility.
 
-    Always `identity`, `bias`, `platt`, `beta`, `ilps`; with fields `field_bias`; with one to eight
-    fields `field_ilps`; with fields or numeric columns `neural`; with fields `blend`, the mean of
-    the last two.
+    Always `identity`, `bias`, `platt`, `beta`, `quadratic`, `ilps`; with fields `field_bias`; with
+    one to eight fields `field_ilps`; with fields or numeric columns `neural`; with fields `blend`,
+    the mean of the last two.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
-        ['identity', 'bias', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps', 'neural',
-        'blend']
+        ['identity', 'bias', 'platt', 'beta', 'quadratic', 'ilps', 'field_bias', 'field_ilps',
+        'neural', 'blend']
     """
 
     def curve() -> ILPS:
@@ -71,6 +72,7 @@ def candidates(
         "bias": BiasCorrection,
         "platt": PlattScaling,
         "beta": BetaCalibration,
+        "quadratic": QuadraticScaling,
         "ilps": curve,
     }
     found = [

@@ -20,6 +20,7 @@ from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.layers.platt_scaling import PlattScaling
 from keras_calibration.layers.quadratic_scaling import QuadraticScaling
+from keras_calibration.layers.sampling_correction import SamplingCorrection
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
 from keras_calibration.layers.temperature_scaling import TemperatureScaling
@@ -46,6 +47,7 @@ __all__ = [
     "NeuralFitSummary",
     "PlattScaling",
     "QuadraticScaling",
+    "SamplingCorrection",
     "StreamingCalibrator",
     "StructuredMatrixScaling",
     "TemperatureScaling",

@@ -1,0 +1,114 @@
+"""SamplingCorrection: undoes the down-sampling of negatives, exactly and without data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.calibrator import as_column, check_column
+from keras_calibration.layers.field_ids import select_features
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import Head
+from keras_calibration.solvers.data_checks import Rows
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class SamplingCorrection(Head):
+    """The logit among all rows, of a model trained on a sample: `l + log r`.
+
+    If each negative was kept with probability r in training, and every positive, the odds in the
+    sample are 1/r times the odds among all rows. A model of the sample therefore predicts too much,
+    by exactly `-log r` in the logit. Training with class weights has the same effect: a weight w of
+    the positives is the rate 1/w, and a weight v of the negatives is the rate v.
+
+    Nothing is learnt, so no development set is needed: `CalibratedModel(model,
+    SamplingCorrection(0.1))` predicts, saves and exports the corrected probabilities. If the model
+    is wrong in other ways too, calibrate it on rows that are not sampled: any calibrator with a
+    bias then finds the shift by itself. To evaluate on sampled rows, give each negative the sample
+    weight 1/r: the metrics are then those of all rows.
+
+    Args:
+        rate: Share r of the negatives that was kept, in (0, 1], or the name of a feature that holds
+            the rate of each row (a column of floats; rates outside (0, 1] give NaN).
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
+
+    Call arguments:
+        logits: Logits (batch,) or (batch, 1) of a model of the sampled rows.
+        features: A mapping of feature names to tensors; needed only if `rate` names one.
+
+    Raises:
+        ValueError: If `rate` is out of its range, or its feature is missing when called.
+
+    Example:
+        >>> sampled = np.array([0.5, 0.8])  # of a model that saw a tenth of the negatives
+        >>> logits = np.log(sampled / (1 - sampled))
+        >>> corrected = keras.ops.sigmoid(SamplingCorrection(0.1)(logits))
+        >>> keras.ops.convert_to_numpy(corrected)[:, 0].round(4)
+        array([0.0909, 0.2857], dtype=float32)
+
+    Reference:
+        King and Zeng (2001), *Logistic Regression in Rare Events Data*, section 4.1; He et al.
+        (2014), *Practical Lessons from Predicting Clicks on Ads at Facebook*, section 6.3.
+    """
+
+    def __init__(self, rate: float | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(rate, str) and not (isinstance(rate, int | float) and 0 < rate <= 1):
+            raise ValueError(
+                "Argument `rate` must be in (0, 1], the share of negatives that was kept, or the "
+                f"name of a feature that holds it. Received: rate={rate!r}. For percent, divide by "
+                "100."
+            )
+        self.rate = rate if isinstance(rate, str) else float(rate)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The feature that holds the rates, if there is one."""
+        return (self.rate,) if isinstance(self.rate, str) else ()
+
+    def build(
+        self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
+    ) -> None:
+        """There is nothing to create."""
+        self.built = True
+
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Corrected logits (batch, 1)."""
+        check_column(logits, type(self).__name__, "logits")
+        column = as_column(ops.cast(logits, self.compute_dtype))
+        if not isinstance(self.rate, str):
+            return column + math.log(self.rate)
+        read = select_features(features or {}, self.feature_names, type(self).__name__)
+        check_column(read[self.rate], type(self).__name__, f"feature {self.rate!r}")
+        rates = as_column(ops.cast(read[self.rate], self.compute_dtype))
+        possible = ops.logical_and(rates > 0, rates <= 1)
+        return column + ops.log(ops.where(possible, rates, float("nan")))
+
+    def fit_rows(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
+    ) -> FitSummary:
+        """There is nothing to fit; returns the log losses before and after."""
+        if isinstance(self.rate, str):
+            rates = np.asarray(features[self.rate], np.float64).reshape(-1)
+            if bad := np.flatnonzero(~((rates > 0) & (rates <= 1))).tolist():
+                raise ValueError(
+                    f"Feature {self.rate!r} must hold rates in (0, 1]. Received: {len(bad)} of "
+                    f"{len(rates)} rows with other values, the first being {rates[bad[0]]} in row "
+                    f"{bad[0]}. Drop or mend these rows."
+                )
+        return self.summary_of(rows, features)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as plain Python values."""
+        return {**super().get_config(), "rate": self.rate}
