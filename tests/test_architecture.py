@@ -29,6 +29,7 @@ CALIBRATION = {
         *("calibration",),
     },
     "plots": {"_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"},
+    "sklearn": {"models", "calibration"},
 }
 EVIDENCE = {
     "ledger": {"_compat"},
