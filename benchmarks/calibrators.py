@@ -26,14 +26,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from keras_calibration import calibrate
+from keras_calibration import calibrate_scores
 from keras_calibration.layers import (
     ILPS,
     FieldBias,
@@ -157,10 +156,10 @@ def methods(
 
     def of_calibrate(fields: Any, numeric: Any) -> Callable[[Part], Callable[[Part], Any]]:
         def fit(part: Part) -> Callable[[Part], Any]:
-            model = calibrate(
-                model_of_its_logit(part),
-                {"base_logit": part.logits[:, None], **part.features},
+            model = calibrate_scores(
+                part.logits,
                 part.labels,
+                part.features if fields else None,
                 fields=fields,
                 numeric=numeric,
                 # Where rows are in order of time, what came next judges.
@@ -223,14 +222,6 @@ def live_rivals(table: Any) -> dict[str, Callable[[Part], Callable[[Part], Any]]
         if importlib.util.find_spec(package):
             found[name] = fit
     return found
-
-
-def model_of_its_logit(part: Part) -> keras.Model:
-    """A base model that takes its own logit, and the features for the head."""
-    inputs = {"base_logit": keras.Input((1,), name="base_logit")}
-    for name, column in part.features.items():
-        inputs[name] = keras.Input((), name=name, dtype=str(column.dtype))
-    return keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["base_logit"]))
 
 
 def score(

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import keras
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -32,3 +34,40 @@ def test_files_that_a_page_names_are_there(page):
         name for name in named if not any(f"/{each}".endswith(f"/{name}") for each in present)
     }
     assert missing == set()
+
+
+@pytest.mark.tensorflow
+def test_the_programs_of_the_page_on_sampling(tmp_path, monkeypatch):
+    """They run in their order, and what each makes is right among all rows."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    rows = 4000
+    score = generator.normal(size=rows).astype("float32")
+    sites = generator.integers(0, 3, rows)
+    y = generator.random(rows) < 1 / (1 + np.exp(2 - score))
+    inputs = {
+        "score": keras.Input((), name="score"),
+        "kept_rate": keras.Input((), name="kept_rate"),
+        "site_id": keras.Input((), dtype="int64", name="site_id"),
+    }
+    # The best model of rows of which a tenth of the negatives was kept.
+    sampled = keras.layers.Activation("sigmoid")(inputs["score"] - 2 - float(np.log(0.1)))
+    x = {"score": score, "kept_rate": np.full(rows, 0.1, "float32"), "site_id": sites}
+    names = {
+        "np": np,
+        "base": keras.Model(inputs, sampled),
+        "development_x": x,
+        "development_y": y.astype("float32"),
+    }
+    text = (ROOT / "docs" / "sampling.md").read_text("utf-8")
+    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(programs) == 4
+    for program in programs:
+        if "1 / 0.1" in program:  # on rows that are sampled
+            kept = y | (generator.random(rows) < 0.1)
+            names["development_x"] = {name: column[kept] for name, column in x.items()}
+            names["development_y"] = y[kept].astype("float32")
+        exec(compile(program, "sampling.md", "exec"), names)
+        received = names["model"].predict(x, verbose=0)[:, 0]
+        assert received.mean() == pytest.approx(y.mean(), rel=0.15)
+    assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()

@@ -317,7 +317,7 @@ def test_float32_under_a_mixed_policy(mixed_bfloat16, every_taught):
             weight.assign(value)
         received = layer(*case.rows())
         assert keras.backend.standardize_dtype(received.dtype) == "float32", name
-        assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} == {"float32"}
+        assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} <= {"float32"}
         agree({name: received}, {name: every_taught[name](*case.rows())}, tolerance=0)
         if case.takes != "features":
             logits, *features = case.rows()
