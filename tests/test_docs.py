@@ -41,7 +41,7 @@ def test_the_programs_of_the_page_on_sampling(tmp_path, monkeypatch):
     """They run in their order, and what each makes is right among all rows."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
-    rows = 4000
+    rows = 2000
     score = generator.normal(size=rows).astype("float32")
     sites = generator.integers(0, 3, rows)
     y = generator.random(rows) < 1 / (1 + np.exp(2 - score))

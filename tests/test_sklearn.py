@@ -60,7 +60,7 @@ def test_a_field_that_the_classifier_leaves_out_is_calibrated():
 
 
 def test_data_frames_names_of_classes_and_weights():
-    x, y = make_rows()
+    x, y = make_rows(1000)
     frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "site": SITES[x[:, 2].astype(int)]})
     from sklearn.compose import make_column_transformer
 
@@ -69,7 +69,7 @@ def test_data_frames_names_of_classes_and_weights():
         HistGradientBoostingClassifier(max_iter=20),
     )
     names = np.array(["bad", "good"])[y]
-    calibrator = NeuralCalibrator(base, fields=["site"], numeric=["b"], method="field_bias")
+    calibrator = NeuralCalibrator(base, fields=["site"], numeric=["b"], method="field_bias", cv=2)
     calibrator.fit(frame, names)
     assert calibrator.classes_.tolist() == ["bad", "good"]
     assert set(calibrator.predict(frame[:50])) <= {"bad", "good"}

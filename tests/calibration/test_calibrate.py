@@ -161,7 +161,7 @@ def test_names_of_fields_are_enough(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.report is None
     np.testing.assert_allclose(again.predict(x, verbose=0, batch_size=NUM_ROWS), expected)
-    kc.export_savedmodel(model, tmp_path / "1")
+    kc.export_savedmodel(model, tmp_path / "1", verify="same_process")
     served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]
     outputs = served(score=tf.constant(x["score"], tf.float32), country=tf.constant(names))
     np.testing.assert_allclose(outputs["probability"], expected, atol=1e-6)

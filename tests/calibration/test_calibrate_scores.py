@@ -79,7 +79,7 @@ def test_the_exported_model_takes_score_and_features(tmp_path):
 
     logits, labels, columns = make_rows()
     model = fitted(logits, labels, columns, fields=["site"])
-    kc.export_savedmodel(model, tmp_path / "served")
+    kc.export_savedmodel(model, tmp_path / "served", verify="same_process")
     serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
     outputs = serve(
         score=tf.constant(logits[:5], tf.float32), site=tf.constant(columns["site"][:5])

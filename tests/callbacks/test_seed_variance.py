@@ -326,6 +326,7 @@ def test_a_folder_deleted_during_training_is_made_anew(tmp_path):
     assert run["metrics"]["val_loss"] == history["val_loss"]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("since", [0, 1])
 def test_a_full_disk_does_not_lose_the_model(tmp_path, monkeypatch, since):
     """Full from the start, or from the second epoch on; the run is kept elsewhere."""

@@ -66,7 +66,8 @@ def served(request, tmp_path_factory):
     """Dtype of the field, the Keras model and its SavedModel."""
     model = make_model(request.param)
     folder = tmp_path_factory.mktemp("served") / "ctr" / "1"
-    path = kc.export_savedmodel(model, folder, make_rows(request.param, 64))
+    rows = make_rows(request.param, 64)
+    path = kc.export_savedmodel(model, folder, rows, verify="same_process")
     return request.param, model, path
 
 
