@@ -5,7 +5,8 @@ of 128-128 on 32 numbers. For each engine and number of seeds S, two sweeps with
 epochs are timed; their difference is the steady state, and the rest of the shorter sweep is what is
 paid once: building, tracing, compiling, starting processes. `fit` trains one seed after the other
 in this process, each in a model of its own, as users do. It is timed with a few seeds, for its time
-per seed does not depend on their number.
+per seed does not depend on their number, and anew beside every other sweep, so that both see the
+same load of the machine.
 
 The roofline is the time of the matrix products alone, at the speed of products of the same shapes
 on all cores: less is not possible in float32.
@@ -92,6 +93,13 @@ def sweep(engine, build, rows, num_seeds, epochs):
     return time.perf_counter() - start
 
 
+def epoch_and_rest(engine, build, rows, num_seeds):
+    """Seconds per seed: an epoch in the steady state, and what is paid once."""
+    few, more = (sweep(engine, build, rows, num_seeds, epochs) for epochs in (FEW, MORE))
+    epoch = (more - few) / (MORE - FEW) / num_seeds
+    return epoch, few / num_seeds - FEW * epoch
+
+
 def roofline(shapes):
     """Seconds of the matrix products of an epoch at the speed of the fastest of them."""
     speeds = []
@@ -123,24 +131,18 @@ def main():
         build, build_xla, rows, shapes = MODELS[title]
         floor = roofline(shapes)
         print(f"\n{title}: seconds per seed; roofline {floor:.3f} an epoch")
-        print(f"{'engine':<18}{'S':>4}{'an epoch':>12}{'times fit':>11}{'paid once':>11}")
-        base = None
-        for engine, num_seeds in [
-            ("fit", FITTED),
-            *itertools.product(options.engines, options.seeds),
-        ]:
+        print(f"{'engine':<18}{'S':>4}{'fit':>8}{'an epoch':>12}{'times fit':>11}{'paid once':>11}")
+        for engine, num_seeds in itertools.product(options.engines, options.seeds):
             name, _, xla = engine.partition(", ")
             chosen = build_xla if xla else build
-            steady, once = [], []
+            found = []
             for _ in range(options.rounds if num_seeds <= 16 else 1):
-                few, more = (sweep(name, chosen, rows, num_seeds, n) for n in (FEW, MORE))
-                steady.append((more - few) / (MORE - FEW) / num_seeds)
-                once.append(few / num_seeds - FEW * steady[-1])
-            epoch = statistics.median(steady)
-            base = base or epoch
+                fitted, _ = epoch_and_rest("fit", build, rows, FITTED)
+                epoch, rest = epoch_and_rest(name, chosen, rows, num_seeds)
+                found.append((fitted, epoch, fitted / epoch, rest))
+            fitted, epoch, ratio, rest = map(statistics.median, zip(*found, strict=True))
             print(
-                f"{engine:<18}{num_seeds:>4}{epoch:>12.3f}{base / epoch:>10.1f}x"
-                f"{statistics.median(once):>11.2f}",
+                f"{engine:<18}{num_seeds:>4}{fitted:>8.3f}{epoch:>12.3f}{ratio:>10.1f}x{rest:>11.2f}",
                 flush=True,
             )
 
