@@ -118,11 +118,10 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             scores = _positive(
                 cross_val_predict(base, X, labels, cv=self.cv, method=name, params=params)
             )
-        names = list(self._names())
         self.model_ = calibrate_scores(
             scores,
             labels,
-            dict(self._columns(X)) if names else None,
+            dict(self._columns(X)) or None,
             weights,
             from_logits=self._from_logits,
             fields=[_name(column) for column in self.fields],
@@ -164,11 +163,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         score = self.estimator_.decision_function if self._from_logits else None
         return _positive((score or self.estimator_.predict_proba)(X))
 
-    def _names(self) -> Iterator[str | int]:
-        yield from dict.fromkeys([*self.fields, *self.numeric])
-
     def _columns(self, X: Any) -> Iterator[tuple[str, np.ndarray]]:
-        for column in self._names():
+        for column in dict.fromkeys([*self.fields, *self.numeric]):
             values = np.asarray(X[column] if is_data_frame(X) else X[:, column])
             yield _name(column), _ids(values, column) if column in self.fields else values
 

@@ -14,6 +14,7 @@ from keras_calibration.layers.field_ids import Fields
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy
 from keras_calibration.models.tables import column_of, columns_of
+from keras_calibration.solvers.data_checks import check_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
 SCORE = "score"
@@ -153,9 +154,6 @@ def _flat(scores: ArrayLike, from_logits: bool) -> np.ndarray:
             "Pass one score per row."
         )
     array = array.reshape(-1)
-    if not from_logits and not ((array >= 0) & (array <= 1)).all():
-        raise ValueError(
-            "Argument `scores` must hold probabilities in [0, 1] if from_logits=False. Received: "
-            f"values from {array.min():g} to {array.max():g}. For logits, omit from_logits."
-        )
+    if not from_logits:
+        check_probabilities(array, "scores")
     return array.astype("float32")

@@ -12,19 +12,12 @@ from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.logistic_fit import (
-    SMALLEST_SCALE,
     LogisticFit,
     check_scale,
-    fit_logistic,
+    fit_two_slopes,
     sigmoid,
-    starting_bias,
-    starting_scale,
 )
 from keras_calibration.solvers.logit_histogram import LogitHistogram
-
-# Precision of the Gaussian prior on each slope (mean 1), in units of summed log likelihood, as for
-# ILPS. It matters only where the rows carry almost no information.
-_SLOPE_PRECISION = 0.1
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -87,15 +80,7 @@ class BetaCalibration(StreamingCalibrator):
             below = -_affine_softplus(-logits, -means, spreads)
             return np.stack([np.ones_like(logits), above, below], axis=1)
 
-        scale = starting_scale(histogram)
-        fit = fit_logistic(
-            histogram,
-            design,
-            [starting_bias(histogram, scale), scale, scale],
-            lower=[-np.inf, SMALLEST_SCALE, SMALLEST_SCALE],
-            precision=np.diag([0.0, _SLOPE_PRECISION, _SLOPE_PRECISION]),
-            centre=[0.0, 1.0, 1.0],
-        )
+        fit = fit_two_slopes(histogram, design)
         bias, above, below = fit.parameters
         # A large slope is not an error here: the prior keeps it finite.
         check_scale(min(1.0, max(above, below)), "BetaCalibration")

@@ -10,14 +10,13 @@ from keras_calibration.layers.field_ids import table_rows
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.network_trainer import (
+    PREDICTED_TOGETHER,
     NetworkTrainer,
     TrainingRows,
     copy_of,
     weights_of,
 )
 from keras_calibration.solvers.embedding_network import EmbeddingNetwork, numeric_encoding
-
-_PREDICTED_TOGETHER = 8192
 
 
 class FieldNetworkTrainer(NetworkTrainer):
@@ -71,8 +70,8 @@ class FieldNetworkTrainer(NetworkTrainer):
     def logits(self, chosen: np.ndarray) -> np.ndarray:
         """`η + g(x)` of the rows with the given numbers, (m, 1) or (m, K), float64."""
         logits = self.rows.curve[chosen].astype("float64")
-        for start in range(0, len(chosen), _PREDICTED_TOGETHER):
-            part = slice(start, start + _PREDICTED_TOGETHER)
+        for start in range(0, len(chosen), PREDICTED_TOGETHER):
+            part = slice(start, start + PREDICTED_TOGETHER)
             batch = chosen[part]
             logits[part] += self._network.outputs(self._ids[batch], self._encoding.rows(batch))
         return logits

@@ -11,13 +11,12 @@ from keras_calibration._typing import Tensor
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.network_trainer import (
+    PREDICTED_TOGETHER,
     NetworkTrainer,
     TrainingRows,
     copy_of,
     weights_of,
 )
-
-_PREDICTED_TOGETHER = 8192
 
 
 class KerasTrainer(NetworkTrainer):
@@ -86,7 +85,7 @@ class KerasTrainer(NetworkTrainer):
 
     def logits(self, chosen: np.ndarray) -> np.ndarray:
         """`η + g(x)` of the rows with the given numbers, (m, 1) or (m, K), float64."""
-        size = min(2 ** int(np.ceil(np.log2(len(chosen)))), _PREDICTED_TOGETHER)
+        size = min(2 ** int(np.ceil(np.log2(len(chosen)))), PREDICTED_TOGETHER)
         filled = np.resize(chosen, -(-len(chosen) // size) * size)
         parts = [
             self.model.predict_on_batch(self._inputs(filled[start : start + size]))

@@ -16,6 +16,7 @@ from keras_calibration.layers.head_logits import head_log_losses
 # About this many batches per epoch, within these bounds of the batch size.
 _BATCHES_AN_EPOCH = 50
 _SMALLEST_BATCH, _LARGEST_BATCH = 128, 2048
+PREDICTED_TOGETHER = 8192  # rows
 # Weights are averaged over about this many steps, at most half an epoch.
 _AVERAGED_STEPS = 50
 

@@ -11,19 +11,9 @@ from keras import ops
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.solvers.logistic_fit import (
-    SMALLEST_SCALE,
-    LogisticFit,
-    check_scale,
-    fit_logistic,
-    starting_bias,
-    starting_scale,
-)
+from keras_calibration.solvers.logistic_fit import LogisticFit, check_scale, fit_two_slopes
 from keras_calibration.solvers.logit_histogram import EDGES, LogitHistogram
 
-# Precision of the Gaussian prior on each slope (mean 1), in units of summed log likelihood, as for
-# beta calibration.
-_SLOPE_PRECISION = 0.1
 # Share of the weight outside the range on which the slope changes, at either end.
 _OUTSIDE = 0.001
 _STARTING_RANGE = (-8.0, 8.0)
@@ -110,15 +100,7 @@ class QuadraticScaling(StreamingCalibrator):
             of_high += np.clip(share, 0.0, 1.0) * (logits - means)
             return np.stack([np.ones_like(logits), logits - of_high, of_high], axis=1)
 
-        scale = starting_scale(histogram)
-        fit = fit_logistic(
-            histogram,
-            design,
-            [starting_bias(histogram, scale), scale, scale],
-            lower=[-np.inf, SMALLEST_SCALE, SMALLEST_SCALE],
-            precision=np.diag([0.0, _SLOPE_PRECISION, _SLOPE_PRECISION]),
-            centre=[0.0, 1.0, 1.0],
-        )
+        fit = fit_two_slopes(histogram, design)
         bias, slope_low, slope_high = fit.parameters
         # A large slope is not an error here: the prior keeps it finite.
         check_scale(min(1.0, max(slope_low, slope_high)), "QuadraticScaling")

@@ -16,7 +16,7 @@ from keras_calibration.layers.field_ids import select_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows, refuse_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -101,12 +101,12 @@ class SamplingCorrection(Head):
         """There is nothing to fit; returns the log losses before and after."""
         if isinstance(self.rate, str):
             rates = np.asarray(features[self.rate], np.float64).reshape(-1)
-            if bad := np.flatnonzero(~((rates > 0) & (rates <= 1))).tolist():
-                raise ValueError(
-                    f"Feature {self.rate!r} must hold rates in (0, 1]. Received: {len(bad)} of "
-                    f"{len(rates)} rows with other values, the first being {rates[bad[0]]} in row "
-                    f"{bad[0]}. Drop or mend these rows."
-                )
+            refuse_rows(
+                ~((rates > 0) & (rates <= 1)),
+                rates,
+                f"Feature {self.rate!r} must hold rates in (0, 1].",
+                "Drop or mend these rows.",
+            )
         return self.summary_of(rows, features)
 
     def get_config(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def check_rows(
     flat_logits = _flat(logits, "logits")
     if not len(flat_logits):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
-    _refuse(
+    refuse_rows(
         ~np.isfinite(flat_logits),
         flat_logits,
         "Logits must be finite.",
@@ -59,7 +59,7 @@ def check_rows(
     flat_labels = None if labels is None else _flat(labels, "labels", len(flat_logits))
     weights = None if sample_weight is None else _flat(sample_weight, "weights", len(flat_logits))
     if weights is not None:
-        _refuse(
+        refuse_rows(
             ~(np.isfinite(weights) & (weights >= 0)),
             weights,
             "Sample weights must be finite and not negative.",
@@ -69,7 +69,7 @@ def check_rows(
             raise ValueError("All sample weights are 0. At least one must be positive.")
     if flat_labels is not None:
         are_swapped = np.isin(flat_logits, (0, 1)).all() and flat_logits.any()
-        _refuse(
+        refuse_rows(
             ~((flat_labels >= 0) & (flat_labels <= 1)),
             flat_labels,
             "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share of positives.",
@@ -131,12 +131,18 @@ def _are_within_unit(values: np.ndarray) -> bool:
 def _probabilities(values: ArrayLike, largest: float) -> np.ndarray:
     """Probabilities as float64, no closer to 0 and 1 than float32 can be."""
     array = np.asarray(values, np.float64)
-    if not ((array >= 0) & (array <= 1)).all():
-        raise ValueError(
-            "Argument `logits` must hold probabilities in [0, 1] if from_logits=False. Received: "
-            f"values from {array.min():g} to {array.max():g}. For logits, omit from_logits."
-        )
+    check_probabilities(array, "logits")
     return np.clip(array, SMALLEST_PROBABILITY, largest)
+
+
+def check_probabilities(values: np.ndarray, argument: str) -> None:
+    """Raises unless all values are in [0, 1]."""
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(
+            f"Argument `{argument}` must hold probabilities in [0, 1] if from_logits=False. "
+            f"Received: values from {values.min():g} to {values.max():g}. For logits, omit "
+            "from_logits."
+        )
 
 
 def _flat(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarray:
@@ -154,7 +160,8 @@ def _flat(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarr
     return array.reshape(-1)
 
 
-def _refuse(bad: np.ndarray, values: np.ndarray, expected: str, remedy: str) -> None:
+def refuse_rows(bad: np.ndarray, values: np.ndarray, expected: str, remedy: str) -> None:
+    """Raises an error that names the first of the bad rows, if there are any."""
     if bad.any():
         rows = np.flatnonzero(bad)
         raise ValueError(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse
+import scipy.special
 
 from keras_calibration.solvers.logistic_fit import sigmoid
 
@@ -151,7 +152,9 @@ class EmbeddingNetwork:
                 hidden *= kept / hidden.dtype.type(1 - self._dropout)
             activations.append(hidden)
         logits = curve + activations[-1] @ kernels[-1] + biases[-1]
-        probabilities = sigmoid(logits) if logits.shape[1] == 1 else _softmax(logits)
+        probabilities = (
+            sigmoid(logits) if logits.shape[1] == 1 else scipy.special.softmax(logits, axis=1)
+        )
         error = (probabilities - labels) * (weights / len(weights))[:, None]
         for number in reversed(range(len(kernels))):
             np.matmul(activations[number].T, error, out=of_kernels[number])
@@ -204,11 +207,6 @@ def _layers(
 def _inputs(embeddings: np.ndarray, ids: np.ndarray, encoded: np.ndarray) -> np.ndarray:
     embedded = embeddings[ids].reshape(len(ids), -1)
     return np.concatenate([embedded, encoded], axis=1) if encoded.shape[1] else embedded
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def _located(values: np.ndarray, knots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -22,6 +22,10 @@ _CONVERGED = 1e-11
 SMALLEST_SCALE = 1e-6
 _LARGEST_SCALE = 64.0  # a change of 1 within a bin: the histogram is too coarse for more
 
+# Precision of the Gaussian prior on each of two slopes (mean 1), in units of summed log likelihood,
+# as for ILPS. It matters only where the rows carry almost no information.
+_SLOPE_PRECISION = 0.1
+
 
 @dataclass(frozen=True)
 class LogisticFit:
@@ -110,6 +114,21 @@ def fit_logistic(
     effective = np.trace(_solve(hessian[np.ix_(free, free)], spread))
     return LogisticFit(
         theta, log_loss, step_number, bool(gain <= _CONVERGED), float(log_loss + effective / total)
+    )
+
+
+def fit_two_slopes(
+    histogram: LogitHistogram, design: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> LogisticFit:
+    """`fit_logistic` of a bias and two positive slopes, with a weak prior of slope 1."""
+    scale = starting_scale(histogram)
+    return fit_logistic(
+        histogram,
+        design,
+        [starting_bias(histogram, scale), scale, scale],
+        lower=[-np.inf, SMALLEST_SCALE, SMALLEST_SCALE],
+        precision=np.diag([0.0, _SLOPE_PRECISION, _SLOPE_PRECISION]),
+        centre=[0.0, 1.0, 1.0],
     )
 
 
