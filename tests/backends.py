@@ -43,6 +43,18 @@ def few_lengths(elements, *, min_size=0, max_size):
     )
 
 
+# Logits, labels and weights of a few rows, for the fits that must take or refuse whatever comes.
+HOSTILE_ROWS = few_lengths(
+    st.tuples(
+        st.sampled_from([-1e30, -500.0, -2.0, -2.0, 0.0, 0.3, 3.0, 40.0, 1e30]),
+        st.sampled_from([0.0, 0.0, 1.0, 0.5]),
+        st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
 def dtype_of(values):
     """The dtype that the backend gives an array: without x64, JAX has no 64-bit ones."""
     return keras.backend.standardize_dtype(keras.ops.convert_to_tensor(values).dtype)

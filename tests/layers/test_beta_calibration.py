@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from backends import examples, few_lengths
+from backends import HOSTILE_ROWS, examples
 from keras_calibration.layers import BetaCalibration, PlattScaling
 
 
@@ -207,17 +206,7 @@ def test_bad_rows_are_refused_and_nothing_is_changed(arguments, message):
 
 
 @settings(max_examples=examples(60))
-@given(
-    few_lengths(
-        st.tuples(
-            st.sampled_from([-1e30, -500.0, -2.0, -2.0, 0.0, 0.3, 3.0, 40.0, 1e30]),
-            st.sampled_from([0.0, 0.0, 1.0, 0.5]),
-            st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
-        ),
-        min_size=1,
-        max_size=12,
-    ),
-)
+@given(HOSTILE_ROWS)
 @pytest.mark.filterwarnings("ignore:.*the best scale:UserWarning")
 def test_any_rows_are_fitted_or_refused(rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
