@@ -3,10 +3,11 @@
 Two models, batches of 1,024, Adam: three embeddings of 1,000 × 16 with an MLP of 64-64, and an MLP
 of 128-128 on 32 numbers. For each engine and number of seeds S, two sweeps with few and with more
 epochs are timed; their difference is the steady state, and the rest of the shorter sweep is what is
-paid once: building, tracing, compiling, starting processes. `fit` trains one seed after the other
-in this process, each in a model of its own, as users do. It is timed with a few seeds, for its time
-per seed does not depend on their number, and anew beside every other sweep, so that both see the
-same load of the machine.
+paid once: building, tracing, compiling, starting processes. Fewer seeds train for more epochs, so
+that the difference is much longer than what the rest varies by. `fit` trains one seed after the
+other in this process, each in a model of its own, as users do: its time per seed does not depend on
+their number, so that one seed is timed, its epochs after the first by a callback. It is timed anew
+beside every other sweep, so that both see the same load of the machine.
 
 The roofline is the time of the matrix products alone, at the speed of products of the same shapes
 on all cores: less is not possible in float32.
@@ -28,8 +29,10 @@ from keras_calibration.ledger.random_seeds import set_seeds
 from keras_calibration.seeds import train
 
 BATCH, STEPS = 1024, 100
-FEW, MORE = 1, 4
-FITTED = 2
+FEW = 1
+# Epochs of all seeds together by which the longer sweep is longer, at least.
+MORE_IN_ALL = 48
+FITTED_EPOCHS = 21
 
 
 def click_rows():
@@ -77,26 +80,40 @@ MODELS = {
 }
 
 
+class _Clock(keras.callbacks.Callback):
+    """The time at the end of each epoch."""
+
+    def on_train_begin(self, logs=None):
+        self.times = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.times.append(time.perf_counter())
+
+
+def fitted_epoch(build, rows):
+    """Seconds of an epoch of `fit` after the first, which traces."""
+    set_seeds(initialization=0, order=0)
+    clock = _Clock()
+    build().fit(*rows, batch_size=BATCH, epochs=FITTED_EPOCHS, verbose=0, callbacks=[clock])
+    return (clock.times[-1] - clock.times[0]) / (FITTED_EPOCHS - 1)
+
+
 def sweep(engine, build, rows, num_seeds, epochs):
     """Seconds of a whole sweep."""
     start = time.perf_counter()
-    if engine == "fit":
-        for seed in range(num_seeds):
-            set_seeds(initialization=seed, order=seed)
-            build().fit(*rows, batch_size=BATCH, epochs=epochs, verbose=0)
-    else:
-        with tempfile.TemporaryDirectory() as ledger:
-            train(
-                build, rows, ledger=ledger, pipeline="p", seeds=range(num_seeds), epochs=epochs,
-                batch_size=BATCH, engine=engine, verbose=0,
-            )  # fmt: skip
+    with tempfile.TemporaryDirectory() as ledger:
+        train(
+            build, rows, ledger=ledger, pipeline="p", seeds=range(num_seeds), epochs=epochs,
+            batch_size=BATCH, engine=engine, verbose=0,
+        )  # fmt: skip
     return time.perf_counter() - start
 
 
 def epoch_and_rest(engine, build, rows, num_seeds):
     """Seconds per seed: an epoch in the steady state, and what is paid once."""
-    few, more = (sweep(engine, build, rows, num_seeds, epochs) for epochs in (FEW, MORE))
-    epoch = (more - few) / (MORE - FEW) / num_seeds
+    longer_by = max(3, MORE_IN_ALL // num_seeds)
+    few, more = (sweep(engine, build, rows, num_seeds, FEW + by) for by in (0, longer_by))
+    epoch = (more - few) / longer_by / num_seeds
     return epoch, few / num_seeds - FEW * epoch
 
 
@@ -137,7 +154,7 @@ def main():
             chosen = build_xla if xla else build
             found = []
             for _ in range(options.rounds if num_seeds <= 16 else 1):
-                fitted, _ = epoch_and_rest("fit", build, rows, FITTED)
+                fitted = fitted_epoch(build, rows)
                 epoch, rest = epoch_and_rest(name, chosen, rows, num_seeds)
                 found.append((fitted, epoch, fitted / epoch, rest))
             fitted, epoch, ratio, rest = map(statistics.median, zip(*found, strict=True))

@@ -363,6 +363,7 @@ def test_learns_the_bias_of_each_value():
     ("arguments", "message"),
     [
         ({"fields": {}}, "at least one feature"),
+        ({"fields": "site"}, "must map names of features"),
         ({"fields": {"a": 0}}, "Field 'a'.*Received: 0"),
         ({"fields": {"a": "x"}}, "Field 'a'.*Received: 'x'"),
         ({"fields": {"a": 2.5}}, "Field 'a'.*Received: 2.5"),

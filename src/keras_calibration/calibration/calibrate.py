@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ import keras
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Data, Features
+from keras_calibration._warn import warn
 from keras_calibration.calibration.calibration_report import CalibrationReport
 from keras_calibration.calibration.candidate_fits import (
     CandidateFit,
@@ -154,11 +154,10 @@ def calibrate(
     report = _report(fits, rows, {name: columns[name] for name in fields}, splits, method)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
-        warnings.warn(
+        warn(
             f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
             f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. Use "
             'method="auto": it leaves the model unchanged if no candidate is better.',
-            stacklevel=2,
         )
     by_name = {candidate.name: candidate for candidate in tried}
 

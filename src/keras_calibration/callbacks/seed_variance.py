@@ -6,7 +6,6 @@ import hashlib
 import importlib.metadata
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, TypedDict, Unpack
@@ -15,6 +14,7 @@ import keras
 
 from keras_calibration._compat import metric_direction
 from keras_calibration._typing import RunRecord
+from keras_calibration._warn import warn
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import fit_callbacks, kept_epoch
 from keras_calibration.ledger.guarded import begin_run, end_run, read_runs
@@ -280,24 +280,22 @@ class SeedVariance(keras.callbacks.Callback):
         digest = self._record["initial_weights"]
         seeds = {run["seed"] for run in others if run["initial_weights"] == digest}
         if digest is not None and seeds:
-            warnings.warn(
+            warn(
                 f"Seed {self._record['seed']} of the pipeline {self._record['pipeline']!r} has the "
                 f"same initial weights as the seeds {sorted(seeds)}, so the statistics do not "
                 "include the noise of initialization. Call keras.utils.set_random_seed(seed) "
                 "before the model is built.",
-                stacklevel=2,
             )
 
     def _warn_of_other_names(self, names: set[str]) -> None:
         earlier = {name for run in self._others for name in run["metrics"]}
         # If one set contains the other, a metric was added, removed or not yet measured.
         if names - earlier and earlier - names:
-            warnings.warn(
+            warn(
                 f"This run has the metrics {sorted(names - earlier)}, and earlier runs of the "
                 f"pipeline {self._record['pipeline']!r} have {sorted(earlier - names)} instead. "
                 "Statistics require the same names in all runs. Keras numbers unnamed metrics: "
                 "name them, for example keras.metrics.AUC(name='auc').",
-                stacklevel=2,
             )
 
     def _table(self, record: RunRecord) -> str:

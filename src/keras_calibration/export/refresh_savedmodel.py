@@ -16,6 +16,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Features, Tensor
+from keras_calibration._warn import warn
 from keras_calibration.export.provenance import (
     PROVENANCE_FILE,
     describe_files,
@@ -266,9 +267,7 @@ def _logits(values: ArrayLike, from_logits: bool, before: Mapping[str, Any] | No
         )
         remedy = "Pass the logged `logit`, or from_logits=False for probabilities."
         if known is None:
-            warnings.warn(
-                f"Argument `logits` must hold logits. Received: {seen}. {remedy}", stacklevel=3
-            )
+            warn(f"Argument `logits` must hold logits. Received: {seen}. {remedy}")
         # The probability that all rows lie in [0, 1] by chance is negligible.
         elif values.size * math.log(max(known["share_in_0_1"], 1 / known["num_rows"])) < _RARE:
             raise ValueError(
@@ -277,11 +276,10 @@ def _logits(values: ArrayLike, from_logits: bool, before: Mapping[str, Any] | No
                 f"{known['share_in_0_1']:.0%} in [0, 1]. {remedy}"
             )
     elif known is not None and not known["min"] <= np.median(values) <= known["max"]:
-        warnings.warn(
+        warn(
             f"The median of the logits, {np.median(values):g}, is outside the range of the "
             f"previous version's logits, {known['min']:g} to {known['max']:g}. Check that they are "
             "the output `logit` of the same base model.",
-            stacklevel=3,
         )
     return values
 

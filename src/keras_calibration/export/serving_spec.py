@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keyword
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import numpy as np
 
 from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Features, Inputs, Tensor
+from keras_calibration._warn import warn
 from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.model_inputs import inputs_by_name
@@ -250,9 +250,8 @@ def warn_if_unfitted(model: CalibratedModel, probability: Tensor, logit: Tensor)
     """Warns if the head changes no probability and was neither fitted nor chosen by `calibrate`."""
     is_same = np.array_equal(probability, keras.ops.sigmoid(logit), equal_nan=True)
     if is_same and model.report is None and model.fitted_at is None:
-        warnings.warn(
+        warn(
             f"The head {model.head.name!r} changes no probability. It seems that it has never been "
             "fitted, and the exported model would serve uncalibrated probabilities. Fit it before "
             "the export, with kc.calibrate, CalibratedModel.fit or the head's own fit.",
-            stacklevel=3,
         )

@@ -20,7 +20,7 @@ from keras_calibration.layers.calibrator import (
 )
 from keras_calibration.layers.field_ids import (
     Fields,
-    check_fields,
+    checked_fields,
     deserialize_fields,
     ids_of_field,
     select_features,
@@ -87,7 +87,7 @@ class FieldBias(Head):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.fields = dict(fields)
+        self.fields = checked_fields(fields)
         self.calibrator = calibrator
         self.prior_scale = float(prior_scale)
         self._check_arguments()
@@ -220,7 +220,6 @@ class FieldBias(Head):
         return table_rows(features, self.fields, self._num_values)
 
     def _check_arguments(self) -> None:
-        check_fields(self.fields)
         if not self.fields:
             raise ValueError(
                 f"Argument `fields` of {type(self).__name__} must hold at least one field. "

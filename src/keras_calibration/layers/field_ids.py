@@ -17,16 +17,21 @@ Vocabulary: TypeAlias = int | keras.layers.Layer
 Fields: TypeAlias = Mapping[str, Vocabulary]
 
 
-def check_fields(fields: Fields) -> None:
-    """Raises unless every field is a number of ids or a lookup layer.
+def checked_fields(fields: Fields) -> dict[str, Vocabulary]:
+    """The fields as a dictionary; raises unless each is a number of ids or a lookup layer.
 
     Example:
-        >>> check_fields({"site": 0})
+        >>> checked_fields({"site": 0})
         Traceback (most recent call last):
         ...
         ValueError: Field 'site' must be given as its number of ids (at least 1) or as a Keras
         lookup layer with output_mode="int". Received: 0.
     """
+    if not isinstance(fields, Mapping):
+        raise ValueError(
+            "Argument `fields` must map names of features to their number of ids or a Keras lookup "
+            f'layer. Received: fields={fields!r}. Pass, for example, {{"site_id": 5000}}.'
+        )
     for name, vocabulary in fields.items():
         whole = isinstance(vocabulary, int) and vocabulary >= 1
         lookup = isinstance(vocabulary, keras.layers.Layer)
@@ -35,6 +40,7 @@ def check_fields(fields: Fields) -> None:
                 f"Field {name!r} must be given as its number of ids (at least 1) or as a Keras "
                 f'lookup layer with output_mode="int". Received: {vocabulary!r}.'
             )
+    return dict(fields)
 
 
 def select_features(features: Features, names: Iterable[str], reader: str) -> dict[str, Tensor]:

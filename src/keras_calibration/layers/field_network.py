@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +11,12 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration._warn import warn
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.calibrator import calibration_dtype, check_column
 from keras_calibration.layers.field_ids import (
     Fields,
-    check_fields,
+    checked_fields,
     deserialize_fields,
     ids_of_field,
     select_features,
@@ -96,7 +96,7 @@ class FieldNetwork(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
-        self.fields = dict(fields)
+        self.fields = checked_fields(fields)
         self.numeric = tuple(numeric)
         self.embedding_dim = embedding_dim
         self.hidden_units = tuple(hidden_units)
@@ -298,11 +298,10 @@ class FieldNetwork(keras.layers.Layer):
                 "FieldNetwork cannot be trained before `adapt` has placed the knots of its numeric "
                 f"columns. Received: numeric={list(self.numeric)}, with all knots at 0. {how}"
             )
-        warnings.warn(
+        warn(
             f"The FieldNetwork {self.name!r} is trained before `adapt`, so "
             f"regularization={self.regularization!r} has no effect, because it depends on the "
             f"number of rows. {how} With regularization=0.0, `adapt` is not needed.",
-            stacklevel=2,
         )
 
     def _add_regularization(self) -> None:
@@ -325,7 +324,6 @@ class FieldNetwork(keras.layers.Layer):
                 "Arguments `fields` and `numeric` must name at least one feature. Received: "
                 'fields={}, numeric=(). Pass fields={"site_id": 5000}, for example.'
             )
-        check_fields(self.fields)
         sizes = {
             "embedding_dim": [self.embedding_dim],
             "hidden_units": self.hidden_units,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Shape, Tensor
+from keras_calibration._warn import warn
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.ops.piecewise_linear import (
@@ -289,12 +289,11 @@ class ILPS(StreamingCalibrator):
     def _warn_of_training(self) -> None:
         learnt = [] if self.knots not in ("balanced", "quantile") else [f"knots={self.knots!r}"]
         learnt += [f"smoothness={self.smoothness!r}"] if self.smoothness else []
-        warnings.warn(
+        warn(
             f"The ILPS layer {self.name!r} is trained before `adapt`, so {' and '.join(learnt)} "
             "cannot take effect and the knots are evenly spaced in probability. Call "
             "layer.adapt(logits, labels) before training, or use CalibratedModel, which does so. "
             'ILPS.from_paper() and ILPS(knots="sigmoid", smoothness=0.0) do not need `adapt`.',
-            stacklevel=2,
         )
 
     def _assign_values(self, values: np.ndarray) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from typing import Any
 
 from keras_calibration._typing import RunRecord
+from keras_calibration._warn import warn
 from keras_calibration.ledger.ledger import Ledger
 
 
@@ -15,7 +15,7 @@ def read_runs(ledger: Ledger, pipeline: str) -> list[dict[str, Any]]:
     try:
         return ledger.runs(pipeline, skip_damaged=True)
     except OSError as error:
-        _warn(
+        warn(
             f"Cannot read the ledger {str(ledger.path)!r} ({error}). Training continues without "
             "statistics of earlier runs. Check the folder."
         )
@@ -27,7 +27,7 @@ def begin_run(ledger: Ledger, record: RunRecord) -> str | None:
     try:
         return ledger.append(record)
     except OSError as error:
-        _warn(
+        warn(
             f"Cannot write to the ledger {str(ledger.path)!r} ({error}). Training continues, and "
             "the run is recorded at its end, in a temporary folder if necessary. Check free space "
             "and permissions."
@@ -53,18 +53,13 @@ def end_run(ledger: Ledger, run_id: str | None, record: RunRecord) -> None:
             refuge = Ledger(tempfile.mkdtemp(prefix="keras-calibration-runs-"))
             run_id = refuge.append(record)
         except (OSError, ValueError) as error:
-            _warn(
+            warn(
                 f"Cannot record the run in the ledger {str(ledger.path)!r} ({reason}), nor in a "
                 f"temporary folder ({error}). Its metrics are in the history that `fit` returns."
             )
             return
-    _warn(
+    warn(
         f"Cannot finish the record of the run in the ledger {str(ledger.path)!r} ({reason}). It "
         f"is recorded in {refuge.path / run_id!s}.json. If this is another folder, copy the file "
         "to the ledger."
     )
-
-
-def _warn(message: str) -> None:
-    # As near to the call of `fit` as possible: the frames in between belong to Keras.
-    warnings.warn(message, UserWarning, stacklevel=3)

@@ -6,12 +6,12 @@ import contextlib
 import os
 import time
 import uuid
-import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_calibration._typing import RunRecord
+from keras_calibration._warn import warn
 from keras_calibration.ledger.run_record import STATUSES, from_json, to_json, validate_record
 
 if TYPE_CHECKING:
@@ -186,10 +186,9 @@ class Ledger:
         damaged: list[Exception] = []
         records = self._read_all(damaged if skip_damaged else None)
         if damaged:
-            warnings.warn(
+            warn(
                 f"Skipped {len(damaged)} invalid files of the ledger {str(self.path)!r}. The first "
                 f"error: {damaged[0]}",
-                stacklevel=2,
             )
         return [
             record

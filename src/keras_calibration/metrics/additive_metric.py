@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_calibration._typing import Tensor
+from keras_calibration._warn import warn
 from keras_calibration.ops.compensated import two_sum
 
 
@@ -127,7 +127,7 @@ def warns_of_nan(
         except TypeError:  # raised on every backend by a tensor that has no value yet
             is_nan = False
         if is_nan:
-            warnings.warn(
+            warn(
                 f"The {metric.name} is NaN: it is undefined for the rows seen so far. Possible "
                 "reasons: there are no rows with a positive weight; all labels are of one class "
                 "and both are needed; a label, weight or prediction is outside its range (most "
@@ -135,7 +135,6 @@ def warns_of_nan(
                 "guaranteed accuracy (it moves logits from beyond ±88 close to 0, or scales by "
                 f"more than 4). See the documentation of {type(metric).__name__}.",
                 RuntimeWarning,
-                stacklevel=2,
             )
         return value
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Data, Inputs, Tensor
+from keras_calibration._warn import warn
 from keras_calibration.models.tables import column_of, columns_of, is_data_frame
 
 
@@ -90,12 +90,11 @@ def _read_batches(batches: Iterable, num_batches: int | None) -> DevelopmentSet:
         raise ValueError("The development set is empty. Received: a dataset without batches.")
     if num_batches is not None and next(iterator, None) is not None:
         num_rows = sum(len(part[1]) for part in parts)
-        warnings.warn(
+        warn(
             f"The dataset has more than the {num_batches} batches of steps_per_epoch "
             "(validation_steps). Rows are read into memory once, so every epoch uses the same "
             f"first {num_rows:,} rows. To use other rows, pass a finite dataset without "
             "steps_per_epoch, for example dataset.take(...).",
-            stacklevel=4,
         )
     inputs, labels, *weights = keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays), *parts

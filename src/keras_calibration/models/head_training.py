@@ -1,11 +1,11 @@
 """Fits a head directly, then by training, which is kept only if it improves on the direct fit."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from keras_calibration._warn import warn
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
@@ -154,11 +154,10 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     is_small = difference <= _SMALLEST_SHARE * min(observed, 1 - observed)
     if is_small or difference <= _STANDARD_ERRORS * error:
         return
-    warnings.warn(
+    warn(
         f"The mean prediction is {predicted:.4g} and the mean label {observed:.4g} on the rows of "
         f"the fit, {difference / max(error, 1e-300):.3g} standard errors apart: the model is not "
         "calibrated even on average. Training ended too early, diverged, or did not minimize the "
         'log loss. Use initialize="exact", which starts from the direct fit, or use more epochs, '
         'another learning rate and loss="binary_crossentropy".',
-        stacklevel=4,
     )

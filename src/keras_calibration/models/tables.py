@@ -6,7 +6,6 @@ its type name or by being NaN.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 
 import keras
@@ -14,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Data, Inputs, Tensor
+from keras_calibration._warn import warn
 
 _MISSING_TYPES = ("NAType", "NaTType", "NoneType")
 
@@ -85,11 +85,10 @@ def _of_objects(array: np.ndarray, name: str) -> np.ndarray:
     kinds = set(map(type, present))
     if all(issubclass(kind, str | bytes) for kind in kinds) and kinds:
         if any(missing):
-            warnings.warn(
+            warn(
                 f"Input {name} has missing values among its strings: {sum(missing):,} of "
                 f"{len(values):,} rows. They are read as empty strings. Fill them with the value "
                 "that the base model was trained on, for example with column.fillna(...).",
-                stacklevel=2,
             )
         strings = ["" if gone else value for value, gone in zip(values, missing, strict=True)]
         return np.array(

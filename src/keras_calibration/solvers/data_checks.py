@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._warn import warn
 from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
 
 _HANDFUL = 10
@@ -85,7 +85,7 @@ def check_rows(
 def checked_logits(logits: ArrayLike, labels: ArrayLike, from_logits: bool) -> ArrayLike:
     """The logits of a fit, converted from probabilities with `from_logits=False`."""
     if from_logits:
-        warn_of_probabilities(logits, labels, stacklevel=4)
+        warn_of_probabilities(logits, labels)
         return logits
     inside = _probabilities(logits, LARGEST_PROBABILITY)
     return np.log(inside) - np.log1p(-inside)
@@ -101,13 +101,11 @@ def checked_class_logits(logits: ArrayLike, from_logits: bool) -> ArrayLike:
     values = np.asarray(logits)
     if len(values) > _HANDFUL and _are_within_unit(values):
         if np.allclose(values.sum(axis=1), 1.0, atol=1e-3):
-            warnings.warn(_LOOK_LIKE_PROBABILITIES.format("All rows add up to 1."), stacklevel=3)
+            warn(_LOOK_LIKE_PROBABILITIES.format("All rows add up to 1."))
     return logits
 
 
-def warn_of_probabilities(
-    logits: ArrayLike, labels: ArrayLike | None = None, stacklevel: int = 3
-) -> None:
+def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) -> None:
     """Warns if logits look like probabilities, or like labels passed in their place."""
     values = np.asarray(logits).reshape(-1)
     if not (values.size and values.dtype.kind in "iubf" and _are_within_unit(values)):
@@ -115,12 +113,12 @@ def warn_of_probabilities(
     distinct = np.unique(values)
     if len(distinct) > _HANDFUL:
         seen = f"{len(distinct):,} values from {distinct[0]:g} to {distinct[-1]:g}."
-        warnings.warn(_LOOK_LIKE_PROBABILITIES.format(seen), stacklevel=stacklevel)
+        warn(_LOOK_LIKE_PROBABILITIES.format(seen))
     elif labels is not None and np.isin(distinct, (0, 1)).all() and len(distinct) == 2:
         others = np.unique(np.asarray(labels))
         # Labels outside [0, 1] are refused, with the same remedy.
         if len(others) > _HANDFUL and others[0] >= 0 and others[-1] <= 1:
-            warnings.warn(_LOOK_SWAPPED, stacklevel=stacklevel)
+            warn(_LOOK_SWAPPED)
 
 
 def _are_within_unit(values: np.ndarray) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._warn import warn
 from keras_calibration.solvers.logit_histogram import Atoms, LogitHistogram
 
 # Newton steps, and halvings of one step. The problems here take 5 to 30 steps.
@@ -135,11 +135,10 @@ def fit_two_slopes(
 def check_scale(scale: float, taker: str) -> None:
     """Warns if the fitted scale of the logit is at its lower bound; raises if it is 64 or more."""
     if scale <= SMALLEST_SCALE:
-        warnings.warn(
+        warn(
             f"{taker}: the best scale of the logit is not above 0, because the logits do not rank "
             f"positives above negatives. It is set to {SMALLEST_SCALE}, which keeps the ranking. "
             "Check the meaning of the labels and the order of the rows.",
-            stacklevel=5,
         )
     if not scale < _LARGEST_SCALE:
         raise ValueError(

@@ -8,7 +8,6 @@ multiplied by the mean square of the logits where that is below 1, since small l
 scales.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ import scipy.optimize
 import scipy.sparse.linalg
 import scipy.special
 
+from keras_calibration._warn import warn
 from keras_calibration.solvers.class_rows import ClassRows
 from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 
@@ -180,11 +180,10 @@ def fit_matrix(rows: ClassRows) -> MatrixFit:
 def check_class_scale(scale: np.ndarray, taker: str) -> None:
     """Warns if the fitted scale of all logits is at its lower bound."""
     if scale <= SMALLEST_SCALE:
-        warnings.warn(
+        warn(
             f"{taker}: the best 1 / T is not above 0, because the logits do not separate the "
             f"classes. It is set to {SMALLEST_SCALE}, which keeps the ranking. Check the order of "
             "the classes and of the rows.",
-            stacklevel=4,
         )
 
 

@@ -1,0 +1,17 @@
+"""Warnings that point to the line of the user's program."""
+
+import os
+import sys
+import warnings
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the innermost line that is outside of this package, Keras and TensorFlow."""
+    # Keras calls a layer or a callback, and TensorFlow a step of training.
+    modules = (sys.modules.get(name) for name in ("keras_calibration", "keras", "tensorflow"))
+    files = (getattr(module, "__file__", None) for module in modules)
+    folders = tuple(os.path.join(os.path.dirname(file), "") for file in files if file)
+    stacklevel, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(folders):
+        stacklevel, frame = stacklevel + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=stacklevel)
