@@ -38,7 +38,7 @@ ROOMS = {
         AdditiveMetric CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss
         CalibrationGain CalibrationRatio CrossFittedMetric ExpectedCalibrationError FieldECE
         FieldError FieldRCE LogLoss LogitAUC NormalizedEntropy RollingCalibratedLoss
-        SparseCalibratedCategoricalLogLoss
+        SmoothECE SparseCalibratedCategoricalLogLoss
     """,
     "models": """
         BaseLogits CalibratedModel FieldMetricsModel ModelFitSummary
@@ -49,7 +49,7 @@ ROOMS = {
     "ops": """
         calibration_ratio crossed_ids expected_calibration_error field_ece_from_sums
         field_rce_from_sums field_sums log_loss_from_logits logits_from_probabilities
-        normalized_entropy piecewise_linear
+        normalized_entropy piecewise_linear smooth_ece_from_sums
     """,
     "plots": """
         CalibrationMapDisplay CurveStyle FieldDisplay Rates ReliabilityDisplay STYLES bin_by_mass
