@@ -190,6 +190,14 @@ def test_the_rows_may_come_in_any_order():
     assert scaled.p_value == pytest.approx(first.p_value, rel=1e-6)
 
 
+def test_a_data_frame_is_a_set_of_columns():
+    pandas = pytest.importorskip("pandas")
+    labels, predictions, features, weights = click_rows(500)
+    frame = pandas.DataFrame(features).astype({"device": "category"})
+    expected = multicalibration_error(labels, predictions, features, weights)
+    assert multicalibration_error(labels, predictions, frame, weights) == expected
+
+
 def test_rows_of_weight_zero_do_not_count():
     labels, predictions, features, weights = click_rows(2000)
     weights[::2] = 0

@@ -134,8 +134,8 @@ def multicalibration_error(
     `ECCE / σ` has the distribution of the range of a Brownian motion under correct predictions,
     from which the p-value of a segment follows; where positives are rare it is corrected upwards,
     by Bennett's inequality. The p-value of the whole is the smallest one times the number of
-    segments (Bonferroni), so it can be compared with 0.05 as it is. With soft labels, p-values are
-    too high.
+    segments (Bonferroni), so it can be compared with 0.05 as it is. It holds for rows that the
+    predictions were not fitted to. With soft labels, p-values are too high.
 
     This needs all rows at once, in memory. It takes one sort of the rows for each combination of
     columns, however many values these have. Equal predictions count together, so the order of the
