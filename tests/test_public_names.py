@@ -38,7 +38,7 @@ ROOMS = {
         AdditiveMetric CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss
         CalibrationGain CalibrationRatio CrossFittedMetric ExpectedCalibrationError FieldECE
         FieldError FieldRCE LogLoss LogitAUC NormalizedEntropy RollingCalibratedLoss
-        SparseCalibratedCategoricalLogLoss
+        SmoothECE SparseCalibratedCategoricalLogLoss
     """,
     "models": """
         BaseLogits CalibratedModel FieldMetricsModel ModelFitSummary
@@ -49,14 +49,15 @@ ROOMS = {
     "ops": """
         calibration_ratio crossed_ids expected_calibration_error field_ece_from_sums
         field_rce_from_sums field_sums log_loss_from_logits logits_from_probabilities
-        normalized_entropy piecewise_linear
+        normalized_entropy piecewise_linear smooth_ece_from_sums
     """,
     "plots": """
         CalibrationMapDisplay CurveStyle FieldDisplay Rates ReliabilityDisplay STYLES bin_by_mass
         group_rates wilson_interval
     """,
     "scoring": """
-        Batch ParquetBatches calibrated_log_loss field_ece field_rce read_parquet score
+        Batch MulticalibrationError ParquetBatches SegmentError calibrated_log_loss field_ece
+        field_rce multicalibration_error read_parquet score
     """,
     "seeds": """
         Comparison Ledger Outcome Verdict compare import_csv import_mlflow import_tensorboard
@@ -73,7 +74,8 @@ ROOMS = {
 # Results, base classes and constants, whose use is shown where they come from.
 WITHOUT_EXAMPLE = """
     calibration.CandidateScore layers.Calibrator layers.ClassCalibrator monitoring.MonitorReport
-    plots.Rates plots.STYLES scoring.ParquetBatches seeds.Outcome seeds.import_mlflow
+    plots.Rates plots.STYLES scoring.MulticalibrationError scoring.ParquetBatches
+    scoring.SegmentError seeds.Outcome seeds.import_mlflow
 """
 PUBLIC = [(room, name) for room, names in ROOMS.items() for name in names.split()]
 

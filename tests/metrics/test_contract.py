@@ -85,6 +85,7 @@ RULES = {
     "CalibrationRatio": Case(metrics.CalibrationRatio),
     "NormalizedEntropy": Case(metrics.NormalizedEntropy),
     "LogitAUC": Case(metrics.LogitAUC),
+    "SmoothECE": Case(metrics.SmoothECE),
 }
 ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
 every_metric = pytest.mark.parametrize("case", RULES.values(), ids=RULES)

@@ -91,6 +91,19 @@ def test_in_sample_gain_is_never_negative(seed, shift):
     assert np.isnan(gain) if labels.min() == labels.max() else gain > -1e-8
 
 
+def test_the_parts_are_refinement_and_calibration_error():
+    # Soft labels equal to the true probabilities leave no chance in the two parts.
+    true = 1 / (1 + np.exp(-LOGITS))
+    scores = 0.5 * LOGITS + 1.2
+    platt = {"correction": "platt", "from_logits": True}
+    refinement = fed(CalibratedLogLoss(**platt), true, scores)
+    calibration_error = fed(CalibrationGain(**platt), true, scores)
+    entropy = reference_log_loss(true, LOGITS)
+    divergence = reference_log_loss(true, scores) - entropy
+    assert float(refinement.result()) == pytest.approx(entropy, rel=digits(1e-6))
+    assert float(calibration_error.result()) == pytest.approx(divergence, rel=digits(1e-5, 1e-4))
+
+
 @pytest.mark.parametrize("correction", ["temperature", "platt"])
 def test_cross_fitted_corrections_equal_minimisation_fold_by_fold(correction):
     fold = np.floor(np.asarray(kernels.hashed_uniform(np.arange(NUM_ROWS), 0)) * 2)

@@ -20,6 +20,15 @@ class CalibrationGain(CalibratedLogLoss):
     In-sample (`num_folds=1`) G is never negative. Cross-fitted, it can be slightly negative by
     chance when there is nothing to correct.
 
+    This is the decomposition of the log loss into refinement and calibration error. The refinement
+    is the log loss after the best recalibration of the predictions, a function of the prediction
+    alone; the calibration error is what that recalibration gains. The Calibrated Log Loss estimates
+    the first and G the second, with the best recalibration sought among those of `correction`:
+    `"platt"` finds most. A curved miscalibration stays in the Calibrated Log Loss; `calibrate`
+    reports the cross-fitted log loss after more flexible corrections, such as `"ilps"`. To keep the
+    epoch with the best refinement, and calibrate afterwards, stop training early by a
+    `CalibratedLogLoss` of the validation rows.
+
     Args:
         num_folds: As for `CalibratedLogLoss`.
         bias_fraction: As for `CalibratedLogLoss`. The log loss still uses all rows.
@@ -40,7 +49,11 @@ class CalibrationGain(CalibratedLogLoss):
         [0.8245, 0.6085, 0.2161]
 
     Reference:
-        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692.
+        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692. The decomposition:
+        Bröcker, *Reliability, Sufficiency, and the Decomposition of Proper Scores*, Quarterly
+        Journal of the Royal Meteorological Society 2009. Early stopping by refinement, estimated
+        after `correction="temperature"`: Berta, Holzmüller, Jordan, Bach, *Rethinking Early
+        Stopping: Refine, Then Calibrate*, arXiv 2501.19195.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from keras_calibration.ops.losses import log_loss_from_logits, logits_from_proba
 from keras_calibration.ops.mean_scores import calibration_ratio, normalized_entropy
 from keras_calibration.ops.piecewise_linear import piecewise_linear
 from keras_calibration.ops.probability_bins import expected_calibration_error
+from keras_calibration.ops.smooth_ece import smooth_ece_from_sums
 
 __all__ = [
     "calibration_ratio",
@@ -22,4 +23,5 @@ __all__ = [
     "logits_from_probabilities",
     "normalized_entropy",
     "piecewise_linear",
+    "smooth_ece_from_sums",
 ]

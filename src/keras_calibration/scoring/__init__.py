@@ -2,15 +2,23 @@
 
 from keras_calibration.scoring.batch import Batch
 from keras_calibration.scoring.functions import calibrated_log_loss, field_ece, field_rce
+from keras_calibration.scoring.multicalibration_error import (
+    MulticalibrationError,
+    SegmentError,
+    multicalibration_error,
+)
 from keras_calibration.scoring.parquet import ParquetBatches, read_parquet
 from keras_calibration.scoring.score import score
 
 __all__ = [
     "Batch",
+    "MulticalibrationError",
     "ParquetBatches",
+    "SegmentError",
     "calibrated_log_loss",
     "field_ece",
     "field_rce",
+    "multicalibration_error",
     "read_parquet",
     "score",
 ]

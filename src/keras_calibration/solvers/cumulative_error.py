@@ -1,0 +1,175 @@
+"""The cumulative calibration error (ECCE) of many segments at once, and its distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import ndtr
+
+# Smaller differences are rounding.
+_SMALLEST_ERROR = 1e-12
+
+
+@dataclass(frozen=True)
+class SegmentFigures:
+    """Figures of segments, each of shape `(segments,)`.
+
+    Args:
+        first_row: A row of the segment.
+        num_rows: Number of rows.
+        mean_prediction: Weighted mean of the predictions.
+        observed_rate: Weighted mean of the labels.
+        error: The ECCE.
+        deviation: Its standard deviation σ if the predictions are correct.
+        largest_step: The largest possible step `w |y - p| / W` of the cumulative sum towards the
+            end of its range that comes later: `w (1 - p) / W` upwards, `w p / W` downwards.
+    """
+
+    first_row: np.ndarray
+    num_rows: np.ndarray
+    mean_prediction: np.ndarray
+    observed_rate: np.ndarray
+    error: np.ndarray
+    deviation: np.ndarray
+    largest_step: np.ndarray
+
+    @property
+    def deviations(self) -> np.ndarray:
+        """The ECCE in units of σ; infinite where predictions of 0 and 1 are refuted."""
+        infinite = np.where(self.error > 0, np.inf, 0.0)
+        return np.divide(self.error, self.deviation, out=infinite, where=self.deviation > 0)
+
+
+def segment_figures(
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    weights: np.ndarray,
+    ids: np.ndarray,
+    min_rows: int = 1,
+    min_positives: float = 0.0,
+) -> SegmentFigures:
+    """The figures of every segment that is large enough.
+
+    For the rows i of a segment in ascending order of their predictions p, with `W = Σ w`:
+
+    - `C_k = Σ_{i ≤ k} w_i (y_i - p_i) / W`, at every k after which the prediction changes, and
+      `C_0 = 0`. Equal predictions count together, so their order does not matter;
+    - `ECCE = max C - min C`;
+    - `σ² = Σ w_i² p_i (1 - p_i) / W²`.
+
+    Args:
+        labels: Labels, shape `(n,)`, in ascending order of the predictions.
+        predictions: Probabilities, shape `(n,)`, ascending.
+        weights: Positive weights, shape `(n,)`.
+        ids: Segment of each row, whole numbers, shape `(n,)`.
+        min_rows: Smallest number of rows of a segment.
+        min_positives: Smallest number of positives, and of negatives: each the larger of the
+            expected and the observed number.
+    """
+    # NumPy sorts integers of 16 bits by radix, several times faster.
+    order = np.argsort(ids.astype(np.min_scalar_type(ids.max())), kind="stable")
+    order = order[
+        _large_enough(ids[order], labels[order], predictions[order], min_rows, min_positives)
+    ]
+    if not len(order):
+        none = np.zeros(0)
+        return SegmentFigures(order, order, none, none, none, none, none)
+    ids, y, p, w = ids[order], labels[order], predictions[order], weights[order]
+    changes = ids[1:] != ids[:-1]
+    starts = np.flatnonzero(np.r_[True, changes])
+    counts = np.diff(np.r_[starts, len(ids)])
+    # Shares before sums: a segment of small weights keeps its digits beside one of large weights.
+    share = w / np.repeat(np.add.reduceat(w, starts), counts)
+    residual = share * (y - p)
+    cumulative = np.cumsum(residual)
+    cumulative -= np.repeat(cumulative[starts] - residual[starts], counts)
+    is_end = np.r_[changes | (p[1:] != p[:-1]), True]
+    error, rises = _ranges(cumulative[is_end], np.cumsum(is_end)[starts] - is_end[starts])
+    steps = share * np.where(np.repeat(rises, counts), 1 - p, p)
+    return SegmentFigures(
+        first_row=order[starts],
+        num_rows=counts,
+        mean_prediction=np.add.reduceat(share * p, starts),
+        observed_rate=np.add.reduceat(share * y, starts),
+        error=np.where(error < _SMALLEST_ERROR, 0.0, error),
+        deviation=np.sqrt(np.add.reduceat(share**2 * p * (1 - p), starts)),
+        largest_step=np.maximum.reduceat(steps, starts),
+    )
+
+
+def _ranges(values: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Range of each segment's values and 0, and whether its upper end comes after the lower one."""
+    counts = np.diff(np.r_[starts, len(values)])
+    place = np.arange(len(values))
+    ends, places = [], []
+    for sign in (1, -1):
+        end = np.maximum.reduceat(sign * values, starts)
+        is_there = sign * values == np.repeat(end, counts)
+        places.append(
+            np.where(end > 0, np.maximum.reduceat(np.where(is_there, place, -1), starts), -1)
+        )
+        ends.append(np.maximum(end, 0.0))
+    return ends[0] + ends[1], places[0] > places[1]
+
+
+def _large_enough(
+    ids: np.ndarray,
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    min_rows: int,
+    min_positives: float,
+) -> np.ndarray:
+    """Whether each row, in order of the segments, belongs to a segment that is large enough."""
+    starts = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1]])
+    counts = np.diff(np.r_[starts, len(ids)])
+    observed, expected = (np.add.reduceat(rows, starts) for rows in (labels, predictions))
+    positives = np.maximum(observed, expected)
+    negatives = counts - np.minimum(observed, expected)
+    is_large = (counts >= min_rows) & (np.minimum(positives, negatives) >= min_positives)
+    return np.repeat(is_large, counts)
+
+
+def p_values(figures: SegmentFigures) -> np.ndarray:
+    """Probability of an ECCE at least as large if the predictions are correct.
+
+    The cumulative sum is then a random walk, and its range is close to that of a Brownian motion if
+    there are many positives and negatives. If there are few, large steps towards the rarer class
+    are more likely than that. By Bennett's inequality, a sum of terms of at most b, with variance
+    σ², has the tail of a normal variable at `x = (σ / b) sqrt(2 h(b ECCE / σ²))` standard
+    deviations, where `h(u) = (1 + u) log(1 + u) - u`. The p-value is taken at x, which is never
+    above ECCE / σ.
+
+    Reference:
+        Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.9.
+    """
+    error, deviation, largest = figures.error, figures.deviation, figures.largest_step
+    positive = deviation > 0
+    u = np.divide(largest * error, deviation**2, out=np.zeros_like(error), where=positive)
+    small = u < 1e-3
+    series = u**2 * (1 / 2 - u / 6 + u**2 / 12)  # where the formula would cancel
+    h = np.where(small, series, (1 + u) * np.log1p(u) - u)
+    scale = np.divide(deviation, largest, out=np.zeros_like(error), where=positive)
+    deviations = np.where(positive, scale * np.sqrt(2 * h), figures.deviations)
+    return brownian_range_tail(deviations)
+
+
+def brownian_range_tail(x: ArrayLike) -> np.ndarray:
+    """Probability that the range of a Brownian motion on [0, 1] is at least x.
+
+    `8 Σ_k (-1)^(k - 1) k Φ(-k x)`, accurate also where it is tiny; for x below 1, where this series
+    needs many terms, one minus `Σ_k (8 / x² + 2 / a_k²) exp(-2 a_k² / x²)`, `a_k = (k + ½) π`.
+
+    Reference:
+        Feller, *The Asymptotic Distribution of the Range of Sums of Independent Random Variables*,
+        Annals of Mathematical Statistics 1951.
+    """
+    x = np.asarray(x, np.float64)[..., None]
+    k = np.arange(1, 16)
+    high = np.maximum(x, 1.0)
+    tail = 8 * np.sum(np.where(k % 2, 1, -1) * k * ndtr(-k * high), axis=-1)
+    a = (np.arange(4) + 0.5) * np.pi
+    low = np.clip(x, 0.05, 1.0)  # exactly 1 below
+    below = np.sum((8 / low**2 + 2 / a**2) * np.exp(-2 * a**2 / low**2), axis=-1)
+    return np.clip(np.where(x[..., 0] < 1, 1 - below, tail), 0.0, 1.0)

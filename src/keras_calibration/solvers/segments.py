@@ -1,0 +1,88 @@
+"""Segments of rows: the values of a column, the ranges of a numeric one, and their combinations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class SegmentColumn:
+    """A column cut into segments.
+
+    Args:
+        ids: Segment of each row, int64, shape `(n,)`.
+        names: Name of each segment, such as "device = phone" or "age ≤ 30".
+    """
+
+    ids: np.ndarray
+    names: Sequence[str]
+
+
+def value_segments(column: str, values: np.ndarray, min_rows: int) -> SegmentColumn:
+    """One segment for each value; values with fewer than `min_rows` rows share one."""
+    distinct, ids, counts = np.unique(comparable(values), return_inverse=True, return_counts=True)
+    is_rare = counts < min_rows
+    names = [f"{column} = {value}" for value in distinct[~is_rare]]
+    if is_rare.any():
+        names.append(f"{column} = other values")
+    new_ids = np.where(is_rare, len(names) - 1, np.cumsum(~is_rare) - 1)
+    return SegmentColumn(new_ids[ids.reshape(-1)], names)
+
+
+def range_segments(column: str, values: np.ndarray, num_ranges: int) -> SegmentColumn:
+    """Ranges between quantiles, or single values if there are no more of them than ranges.
+
+    A range includes its upper end. Missing values (NaN) are a segment of their own.
+    """
+    values = np.asarray(values, np.float64)
+    missing = np.isnan(values)
+    present = values[~missing]
+    distinct = np.unique(present[:100])  # enough to see that a column is continuous
+    distinct = distinct if len(distinct) > num_ranges else np.unique(present)
+    if len(distinct) <= num_ranges:
+        ids = np.searchsorted(distinct, values)
+        names = [f"{column} = {value:g}" for value in distinct]
+    else:
+        with np.errstate(invalid="ignore"):
+            edges = np.unique(np.quantile(present, np.linspace(0, 1, num_ranges + 1)[1:-1]))
+        # Where the largest value is a quantile too, no row lies above it. Between infinite values
+        # a quantile is NaN.
+        edges = edges[edges < present.max()]
+        ids = np.searchsorted(edges, values, side="left")
+        names = [f"{column} ≤ {edges[0]:g}"] if len(edges) else [f"{column} not missing"]
+        names += [f"{low:g} < {column} ≤ {high:g}" for low, high in itertools.pairwise(edges)]
+        names += [f"{column} > {edges[-1]:g}"] if len(edges) else []
+    if missing.any():
+        ids[missing] = len(names)
+        names.append(f"{column} missing")
+    return SegmentColumn(ids.astype(np.int64), names)
+
+
+def combinations(
+    columns: Sequence[SegmentColumn], max_depth: int
+) -> Iterator[tuple[tuple[SegmentColumn, ...], np.ndarray]]:
+    """Combinations of one to `max_depth` columns, with the combined segment of each row."""
+    for depth in range(1, max_depth + 1):
+        for chosen in itertools.combinations(columns, depth):
+            ids = chosen[0].ids
+            for number, column in enumerate(chosen[1:], 1):
+                if number > 1:  # keeps the numbers small
+                    ids = np.unique(ids, return_inverse=True)[1].reshape(-1)
+                ids = ids * len(column.names) + column.ids
+            yield chosen, ids
+
+
+def comparable(values: np.ndarray) -> np.ndarray:
+    """Values that can be sorted: those of Python objects, and bytes, as strings."""
+    if values.dtype.kind == "O":
+        return np.array([_text(value) for value in values], dtype=np.str_)
+    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,318 @@
+"""`multicalibration_error` against a reference that goes segment by segment and row by row."""
+
+import itertools
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends import examples
+from keras_calibration.scoring import multicalibration_error
+from keras_calibration.solvers.cumulative_error import brownian_range_tail
+
+
+def reference(labels, predictions, features, weights, max_depth, min_rows, min_positives):
+    """Name of each segment → number of rows, ECCE, ECCE / σ; for columns of few values."""
+    rows = [i for i in range(len(labels)) if weights[i] > 0]
+    conditions = [
+        [(name, value) for value in sorted({values[i] for i in rows})]
+        for name, values in features.items()
+    ]
+    found = {}
+    for depth in range(max_depth + 1):
+        for chosen in itertools.combinations(conditions, depth):
+            for segment in itertools.product(*chosen):
+                inside = [i for i in rows if all(features[c][i] == v for c, v in segment)]
+                seen, expected = (sum(each[i] for i in inside) for each in (labels, predictions))
+                positives = max(seen, expected)
+                negatives = len(inside) - min(seen, expected)
+                is_large = len(inside) >= min_rows and min(positives, negatives) >= min_positives
+                if inside and (is_large or not depth):
+                    name = ", ".join(f"{c} = {v}" for c, v in segment) or "all rows"
+                    found[name] = len(inside), *ecce(inside, labels, predictions, weights)
+    return found
+
+
+def ecce(inside, labels, predictions, weights):
+    total = math.fsum(weights[i] for i in inside)
+    sums = [0.0]
+    for p in sorted({predictions[i] for i in inside}):
+        below = [i for i in inside if predictions[i] <= p]
+        sums.append(math.fsum(weights[i] * (labels[i] - predictions[i]) for i in below) / total)
+    error = max(sums) - min(sums)
+    error = 0.0 if error < 1e-12 else error
+    variance = math.fsum(
+        weights[i] ** 2 * predictions[i] * (1 - predictions[i]) / total**2 for i in inside
+    )
+    if variance > 0:
+        return error, error / math.sqrt(variance)
+    return error, math.inf if error else 0.0
+
+
+def click_rows(num_rows, seed=0):
+    rng = np.random.default_rng(seed)
+    features = {
+        "site": rng.integers(0, 6, num_rows),
+        "device": np.array(["phone", "tablet", "web"])[rng.integers(0, 3, num_rows)],
+        "age": rng.gamma(4.0, 10.0, num_rows),
+    }
+    logits = rng.normal(-1.5, 1.0, num_rows)
+    true = logits + 0.5 * (features["site"] == 2) - 0.4 * (features["age"] > 50)
+    labels = (rng.random(num_rows) < 1 / (1 + np.exp(-true))).astype(float)
+    weights = rng.exponential(size=num_rows)
+    return labels, 1 / (1 + np.exp(-logits)), features, weights
+
+
+@pytest.mark.parametrize("max_depth", [1, 2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equals_the_reference(weighted, max_depth):
+    labels, predictions, features, weights = click_rows(400)
+    features["age"] = features["age"].round(-1).astype(int)
+    given_weights = weights if weighted else None
+    result = multicalibration_error(
+        labels,
+        predictions,
+        features,
+        given_weights,
+        max_depth=max_depth,
+        min_rows=5,
+        min_positives=2,
+    )
+    weights = weights if weighted else np.ones(400)
+    rare = {value for value in set(features["age"]) if (features["age"] == value).sum() < 5}
+    assert rare
+    features["age"] = ["other values" if age in rare else age for age in features["age"].tolist()]
+    features = {name: [str(value) for value in values] for name, values in features.items()}
+    expected = reference(labels, predictions, features, weights, max_depth, 5, 2)
+    received = {each.name: (each.num_rows, each.error, each.deviations) for each in result.segments}
+    assert received.keys() == expected.keys()
+    for name, figures in expected.items():
+        assert received[name] == pytest.approx(figures, rel=1e-9, abs=1e-12), name
+    most = max(deviations for _, _, deviations in expected.values())
+    sigma = np.sqrt(np.sum(weights**2 * predictions * (1 - predictions))) / weights.sum()
+    assert result.error == pytest.approx(most * sigma, rel=1e-9)
+    assert result.smallest_detectable == pytest.approx(5 * sigma, rel=1e-9)
+    rate = np.average(labels, weights=weights)
+    assert result.relative_error == pytest.approx(most * sigma / rate, rel=1e-9)
+    assert [each.deviations for each in result.segments] == sorted(
+        (each.deviations for each in result.segments), reverse=True
+    )
+    smallest = min(each.p_value for each in result.segments)
+    assert result.p_value == min(1.0, smallest * len(result.segments))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equals_the_package_of_the_authors(weighted):
+    # mcgrad 0.1.5 on the same rows: MulticalibrationError(…, max_depth=2,
+    # max_values_per_segment_feature=6, min_samples_per_segment=20, max_n_segments=None,
+    # precision_dtype="float64"), with the properties mce, mce_sigma, mde, mce_relative, mce_pvalue
+    # and the sum of segments_ecce_sigma.
+    if weighted:
+        mce, sigmas, mde = 0.05233461974837726, 4.151110967283062, 0.06303688357267732
+        relative, p_value, total = 24.47276816978986, 0.00013234611542278785, 156.91543729458104
+    else:
+        mce, sigmas, mde = 0.04807557037354897, 5.560523308929239, 0.04322935783431382
+        relative, p_value, total = 21.802979761246696, 1.0758677004840678e-07, 166.62477036581885
+    labels, predictions, features, weights = click_rows(2000)
+    result = multicalibration_error(
+        labels,
+        predictions,
+        features,
+        weights if weighted else None,
+        num_ranges=6,
+        min_rows=20,
+        min_positives=0,
+    )
+    deviations = [each.deviations for each in result.segments]
+    assert len(deviations) == 88
+    assert sum(deviations) == pytest.approx(total, rel=1e-12)
+    assert deviations[0] == pytest.approx(sigmas, rel=1e-12)
+    assert result.error == pytest.approx(mce, rel=1e-12)
+    assert result.smallest_detectable == pytest.approx(mde, rel=1e-12)
+    assert 100 * result.relative_error == pytest.approx(relative, rel=1e-12)
+    # The package takes the smallest p-value as it is, and makes no correction for few positives.
+    assert brownian_range_tail(deviations).min() == pytest.approx(p_value, rel=1e-8)
+    assert result.p_value > 88 * p_value
+
+
+HOSTILE = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.0, 1.0, 0.5]),
+        st.sampled_from([0.0, 1e-30, 1e-3, 0.3, 0.3, 0.5, 1 - 1e-7, 1.0]),
+        st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
+        st.sampled_from(["a", "b"]),
+        st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=examples(100))
+@given(HOSTILE, st.sampled_from([0.0, 0.5]), st.integers(1, 2))
+def test_equals_the_reference_on_any_rows(rows, min_positives, max_depth):
+    labels, predictions, weights, first, second = (
+        list(column) for column in zip(*rows, strict=True)
+    )
+    features = {"first": first, "second": second}
+    arguments = {"max_depth": max_depth, "min_rows": 1, "min_positives": min_positives}
+    if not any(weights):
+        with pytest.raises(ValueError, match="sample_weight"):
+            multicalibration_error(labels, predictions, features, weights, **arguments)
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Labels and predictions look swapped")
+        result = multicalibration_error(labels, predictions, features, weights, **arguments)
+    features = {name: [str(value) for value in values] for name, values in features.items()}
+    expected = reference(labels, predictions, features, weights, max_depth, 1, min_positives)
+    received = {each.name: (each.num_rows, each.error, each.deviations) for each in result.segments}
+    assert received.keys() == expected.keys()
+    for name, figures in expected.items():
+        assert received[name] == pytest.approx(figures, rel=1e-6, abs=1e-9), name
+    assert all(0 <= each.p_value <= 1 for each in result.segments)
+    assert not math.isnan(result.error)
+    assert 0 <= result.p_value <= 1
+
+
+def test_the_rows_may_come_in_any_order():
+    labels, predictions, features, weights = click_rows(3000)
+    predictions = predictions.round(2)  # many are equal
+    order = np.random.default_rng(1).permutation(3000)
+    shuffled = {name: values[order] for name, values in features.items()}
+    first = multicalibration_error(labels, predictions, features, weights)
+    second = multicalibration_error(labels[order], predictions[order], shuffled, weights[order])
+    assert [each.name for each in first.segments] == [each.name for each in second.segments]
+    assert second.error == pytest.approx(first.error, rel=1e-9)
+    scaled = multicalibration_error(labels, predictions, features, 100 * weights)
+    assert scaled.p_value == pytest.approx(first.p_value, rel=1e-6)
+
+
+def test_a_data_frame_is_a_set_of_columns():
+    pandas = pytest.importorskip("pandas")
+    labels, predictions, features, weights = click_rows(500)
+    frame = pandas.DataFrame(features).astype({"device": "category"})
+    expected = multicalibration_error(labels, predictions, features, weights)
+    assert multicalibration_error(labels, predictions, frame, weights) == expected
+
+
+def test_rows_of_weight_zero_do_not_count():
+    labels, predictions, features, weights = click_rows(2000)
+    weights[::2] = 0
+    features["site"] = np.where(weights > 0, features["site"], 99)
+    kept = {name: values[1::2] for name, values in features.items()}
+    alone = multicalibration_error(labels[1::2], predictions[1::2], kept, weights[1::2])
+    assert multicalibration_error(labels, predictions, features, weights) == alone
+
+
+def test_correct_predictions_are_seldom_refuted():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(-4.5, 1.0, 5000)  # 2 % positives
+    predictions = 1 / (1 + np.exp(-logits))
+    features = {"site": rng.zipf(1.5, 5000) % 50, "age": rng.normal(size=5000)}
+    found = [
+        multicalibration_error(rng.random(5000) < predictions, predictions, features).p_value
+        for _ in range(100)
+    ]
+    assert np.mean(np.array(found) <= 0.05) <= 0.05
+    assert min(found) > 1e-4
+
+
+def test_the_planted_segment_is_found():
+    labels, predictions, features, _ = click_rows(20_000)
+    result = multicalibration_error(labels, predictions, features)
+    assert result.segments[0].name == "site = 2"
+    assert result.p_value < 1e-9
+    assert result.error > result.smallest_detectable
+    assert result.overall.name == "all rows"
+    assert result.overall in result.segments
+    text = str(result)
+    assert text.splitlines()[3].startswith("site = 2 ")
+    assert text.splitlines()[-1].startswith("all rows ")
+    assert len({len(line) for line in text.splitlines()[2:]}) == 1
+
+
+def test_without_columns_it_is_the_error_of_all_rows():
+    labels, predictions, _, weights = click_rows(1000)
+    result = multicalibration_error(labels, predictions, {}, weights)
+    assert result.segments == (result.overall,)
+    assert result.error == pytest.approx(result.overall.error, rel=1e-12)
+    assert result.p_value == result.overall.p_value
+
+
+def test_kinds_of_columns():
+    num_rows = 1200
+    rng = np.random.default_rng(0)
+    third = np.arange(num_rows) % 3
+    amount = np.where(third == 0, 0.0, rng.uniform(1, 9, num_rows))
+    amount[:30] = np.nan
+    features = {
+        "bytes": np.array([b"a", b"b", b"c"], object)[third],
+        "objects": np.array(["x", None, 3], object)[third],
+        "flag": third == 0,
+        "amount": amount,
+        "few": third.astype("float32"),
+        "count": rng.permutation(num_rows)[:, None],
+        "infinite": np.where(third == 0, np.inf, -np.inf),
+        "constant": np.ones(num_rows),
+    }
+    labels, predictions = rng.random(num_rows) < 0.5, np.full(num_rows, 0.5)
+    result = multicalibration_error(
+        labels,
+        predictions,
+        features,
+        numeric=["amount", "few", "count", "infinite", "constant"],
+        max_depth=1,
+        num_ranges=2,
+        min_rows=1,
+        min_positives=0,
+    )
+    names = {each.name: each.num_rows for each in result.segments}
+    median = np.nanmedian(amount)
+    assert names == {
+        "all rows": 1200,
+        **{f"bytes = {value}": 400 for value in "abc"},
+        **{f"objects = {value}": 400 for value in ("x", "None", "3")},
+        **{"flag = True": 400, "flag = False": 800},
+        **{f"amount ≤ {median:g}": 585, f"amount > {median:g}": 585, "amount missing": 30},
+        **{"few ≤ 1": 800, "few > 1": 400},
+        **{"count ≤ 599.5": 600, "count > 599.5": 600},
+        **{"infinite = -inf": 800, "infinite = inf": 400},
+        "constant = 1": 1200,
+    }
+
+
+def test_bad_rows_are_refused():
+    rows = {"labels": [0, 1, 1], "predictions": [0.1, 0.2, 0.3], "features": {"site": [1, 2, 3]}}
+    bad = [
+        ({"labels": [0, 1]}, "labels"),
+        ({"labels": [0, 1, 2]}, "labels"),
+        ({"labels": [[0, 1, 1]]}, "shape"),
+        ({"predictions": [-1.0, 0.2, 0.3]}, "Pass logits as"),
+        ({"predictions": [math.nan, 0.2, 0.3]}, "predictions"),
+        ({"predictions": [], "labels": []}, "must hold rows"),
+        ({"features": {"site": [1, 2]}}, r"features\['site'\]"),
+        ({"features": [1, 2, 3]}, "column names"),
+        ({"numeric": ["age"]}, "numeric"),
+        ({"features": {"site": ["a", "b", "c"]}, "numeric": ["site"]}, "numbers"),
+        ({"sample_weight": [1, 1, -1]}, "sample_weight"),
+        ({"sample_weight": [0, 0, 0]}, "sample_weight"),
+        ({"max_depth": 0}, "max_depth"),
+        ({"num_ranges": 1.5}, "num_ranges"),
+        ({"min_rows": 0}, "min_rows"),
+        ({"min_positives": -1}, "min_positives"),
+    ]
+    for changes, message in bad:
+        with pytest.raises(ValueError, match=message):
+            multicalibration_error(**{**rows, **changes})
+    with pytest.warns(UserWarning, match="swapped"):
+        multicalibration_error([0.1, 0.2, 0.3], [0, 1, 1], {})
+
+
+def test_labels_of_one_class():
+    result = multicalibration_error(np.zeros(50), np.full(50, 0.2), {})
+    assert result.error == pytest.approx(0.2)
+    assert math.isnan(result.relative_error)
+    assert "nan" in str(result)
