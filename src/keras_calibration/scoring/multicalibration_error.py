@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._warn import warn
 from keras_calibration.solvers.cumulative_error import SegmentFigures, p_values, segment_figures
 from keras_calibration.solvers.data_checks import refuse_rows
 from keras_calibration.solvers.segments import combinations, range_segments, value_segments
@@ -272,10 +272,9 @@ def _rows(
     if not w.any():
         raise ValueError("Argument `sample_weight` must be above 0 in some row. Received: all 0.")
     if np.isin(p, (0, 1)).all() and not np.isin(y, (0, 1)).all():
-        warnings.warn(
+        warn(
             "Labels and predictions look swapped: all predictions are 0 or 1, but the labels are "
             "not. Pass the labels first, then the predictions.",
-            stacklevel=3,
         )
     return y, p, w
 
