@@ -5,6 +5,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -71,3 +72,43 @@ def test_the_programs_of_the_page_on_sampling(tmp_path, monkeypatch):
         received = names["model"].predict(x, verbose=0)[:, 0]
         assert received.mean() == pytest.approx(y.mean(), rel=0.15)
     assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
+
+
+@pytest.mark.tensorflow
+def test_the_programs_of_the_page_on_scores(tmp_path, monkeypatch, capsys):
+    """Gradient boosting that does not know the site is corrected by site."""
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+
+    def rows(number):
+        frame = pd.DataFrame(
+            {
+                "age": generator.normal(size=number),
+                "price": generator.normal(size=number),
+                "site": generator.choice(["news", "games", "mail"], number),
+                "hour": generator.integers(0, 24, number),
+            }
+        )
+        logits = frame["age"] - 1 + frame["site"].map({"news": 1.0, "games": 0.0, "mail": -1.0})
+        return frame, (generator.random(number) < 1 / (1 + np.exp(-logits))).astype(int)
+
+    train, train_clicks = rows(1000)
+    development, development_clicks = rows(2000)
+    names = {
+        **{"train": train, "train_clicks": train_clicks, "numbers": ["age", "price"]},
+        **{"development": development, "development_clicks": development_clicks},
+    }
+    text = (ROOT / "docs" / "scores.md").read_text("utf-8")
+    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(programs) == 5
+    for program in programs:
+        program = program.replace('version="next"', 'version="next", verify="same_process"')
+        exec(compile(program, "scores.md", "exec"), names)
+    report = names["model"].report
+    assert report.chosen.startswith("field")
+    assert report.after.log_loss < report.before.log_loss - 0.03
+    by_site = pd.Series(names["probabilities"] - development_clicks).groupby(development["site"])
+    assert by_site.mean().abs().max() < 0.01
+    assert (tmp_path / "calibration" / "1" / "saved_model.pb").is_file()
+    assert names["calibrator"].predict_proba(train[["age", "price"]]).shape == (1000, 2)
+    assert "Chosen: field" in capsys.readouterr().out

@@ -123,10 +123,76 @@ def test_probability_of_a_last_layer_that_is_not_known():
     )
 
 
+def of_classes(*layers, activation=None):
+    """A model of three classes."""
+    return functional(dense(), keras.layers.Dense(3, activation), *layers)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+def own_softmax(values):
+    return keras.ops.exp(values) / keras.ops.sum(keras.ops.exp(values), axis=1, keepdims=True)
+
+
+CLASS_MODELS = {
+    "dense with softmax": (lambda: of_classes(activation="softmax"), "auto"),
+    "activation layer": (lambda: of_classes(keras.layers.Activation("softmax")), "auto"),
+    "softmax layer": (lambda: of_classes(keras.layers.Softmax()), "auto"),
+    "operation": (lambda: of_classes(keras.ops.softmax), "auto"),
+    "logits": (lambda: of_classes(), "auto"),
+    "log probabilities": (lambda: of_classes(keras.ops.log_softmax), "logit"),
+    "float32 output": (
+        lambda: of_classes(keras.layers.Activation("linear"), activation="softmax"),
+        "auto",
+    ),
+    "nested": (lambda: nested(of_classes(activation="softmax")), "auto"),
+    "clipped, told": (
+        lambda: of_classes(lambda p: keras.ops.clip(p, 0, 1), activation="softmax"),
+        "probability",
+    ),
+    "of one's own, told": (lambda: of_classes(activation=own_softmax), "probability"),
+}
+
+
+@pytest.mark.parametrize("name", CLASS_MODELS)
+def test_class_logits_are_those_before_the_softmax(name):
+    make, base_output = CLASS_MODELS[name]
+    keras.utils.set_random_seed(0)
+    model = make()
+    inner = model.layers[-1] if name == "nested" else model
+    last = next(layer for layer in inner.layers[::-1] if isinstance(layer, keras.layers.Dense))
+    kernel, bias = map(keras.ops.convert_to_numpy, last.get_weights())
+    layer = BaseLogits(model, base_output)
+    logits = layer(X)
+    assert (layer.compute_output_shape(X.shape), tuple(logits.shape)) == ((None, 3), (40, 3))
+    expected = (X @ KERNEL + 0.25) @ kernel + bias
+    # Probabilities know their logits but for a constant of each row.
+    received = keras.ops.convert_to_numpy(logits)
+    if name in ("log probabilities", "clipped, told", "of one's own, told"):
+        received, expected = (each - each.mean(1, keepdims=True) for each in (received, expected))
+    np.testing.assert_allclose(received, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_sigmoids_of_several_outputs_are_no_classes():
+    base_model = of_classes(activation="sigmoid")
+    with pytest.raises(ValueError, match="ends in 3 sigmoids") as refused:
+        BaseLogits(base_model)
+    advice = str(refused.value).split("for example ")[1].split(" with ")[0]
+    one = eval(advice, {"keras": keras, "base_model": base_model})
+    logits = BaseLogits(one, "probability")(X)
+    np.testing.assert_allclose(keras.ops.sigmoid(logits), base_model(X)[:, :1], atol=1e-6)
+
+
+def test_a_softmax_over_rows_is_not_taken_for_one_over_classes():
+    with pytest.raises(ValueError, match="Cannot infer"):
+        BaseLogits(of_classes(keras.layers.Softmax(axis=0)))
+
+
 @pytest.mark.parametrize(
     ("make", "base_output"),
     [
         (lambda: functional(dense("sigmoid")), "logit"),
+        (lambda: of_classes(activation="softmax"), "logit"),
+        (lambda: of_classes(), "probability"),
         (lambda: nested(functional(dense(), keras.ops.sigmoid)), "logit"),
         (lambda: functional(dense()), "probability"),
     ],
@@ -242,7 +308,8 @@ def two_outputs():
         (Subclassed, "subclassed"),
         (lambda: keras.Sequential([dense("sigmoid")]), "without an Input"),
         (two_outputs, "one output"),
-        (lambda: functional(keras.layers.Dense(1), keras.layers.Dense(2)), r"\(None, 2\)"),
+        (lambda: functional(dense(), keras.layers.Reshape((1, 1))), r"\(None, 1, 1\)"),
+        (lambda: of_classes(keras.layers.Reshape((3, 1))), r"\(None, 3, 1\)"),
         (lambda: dense("sigmoid"), "must be a Keras model"),
     ],
 )

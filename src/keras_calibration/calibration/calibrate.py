@@ -23,6 +23,7 @@ from keras_calibration.calibration.candidates import (
     Candidate,
     candidates,
     check_numeric,
+    class_candidates,
     vocabularies,
 )
 from keras_calibration.calibration.cross_fitted_scores import (
@@ -32,14 +33,19 @@ from keras_calibration.calibration.cross_fitted_scores import (
 )
 from keras_calibration.calibration.splits import Splits, splits_of
 from keras_calibration.layers.bias_correction import BiasCorrection
+from keras_calibration.layers.class_temperature_scaling import ClassTemperatureScaling
 from keras_calibration.layers.field_ids import Fields
-from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.models.base_logits import symbolic_input, trainable_flags_kept
+from keras_calibration.layers.head_logits import head_log_losses
+from keras_calibration.models.base_logits import (
+    check_base_model,
+    num_logits,
+    symbolic_input,
+    trainable_flags_kept,
+)
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy, read_development_set
 from keras_calibration.models.model_inputs import inputs_by_name
-from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
-from keras_calibration.solvers.logistic_fit import row_log_losses
+from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
 NUM_FOLDS = 3
@@ -81,13 +87,17 @@ def calibrate(
     - `"neural"`, with fields or numeric columns: η(l) + g(x);
     - `"blend"`, with fields: the mean of the logits of the last two.
 
+    For a model of K classes: `"identity"`; `"temperature"`; `"vector"`, a scale and a bias per
+    class; `"matrix"`, with a penalized matrix; and `"neural"`.
+
     Args:
-        model: A trained Keras model with one sigmoid or logit output. It stays frozen as long as
-            the calibrated model is used; to train it again afterwards, set
-            `model.trainable = True` and compile it.
+        model: A trained Keras model with one sigmoid or logit output, or a softmax or logits of K
+            classes. It stays frozen as long as the calibrated model is used; to train it again
+            afterwards, set `model.trainable = True` and compile it.
         x: Inputs of the development set, which the model was not trained on: arrays by name with
             `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
-        y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays.
+        y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
+            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
         sample_weight: Sample weights (n,), if `x` holds arrays.
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
@@ -137,10 +147,13 @@ def calibrate(
     """
     _check_model(model)
     development = read_development_set(x, y, sample_weight, expected=symbolic_input(model))
+    check_base_model(model)
+    num_classes = num_logits(model) if num_logits(model) > 1 else None
     with trainable_flags_kept(model):
-        reader = CalibratedModel(model, NeuralCalibration(BiasCorrection()), base_output)
+        unfitted = BiasCorrection() if num_classes is None else ClassTemperatureScaling()
+        reader = CalibratedModel(model, unfitted, base_output)
         logits = reader.base_logits(development.inputs)
-        rows = check_rows(logits, development.labels, development.weights, both_classes=True)
+        rows = reader.head.check_rows(logits, development.labels, development.weights)
         warn_of_probabilities(logits, development.labels)
         columns = inputs_by_name(development.inputs, reader.input)
         fields = vocabularies(fields, columns)
@@ -148,7 +161,13 @@ def calibrate(
         splits = splits_of(folds, rows, seed)
         # With "forward", the network makes its own folds of the earlier rows.
         num_members = NUM_FOLDS if splits.is_forward else splits.num_folds
-        tried = _chosen_candidates(candidates(fields, numeric, num_members, seed), method)
+        of_features = (fields, numeric, num_members, seed)
+        possible = (
+            candidates(*of_features)
+            if num_classes is None
+            else class_candidates(num_classes, *of_features)
+        )
+        tried = _chosen_candidates(possible, method)
         features = {name: columns[name] for name in (*fields, *numeric)}
     fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
     report = _report(fits, rows, {name: columns[name] for name in fields}, splits, method)
@@ -207,7 +226,7 @@ def _report(
         rows = replace(rows, weights=rows.row_weights * splits.weights)
     fields = {name: some(as_numpy(column), splits.scored) for name, column in fields.items()}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
-    losses = {name: row_log_losses(rows.labels, logits) for name, logits in fitted.items()}
+    losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
     chosen, reason = method, "It was requested by `method`."
     if method == "auto":
         chosen, reason = simplest_within_error(losses, rows.weights, splits.clusters)

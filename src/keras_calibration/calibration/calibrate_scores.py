@@ -45,8 +45,9 @@ def calibrate_scores(
 
     Args:
         scores: Scores of rows that the model was not trained on, (n,) or (n, 1): logits, or
-            probabilities of the positive class.
-        labels: Labels in [0, 1], (n,) or (n, 1), of both classes.
+            probabilities of the positive class. For K classes, of at least 3, (n, K).
+        labels: Labels in [0, 1], (n,) or (n, 1), of both classes. For K classes: class numbers (n,)
+            or (n, 1), or one-hot or soft labels (n, K).
         features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
             columns are ignored.
         sample_weight: Sample weights (n,), or None.
@@ -90,14 +91,15 @@ def calibrate_scores(
                [0.2]], dtype=float32)
     """
     columns = _used_columns(features, [*fields, *numeric])
-    inputs = {SCORE: keras.Input((), name=SCORE)}
+    scores = _checked(scores, from_logits)
+    inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
     for feature, column in columns.items():
         dtype = _DTYPES.get(as_numpy(column).dtype.kind, "string")
         inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
     model = keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
     return calibrate(
         model,
-        {SCORE: _flat(scores, from_logits), **columns},
+        {SCORE: scores, **columns},
         labels,
         sample_weight,
         fields=fields,
@@ -139,21 +141,23 @@ def _used_columns(features: Data | None, names: list[str]) -> dict[str, np.ndarr
     return {name: columns[name] for name in dict.fromkeys(names)}
 
 
-def _flat(scores: ArrayLike, from_logits: bool) -> np.ndarray:
-    """The scores as one column, float32; raises for probabilities outside [0, 1]."""
+def _checked(scores: ArrayLike, from_logits: bool) -> np.ndarray:
+    """The scores, (n,) or (n, K), float32; raises for probabilities outside [0, 1]."""
     array = as_numpy(column_of(scores, "scores"))
-    if array.ndim == 2 and array.shape[1] == 2 and not from_logits:
+    if array.ndim == 2 and array.shape[1] == 2:
         raise ValueError(
-            "Argument `scores` must have shape (n,) or (n, 1). Received: shape "
-            f"{array.shape}. Of scikit-learn's predict_proba, pass the second column: "
-            "predict_proba(x)[:, 1]."
+            "Argument `scores` must have shape (n,) or (n, 1), or (n, K) for at least 3 classes. "
+            f"Received: shape {array.shape}. For two classes, pass one score per row: of "
+            "scikit-learn's predict_proba, the second column, predict_proba(x)[:, 1]; of two "
+            "logits, their difference."
         )
-    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
+    if array.ndim not in (1, 2) or array.shape[1:] == (0,):
         raise ValueError(
-            f"Argument `scores` must have shape (n,) or (n, 1). Received: shape {array.shape}. "
-            "Pass one score per row."
+            "Argument `scores` must have shape (n,) or (n, 1), or (n, K) for classes. Received: "
+            f"shape {array.shape}. Pass one score per row, or one per row and class."
         )
-    array = array.reshape(-1)
+    if array.shape[1:] == (1,):
+        array = array.reshape(-1)
     if not from_logits:
         check_probabilities(array, "scores")
     return array.astype("float32")

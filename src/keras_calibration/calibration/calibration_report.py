@@ -28,12 +28,13 @@ class CandidateScore:
         log_loss_change: Log loss minus that of the identity.
         log_loss_change_error: Standard error of the change. It treats rows as independent; with
             blocks, it treats blocks as independent if that gives a larger error.
-        brier: Mean squared error of the probabilities.
+        brier: Mean squared error of the probabilities; for classes, summed over them.
         brier_change_error: Standard error of the change of the Brier score from the identity's.
-        auc: Area under the ROC curve.
-        field_ece: Field name → Field-ECE.
-        field_rce: Field name → Field-RCE.
-        calibration_ratio: Predicted positives divided by observed positives.
+        auc: Area under the ROC curve; for classes, the mean of each class against the others.
+        field_ece: Field name → Field-ECE; for classes, the mean over them.
+        field_rce: Field name → Field-RCE; for classes, the mean over them.
+        calibration_ratio: Predicted positives divided by observed positives; for classes, the ratio
+            farthest from 1.
         seconds: Time of all fits, in seconds.
     """
 
@@ -67,7 +68,8 @@ class CalibrationReport:
         chosen: Name of the chosen candidate.
         reason: Why it was chosen, in one sentence.
         noise_floor: Field name → four numbers: mean and standard deviation of Field-ECE, then of
-            Field-RCE, if the chosen calibration's probabilities were the true ones.
+            Field-RCE, if the chosen calibration's probabilities were the true ones. For classes,
+            means over them, which is an upper bound for the standard deviations.
         left_out: Name of each candidate that could not be fitted → why.
         fitted_at: Time of the fit in UTC; by default now.
 

@@ -24,7 +24,7 @@ class CandidateFit:
     """The result of cross-fitting a candidate.
 
     Args:
-        logits: Calibrated logits of the scored rows (m,), or None if the fit failed.
+        logits: Calibrated logits of the scored rows (m,) or (m, K), or None if the fit failed.
         head: A head fitted to all rows, if cross-fitting produced one.
         seconds: Time of all fits, in seconds.
         failure: Why the fit failed; empty if it did not.
@@ -110,7 +110,7 @@ def _scored_logits(
         if not (isinstance(summary, NeuralFitSummary) and len(summary.cross_fitted_logits)):
             raise ValueError("The network needs at least ten rows of each class per fold.")
         return head, summary.cross_fitted_logits
-    calibrated = np.empty(len(rows.logits))
+    calibrated = np.empty(rows.logits.shape)
     for fitted, scored in splits.parts():
         of_fitted = {name: some(column, fitted) for name, column in features.items()}
         head = fitted_head(candidate, some_rows(rows, fitted), of_fitted, seed)

@@ -12,6 +12,8 @@ from keras_calibration._typing import Features
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
+from keras_calibration.layers.class_temperature_scaling import ClassTemperatureScaling
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import Fields, Vocabulary
 from keras_calibration.layers.field_ilps import FieldILPS
@@ -21,6 +23,8 @@ from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.platt_scaling import PlattScaling
 from keras_calibration.layers.quadratic_scaling import QuadraticScaling
+from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
+from keras_calibration.layers.vector_scaling import VectorScaling
 from keras_calibration.models.development_set import as_numpy
 
 IDENTITY = "identity"
@@ -94,6 +98,42 @@ def candidates(
         )
     if fields:
         found.append(Candidate("blend", BlendedHead, parts=(found[-2].name, "neural")))
+    return found
+
+
+def class_candidates(
+    num_classes: int, fields: Fields, numeric: Sequence[str], num_folds: int, seed: int
+) -> list[Candidate]:
+    """The candidates for K classes, ordered by their flexibility.
+
+    Always `identity`, `temperature`, `vector`, `matrix`; with fields or numeric columns `neural`.
+
+    Example:
+        >>> [candidate.name for candidate in class_candidates(3, {"site": 3}, (), 3, seed=0)]
+        ['identity', 'temperature', 'vector', 'matrix', 'neural']
+    """
+    # A temperature that is not fitted is the identity.
+    of_logits = {
+        IDENTITY: ClassTemperatureScaling,
+        "temperature": ClassTemperatureScaling,
+        "vector": lambda: VectorScaling(num_classes),
+        "matrix": lambda: StructuredMatrixScaling(num_classes),
+    }
+    found = [
+        Candidate(name, lambda make=make: ClassNeuralCalibration(make()))
+        for name, make in of_logits.items()
+    ]
+    if fields or numeric:
+        found.append(
+            Candidate(
+                "neural",
+                lambda: ClassNeuralCalibration(
+                    VectorScaling(num_classes),
+                    FieldNetwork(fields, numeric, num_outputs=num_classes, seed=seed),
+                    num_members=num_folds,
+                ),
+            )
+        )
     return found
 
 

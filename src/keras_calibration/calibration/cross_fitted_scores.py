@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from keras import ops
+from scipy import special
 
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
+from keras_calibration.layers.head_logits import outcome_columns
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.models.development_set import as_numpy
 from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.logistic_fit import sigmoid
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _NUM_DRAWS = 100
@@ -70,16 +71,14 @@ def scores_of(
 ) -> tuple[CandidateScore, ...]:
     """The figures of each candidate."""
     identity = next(iter(fitted))
-    probabilities = {name: sigmoid(eta) for name, eta in fitted.items()}
-    squares = {name: (rows.labels - each) ** 2 for name, each in probabilities.items()}
+    outcomes = {name: outcome_columns(rows.labels, eta) for name, eta in fitted.items()}
+    squares = {name: ((labels - p) ** 2).sum(axis=1) for name, (labels, p) in outcomes.items()}
     errors = {
-        field: _errors_by_candidate(rows, list(probabilities.values()), values)
+        field: _errors_by_candidate(rows, list(outcomes.values()), values)
         for field, values in fields.items()
     }
     scores = []
-    for place, (name, eta) in enumerate(fitted.items()):
-        auc = LogitAUC(from_logits=True)
-        auc.update_state(rows.labels, eta, rows.weights)
+    for place, (name, (labels, probabilities)) in enumerate(outcomes.items()):
         log_loss_change, log_loss_error = mean_and_error(
             losses[name] - losses[identity], rows.weights, clusters
         )
@@ -92,13 +91,10 @@ def scores_of(
                 log_loss_change_error=log_loss_error,
                 brier=float(np.average(squares[name], weights=rows.weights)),
                 brier_change_error=brier_error,
-                auc=float(auc.result()),
+                auc=_auc(labels, probabilities, fitted[name], rows.weights),
                 field_ece={field: float(ece[place]) for field, (ece, _) in errors.items()},
                 field_rce={field: float(rce[place]) for field, (_, rce) in errors.items()},
-                calibration_ratio=float(
-                    np.average(probabilities[name], weights=rows.weights)
-                    / np.average(rows.labels, weights=rows.weights)
-                ),
+                calibration_ratio=_farthest_ratio(labels, probabilities, rows.weights),
                 seconds=seconds[name],
             )
         )
@@ -108,28 +104,67 @@ def scores_of(
 def noise_floors(
     rows: Rows, logits: np.ndarray, fields: Features
 ) -> dict[str, tuple[float, float, float, float]]:
-    """Mean and standard deviation of Field-ECE and Field-RCE if the probabilities were true."""
+    """Mean and standard deviation of Field-ECE and Field-RCE if the probabilities were true.
+
+    For classes, their means over the classes: of the standard deviation, an upper bound.
+    """
     floors = {}
+    outcomes = outcome_columns(rows.labels, logits)
     for field, values in fields.items():
         ids, num_values = _ids(values)
-        ece, rce = FieldECE(num_values), FieldRCE(num_values)
-        for metric in (ece, rce):
-            metric.update_state(rows.labels, sigmoid(logits), rows.weights, field=ids)
-        floors[field] = (*ece.noise_floor(_NUM_DRAWS), *rce.noise_floor(_NUM_DRAWS))
+        of_classes = []
+        for labels, probabilities in zip(*(columns.T for columns in outcomes), strict=True):
+            ece, rce = FieldECE(num_values), FieldRCE(num_values)
+            for metric in (ece, rce):
+                metric.update_state(labels, probabilities, rows.weights, field=ids)
+            of_classes.append((*ece.noise_floor(_NUM_DRAWS), *rce.noise_floor(_NUM_DRAWS)))
+        floors[field] = tuple(np.mean(of_classes, axis=0).tolist())
     return floors
 
 
-def _errors_by_candidate(
-    rows: Rows, probabilities: Sequence[np.ndarray], values: Tensor
-) -> tuple[np.ndarray, np.ndarray]:
-    """Field-ECE and Field-RCE of all candidates, each (candidates,)."""
-    ids, num_values = _ids(values)
-    sums = ops.stack(
-        [field_sums(rows.labels, each, rows.row_weights, ids, num_values) for each in probabilities]
+def _auc(
+    labels: np.ndarray, probabilities: np.ndarray, logits: np.ndarray, weights: np.ndarray | None
+) -> float:
+    """The AUC; for classes, the mean over the classes that occur, each against the others."""
+    columns = logits.reshape(len(logits), -1)
+    if columns.shape[1] > 1:
+        # The logit of a class against the others ranks as its probability, without ties at 1.
+        others = [np.delete(columns, number, axis=1) for number in range(columns.shape[1])]
+        columns = columns - np.stack([special.logsumexp(o, axis=1) for o in others], axis=1)
+    found = []
+    for of_class, logit in zip(labels.T, columns.T, strict=True):
+        auc = LogitAUC(from_logits=True)
+        auc.update_state(of_class, logit, weights)
+        found.append(float(auc.result()) if of_class.min() < of_class.max() else np.nan)
+    return float(np.nanmean(found))
+
+
+def _farthest_ratio(
+    labels: np.ndarray, probabilities: np.ndarray, weights: np.ndarray | None
+) -> float:
+    """Predicted divided by observed; for classes, the ratio farthest from 1."""
+    predicted, observed = (
+        np.average(values, axis=0, weights=weights) for values in (probabilities, labels)
     )
+    ratios = predicted[observed > 0] / observed[observed > 0]
+    return float(ratios[np.argmax(np.abs(np.log(ratios)))])
+
+
+def _errors_by_candidate(
+    rows: Rows, outcomes: Sequence[tuple[np.ndarray, np.ndarray]], values: Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """Field-ECE and Field-RCE of all candidates, each (candidates,); means over classes."""
+    ids, num_values = _ids(values)
+    sums = [
+        [
+            field_sums(of_class, p, rows.row_weights, ids, num_values)
+            for of_class, p in zip(labels.T, probabilities.T, strict=True)
+        ]
+        for labels, probabilities in outcomes
+    ]
     # The errors depend on the sums alone, not on the size of a metric's own state.
-    ece, rce = (metric.error(sums) for metric in (FieldECE(1), FieldRCE(1)))
-    return ops.convert_to_numpy(ece), ops.convert_to_numpy(rce)
+    ece, rce = (metric.error(ops.stack(sums)) for metric in (FieldECE(1), FieldRCE(1)))
+    return ops.convert_to_numpy(ece).mean(axis=1), ops.convert_to_numpy(rce).mean(axis=1)
 
 
 def _ids(values: Tensor) -> tuple[np.ndarray, int]:

@@ -84,7 +84,8 @@ def splits_of(folds: Folds, rows: Rows, seed: int | None) -> Splits:
     weighted = rows.row_weights > 0
     for fitted, scored in splits.parts():
         labels = rows.labels[fitted][weighted[fitted]]
-        if not (np.any(labels > 0) and np.any(labels < 1)):
+        shares = labels if labels.ndim == 2 else np.stack([1 - labels, labels], axis=1)
+        if np.count_nonzero(shares.any(axis=0)) < 2:
             raise ValueError(
                 "Argument `folds` must leave rows of both classes for each fit. Received: folds "
                 f"where the fit that scores fold {int(fold[scored[0]])} has {len(fitted)} rows, "

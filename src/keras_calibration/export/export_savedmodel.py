@@ -6,8 +6,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras import ops
-
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.provenance import describe_files, describe_model, write_provenance
 from keras_calibration.export.savedmodel_files import write_head, write_warmup
@@ -40,6 +38,7 @@ from keras_calibration.export.version_folder import (
 )
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.ops.losses import probabilities_from_logits
 
 _WARMUP_SIZES = (1, 32)
 
@@ -59,7 +58,8 @@ def export_savedmodel(
     """Writes a calibrated model as a TensorFlow SavedModel, for TF Serving or `tf.saved_model`.
 
     The SavedModel runs without Keras and without this package. It has three signatures, for any
-    number of rows. All outputs are float32 (batch, 1):
+    number of rows. All outputs are float32 (batch, 1), or (batch, K) for K classes, where softmax
+    takes the place of σ:
 
     - `serving_default` takes the model's inputs, by name (`signature_input`) and in their own
       dtypes. It returns `probability`, the calibrated probability σ(η(l) + g(x));
@@ -210,7 +210,7 @@ def _warmup_sizes(given: Sequence[int] | None, jit_compile: bool | str) -> tuple
 
 def _expected_rows(spec: ServingSpec, rows: Features, logit: Tensor, probability: Tensor) -> Rows:
     """Inputs and expected outputs of each signature, from the Keras model."""
-    raw = {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
+    raw = {"uncalibrated_probability": probabilities_from_logits(logit), "logit": logit}
     inputs = by_signature(rows)
     return {
         # Its `probability` is compared with the signature `calibrate`.

@@ -55,7 +55,7 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.logit_range import describe_logits
-from keras_calibration.ops.losses import logits_from_probabilities
+from keras_calibration.ops.losses import logits_from_probabilities, probabilities_from_logits
 
 
 def refresh_savedmodel(
@@ -83,14 +83,15 @@ def refresh_savedmodel(
 
     Args:
         path: The version to start from, or the model's folder, which means its highest version.
-        logits: The base model's logits, (n,) or (n, 1): the output `logit` of `serving_default` or
-            `raw`.
-        labels: Labels in [0, 1] (n,) or (n, 1).
+        logits: The base model's logits, (n,) or (n, 1), or (n, K) for K classes: the output `logit`
+            of `serving_default` or `raw`.
+        labels: Labels in [0, 1] (n,) or (n, 1). For K classes: class numbers (n,) or (n, 1), or
+            one-hot or soft labels (n, K).
         features: Name → values, (n,) or (n, 1), of the features that the head reads, under the
             model's own names. Not needed for a logit-only calibrator.
         sample_weight: Sample weights (n,), not negative; ones by default.
         from_logits: Whether `logits` holds logits. Pass False for the base model's probabilities
-            (`uncalibrated_probability`), which are then converted.
+            (`uncalibrated_probability`), which are then converted; not for classes.
         update: Whether to add the rows to those of earlier fits (`StreamingCalibrator.update`)
             instead of fitting to the new rows alone. Requires a head that is such a calibrator.
         forget: With `update`, share of the weight of the earlier rows to drop first, in [0, 1].
@@ -256,6 +257,13 @@ def _logits(values: ArrayLike, from_logits: bool, before: Mapping[str, Any] | No
                 "Argument `logits` must hold probabilities in [0, 1] if from_logits=False. "
                 f"Received: values from {np.min(values):g} to {np.max(values):g}."
             )
+        if values.ndim == 2 and values.shape[1] > 1:
+            raise ValueError(
+                "Argument `from_logits` must be True for classes, because the probabilities leave "
+                "open a constant of each row, on which the scales of the head depend. Received: "
+                f"from_logits=False and probabilities of {values.shape[1]} classes. Pass the "
+                "logged `logit`."
+            )
         return np.asarray(ops.convert_to_numpy(logits_from_probabilities(values)))
     if not values.size or not np.isfinite(values).all():
         return values  # The fit reports the error.
@@ -338,4 +346,4 @@ def _probability(wrapped: keras.Model, rows: Features) -> Tensor:
 
     features = {name: values for name, values in rows.items() if name != "logit"}
     with tf.device("CPU:0"):
-        return ops.sigmoid(wrapped([rows["logit"], features]))
+        return probabilities_from_logits(wrapped([rows["logit"], features]))

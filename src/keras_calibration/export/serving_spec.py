@@ -17,6 +17,7 @@ from keras_calibration._warn import warn
 from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.model_inputs import inputs_by_name
+from keras_calibration.ops.losses import probabilities_from_logits
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -33,7 +34,7 @@ class ServingSpec:
     Args:
         inputs: Feature → `tf.TensorSpec` with any number of rows, named as in a signature.
         head_features: The features that the head reads.
-        logit: `tf.TensorSpec` of the base model's logit.
+        logit: `tf.TensorSpec` of the base model's logit, or of one logit per class.
         structure: The symbolic inputs, in the structure that the model takes.
         base: Keras model from the inputs to the logit.
         outputs: Keras model from the inputs to the logit and the calibrated probability.
@@ -91,7 +92,7 @@ def serving_spec(model: keras.Model) -> ServingSpec:
     return ServingSpec(
         inputs=inputs,
         head_features=tuple(inputs if names is None else names),
-        logit=tf.TensorSpec((None, 1), model.base.compute_dtype, name="logit"),
+        logit=tf.TensorSpec(model.base.output.shape, model.base.compute_dtype, name="logit"),
         structure=model.input,
         base=keras.Model(model.input, model.base.output),
         outputs=keras.Model(model.input, [model.base.output, model.output]),
@@ -230,7 +231,7 @@ def _only_known(
 
 
 def outputs_on(spec: ServingSpec, rows: Features, is_random: bool) -> tuple[Tensor, Tensor]:
-    """The Keras model's logits and calibrated probabilities (rows, 1)."""
+    """The Keras model's logits and calibrated probabilities."""
     import tensorflow as tf
 
     try:
@@ -248,7 +249,7 @@ def outputs_on(spec: ServingSpec, rows: Features, is_random: bool) -> tuple[Tens
 
 def warn_if_unfitted(model: CalibratedModel, probability: Tensor, logit: Tensor) -> None:
     """Warns if the head changes no probability and was neither fitted nor chosen by `calibrate`."""
-    is_same = np.array_equal(probability, keras.ops.sigmoid(logit), equal_nan=True)
+    is_same = np.array_equal(probability, probabilities_from_logits(logit), equal_nan=True)
     if is_same and model.report is None and model.fitted_at is None:
         warn(
             f"The head {model.head.name!r} changes no probability. It seems that it has never been "

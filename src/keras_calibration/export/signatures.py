@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import keras
-from keras import ops
 
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.head import Head
+from keras_calibration.ops.losses import probabilities_from_logits
 
 # The variable collection with the head's weights, by which a refresh finds them.
 HEAD_WEIGHTS = "head_weights"
@@ -52,10 +52,11 @@ def write_signatures(
 
     def raw(features: _Rows) -> dict[str, Tensor]:
         logit = spec.base(spec.structured(features), training=False)
-        return {"uncalibrated_probability": ops.sigmoid(logit), "logit": logit}
+        return {"uncalibrated_probability": probabilities_from_logits(logit), "logit": logit}
 
     def calibrate(features: _Rows) -> dict[str, Tensor]:
-        return {"probability": ops.sigmoid(head(features["logit"], spec.of_head(features)))}
+        calibrated = head(features["logit"], spec.of_head(features))
+        return {"probability": probabilities_from_logits(calibrated)}
 
     head_rows = {"logit": raw(rows)["logit"], **spec.of_head(rows)}
     calibrate(head_rows)  # builds the head

@@ -28,21 +28,23 @@ def calibration_dtype(dtype: str | keras.DTypePolicy | None) -> str:
     return "float64" if policy.compute_dtype == "float64" else "float32"
 
 
-def check_column(values: Tensor, taker: str, name: str) -> None:
+def check_column(shape: Shape, taker: str, name: str) -> None:
     """Raises for other shapes than `(batch,)` and `(batch, 1)`; a reshape would mix up the rows.
 
     Example:
-        >>> check_column(ops.zeros((3, 2)), "ILPS", "logits")
+        >>> check_column((3, 2), "ILPS", "logits")
         Traceback (most recent call last):
         ...
         ValueError: The logits of ILPS must have shape (batch,) or (batch, 1). Received: shape
-        (3, 2). Pass one number per row.
+        (3, 2). Pass one number per row; for one logit per class, use a layer for classes, such as
+        VectorScaling or ClassNeuralCalibration.
     """
-    shape = tuple(values.shape)
+    shape = tuple(shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(
             f"The {name} of {taker} must have shape (batch,) or (batch, 1). Received: shape "
-            f"{shape}. Pass one number per row."
+            f"{shape}. Pass one number per row; for one logit per class, use a layer for classes, "
+            "such as VectorScaling or ClassNeuralCalibration."
         )
 
 
@@ -111,7 +113,7 @@ class Calibrator(keras.layers.Layer):
 
     def call(self, logits: Tensor) -> Tensor:
         """Calibrated logits, with the shape of `logits`."""
-        check_column(logits, type(self).__name__, "logits")
+        check_column(logits.shape, type(self).__name__, "logits")
         return self.calibrate(ops.cast(logits, self.compute_dtype))
 
     def calibrate(self, logits: Tensor) -> Tensor:
@@ -190,5 +192,6 @@ class Calibrator(keras.layers.Layer):
         return True
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """The shape of the input."""
+        """The shape of the input; raises for other logits than one per row."""
+        check_column(input_shape, type(self).__name__, "logits")
         return input_shape

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._typing import Tensor
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.solvers.class_rows import ClassRows, check_class_rows
@@ -20,7 +20,7 @@ class ClassCalibrator(Calibrator):
     """Base of the layers that map class logits `(batch, K)`, K ≥ 2, to calibrated ones.
 
     The calibrated probabilities are the softmax of the output. For binary models with one logit
-    per row, use the other calibrators; `CalibratedModel` accepts only those.
+    per row, use the other calibrators.
 
     Args:
         num_classes: Number of classes K, at least 2; None if no weight depends on it.
@@ -99,6 +99,11 @@ class ClassCalibrator(Calibrator):
     def fit_classes(self, rows: ClassRows) -> SoftmaxFit:
         """Fits to checked rows; assigns the weights only after the fit has succeeded."""
         raise NotImplementedError(f"{type(self).__name__} does not define `fit_classes`.")
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """The shape of the input; raises for other logits."""
+        self.check_shape(tuple(input_shape))
+        return tuple(input_shape)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

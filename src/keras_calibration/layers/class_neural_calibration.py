@@ -61,7 +61,11 @@ class ClassNeuralCalibration(NeuralHead):
 
     def as_columns(self, values: Tensor, name: str, num_columns: int | None = None) -> Tensor:
         """Class logits (batch, K); raises for any other shape."""
-        shape = tuple(values.shape)
+        self._check_shape(values.shape, name, num_columns)
+        return ops.cast(values, self.compute_dtype)
+
+    def _check_shape(self, shape: Shape, name: str, num_columns: int | None = None) -> None:
+        shape = tuple(shape)
         if len(shape) != 2 or (shape[1] or 0) < 2 or shape[1] != (num_columns or shape[1]):
             classes = "K of at least 2" if num_columns is None else f"K = {num_columns}"
             raise ValueError(
@@ -69,17 +73,23 @@ class ClassNeuralCalibration(NeuralHead):
                 f"Received: shape {shape}. Give the network one output per class, with "
                 "`num_outputs` of FieldNetwork. For one logit per row, use NeuralCalibration."
             )
-        return ops.cast(values, self.compute_dtype)
 
     def check_rows(
-        self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        sample_weight: ArrayLike | None,
+        both_classes: bool = True,
     ) -> Rows:
         """Checks the rows of a fit; returns the labels as one column per class."""
-        rows = check_class_rows(logits, labels, sample_weight, keep_all=True)
+        rows = check_class_rows(logits, labels, sample_weight, True, both_classes)
         return Rows(rows.logits, rows.labels, rows.weights)
 
     def compute_output_shape(
         self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None
     ) -> Shape:
-        """`(batch, K)`."""
+        """`(batch, K)`; raises for other logits, which Keras asks before it calls the head."""
+        self._check_shape(logits_shape, "logits")
+        for calibrator in self.calibrators():
+            calibrator.compute_output_shape(logits_shape)
         return tuple(logits_shape)

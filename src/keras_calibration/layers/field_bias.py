@@ -132,7 +132,7 @@ class FieldBias(Head):
 
     def call(self, logits: Tensor, features: Features) -> Tensor:
         """Calibrated logits (batch, 1)."""
-        check_column(logits, type(self).__name__, "logits")
+        check_column(logits.shape, type(self).__name__, "logits")
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
         # `take` without an axis flattens first, which makes the gradient dense.
@@ -216,7 +216,7 @@ class FieldBias(Head):
         """Indices of the offsets of each row, shape (fields, batch), int32."""
         reader = type(self).__name__
         for name, values in select_features(features, self.fields, reader).items():
-            check_column(values, reader, f"feature {name!r}")
+            check_column(values.shape, reader, f"feature {name!r}")
         return table_rows(features, self.fields, self._num_values)
 
     def _check_arguments(self) -> None:

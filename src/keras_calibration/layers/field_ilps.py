@@ -87,7 +87,7 @@ class FieldILPS(FieldBias):
 
     def call(self, logits: Tensor, features: Features) -> Tensor:
         """Calibrated logits (batch, 1)."""
-        check_column(logits, type(self).__name__, "logits")
+        check_column(logits.shape, type(self).__name__, "logits")
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         knots = ops.convert_to_tensor(self._knots)
         values = ops.convert_to_tensor(self._values)

@@ -316,7 +316,7 @@ class FieldNetwork(keras.layers.Layer):
         """Raises if a feature is missing or has a wrong shape."""
         reader = type(self).__name__
         for name, values in select_features(features, self.feature_names, reader).items():
-            check_column(values, reader, f"feature {name!r}")
+            check_column(values.shape, reader, f"feature {name!r}")
 
     def _check_arguments(self) -> None:
         if not self.feature_names:

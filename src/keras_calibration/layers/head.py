@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Shape
-from keras_calibration.layers.calibrator import Calibrator, calibration_dtype, check_labels_given
+from keras_calibration.layers.calibrator import (
+    Calibrator,
+    calibration_dtype,
+    check_column,
+    check_labels_given,
+)
 from keras_calibration.layers.field_ids import select_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -24,11 +29,11 @@ from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_prob
 class Head(keras.layers.Layer):
     """Base of the heads of a `CalibratedModel`: `q(l, x) = σ(head(l, x))`.
 
-    A head is called as `head(logits, features)` and returns calibrated logits (batch, 1). To write
-    your own, implement `call` and `feature_names`, and create the weights in `build` so that the
-    head starts as the identity. `CalibratedModel` can then train, save and export it. If you also
-    implement `fit_rows`, the head has a direct fit, which `fit`, `CalibratedModel.fit` and
-    `refresh_savedmodel` use.
+    A head is called as `head(logits, features)` and returns calibrated logits (batch, 1), or one
+    per class (see `ClassNeuralCalibration`). To write your own, implement `call` and
+    `feature_names`, and create the weights in `build` so that the head starts as the identity.
+    `CalibratedModel` can then train, save and export it. If you also implement `fit_rows`, the head
+    has a direct fit, which `fit`, `CalibratedModel.fit` and `refresh_savedmodel` use.
 
     Args:
         dtype: Dtype or dtype policy; half precision becomes float32.
@@ -182,10 +187,14 @@ class Head(keras.layers.Layer):
         raise NotImplementedError(f"{type(self).__name__} does not define `fit_rows`.")
 
     def check_rows(
-        self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        sample_weight: ArrayLike | None,
+        both_classes: bool = True,
     ) -> Rows:
         """Checks the rows of a fit and flattens them; raises if they cannot be fitted."""
-        return check_rows(logits, labels, sample_weight, both_classes=True)
+        return check_rows(logits, labels, sample_weight, both_classes)
 
     def summary_of(
         self,
@@ -207,7 +216,8 @@ class Head(keras.layers.Layer):
     def compute_output_shape(
         self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None
     ) -> Shape:
-        """`(batch, 1)`."""
+        """`(batch, 1)`; raises for other logits, which Keras asks before it calls the head."""
+        check_column(logits_shape, type(self).__name__, "logits")
         return (*logits_shape[:1], 1)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import keras
 import numpy as np
 from keras import ops
+from scipy import special
 
 from keras_calibration._typing import Features
-from keras_calibration.solvers.logistic_fit import row_log_losses
+from keras_calibration.solvers.logistic_fit import row_log_losses, sigmoid
 from keras_calibration.solvers.softmax_fit import row_class_log_losses
 
 _ROWS_TOGETHER = 1 << 16
@@ -39,3 +40,16 @@ def head_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     if logits.ndim == 2 and logits.shape[1] > 1:
         return row_class_log_losses(labels, logits)
     return row_log_losses(labels, logits).reshape(-1)
+
+
+def outcome_columns(labels: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and probabilities (n, C): one column for a binary model, else one per class.
+
+    Example:
+        >>> labels, probabilities = outcome_columns(np.ones(2), np.zeros(2))
+        >>> labels.shape, probabilities.tolist()
+        ((2, 1), [[0.5], [0.5]])
+    """
+    if logits.ndim == 2 and logits.shape[1] > 1:
+        return labels, special.softmax(logits, axis=1)
+    return labels.reshape(-1, 1), sigmoid(logits).reshape(-1, 1)

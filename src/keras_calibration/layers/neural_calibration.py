@@ -46,5 +46,5 @@ class NeuralCalibration(NeuralHead):
 
     def as_columns(self, values: Tensor, name: str, num_columns: int | None = 1) -> Tensor:
         """Values as a column (batch, 1); raises for other shapes than (batch,) and (batch, 1)."""
-        check_column(values, type(self).__name__, name)
+        check_column(values.shape, type(self).__name__, name)
         return as_column(values)

@@ -81,12 +81,12 @@ class SamplingCorrection(Head):
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Corrected logits (batch, 1)."""
-        check_column(logits, type(self).__name__, "logits")
+        check_column(logits.shape, type(self).__name__, "logits")
         column = as_column(ops.cast(logits, self.compute_dtype))
         if not isinstance(self.rate, str):
             return column + math.log(self.rate)
         read = select_features(features or {}, self.feature_names, type(self).__name__)
-        check_column(read[self.rate], type(self).__name__, f"feature {self.rate!r}")
+        check_column(read[self.rate].shape, type(self).__name__, f"feature {self.rate!r}")
         rates = as_column(ops.cast(read[self.rate], self.compute_dtype))
         possible = ops.logical_and(rates > 0, rates <= 1)
         return column + ops.log(ops.where(possible, rates, float("nan")))

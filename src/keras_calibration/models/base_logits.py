@@ -14,10 +14,13 @@ from keras import ops
 from keras_calibration._compat import flatten_layers, source_of
 from keras_calibration._typing import Inputs, Shape, Tensor
 from keras_calibration.layers.calibrator import as_column, calibration_dtype
-from keras_calibration.ops.losses import logits_from_probabilities
+from keras_calibration.ops.losses import (
+    class_logits_from_probabilities,
+    logits_from_probabilities,
+)
 
 _OUTPUTS = ("auto", "probability", "logit")
-# Layers and operations that only reshape, if there is one value per row.
+# Layers and operations that only reshape, if there is one value per row or the shape stays.
 _RESHAPING = ("ExpandDims", "Flatten", "Identity", "Ravel", "Reshape", "Squeeze")
 # Activations are recognised by their values here: many functions are named sigmoid.
 _PROBE = np.array([[-30.0], [-3.0], [-0.7], [0.0], [0.2], [5.0]], "float32")
@@ -25,24 +28,25 @@ _PROBE = np.array([[-30.0], [-3.0], [-0.7], [0.0], [0.2], [5.0]], "float32")
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class BaseLogits(keras.layers.Layer):
-    """The uncalibrated logit l = f(x) of a trained binary model, frozen and in inference mode.
+    """The uncalibrated logit l = f(x) of a trained model, frozen and in inference mode.
 
     If the base model ends in a sigmoid (a `Dense` or `Activation` layer, or the operation), the
     logit is taken before it, because a float32 probability near 1 no longer determines its logit.
     The sigmoid is also found behind `Flatten`, `Reshape`, `squeeze` and `Activation("linear")`, and
-    in nested models. Otherwise the probability is converted to a logit.
+    in nested models. Otherwise the probability is converted to a logit. For a model with K classes,
+    the same holds for K logits and their softmax.
 
     Args:
         base_model: A Functional or Sequential Keras model with one output of shape (batch, 1) or
-            (batch,). It is set to `trainable=False`.
+            (batch,), or (batch, K) for K classes. It is set to `trainable=False`.
         base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"` to infer
             it from the last layer.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`).
 
     Raises:
-        ValueError: If the model has no symbolic inputs, more than one output or more than one
-            column; if `"auto"` cannot infer what the output is; or if the last layer contradicts
-            `base_output`.
+        ValueError: If the model has no symbolic inputs, more than one output, or an output of
+            another shape; if it ends in K sigmoids, whose sum is not 1; if `"auto"` cannot infer
+            what the output is; or if the last layer contradicts `base_output`.
 
     Example:
         >>> base = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
@@ -80,15 +84,15 @@ class BaseLogits(keras.layers.Layer):
         return []
 
     def call(self, inputs: Inputs) -> Tensor:
-        """Logits (batch, 1) in the layer's dtype."""
+        """Logits (batch, 1) or (batch, K) in the layer's dtype."""
         logits = ops.cast(self._logits(inputs), self.compute_dtype)
         return as_column(logits) if len(logits.shape) <= 2 else ops.reshape(logits, (-1, 1))
 
     def compute_output_shape(
         self, input_shape: Shape | Mapping[str, Shape] | Sequence[Shape]
     ) -> tuple[int | None, int]:
-        """`(batch, 1)`."""
-        return (symbolic_output(self.base_model).shape[0], 1)
+        """`(batch, 1)` or `(batch, K)`."""
+        return (symbolic_output(self.base_model).shape[0], num_logits(self.base_model))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
@@ -125,6 +129,11 @@ def _symbolic(model: keras.Model, name: str) -> Inputs:
     return getattr(model, name) if is_functional else None
 
 
+def num_logits(model: keras.Model) -> int:
+    """The number of logits per row: 1, or one per class."""
+    return math.prod(symbolic_output(model).shape[1:])
+
+
 @contextlib.contextmanager
 def trainable_flags_kept(model: keras.Model) -> Iterator[None]:
     """Restores the `trainable` flags of all layers and variables of a model at exit."""
@@ -148,7 +157,7 @@ def serialized_base(base_model: keras.Model) -> dict[str, Any]:
 
 
 def check_base_model(base_model: keras.Model) -> None:
-    """Raises unless the model has symbolic inputs and one logit or probability per row."""
+    """Raises unless the model has symbolic inputs and one output of numbers per row or class."""
     if not isinstance(base_model, keras.Model):
         raise ValueError(f"Argument `base_model` must be a Keras model. Received: {base_model!r}.")
     output = symbolic_output(base_model)
@@ -166,10 +175,11 @@ def check_base_model(base_model: keras.Model) -> None:
             f"Argument `base_model` must have one output. Received: {output!r}. Select one, for "
             f"example: keras.Model(base_model.input, base_model.output[{key!r}])."
         )
-    if len(output.shape) not in (1, 2) or (len(output.shape) == 2 and output.shape[1] != 1):
+    if len(output.shape) not in (1, 2) or (len(output.shape) == 2 and not output.shape[1]):
         raise ValueError(
             "Argument `base_model` must return one probability or logit per row, with shape "
-            f"(batch,) or (batch, 1). Received: an output of shape {output.shape}."
+            "(batch,) or (batch, 1), or one per class, with shape (batch, K). Received: an output "
+            f"of shape {output.shape}."
         )
 
 
@@ -179,7 +189,17 @@ def _logit_function(base_model: keras.Model, base_output: str) -> Callable[[Inpu
     It is a closure so that Keras does not track the inner model, whose layers belong to the base
     model.
     """
-    kind, operation, before_sigmoid = _found_output(base_model)
+    kind, operation, before_activation = _found_output(base_model)
+    is_of_classes = num_logits(base_model) > 1
+    activation = "softmax" if is_of_classes else "sigmoid"
+    if kind == "sigmoids":
+        raise ValueError(
+            "Argument `base_model` must return probabilities of classes, which add up to 1. "
+            f"Received: a model that ends in {num_logits(base_model)} sigmoids, in "
+            f"{operation.name!r}. Calibrate each output by itself, for example "
+            "keras.Model(base_model.input, base_model.output[:, :1]) with "
+            'base_output="probability".'
+        )
     if kind == "other" and base_output == "auto":
         raise ValueError(
             "Cannot infer whether the base model returns a probability or a logit: its last "
@@ -189,8 +209,8 @@ def _logit_function(base_model: keras.Model, base_output: str) -> Callable[[Inpu
     if kind == "probability" and base_output == "logit":
         raise ValueError(
             'Argument `base_output` must be "auto" or "probability" for a base model that ends in '
-            f"a sigmoid, here in {operation.name!r}. Received: base_output='logit'. The head "
-            "already gets the logit before the sigmoid."
+            f"a {activation}, here in {operation.name!r}. Received: base_output='logit'. The head "
+            f"already gets the logit before the {activation}."
         )
     if kind == "logit" and base_output == "probability":
         raise ValueError(
@@ -199,20 +219,21 @@ def _logit_function(base_model: keras.Model, base_output: str) -> Callable[[Inpu
             "values of a linear layer are not limited to [0, 1]. If they are probabilities, add "
             "keras.ops.clip(base_model.output, 0, 1) as the output."
         )
-    if before_sigmoid is not None:
-        return before_sigmoid
+    if before_activation is not None:
+        return before_activation
     if base_output == "probability":
-        return lambda inputs: logits_from_probabilities(base_model(inputs, training=False))
+        convert = class_logits_from_probabilities if is_of_classes else logits_from_probabilities
+        return lambda inputs: convert(base_model(inputs, training=False))
     return lambda inputs: base_model(inputs, training=False)
 
 
 def _found_output(
     model: keras.Model,
 ) -> tuple[str, keras.Operation, Callable[[Inputs], Tensor] | None]:
-    """Finds the output kind, the operation that determines it, and the function before the sigmoid.
+    """Finds the output kind, the operation that determines it, and the function before it.
 
-    The kind is "probability", "logit" or "other". The function maps the model's inputs to the
-    sigmoid's input; it is None if there is no sigmoid.
+    The kind is "probability", "logit", "sigmoids" or "other". The function maps the model's inputs
+    to the input of the sigmoid or softmax; it is None if there is none.
     """
     tensor = symbolic_output(model)
     operation, node = source_of(tensor)
@@ -228,15 +249,18 @@ def _found_output(
         given = (*node.arguments.args, *node.arguments.kwargs.values())
         outer = keras.Model(symbolic_input(model), given[0])
         return kind, operation, lambda inputs: of_inner(outer(inputs, training=False))
-    if _is_sigmoid(operation):
+    num_columns = math.prod(tensor.shape[1:])
+    if num_columns > 1 and _is_sigmoid(operation):
+        return "sigmoids", operation, None
+    if _is_softmax(operation, node, num_columns) if num_columns > 1 else _is_sigmoid(operation):
         inner = keras.Model(symbolic_input(model), node.input_tensors[0])
-        return "probability", operation, _before_sigmoid(operation, inner)
+        return "probability", operation, _before_activation(operation, inner)
     is_linear = type(operation) is keras.layers.Dense and _computes(operation, _identity)
     return ("logit" if is_linear else "other"), operation, None
 
 
 def _passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
-    """Whether an operation returns the single value of each row unchanged."""
+    """Whether an operation returns the values of each row unchanged."""
     kind = type(operation)
     if kind is keras.layers.Activation:
         return _computes(operation, _identity)
@@ -244,7 +268,9 @@ def _passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
         return False
     _, node = source_of(tensor)
     shapes = (tensor.shape, node.input_tensors[0].shape)
-    return all(None not in shape[1:] and math.prod(shape[1:]) == 1 for shape in shapes)
+    if any(None in shape[1:] for shape in shapes):
+        return False
+    return shapes[0] == shapes[1] or all(math.prod(shape[1:]) == 1 for shape in shapes)
 
 
 def _is_sigmoid(operation: keras.Operation) -> bool:
@@ -253,16 +279,26 @@ def _is_sigmoid(operation: keras.Operation) -> bool:
     return type(operation).__name__ == "Sigmoid"
 
 
-def _computes(layer: keras.layers.Layer, function: Callable[[Tensor], Tensor]) -> bool:
+def _is_softmax(operation: keras.Operation, node: Any, num_columns: int) -> bool:
+    if _is_dense(operation) or type(operation) is keras.layers.Activation:
+        return _computes(operation, ops.softmax, num_columns)
+    is_of_columns = getattr(operation, "axis", None) in (-1, 1) and len(node.input_tensors) == 1
+    return type(operation).__name__ == "Softmax" and is_of_columns
+
+
+def _computes(
+    layer: keras.layers.Layer, function: Callable[[Tensor], Tensor], num_columns: int = 1
+) -> bool:
     """Whether the activation of a layer equals a function."""
     activation = layer.activation
     if isinstance(activation, keras.Operation):
         return False  # It may have weights, which the call would create.
+    probe = ops.convert_to_tensor(_PROBE * np.arange(1, num_columns + 1, dtype="float32"))
     try:
-        values = ops.convert_to_numpy(activation(ops.convert_to_tensor(_PROBE)))
+        values = ops.convert_to_numpy(activation(probe))
     except Exception:  # An activation may be any function and raise anything.
         return False
-    expected = ops.convert_to_numpy(function(ops.convert_to_tensor(_PROBE)))
+    expected = ops.convert_to_numpy(function(probe))
     return values.shape == expected.shape and np.allclose(values, expected, rtol=1e-5, atol=0)
 
 
@@ -275,7 +311,9 @@ def _is_dense(operation: keras.Operation) -> bool:
     return type(operation) is keras.layers.Dense and operation.quantization_mode is None
 
 
-def _before_sigmoid(operation: keras.Operation, inner: keras.Model) -> Callable[[Inputs], Tensor]:
+def _before_activation(
+    operation: keras.Operation, inner: keras.Model
+) -> Callable[[Inputs], Tensor]:
     if isinstance(operation, keras.layers.Dense):
         return lambda inputs: _dense_logits(operation, inner(inputs, training=False))
     return lambda inputs: inner(inputs, training=False)

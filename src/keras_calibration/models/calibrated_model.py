@@ -13,15 +13,19 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.class_calibrator import ClassCalibrator
+from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.base_logits import (
     BaseLogits,
     check_base_model,
+    num_logits,
     serialized_base,
     symbolic_input,
     trainable_flags_kept,
 )
+from keras_calibration.models.class_log_loss import class_log_loss
 from keras_calibration.models.development_set import DevelopmentSet, as_inputs, read_development_set
 from keras_calibration.models.epoch_reports import (
     Callbacks,
@@ -44,7 +48,6 @@ from keras_calibration.models.model_inputs import (
     inputs_by_name,
     named_inputs,
 )
-from keras_calibration.solvers.data_checks import check_rows
 
 if TYPE_CHECKING:
     from keras_calibration.calibration.calibration_report import CalibrationReport
@@ -59,6 +62,10 @@ class CalibratedModel(FieldMetricsModel):
     A Functional model on the base model's own inputs. Its output is the calibrated probability
     (batch, 1). The base model is frozen and runs in inference mode; only the head is trained. The
     head reads its features, by name, from the inputs of the base model.
+
+    For K classes, the base model returns K logits or their softmax, the head is one for classes,
+    and the output is the softmax (batch, K). Labels are then class numbers (n,) or (n, 1), or
+    one-hot or soft labels (n, K).
 
     The base model stays frozen while the calibrated model is in use. To train it again afterwards,
     set `base_model.trainable = True` (or the flags of single layers) and compile it. If the
@@ -81,10 +88,10 @@ class CalibratedModel(FieldMetricsModel):
     one, which computes the same.
 
     Args:
-        base_model: A trained Functional or Sequential Keras model with one sigmoid or logit output.
-            It is set to `trainable=False`.
+        base_model: A trained Functional or Sequential Keras model with one sigmoid or logit output,
+            or a softmax or logits of K classes. It is set to `trainable=False`.
         head: A `Head`, for example `NeuralCalibration`, or a logit-only calibrator, for example
-            `ILPS()`.
+            `ILPS()`; for classes `ClassNeuralCalibration` or, for example, `VectorScaling(K)`.
         base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"` to infer
             it from the last layer.
         **kwargs: Keyword arguments of every Keras model (`name`).
@@ -126,7 +133,8 @@ class CalibratedModel(FieldMetricsModel):
         **kwargs: Any,
     ) -> None:
         if isinstance(head, Calibrator):
-            head = NeuralCalibration(head)
+            is_of_classes = isinstance(head, ClassCalibrator)
+            head = (ClassNeuralCalibration if is_of_classes else NeuralCalibration)(head)
         if not isinstance(head, Head):
             raise ValueError(
                 f"Argument `head` must be a `Head` or a `Calibrator`. Received: head={head!r}. Use "
@@ -148,7 +156,8 @@ class CalibratedModel(FieldMetricsModel):
         with trainable_flags_kept(base_model):
             base = BaseLogits(base_model, base_output, name="base")
             calibrated = head(base(inputs), features)
-            probability = keras.layers.Activation("sigmoid", dtype=head.dtype, name="probability")
+            activation = "softmax" if num_logits(base_model) > 1 else "sigmoid"
+            probability = keras.layers.Activation(activation, dtype=head.dtype, name="probability")
             super().__init__(inputs=inputs, outputs=probability(calibrated), **kwargs)
         base.freeze()
         self.base = base
@@ -167,7 +176,7 @@ class CalibratedModel(FieldMetricsModel):
     def compile(
         self,
         optimizer: str | keras.optimizers.Optimizer = "adam",
-        loss: str | keras.losses.Loss | Callable[[Tensor, Tensor], Tensor] = "binary_crossentropy",
+        loss: str | keras.losses.Loss | Callable[[Tensor, Tensor], Tensor] = "log_loss",
         *,
         field_metrics: MetricsByField | None = None,
         **kwargs: Any,
@@ -176,12 +185,15 @@ class CalibratedModel(FieldMetricsModel):
 
         Args:
             optimizer: As for `keras.Model.compile`.
-            loss: As for `keras.Model.compile`, on probabilities.
+            loss: As for `keras.Model.compile`, on probabilities. `"log_loss"` is Keras'
+                `"binary_crossentropy"`; for classes, it takes class numbers and shares.
             field_metrics: Field name, or tuple of names for a cross → list of metrics with
                 `update_state(..., field=ids)`. If the head has the field, the metrics use the
                 head's ids, for example those of its lookup layer.
             **kwargs: Other arguments of `keras.Model.compile`.
         """
+        if loss == "log_loss":
+            loss = class_log_loss if self.output.shape[1] > 1 else "binary_crossentropy"
         super().compile(optimizer=optimizer, loss=loss, field_metrics=field_metrics, **kwargs)
 
     def fit(
@@ -314,7 +326,7 @@ class CalibratedModel(FieldMetricsModel):
             verbose: As for `keras.Model.predict`.
 
         Returns:
-            Logits (n, 1), float32.
+            Logits (n, 1), or (n, K) for K classes, float32.
 
         Raises:
             ValueError: If an input is missing.
@@ -331,7 +343,7 @@ class CalibratedModel(FieldMetricsModel):
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None
     ) -> Tensor:
-        """Calibrated probabilities (batch, 1)."""
+        """Calibrated probabilities (batch, 1) or (batch, K)."""
         if is_head_input(inputs):
             return self.probability(self.head(inputs[LOGIT], inputs[FEATURES]))
         return super().call(expected_inputs(inputs, self.input), training=training, mask=mask)
@@ -412,15 +424,15 @@ class CalibratedModel(FieldMetricsModel):
         if is_long:
             print(f"Computing the base logits of {len(rows.labels):,} rows:")
         logits = self.base_logits(inputs, verbose if is_long else 0)
-        check_rows(logits, rows.labels, rows.weights, both_classes=both_classes)
+        self.head.check_rows(logits, rows.labels, rows.weights, both_classes)
         features = inputs_by_name(inputs, self.input)
         names = self.head.feature_names
         if names is not None:
             field_metrics = getattr(self, "_field_metrics", None)
             fields = () if field_metrics is None else field_metrics.fields
             features = {k: v for k, v in features.items() if k in names or k in fields}
-        # One shape of labels, (n, 1), so that all metrics see the same.
-        labels = np.asarray(rows.labels, "float32").reshape(-1, 1)
+        # One shape of labels, (n, 1) or (n, K), so that all metrics see the same.
+        labels = np.asarray(rows.labels, "float32").reshape(len(logits), -1)
         weights = None if rows.weights is None else np.asarray(rows.weights, "float32").reshape(-1)
         return HeadRows(logits, features, labels, weights)
 
@@ -447,7 +459,7 @@ class CalibratedModel(FieldMetricsModel):
                 rows.take(numbers[part])
                 for part in (slice(first_held_out), slice(first_held_out, None))
             )
-            check_rows(rows.logits, rows.labels, rows.weights, both_classes=True)
+            self.head.check_rows(rows.logits, rows.labels, rows.weights)
         if held_out is None:
             return rows, None, {}
         return (

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Inputs, Tensor
+from keras_calibration.solvers.class_rows import class_shares
 from keras_calibration.solvers.data_checks import Rows
 
 # A model accepts rows with known base logits as a dictionary with exactly these two keys.
@@ -20,9 +21,9 @@ class HeadRows:
     """Base logits, features, labels and weights of the same rows.
 
     Args:
-        logits: Base logits (n, 1).
+        logits: Base logits (n, 1), or (n, K) for K classes.
         features: Feature name → array or tensor with n rows.
-        labels: Labels (n, 1), float32, in [0, 1].
+        labels: Labels (n, 1), float32, in [0, 1]; class numbers (n, 1) or shares (n, K).
         weights: Sample weights (n,), float32, or None.
     """
 
@@ -36,10 +37,12 @@ class HeadRows:
 
     @property
     def flat(self) -> Rows:
-        """Logits, labels and weights (n,), float64."""
+        """Logits, labels and weights (n,), float64; logits and labels (n, K) for K classes."""
         weights = None if self.weights is None else self.weights.astype("float64")
-        logits, labels = (a.astype("float64")[:, 0] for a in (self.logits, self.labels))
-        return Rows(logits, labels, weights)
+        logits, labels = (values.astype("float64") for values in (self.logits, self.labels))
+        if logits.shape[1] > 1:
+            return Rows(logits, class_shares(labels, *logits.shape), weights)
+        return Rows(logits[:, 0], labels[:, 0], weights)
 
     @property
     def keras_data(

@@ -9,14 +9,16 @@ from keras_calibration._warn import warn
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.head_logits import (
+    head_log_losses,
+    head_logits,
+    outcome_columns,
+)
 from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.head_rows import HeadRows
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.models.model_fit_summary import ModelFitSummary
-from keras_calibration.solvers.data_checks import check_rows
-from keras_calibration.solvers.logistic_fit import sigmoid
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _HELD_OUT_SHARE = 0.2
@@ -36,14 +38,16 @@ def fit_exactly(head: Head, rows: HeadRows, verbose: bool = False) -> FitSummary
 def split_off(rows: HeadRows, seed: int = 0) -> tuple[HeadRows, HeadRows]:
     """Splits rows at random into fit rows and a held-out fifth.
 
-    A fifth of the positives and a fifth of the negatives are held out, rounded down, so that at
-    least one of each is left to fit. Rows of weight 0 are not held out.
+    A fifth of the positives and a fifth of the negatives (or of each class) are held out, rounded
+    down, so that at least one of each is left to fit. Rows of weight 0 are not held out.
     """
     generator = np.random.default_rng(seed)
-    counts, is_positive = rows.flat.row_weights > 0, rows.labels[:, 0] > 0.5
+    flat = rows.flat
+    of_classes = flat.labels.ndim == 2
+    classes = flat.labels.argmax(axis=1) if of_classes else flat.labels > 0.5
     held_out = np.zeros(len(rows), bool)
-    for stratum in (counts & is_positive, counts & ~is_positive):
-        numbers = np.flatnonzero(stratum)
+    for stratum in np.unique(classes)[::-1]:
+        numbers = np.flatnonzero((flat.row_weights > 0) & (classes == stratum))
         held_out[generator.permutation(numbers)[: int(_HELD_OUT_SHARE * len(numbers))]] = True
     return rows.take(np.flatnonzero(~held_out)), rows.take(np.flatnonzero(held_out))
 
@@ -63,7 +67,7 @@ def train_from_exact(
     whether the training is kept, and otherwise restores the direct fit.
     """
     if held_out is not None:
-        _check_deciding(held_out)
+        _check_deciding(head, held_out)
     fitted, deciding = split_off(rows) if held_out is None else (rows, held_out)
     exact = fit_exactly(head, fitted, verbose)
     weights, before = weights_of(head), _log_losses(head, deciding)
@@ -127,10 +131,10 @@ def log_loss_of(head: Head, rows: HeadRows) -> float:
     return float(np.average(_log_losses(head, rows), weights=rows.flat.weights))
 
 
-def _check_deciding(held_out: HeadRows) -> None:
+def _check_deciding(head: Head, held_out: HeadRows) -> None:
     """Raises if validation data cannot decide whether training has helped."""
     try:
-        check_rows(held_out.logits, held_out.labels, held_out.weights, both_classes=True)
+        head.check_rows(held_out.logits, held_out.labels, held_out.weights)
     except ValueError as error:
         raise ValueError(
             "The validation data must hold both classes, because they decide whether the trained "
@@ -145,19 +149,23 @@ def _log_losses(head: Head, rows: HeadRows) -> np.ndarray:
 
 
 def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
-    """Warns if mean prediction and mean label differ by more than chance."""
-    predictions = sigmoid(logits)
+    """Warns if mean prediction and mean label differ by more than chance, for any class."""
+    outcomes, predictions = outcome_columns(labels, logits)
     total = weights.sum()
-    predicted, observed = weights @ predictions / total, weights @ labels / total
-    error = np.sqrt(weights**2 @ (predictions * (1 - predictions))) / total
-    difference = abs(predicted - observed)
-    is_small = difference <= _SMALLEST_SHARE * min(observed, 1 - observed)
-    if is_small or difference <= _STANDARD_ERRORS * error:
+    predicted, observed = weights @ predictions / total, weights @ outcomes / total
+    errors = np.sqrt(weights**2 @ (predictions * (1 - predictions))) / total
+    differences = np.abs(predicted - observed)
+    is_small = differences <= _SMALLEST_SHARE * np.minimum(observed, 1 - observed)
+    num_errors = np.where(is_small, 0.0, differences / np.maximum(errors, 1e-300))
+    # Predictions that are NaN warn too.
+    column = int(np.argmax(num_errors))
+    if num_errors[column] <= _STANDARD_ERRORS:
         return
+    of_class = f" of class {column}" if len(predicted) > 1 else ""
     warn(
-        f"The mean prediction is {predicted:.4g} and the mean label {observed:.4g} on the rows of "
-        f"the fit, {difference / max(error, 1e-300):.3g} standard errors apart: the model is not "
-        "calibrated even on average. Training ended too early, diverged, or did not minimize the "
-        'log loss. Use initialize="exact", which starts from the direct fit, or use more epochs, '
-        'another learning rate and loss="binary_crossentropy".',
+        f"The mean prediction{of_class} is {predicted[column]:.4g} and the mean label "
+        f"{observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard errors "
+        "apart: the model is not calibrated even on average. Training ended too early, diverged, "
+        'or did not minimize the log loss. Use initialize="exact", which starts from the direct '
+        'fit, or use more epochs, another learning rate and loss="log_loss".',
     )

@@ -12,8 +12,12 @@ from keras_calibration._typing import Tensor
 
 def describe_logits(logits: Tensor, rows: str, weights: np.ndarray | None = None) -> dict[str, Any]:
     """The distribution of base logits; a refresh uses it to tell logits from probabilities."""
-    values = np.asarray(keras.ops.convert_to_numpy(logits), "float64").reshape(-1)
-    weights = np.ones(len(values)) if weights is None else np.asarray(weights)
+    values = np.asarray(keras.ops.convert_to_numpy(logits), "float64")
+    num_rows = len(values)
+    weights = np.ones(num_rows) if weights is None else np.asarray(weights)
+    # All logits of a row count together as one row.
+    weights = np.repeat(weights, values.size // max(num_rows, 1)) * num_rows / max(values.size, 1)
+    values = values.reshape(-1)
     counts = np.isfinite(values) & (weights > 0)
     values, weights = values[counts], weights[counts]
     if not len(values):

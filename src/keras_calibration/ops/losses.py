@@ -1,4 +1,4 @@
-"""Log loss from logits, and logits from probabilities, without overflow."""
+"""Log loss from logits, logits from probabilities and back, without overflow."""
 
 from __future__ import annotations
 
@@ -53,9 +53,53 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
         >>> float(logits_from_probabilities(0.5))
         0.0
     """
+    inside = _inside(probabilities, LARGEST_PROBABILITY)
+    return ops.log(inside / (1 - inside))
+
+
+def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
+    """Class logits `log p` of class probabilities, whose softmax they are if these add up to 1.
+
+    A probability below the smallest normal float32 is replaced by that float32. A value outside
+    [0, 1] gives NaN, as in `logits_from_probabilities`.
+
+    Args:
+        probabilities: Probabilities (..., K) in [0, 1], any float dtype.
+
+    Returns:
+        Logits of the same shape: float64 for float64 probabilities, else float32.
+
+    Example:
+        >>> print(class_logits_from_probabilities(ops.array([[0.5, 0.5, 0.0]])).numpy().round(2))
+        [[ -0.69  -0.69 -87.34]]
+    """
+    return ops.log(_inside(probabilities, 1.0))
+
+
+def probabilities_from_logits(logits: Tensor) -> Tensor:
+    """Probabilities of logits: the sigmoid of a column, the softmax of class logits.
+
+    Args:
+        logits: Logits (batch, 1), or class logits (batch, K) with K of at least 2.
+
+    Returns:
+        Probabilities of the same shape and dtype.
+
+    Example:
+        >>> print(probabilities_from_logits(ops.zeros((1, 1))).numpy())
+        [[0.5]]
+        >>> print(probabilities_from_logits(ops.zeros((1, 4))).numpy())
+        [[0.25 0.25 0.25 0.25]]
+    """
+    is_of_classes = (logits.shape[1] or 1) > 1
+    return ops.softmax(logits) if is_of_classes else ops.sigmoid(logits)
+
+
+def _inside(probabilities: Tensor, largest: float) -> Tensor:
+    """Probabilities as float32 or float64, no closer to 0 than float32 can be; NaN if invalid."""
     probabilities = ops.convert_to_tensor(probabilities)
     dtype = keras.backend.result_type(probabilities.dtype, "float32")
     probabilities = ops.cast(probabilities, dtype)
     valid = ops.logical_and(probabilities >= 0, probabilities <= 1)
-    inside = ops.clip(probabilities, SMALLEST_PROBABILITY, LARGEST_PROBABILITY)
-    return ops.where(valid, ops.log(inside / (1 - inside)), float("nan"))
+    inside = ops.clip(probabilities, SMALLEST_PROBABILITY, largest)
+    return ops.where(valid, inside, float("nan"))

@@ -33,11 +33,12 @@ def check_class_rows(
     labels: ArrayLike,
     sample_weight: ArrayLike | None = None,
     keep_all: bool = False,
+    both_classes: bool = True,
 ) -> ClassRows:
     """Class logits, labels and weights as checked arrays; raises a `ValueError` for invalid ones.
 
     Labels are class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Rows of weight 0 are
-    left out unless `keep_all=True`.
+    left out unless `keep_all=True`. With `both_classes=True`, at least two classes must occur.
     """
     scores = np.asarray(logits, np.float64)
     if scores.ndim != 2 or scores.shape[1] < 2 or not len(scores):
@@ -52,12 +53,12 @@ def check_class_rows(
             f"the first being {scores[bad[0]]} in row {bad[0]}. Drop these rows, or check their "
             "features for missing values that the base model cannot handle."
         )
-    shares = _shares(labels, *scores.shape)
+    shares = class_shares(labels, *scores.shape)
     weights = check_rows(np.zeros(len(scores)), None, sample_weight).weights
     weights = np.ones(len(scores)) if weights is None else weights
     counts = weights > 0
     present = np.flatnonzero(shares[counts].any(axis=0))
-    if len(present) < 2:
+    if both_classes and len(present) < 2:
         raise ValueError(
             "Argument `labels` must hold at least two classes. Received: one class only, "
             f"{len(scores)} rows, all labels {present[0]} where the weight is above 0. Use more "
@@ -72,8 +73,8 @@ def check_class_rows(
     )
 
 
-def _shares(labels: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:
-    """Labels as shares of the classes, (n, K)."""
+def class_shares(labels: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:
+    """Class numbers or shares as shares of the classes, (n, K); raises for other labels."""
     given = np.asarray(labels)
     if given.shape in ((num_rows,), (num_rows, 1)):
         numbers = given.reshape(-1).astype(np.float64)

@@ -1,0 +1,98 @@
+"""calibrate and calibrate_scores for models of several classes."""
+
+import numpy as np
+import pytest
+import scipy.special
+from sklearn.metrics import roc_auc_score
+
+import keras_calibration as kc
+from class_worlds import base_model, class_rows, log_loss
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.row_folds import fold_of_rows
+
+
+@pytest.mark.parametrize(
+    ("world", "fields", "chosen"),
+    [
+        ({"scale": 1.0}, [], "identity"),
+        ({"scale": 0.6}, [], "temperature"),
+        ({"effect": 1.0}, ["site"], "neural"),
+    ],
+    ids=["nothing", "too sure", "sites"],
+)
+def test_auto_finds_what_is_wrong(world, fields, chosen):
+    x, labels = class_rows(**world)
+    model = kc.calibrate(base_model(), x, labels, fields=fields, verbose=0)
+    report = model.report
+    assert report.chosen == chosen
+    new_x, new_labels = class_rows(20_000, **world, seed=1)
+    seen = log_loss(new_labels, model.predict(new_x, verbose=0, batch_size=4096))
+    assert seen == pytest.approx(report.after.log_loss, abs=0.03)
+    if chosen != "identity":
+        assert seen < log_loss(new_labels, base_model()(new_x)) - 0.05
+    assert all(name in str(report) for name in ("identity", "temperature", "vector", "matrix"))
+
+
+def test_figures_are_those_of_the_cross_fitted_probabilities():
+    x, labels = class_rows(1200, effect=1.0)
+    weights = np.random.default_rng(3).uniform(0, 2, len(labels))
+    model = kc.calibrate(
+        base_model("linear"), x, labels, weights, fields={"site": 3}, method="vector",
+        base_output="logit", verbose=0,
+    )  # fmt: skip
+    logits, shares = x["scores"].astype(float), np.eye(3)[labels]
+    fold = fold_of_rows(3, Rows(logits, shares, weights), 0)
+    calibrated = np.empty(logits.shape)
+    for number in range(3):
+        layer, others = kc.layers.VectorScaling(3), fold != number
+        layer.fit(logits[others], labels[others], weights[others])
+        calibrated[~others] = logits[~others] * layer.scales + layer.biases
+    p = scipy.special.softmax(calibrated, axis=1)
+    after = model.report.after
+    chosen = p[np.arange(len(labels)), labels]
+    assert after.log_loss == pytest.approx(np.average(-np.log(chosen), weights=weights), abs=1e-5)
+    squares = ((p - shares) ** 2).sum(axis=1)
+    assert after.brier == pytest.approx(np.average(squares, weights=weights), abs=1e-5)
+    aucs = [roc_auc_score(labels == k, p[:, k], sample_weight=weights) for k in range(3)]
+    assert after.auc == pytest.approx(np.mean(aucs), abs=1e-4)
+    ratios = (weights @ p) / (weights @ shares)
+    farthest = ratios[np.argmax(np.abs(np.log(ratios)))]
+    assert after.calibration_ratio == pytest.approx(farthest, abs=1e-5)
+    of_sites = [np.abs(weights * (x["site"] == z) @ (shares - p)) for z in range(3)]
+    expected = np.mean(np.sum(of_sites, axis=0) / weights.sum())
+    assert after.field_ece["site"] == pytest.approx(expected, abs=1e-5)
+    floor, deviation, *_ = model.report.noise_floor["site"]
+    assert 0 < deviation < floor < 0.05
+
+
+def test_scores_without_a_model():
+    x, labels = class_rows(1500, effect=1.0)
+    sites = np.array(["news", "games", "mail"])[x["site"]]
+    probabilities = scipy.special.softmax(x["scores"], axis=1)
+    model = kc.calibrate_scores(
+        probabilities, labels, {"site": sites}, from_logits=False, fields=["site"], verbose=0
+    )
+    assert model.report.chosen == "neural"
+    received = model.predict({"score": probabilities, "site": sites}, verbose=0)
+    assert log_loss(labels, received) < log_loss(labels, probabilities) - 0.1
+    np.testing.assert_allclose(received.sum(axis=1), 1, atol=1e-6)
+
+
+def test_folds_that_leave_one_class_are_refused():
+    x, labels = class_rows(300)
+    order = np.argsort(labels)
+    x = {name: column[order] for name, column in x.items()}
+    with pytest.raises(ValueError, match="all of one class"):
+        kc.calibrate(base_model(), x, labels[order], folds="forward", verbose=0)
+
+
+def test_a_method_of_binary_models_is_refused():
+    x, labels = class_rows(300)
+    with pytest.raises(ValueError, match="'temperature', 'vector', 'matrix'"):
+        kc.calibrate(base_model(), x, labels, method="platt", verbose=0)
+
+
+@pytest.mark.parametrize("scores", [np.full((9, 2), 0.5), np.zeros((9, 3, 1)), np.zeros((9, 0))])
+def test_scores_of_other_shapes_are_refused(scores):
+    with pytest.raises(ValueError, match="Argument `scores` must have shape"):
+        kc.calibrate_scores(scores, np.arange(9) % 2, from_logits=False)

@@ -1,0 +1,59 @@
+"""Export and refresh of a calibrated model of several classes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+from class_worlds import base_model, class_rows, log_loss, small_network
+from keras_calibration.export import refresh_savedmodel
+from keras_calibration.layers import ClassNeuralCalibration, VectorScaling
+from keras_calibration.models import CalibratedModel
+
+
+@pytest.fixture(scope="module")
+def model():
+    x, labels = class_rows(1500, effect=1.0)
+    model = CalibratedModel(base_model(), ClassNeuralCalibration(VectorScaling(3), small_network()))
+    model.fit(x, labels, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_every_signature_serves_the_classes(model, tmp_path, jit_compile):
+    x, _ = class_rows(7, seed=1)
+    # The first export in a new process: with TensorFlow alone.
+    verify = "same_process" if jit_compile else "new_process"
+    path = kc.export_savedmodel(
+        model, tmp_path / "1", x, jit_compile=jit_compile, warmup_sizes=(), verify=verify
+    )
+    signatures = tf.saved_model.load(str(path)).signatures
+    inputs = {name: tf.constant(column) for name, column in x.items()}
+    served = signatures["serving_default"](**inputs)
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(served["probability"], expected, atol=1e-6)
+    np.testing.assert_allclose(served["logit"], x["scores"], atol=1e-6)
+    raw = signatures["raw"](**inputs)["uncalibrated_probability"]
+    np.testing.assert_allclose(raw, base_model()(x), atol=1e-6)
+    head = signatures["calibrate"](logit=served["logit"], site=inputs["site"])
+    np.testing.assert_allclose(head["probability"], expected, atol=1e-6)
+
+
+def test_refreshed_on_new_rows(model, tmp_path):
+    x, _ = class_rows(9)
+    path = kc.export_savedmodel(model, tmp_path / "1", x, warmup_sizes=(), verify="same_process")
+    new, labels = class_rows(1500, effect=-1.0, seed=2)
+    sites = {"site": new["site"]}
+    # A softmax leaves open a constant of each row, on which the head's scales depend.
+    with pytest.raises(ValueError, match="`from_logits` must be True for classes"):
+        refresh_savedmodel(path, base_model()(new), labels, sites, from_logits=False)
+    second = refresh_savedmodel(path, new["scores"], labels, sites, verify="same_process")
+    summary = ClassNeuralCalibration(VectorScaling(3), small_network()).fit(
+        new["scores"], labels, sites
+    )
+    serve = tf.saved_model.load(str(second)).signatures["serving_default"]
+    served = serve(**{name: tf.constant(column) for name, column in new.items()})
+    # The exported network starts from other weights: as good, not the same.
+    found = log_loss(labels, served["probability"])
+    assert found == pytest.approx(summary.log_loss_after, abs=0.02)
+    assert found < summary.log_loss_before - 0.1

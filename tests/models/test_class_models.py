@@ -1,0 +1,144 @@
+"""CalibratedModel around a base model of several classes."""
+
+import keras
+import numpy as np
+import pytest
+import scipy.special
+
+from class_worlds import base_model, class_rows, log_loss, small_network
+from keras_calibration.layers import (
+    ILPS,
+    ClassNeuralCalibration,
+    ClassTemperatureScaling,
+    VectorScaling,
+)
+from keras_calibration.models import CalibratedModel
+from keras_calibration.models.class_log_loss import class_log_loss
+
+
+def neural_head():
+    return ClassNeuralCalibration(VectorScaling(3), small_network())
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_the_direct_fit_is_that_of_the_calibrator(one_hot):
+    x, labels = class_rows()
+    weights = np.random.default_rng(1).uniform(0, 2, len(labels)).astype("float32")
+    model = CalibratedModel(base_model(), VectorScaling(3))
+    given = np.eye(3)[labels] if one_hot else labels
+    model.fit(x, given, sample_weight=weights, verbose=0)
+    alone = VectorScaling(3)
+    alone.fit(x["scores"], labels, weights)
+    expected = scipy.special.softmax(alone.scales * x["scores"] + alone.biases, axis=1)
+    received = model.predict(x, verbose=0)
+    assert received.shape == (3000, 3)
+    np.testing.assert_allclose(received, expected, atol=1e-5)
+    assert log_loss(labels, received) < log_loss(labels, base_model()(x)) - 0.05
+    np.testing.assert_allclose(model.base_logits(x), x["scores"], atol=1e-6)
+    assert model.fit_summary.log_loss_before == pytest.approx(
+        np.average(class_losses(labels, x["scores"]), weights=weights), abs=1e-5
+    )
+
+
+def class_losses(labels, logits):
+    return scipy.special.logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels]
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_training_with_metrics_and_validation_data(one_hot):
+    x, labels = class_rows(num_rows=900)
+    new_x, new_labels = class_rows(num_rows=900, seed=1)
+    shares = np.eye(3, dtype="float32")
+    y, new_y = (shares[each] if one_hot else each for each in (labels, new_labels))
+    model = CalibratedModel(base_model(), VectorScaling(3))
+    model.compile(keras.optimizers.Adam(0.03), metrics=["accuracy"])
+    history = model.fit(
+        x, y, epochs=3, batch_size=64, validation_data=(new_x, new_y), verbose=0, initialize=None
+    )
+    before = log_loss(new_labels, base_model()(new_x))
+    assert history.history["val_loss"][-1] < before - 0.02
+    scores = model.evaluate(new_x, new_y, verbose=0, return_dict=True)
+    probabilities = model.predict(new_x, verbose=0)
+    assert scores["loss"] == pytest.approx(log_loss(new_labels, probabilities), abs=1e-5)
+    assert scores["accuracy"] == pytest.approx(
+        np.mean(probabilities.argmax(axis=1) == new_labels), abs=1e-6
+    )
+
+
+def test_held_out_rows_decide_whether_training_is_kept():
+    x, labels = class_rows(num_rows=1500)
+    model = CalibratedModel(base_model(), VectorScaling(3))
+    model.compile(keras.optimizers.SGD(5.0))  # only worsens a fit that is best already
+    model.fit(x, labels, epochs=1, verbose=0)
+    summary = model.fit_summary
+    assert not summary.training_kept
+    # A fifth of each class, rounded down.
+    assert summary.num_held_out == sum(np.sum(labels == k) // 5 for k in range(3))
+    alone = VectorScaling(3)
+    alone.fit(x["scores"], labels)
+    np.testing.assert_allclose(model.head.calibrator.scales, alone.scales, atol=1e-6)
+
+
+def test_saved_and_loaded(tmp_path):
+    x, labels = class_rows(num_rows=600)
+    model = CalibratedModel(base_model(), neural_head())
+    model.compile(metrics=["accuracy"])
+    model.fit(x, labels, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    assert loaded.evaluate(x, labels, verbose=0) == model.evaluate(x, labels, verbose=0)
+
+
+def test_a_training_that_misses_a_class_warns_of_it():
+    x, labels = class_rows(num_rows=600, scale=1.0)
+    model = CalibratedModel(base_model(), VectorScaling(3))
+    model.compile("sgd")
+    model.head.build((None, 3))
+    model.head.calibrator.set_weights([np.ones(3), np.array([0.0, 0.0, 3.0])])
+    with pytest.warns(UserWarning, match="The mean prediction of class 2 is"):
+        model.fit(x, labels, initialize=None, epochs=1, batch_size=600, verbose=0)
+
+
+@pytest.mark.parametrize("number_of_rows", [3, 5])
+def test_the_loss_takes_class_numbers_and_shares(number_of_rows):
+    generator = np.random.default_rng(0)
+    probabilities = generator.dirichlet(np.ones(3), number_of_rows).astype("float32")
+    labels = generator.integers(0, 3, number_of_rows)
+    expected = -np.log(probabilities[np.arange(number_of_rows), labels])
+    for given in (labels, labels[:, None], np.eye(3)[labels]):
+        received = class_log_loss(keras.ops.convert_to_tensor(given), probabilities)
+        np.testing.assert_allclose(received, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.zeros(300, int), "at least two classes"),
+        (np.arange(300) % 4, "class numbers 0 … 2"),
+        (np.full((300, 3), 0.5), "add up to 1"),
+        (np.zeros((300, 2)), r"shape \(300, 3\)"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels, message):
+    x, _ = class_rows(num_rows=300)
+    model = CalibratedModel(base_model(), VectorScaling(3))
+    with pytest.raises(ValueError, match=message):
+        model.fit(x, labels, verbose=0)
+    np.testing.assert_array_equal(model.head.calibrator.scales, np.ones(3))
+
+
+@pytest.mark.parametrize("head", [ILPS(), VectorScaling(4)])
+def test_a_head_for_other_logits_is_refused_and_nothing_is_frozen(head):
+    base = base_model()
+    base = keras.Model(base.input, keras.layers.Dense(3, "softmax")(base.input["scores"]))
+    with pytest.raises(ValueError, match="must have shape"):
+        CalibratedModel(base, head)
+    assert len(base.trainable_variables) == 2
+
+
+def test_a_class_head_of_a_binary_model_is_refused():
+    inputs = keras.Input((2,), name="x")
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
+    with pytest.raises(ValueError, match="For one logit per row, use"):
+        CalibratedModel(base, ClassTemperatureScaling())
