@@ -154,9 +154,10 @@ class FieldBias(Head):
         fitted again with the offsets, is taken out. A value without rows has the variance t = s_f²
         of its prior, one with many rows a small t.
 
-        The s_f are taken as known. With several fields, t is the variance of an offset given those
-        of the other fields: too large for values that always occur together, by at most the number
-        of fields, and a little too small beside an unknown value (`solvers.field_posterior`).
+        The s_f are taken as known. With several fields, the fit often finds them too small, and the
+        intervals of unknown values are then too narrow. Also, t is then the variance of an offset
+        given those of the other fields: too large for values that always occur together, by at most
+        the number of fields, and a little too small beside an unknown value.
 
         Args:
             logits: Uncalibrated logits (batch,) or (batch, 1).
