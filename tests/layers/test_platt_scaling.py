@@ -85,7 +85,7 @@ def test_starts_as_the_identity_and_keeps_shape_order_and_infinity(layer_class):
         np.testing.assert_allclose(received, scale * grid.reshape(shape) + bias, rtol=1e-5)
     sorted_logits = np.sort(np.random.default_rng(0).normal(0, 5, 1_000_000).astype(np.float32))
     assert (np.diff(keras.ops.convert_to_numpy(layer(sorted_logits))) >= 0).all()
-    for weight in layer.weights:
+    for weight in layer.trainable_weights:
         weight.assign(-1e4 if layer_class is PlattScaling else 1e4)  # the scale underflows
     ends = keras.ops.convert_to_numpy(layer(np.float32([-np.inf, np.inf, np.nan])))
     np.testing.assert_array_equal(ends, [-np.inf, np.inf, np.nan])

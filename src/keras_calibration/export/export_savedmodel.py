@@ -23,6 +23,7 @@ from keras_calibration.export.signatures import (
     RAW,
     SERVING,
     UNPADDED,
+    interval_of,
     write_signatures,
 )
 from keras_calibration.export.verification import (
@@ -51,6 +52,7 @@ def export_savedmodel(
     version: int | str | None = None,
     jit_compile: bool | str = False,
     warmup_sizes: Sequence[int] | None = None,
+    interval: float | None = None,
     fit_summary: FitSummary | None = None,
     verify: str = "new_process",
     tolerance: float | None = None,
@@ -68,6 +70,9 @@ def export_savedmodel(
       head.
     - `calibrate` takes `logit` and the features that the head reads, and returns `probability`. Use
       it if the base model runs elsewhere.
+
+    With `interval=0.95`, `serving_default` and `calibrate` also return `probability_lower` and
+    `probability_upper`, the 95 % interval of the calibrated probability (`Head.interval`).
 
     The folder `assets.extra` holds `provenance.json` (rows of the fit, versions, figures before and
     after, knots and values), `head.keras` for `refresh_savedmodel` (with the logit histogram that a
@@ -106,6 +111,7 @@ def export_savedmodel(
             padding of batches.
         warmup_sizes: Numbers of rows of the warm-up requests; by default 1 and 32, with XLA the
             powers of 2 up to 1024. An empty sequence writes no requests.
+        interval: Level of the intervals to return as well, in (0, 1); None returns none.
         fit_summary: The result of the head's `fit`, for the provenance.
         verify: `"new_process"`, or `"same_process"`, which saves some seconds but does not show
             that the SavedModel runs with TensorFlow alone.
@@ -119,7 +125,8 @@ def export_savedmodel(
 
     Raises:
         ValueError: If the path exists, an argument is out of its range, the model is not a
-            `CalibratedModel`, or Keras does not run on TensorFlow. Nothing is written.
+            `CalibratedModel`, Keras does not run on TensorFlow, or intervals are asked for and the
+            head has none. Nothing is written.
         RuntimeError: If outputs of the SavedModel differ from the Keras model by more than
             `tolerance`, it does not load, or another process removed files of it. Nothing is left
             at `path`.
@@ -150,12 +157,16 @@ def export_savedmodel(
     sizes = _warmup_sizes(warmup_sizes, jit_compile)
     rows = sample_rows(model, spec, sample)
     logit, probability = outputs_on(spec, rows, is_random=sample is None)
-    expected = _expected_rows(spec, rows, logit, probability)
+    outputs = {
+        "probability": probability,
+        **interval_of(spec.head, logit, spec.of_head(rows), interval),
+    }
+    expected = _expected_rows(spec, rows, logit, outputs)
     if fit_summary is None:
         warn_if_unfitted(model, probability, logit)
     with temporary_folder(path.parent if version is None else path) as temporary:
         savedmodel = temporary / "model"
-        xla = write_signatures(spec, savedmodel, rows, jit_compile)
+        xla = write_signatures(spec, savedmodel, rows, jit_compile, interval)
         extra = savedmodel / "assets.extra"
         extra.mkdir()
         write_head(spec, extra)
@@ -171,6 +182,7 @@ def export_savedmodel(
             **describe_files(savedmodel),
             **describe_model(model, fit_summary, None if sample is None else logit),
             "xla": xla,
+            "interval": interval,
             "verification": {
                 "in": verify,
                 "num_rows": len(logit),
@@ -208,16 +220,18 @@ def _warmup_sizes(given: Sequence[int] | None, jit_compile: bool | str) -> tuple
     return tuple(given)
 
 
-def _expected_rows(spec: ServingSpec, rows: Features, logit: Tensor, probability: Tensor) -> Rows:
+def _expected_rows(
+    spec: ServingSpec, rows: Features, logit: Tensor, outputs: dict[str, Tensor]
+) -> Rows:
     """Inputs and expected outputs of each signature, from the Keras model."""
     raw = {"uncalibrated_probability": probabilities_from_logits(logit), "logit": logit}
     inputs = by_signature(rows)
     return {
-        # Its `probability` is compared with the signature `calibrate`.
+        # What the head returns is compared with the signature `calibrate`.
         SERVING: (inputs, raw),
         RAW: (inputs, raw),
         CALIBRATE: (
             {"logit": logit, **by_signature(spec.of_head(rows))},
-            {"probability": probability},
+            outputs,
         ),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
+from keras_calibration.layers.posterior_layer import without_posterior
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.logit_range import describe_logits
@@ -92,7 +94,7 @@ def describe_head(head: Head) -> dict[str, Any]:
     return {
         "class": type(head).__name__,
         "config": _shortened(head.get_config()),
-        "num_weights": head.count_params(),
+        "num_weights": sum(math.prod(w.shape) for w in without_posterior(head.weights)),
         "curve": _curve_of(head),
     }
 

@@ -36,7 +36,12 @@ from keras_calibration.export.savedmodel_files import (
 )
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.serving_spec import by_signature, first_rows, tensor_specs
-from keras_calibration.export.signatures import CALIBRATE, HEAD_WEIGHTS
+from keras_calibration.export.signatures import (
+    CALIBRATE,
+    HEAD_WEIGHTS,
+    INTERVAL_WEIGHTS,
+    interval_of,
+)
 from keras_calibration.export.verification import (
     check_verification,
     tolerance_for,
@@ -53,6 +58,7 @@ from keras_calibration.layers.field_ids import select_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.posterior_layer import without_posterior
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.ops.losses import logits_from_probabilities, probabilities_from_logits
@@ -139,6 +145,7 @@ def refresh_savedmodel(
     wrapped, head, inputs = read_head(source / "assets.extra")
     keys = collection_keys(source, HEAD_WEIGHTS)
     _check_served(source, head, keys)
+    level = before.get("interval")
     logits = _logits(logits, from_logits, before["logits"])
     columns = _columns(inputs, features)
     with warnings.catch_warnings():
@@ -154,9 +161,19 @@ def refresh_savedmodel(
         savedmodel = temporary / "model"
         shutil.copytree(source, savedmodel)
         extra = savedmodel / "assets.extra"
-        replace_tensors(savedmodel, dict(zip(keys, _weights(served_head(head)), strict=True)))
+        new = dict(zip(keys, _weights(served_head(head)), strict=True))
+        if level is not None:
+            all_keys = collection_keys(source, INTERVAL_WEIGHTS)
+            every = [ops.convert_to_numpy(weight) for weight in head.weights]
+            new |= dict(zip(all_keys, every, strict=True))
+        replace_tensors(savedmodel, new)
         save_head(wrapped, extra)
-        expected = {CALIBRATE: (by_signature(rows), {"probability": probability})}
+        features = {name: values for name, values in rows.items() if name != "logit"}
+        outputs = {
+            "probability": probability,
+            **interval_of(head, rows["logit"], features, level),
+        }
+        expected = {CALIBRATE: (by_signature(rows), outputs)}
         tolerance = tolerance_for(rows["logit"])
         differences = verify_signatures(savedmodel, expected, verify, tolerance)
         how = {"fitted_at": summary.fitted_at, "update": update, "forget": forget}
@@ -245,7 +262,7 @@ def _check_served(source: Path, head: Head, keys: list[str]) -> None:
 
 
 def _weights(layer: Head) -> list[np.ndarray]:
-    return [ops.convert_to_numpy(weight) for weight in layer.weights]
+    return [ops.convert_to_numpy(weight) for weight in without_posterior(layer.weights)]
 
 
 def _logits(values: ArrayLike, from_logits: bool, before: Mapping[str, Any] | None) -> np.ndarray:

@@ -18,6 +18,7 @@ from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
+from keras_calibration.layers.posterior_layer import without_posterior
 from keras_calibration.ops.field_sums import known_ids
 from keras_calibration.ops.piecewise_linear import lines
 
@@ -68,7 +69,10 @@ def _with_served_curve(head: Head) -> Head:
     served.build()
     weights: dict[str, np.ndarray] = {}
     head.save_own_variables(weights)
-    served.load_own_variables(weights)
+    # The posterior comes last, and is not needed.
+    total, of_curve = (len(without_posterior(each.weights)) for each in (head, head.calibrator))
+    own = map(str, range(total - of_curve))
+    served.load_own_variables({number: weights[number] for number in own})
     return served
 
 

@@ -6,15 +6,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import keras
+from keras import ops
 
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.posterior_layer import interval_width, without_posterior
 from keras_calibration.ops.losses import probabilities_from_logits
 
-# The variable collection with the head's weights, by which a refresh finds them.
-HEAD_WEIGHTS = "head_weights"
+# The variable collections with the weights of the served head and, with intervals, of the head and
+# its posterior, by which a refresh finds them.
+HEAD_WEIGHTS, INTERVAL_WEIGHTS = "head_weights", "interval_weights"
 SERVING, RAW, CALIBRATE = "serving_default", "raw", "calibrate"
 # The value of `jit_compile` that compiles without padding of batches.
 UNPADDED = "unpadded"
@@ -32,7 +35,11 @@ _Function = Callable[[_Rows], dict[str, Tensor]]
 
 
 def write_signatures(
-    spec: ServingSpec, path: Path, rows: _Rows, jit_compile: bool | str = False
+    spec: ServingSpec,
+    path: Path,
+    rows: _Rows,
+    jit_compile: bool | str = False,
+    interval: float | None = None,
 ) -> dict[str, str]:
     """Writes a SavedModel with the signatures `serving_default`, `raw` and `calibrate`.
 
@@ -44,6 +51,7 @@ def write_signatures(
         rows: Input rows by name, on which compilation is tried.
         jit_compile: Whether to compile with XLA where possible; `"unpadded"` compiles without
             padding of batches.
+        interval: Level of the intervals that the head returns too, or None.
 
     Returns:
         "base" and "head" → "on", or the reason why it is not compiled.
@@ -55,8 +63,14 @@ def write_signatures(
         return {"uncalibrated_probability": probabilities_from_logits(logit), "logit": logit}
 
     def calibrate(features: _Rows) -> dict[str, Tensor]:
-        calibrated = head(features["logit"], spec.of_head(features))
-        return {"probability": probabilities_from_logits(calibrated)}
+        given = features["logit"], spec.of_head(features)
+        calibrated = head(*given)
+        outputs = {"probability": probabilities_from_logits(calibrated)}
+        if interval is None:
+            return outputs
+        # The served head may lack the posterior.
+        deviation = spec.head.logit_standard_deviation(*given)
+        return {**outputs, **interval_outputs(calibrated, deviation, interval)}
 
     head_rows = {"logit": raw(rows)["logit"], **spec.of_head(rows)}
     calibrate(head_rows)  # builds the head
@@ -71,7 +85,7 @@ def write_signatures(
             serving = _compiled(serving, fill_up)
         else:
             serving = _one_after_the_other(spec, endpoints[RAW], endpoints[CALIBRATE])
-    _write({SERVING: serving, **endpoints}, spec, head, path)
+    _write({SERVING: serving, **endpoints}, spec, head, path, interval is not None)
     return {"base": xla[RAW], "head": xla[CALIBRATE]}
 
 
@@ -85,14 +99,47 @@ def _one_after_the_other(spec: ServingSpec, raw: _Function, calibrate: _Function
     return both
 
 
-def _write(endpoints: Mapping[str, _Function], spec: ServingSpec, head: Head, path: Path) -> None:
+def interval_of(
+    head: Head, logit: Tensor, features: _Rows, level: float | None
+) -> dict[str, Tensor]:
+    """The outputs of an interval by the Keras head; empty if `level` is None."""
+    import tensorflow as tf
+
+    if level is None:
+        return {}
+    # Raises if the head has none, or the level is out of its range.
+    head.interval(logit[:1], {name: each[:1] for name, each in features.items()}, level=level)
+    with tf.device("CPU:0"):
+        deviation = head.logit_standard_deviation(logit, features)
+        return interval_outputs(head(logit, features), deviation, level)
+
+
+def interval_outputs(logit: Tensor, deviation: Tensor, level: float) -> dict[str, Tensor]:
+    """The outputs of an interval, from calibrated logits and their standard deviations."""
+    away = interval_width(level) * deviation
+    return {
+        "probability_lower": ops.sigmoid(logit - away),
+        "probability_upper": ops.sigmoid(logit + away),
+    }
+
+
+def _write(
+    endpoints: Mapping[str, _Function],
+    spec: ServingSpec,
+    head: Head,
+    path: Path,
+    with_interval: bool,
+) -> None:
     import tensorflow as tf
 
     archive = keras.export.ExportArchive()
     # They contain the lookup tables.
     archive.track(spec.base)
     archive.track(head)
-    archive.add_variable_collection(HEAD_WEIGHTS, head.weights)
+    archive.add_variable_collection(HEAD_WEIGHTS, without_posterior(head.weights))
+    if with_interval:
+        archive.track(spec.head)
+        archive.add_variable_collection(INTERVAL_WEIGHTS, spec.head.weights)
     for name, endpoint in endpoints.items():
         inputs = spec.head_inputs if name == CALIBRATE else dict(spec.inputs)
         archive.add_endpoint(name, endpoint, input_signature=[inputs])

@@ -60,6 +60,7 @@ class BetaCalibration(StreamingCalibrator):
         """Creates the slopes and the bias; the layer starts as the identity."""
         for name in ("log_slope_below", "log_slope_above", "bias"):
             setattr(self, f"_{name}", self.add_weight(name=name, shape=(), initializer="zeros"))
+        self.add_posterior(factor=(3, 3))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:
@@ -69,6 +70,10 @@ class BetaCalibration(StreamingCalibrator):
         line = scaled_logits(ops.softplus(logits), above)
         line = line - scaled_logits(ops.softplus(-logits), below)
         return line + ops.convert_to_tensor(self._bias)
+
+    def derivatives(self, logits: Tensor) -> list[Tensor]:
+        """By c, b and a."""
+        return [ops.ones_like(logits), ops.softplus(logits), -ops.softplus(-logits)]
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Fits c, b and a by Newton's method."""

@@ -40,11 +40,16 @@ class BiasCorrection(StreamingCalibrator):
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the bias, 0 at the start."""
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
+        self.add_posterior(factor=(1, 1))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:
         """`l + c`."""
         return logits + ops.convert_to_tensor(self._bias)
+
+    def derivatives(self, logits: Tensor) -> list[Tensor]:
+        """By c."""
+        return [ops.ones_like(logits)]
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Fits c by Newton's method."""

@@ -9,8 +9,9 @@ import keras
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._typing import Shape, Tensor
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.posterior_layer import PosteriorLayer
 from keras_calibration.solvers.data_checks import Rows, check_rows, checked_logits
 
 
@@ -92,7 +93,7 @@ def scaled_logits(logits: Tensor, scale: Tensor) -> Tensor:
     return ops.where(infinite, logits, ops.where(infinite, 0.0, logits) * scale)
 
 
-class Calibrator(keras.layers.Layer):
+class Calibrator(PosteriorLayer):
     """Base of the layers that map an uncalibrated logit to a calibrated one.
 
     A calibrator is called on logits of shape `(batch,)` or `(batch, 1)` and returns the same shape.
@@ -115,6 +116,10 @@ class Calibrator(keras.layers.Layer):
         """Calibrated logits, with the shape of `logits`."""
         check_column(logits.shape, type(self).__name__, "logits")
         return self.calibrate(ops.cast(logits, self.compute_dtype))
+
+    def calibrated_logits(self, logits: Tensor, features: Features) -> Tensor:
+        """Calibrated logits, with the shape of `logits`; the features are not read."""
+        return self(logits)
 
     def calibrate(self, logits: Tensor) -> Tensor:
         """Calibrated logits, for logits of any shape in the layer's dtype."""

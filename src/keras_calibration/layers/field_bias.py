@@ -32,8 +32,11 @@ from keras_calibration.layers.field_ids import (
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import ROWS_TOGETHER
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
+from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -129,6 +132,10 @@ class FieldBias(Head):
         self._deviations = self.add_weight(
             name="deviations", shape=(len(self.fields),), initializer="zeros", trainable=False
         )
+        shapes: dict[str, Shape] = {"factor": (2, 2), "offsets": (length, 3)}
+        if num_columns := self._num_curve_columns():
+            shapes["curve"] = (2, num_columns)
+        self.add_posterior(**shapes)
 
     def call(self, logits: Tensor, features: Features) -> Tensor:
         """Calibrated logits (batch, 1)."""
@@ -138,6 +145,43 @@ class FieldBias(Head):
         # `take` without an axis flattens first, which makes the gradient dense.
         offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
         return calibrated + ops.sum(offsets, axis=0)[:, None]
+
+    def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Posterior standard deviation of the calibrated logit, (batch, 1).
+
+        Its square is `Σ_f t_f[z_f] + |((η, 1) - Σ_f r_f[z_f])ᵀ F|²` (`solvers.field_posterior`),
+        plus the variance of the shape of η: what is left of its posterior after its line, which is
+        fitted again with the offsets, is taken out. A value without rows has the variance t = s_f²
+        of its prior, one with many rows a small t.
+
+        The s_f are taken as known. With several fields, the fit often finds them too small, and the
+        intervals of unknown values are then too narrow. Also, t is then the variance of an offset
+        given those of the other fields: too large for values that always occur together, by at most
+        the number of fields, and a little too small beside an unknown value.
+
+        Args:
+            logits: Uncalibrated logits (batch,) or (batch, 1).
+            features: A mapping of feature names to tensors (batch,) or (batch, 1).
+
+        Returns:
+            A tensor (batch, 1), in logits.
+        """
+        if self.calibrator is not None and not self._num_curve_columns():
+            return super().logit_standard_deviation(logits, features)
+        check_column(logits, type(self).__name__, "logits")
+        column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
+        line = ops.clip(self._curve(column), -LARGEST_LOGIT, LARGEST_LOGIT)
+        table = ops.convert_to_tensor(self._posterior_offsets)
+        rows = ops.sum(ops.take(table, self._places(features or {}), axis=0), axis=0)
+        factor = ops.convert_to_tensor(self._posterior_factor)
+        spread = (line - rows[:, 1])[:, None] * factor[0] + (1.0 - rows[:, 2])[:, None] * factor[1]
+        variance = rows[:, 0] + ops.sum(ops.square(spread), axis=1)
+        if self.calibrator is not None:
+            of_line = ops.convert_to_tensor(self._posterior_curve)
+            shape = self.calibrator.posterior_spread(column) - of_line[0]
+            shape = self._slope * (shape - line[:, None] * of_line[1])
+            variance = variance + ops.sum(ops.square(shape), axis=1)
+        return ops.sqrt(variance)[:, None]
 
     def fit_rows(
         self,
@@ -154,6 +198,8 @@ class FieldBias(Head):
             self.calibrator.fit_rows(rows)
             curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
         fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
+        if isinstance(fit, FieldOffsets):
+            self._keep_posterior_of(fit, rows.logits, curve)
         return self.summary_of(rows, features, fit.num_iterations, fit.converged)
 
     def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldOffsets | FieldCurves:
@@ -166,6 +212,21 @@ class FieldBias(Head):
         self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         self._deviations.assign(fit.deviations)
         return fit
+
+    def _keep_posterior_of(self, fit: FieldOffsets, logits: np.ndarray, curve: np.ndarray) -> None:
+        """Assigns the posterior of a fit to rows with these logits and values of η."""
+        found = fit.posterior
+        tables = [
+            np.vstack([np.column_stack([variances, responses]), [scale**2, 0.0, 0.0]])
+            for variances, responses, scale in zip(
+                found.variances, found.responses, fit.deviations, strict=True
+            )
+        ]
+        values = {"factor": found.factor, "offsets": np.concatenate(tables)}
+        calibrator = self.calibrator
+        if isinstance(calibrator, StreamingCalibrator) and calibrator.num_posterior_columns:
+            values["curve"] = _line_of_spread(calibrator, logits, curve, found.curvature)
+        self.keep_posterior(**values)
 
     def field_ids(self, features: Features, field: str) -> Tensor:
         """Ids (batch,) of a field, int32; the id "other" is the number of its values."""
@@ -208,6 +269,11 @@ class FieldBias(Head):
     def _curve(self, logits: Tensor) -> Tensor:
         return logits if self.calibrator is None else self.calibrator(logits)
 
+    def _num_curve_columns(self) -> int:
+        """Number of columns of the posterior of η; 0 if η has none."""
+        curve = self.calibrator
+        return curve.num_posterior_columns if isinstance(curve, StreamingCalibrator) else 0
+
     def _starts(self) -> np.ndarray:
         """Index of each field's first offset."""
         return table_starts(self._num_values.values())
@@ -235,6 +301,21 @@ class FieldBias(Head):
                 "Argument `prior_scale` must be a finite number above 0. "
                 f"Received: prior_scale={self.prior_scale!r}."
             )
+
+
+def _line_of_spread(
+    calibrator: StreamingCalibrator, logits: np.ndarray, curve: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """Weighted least squares of the posterior spread of η by 1 and η, (2, p)."""
+    curve = np.clip(curve, -LARGEST_LOGIT, LARGEST_LOGIT)
+    square, right = np.zeros((2, 2)), np.zeros((2, calibrator.num_posterior_columns))
+    for start in range(0, len(logits), ROWS_TOGETHER):
+        part = slice(start, start + ROWS_TOGETHER)
+        columns = np.stack([np.ones_like(curve[part]), curve[part]])
+        spread = ops.convert_to_numpy(calibrator.posterior_spread(logits[part]))
+        square += (columns * weights[part]) @ columns.T
+        right += (columns * weights[part]) @ spread
+    return np.linalg.lstsq(square, right, rcond=None)[0]
 
 
 def half_cauchy(scale: float) -> Callable[[ArrayLike], np.ndarray]:

@@ -12,6 +12,7 @@ from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator, as_column, check_column
 from keras_calibration.layers.field_bias import FieldBias, half_cauchy
 from keras_calibration.layers.field_ids import Fields
+from keras_calibration.layers.head import Head
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, fit_field_curves, within_room
 from keras_calibration.solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
@@ -110,6 +111,10 @@ class FieldILPS(FieldBias):
         upper = ops.maximum(left_value, right_value)
         inside = ops.logical_and(share >= 0, share <= 1)
         return ops.where(ops.logical_and(inside, calibrated > upper), upper, calibrated)
+
+    def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Raises: the posterior of the curves is not known."""
+        return Head.logit_standard_deviation(self, logits, features)
 
     def finalize(self) -> None:
         """Makes every curve non-decreasing, after training in a model."""

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._typing import Shape
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import (
     Calibrator,
     calibration_dtype,
@@ -22,18 +22,20 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.network_trainer import weights_of
+from keras_calibration.layers.posterior_layer import PosteriorLayer
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
 
 
-class Head(keras.layers.Layer):
+class Head(PosteriorLayer):
     """Base of the heads of a `CalibratedModel`: `q(l, x) = σ(head(l, x))`.
 
     A head is called as `head(logits, features)` and returns calibrated logits (batch, 1), or one
     per class (see `ClassNeuralCalibration`). To write your own, implement `call` and
     `feature_names`, and create the weights in `build` so that the head starts as the identity.
     `CalibratedModel` can then train, save and export it. If you also implement `fit_rows`, the head
-    has a direct fit, which `fit`, `CalibratedModel.fit` and `refresh_savedmodel` use.
+    has a direct fit, which `fit`, `CalibratedModel.fit` and `refresh_savedmodel` use. With
+    `logit_standard_deviation` it also has intervals (`interval`).
 
     Args:
         dtype: Dtype or dtype policy; half precision becomes float32.
@@ -160,7 +162,7 @@ class Head(keras.layers.Layer):
             )
         warn_of_probabilities(logits, labels)
         rows = self.check_rows(logits, labels, sample_weight)
-        columns = _columns(features, self.feature_names, len(rows.logits), taker)
+        columns = self.read_features(features, len(rows.logits))
         # This call builds the head and checks the shapes.
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})
         with unchanged_if_refused(self):
@@ -209,6 +211,16 @@ class Head(keras.layers.Layer):
             for logits in (rows.logits, head_logits(self, rows.logits, features))
         )
         return FitSummary(len(rows.logits), before, after, num_iterations, converged)
+
+    def calibrated_logits(self, logits: Tensor, features: Features) -> Tensor:
+        """Calibrated logits (batch, 1)."""
+        return self(logits, features)
+
+    def read_features(
+        self, features: Mapping[str, ArrayLike] | None, num_rows: int
+    ) -> dict[str, np.ndarray]:
+        """The features that the head reads, as arrays; raises if they do not fit the rows."""
+        return _columns(features, self.feature_names, num_rows, type(self).__name__)
 
     def finalize(self) -> None:
         """Adjusts the weights after training; does nothing by default."""

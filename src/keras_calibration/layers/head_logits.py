@@ -11,11 +11,11 @@ from keras_calibration._typing import Features
 from keras_calibration.solvers.logistic_fit import row_log_losses, sigmoid
 from keras_calibration.solvers.softmax_fit import row_class_log_losses
 
-_ROWS_TOGETHER = 1 << 16
+ROWS_TOGETHER = 1 << 16
 
 
 def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features) -> np.ndarray:
-    """Calibrated logits of a head as float64, computed `_ROWS_TOGETHER` rows at a time.
+    """Calibrated logits of a head as float64, computed `ROWS_TOGETHER` rows at a time.
 
     Example:
         >>> from keras_calibration.layers import BiasCorrection, NeuralCalibration
@@ -23,8 +23,8 @@ def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features
         array([ 0.5, -1. ])
     """
     calibrated = np.empty(logits.shape)
-    for start in range(0, len(logits), _ROWS_TOGETHER):
-        part = slice(start, start + _ROWS_TOGETHER)
+    for start in range(0, len(logits), ROWS_TOGETHER):
+        part = slice(start, start + ROWS_TOGETHER)
         outputs = head(logits[part], {name: column[part] for name, column in features.items()})
         calibrated[part] = ops.convert_to_numpy(outputs).reshape(logits[part].shape)
     return calibrated

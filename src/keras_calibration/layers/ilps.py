@@ -145,6 +145,7 @@ class ILPS(StreamingCalibrator):
             self._raw_slopes = self._add_weight("raw_slopes", np.zeros(self.num_knots - 1))
         else:
             self._free_values = self._add_weight("values", identity)
+        self.add_posterior(factor=(self.num_knots, self.num_knots))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:
@@ -200,6 +201,17 @@ class ILPS(StreamingCalibrator):
         values = piecewise_linear(self.get_knots(), old_knots, old_values)
         self._assign_values(isotonic_projection(ops.convert_to_numpy(values)))
         self._num_rows.assign(float(len(rows.logits)))
+
+    def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
+        """The rows of F, one for the value at each knot, interpolated as the values are."""
+        knots = ops.convert_to_tensor(self._knots)
+        right_of = ops.searchsorted(knots, logits, side="right")
+        segment = ops.clip(ops.cast(right_of, "int32") - 1, 0, self.num_knots - 2)
+        left, right = ops.take(knots, segment), ops.take(knots, segment + 1)
+        share = ops.expand_dims((logits - left) / (right - left), 1)
+        share = ops.clip(share, 0.0, 1.0) if self.extrapolation == "constant" else share
+        of_left, of_right = (ops.take(factor, segment + step, axis=0) for step in (0, 1))
+        return (1 - share) * of_left + share * of_right
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Places the knots and solves for the values."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from keras_calibration._typing import Tensor
+from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.calibrator import as_column, check_column
 from keras_calibration.layers.neural_head import NeuralHead
 
@@ -48,3 +48,16 @@ class NeuralCalibration(NeuralHead):
         """Values as a column (batch, 1); raises for other shapes than (batch,) and (batch, 1)."""
         check_column(values.shape, type(self).__name__, name)
         return as_column(values)
+
+    def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Posterior standard deviation of the logit, if there is no network; else raises."""
+        calibrator = self.lone_calibrator()
+        if calibrator is None:
+            return super().logit_standard_deviation(logits, features)
+        return calibrator.logit_standard_deviation(self.as_columns(logits, "logits"))
+
+    def check_posterior(self) -> None:
+        """Raises if the posterior of η is not that of its weights."""
+        calibrator = self.lone_calibrator()
+        if calibrator is not None:
+            calibrator.check_posterior()

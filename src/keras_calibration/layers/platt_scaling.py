@@ -56,12 +56,17 @@ class PlattScaling(StreamingCalibrator):
         """Creates the scale and the bias; the layer starts as the identity."""
         self._log_scale = self.add_weight(name="log_scale", shape=(), initializer="zeros")
         self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
+        self.add_posterior(factor=(2, 2))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:
         """`a l + c`."""
         scale = ops.exp(ops.convert_to_tensor(self._log_scale))
         return scaled_logits(logits, scale) + ops.convert_to_tensor(self._bias)
+
+    def derivatives(self, logits: Tensor) -> list[Tensor]:
+        """By c and a."""
+        return [ops.ones_like(logits), logits]
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Fits c and a by Newton's method."""

@@ -65,10 +65,18 @@ class QuadraticScaling(StreamingCalibrator):
             name="range", shape=(2,), initializer="zeros", trainable=False
         )
         self._range.assign(_STARTING_RANGE)
+        self.add_posterior(factor=(3, 3))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:
-        """`c + s₀ A(l) + s₁ B(l)`: A has slope 1 below the range and 0 above it, B the reverse."""
+        """`c + s₀ A(l) + s₁ B(l)`."""
+        low, high = self._shapes(logits)
+        line = scaled_logits(low, ops.exp(ops.convert_to_tensor(self._log_slope_low)))
+        line = line + scaled_logits(high, ops.exp(ops.convert_to_tensor(self._log_slope_high)))
+        return line + ops.convert_to_tensor(self._bias)
+
+    def _shapes(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """A, with slope 1 below the range and 0 above it, and B, the reverse; 0 at l = 0."""
         ends = ops.convert_to_tensor(self._range)
         start, end = ends[0], ends[1]
         inside = ops.clip(logits, start, end)
@@ -77,10 +85,11 @@ class QuadraticScaling(StreamingCalibrator):
         low = ops.minimum(logits - start, 0.0) - ops.square(end - inside) / double_width
         low = low - ops.minimum(-start, 0.0) + ops.square(end - zero) / double_width
         high = ops.maximum(logits - end, 0.0) + ops.square(inside - start) / double_width
-        high = high - ops.maximum(-end, 0.0) - ops.square(zero - start) / double_width
-        line = scaled_logits(low, ops.exp(ops.convert_to_tensor(self._log_slope_low)))
-        line = line + scaled_logits(high, ops.exp(ops.convert_to_tensor(self._log_slope_high)))
-        return line + ops.convert_to_tensor(self._bias)
+        return low, high - ops.maximum(-end, 0.0) - ops.square(zero - start) / double_width
+
+    def derivatives(self, logits: Tensor) -> list[Tensor]:
+        """By c, s₀ and s₁: 1, A and B."""
+        return [ops.ones_like(logits), *self._shapes(logits)]
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Fits c, s₀ and s₁ by Newton's method, on the range that holds 99.8 % of the weight."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration.layers.calibrator import Calibrator, check_labels_given
+from keras_calibration._typing import Features, Tensor
+from keras_calibration.layers.calibrator import Calibrator, check_column, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.solvers.data_checks import Rows, checked_logits
 from keras_calibration.solvers.logistic_fit import LogisticFit, mean_log_loss
-from keras_calibration.solvers.logit_histogram import LogitHistogram, logit_histogram
+from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, LogitHistogram, logit_histogram
 
 _STORED = "logit_histogram_"
 
@@ -40,6 +42,8 @@ class StreamingCalibrator(Calibrator):
         >>> both.num_rows, round(layer.bias, 4)
         (8, -1.0986)
     """
+
+    _posterior_factor: keras.Variable | None = None
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -132,6 +136,47 @@ class StreamingCalibrator(Calibrator):
         """Fits to a histogram with both classes; assigns the weights only after success."""
         raise NotImplementedError(f"{type(self).__name__} does not define `fit_histogram`.")
 
+    def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Posterior standard deviation of the calibrated logit, `|dη/dθ F|` with `F Fᵀ = H⁻¹`.
+
+        H is the Hessian of the penalised log loss, summed over the rows of the fit, by the
+        parameters θ, in which η is linear (`solvers.covariance`).
+
+        Args:
+            logits: Uncalibrated logits (batch,) or (batch, 1).
+            features: Not read.
+
+        Returns:
+            A tensor with the shape of `logits`, in logits.
+        """
+        if not self.num_posterior_columns:
+            return super().logit_standard_deviation(logits, features)
+        check_column(logits, type(self).__name__, "logits")
+        spread = self.posterior_spread(ops.reshape(logits, (-1,)))
+        return ops.reshape(ops.sqrt(ops.sum(ops.square(spread), axis=1)), ops.shape(logits))
+
+    @property
+    def num_posterior_columns(self) -> int:
+        """Number p of columns of F; 0 if the layer keeps no posterior."""
+        self.ensure_built()
+        return 0 if self._posterior_factor is None else int(self._posterior_factor.shape[1])
+
+    def posterior_spread(self, logits: Tensor) -> Tensor:
+        """`dη/dθ F` (batch, p), for logits (batch,); these are clipped to ±16384, as in a fit."""
+        logits = ops.cast(logits, self.compute_dtype)
+        inside = ops.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
+        return self.logit_spread(inside, ops.convert_to_tensor(self._posterior_factor))
+
+    def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
+        """`dη/dθ F` (batch, p), for logits (batch,) and F (p, p); by default from `derivatives`."""
+        # Not by `matmul`, which may round to fewer digits on a GPU.
+        columns = zip(self.derivatives(logits), ops.unstack(factor), strict=True)
+        return sum(ops.expand_dims(column, 1) * row for column, row in columns)
+
+    def derivatives(self, logits: Tensor) -> Sequence[Tensor]:
+        """dη/dθ for each parameter of `fit_histogram`, in its order, for logits (batch,)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `derivatives`.")
+
     def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Saves the weights and the histogram, if there is one."""
         super().save_own_variables(store)
@@ -165,6 +210,7 @@ class StreamingCalibrator(Calibrator):
             )
         self.ensure_built()
         fit = self.fit_histogram(histogram)
+        self.keep_posterior(factor=fit.factor)
         self._histogram = histogram
         return FitSummary(
             num_rows=round(histogram.num_rows),

@@ -55,11 +55,16 @@ class TemperatureScaling(StreamingCalibrator):
         self._log_temperature = self.add_weight(
             name="log_temperature", shape=(), initializer="zeros"
         )
+        self.add_posterior(factor=(1, 1))
         self.built = True
 
     def calibrate(self, logits: Tensor) -> Tensor:
         """`l / T`."""
         return scaled_logits(logits, ops.exp(-ops.convert_to_tensor(self._log_temperature)))
+
+    def derivatives(self, logits: Tensor) -> list[Tensor]:
+        """By 1 / T."""
+        return [logits]
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Fits 1 / T by Newton's method."""

@@ -26,7 +26,12 @@ from keras_calibration.models.base_logits import (
     trainable_flags_kept,
 )
 from keras_calibration.models.class_log_loss import class_log_loss
-from keras_calibration.models.development_set import DevelopmentSet, as_inputs, read_development_set
+from keras_calibration.models.development_set import (
+    DevelopmentSet,
+    as_inputs,
+    is_batches,
+    read_development_set,
+)
 from keras_calibration.models.epoch_reports import (
     Callbacks,
     EndOfTraining,
@@ -316,6 +321,33 @@ class CalibratedModel(FieldMetricsModel):
         """As `keras.Model.evaluate`; `x` may also be a data frame, or hold its columns."""
         x = x if x is None or is_head_input(x) else as_inputs(x, self.input)
         return super().evaluate(x, y, *args, **kwargs)
+
+    def interval(self, x: Data, *, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Computes an interval of the calibrated probability of each row; see `Head.interval`.
+
+        It tells how well the development set determines the probability. It is not an interval of
+        the label, and knows neither of drift nor of errors of the base model that the head cannot
+        express.
+
+        Args:
+            x: Inputs: arrays by name, or a data frame.
+            level: Posterior probability of the interval, in (0, 1).
+
+        Returns:
+            Lower and upper probabilities (n, 1), float64.
+
+        Raises:
+            ValueError: If the head has no interval, was not fitted by its direct fit, or was
+                trained since; if an input is missing, or `level` is out of its range.
+        """
+        if is_batches(x):
+            raise ValueError(
+                "Argument `x` of `interval` must hold arrays or be a data frame. Received: a data "
+                f"set of type {type(x).__name__}. Call `interval` for each batch."
+            )
+        inputs = expected_inputs(as_inputs(x, self.input), self.input)
+        features = inputs_by_name(inputs, self.input)
+        return self.head.interval(self.base_logits(inputs), features, level=level)
 
     def base_logits(self, x: Data, verbose: int | str = 0) -> np.ndarray:
         """Computes the base model's logits.

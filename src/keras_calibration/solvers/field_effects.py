@@ -113,20 +113,20 @@ class FieldEffects:
 
     def improve_curve(self) -> float:
         """A Newton step on β; returns the expected gain, in nats a row."""
-        _, _, gradient, hessian = self._derivatives()
+        _, _, gradient, hessian = self.derivatives()
         step = self._solve(hessian, gradient)
         return self._take_step(step, gradient @ step)
 
     def improve_field(self, field: int, with_deviations: bool) -> float:
         """A Newton step on β and the offsets of a field, after updating its standard deviations."""
-        residual, curvature, gradient, hessian = self._derivatives()
+        residual, curvature, gradient, hessian = self.derivatives()
         offsets = self.offsets[field]
-        by_value, cross = self._sums_by_value(field, residual, curvature)
+        by_value, cross = self.sums_by_value(field, residual, curvature)
         precision = cross[:, :, self.own]
         if with_deviations:
             for group in range(self.deviations.shape[1]):
                 self._set_deviation(field, group, by_value, precision)
-        shrinkage = self._shrinkage(field)
+        shrinkage = self.shrinkage(field)
         by_value = by_value + shrinkage * offsets
         precision = precision + np.diag(shrinkage)
         # The Schur complement of the blocks.
@@ -178,7 +178,7 @@ class FieldEffects:
         for function, column in zip(self.own, offsets.T, strict=True):
             curve += column[self.ids[field]] * self.functions[function]
 
-    def _derivatives(self) -> tuple[np.ndarray, ...]:
+    def derivatives(self) -> tuple[np.ndarray, ...]:
         """Residual and curvature of each row, and gradient and Hessian with respect to β."""
         one = sigmoid(self.curve)
         residual, curvature = self.weights * (one - self.labels), self.weights * one * (1 - one)
@@ -186,7 +186,7 @@ class FieldEffects:
         hessian = (self.functions * curvature) @ self.functions.T + np.diag(self.ridge)
         return residual, curvature, gradient, hessian
 
-    def _sums_by_value(
+    def sums_by_value(
         self, field: int, residual: np.ndarray, curvature: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gradient (values, p) and Hessian by own and all coefficients (values, p, q)."""
@@ -204,7 +204,7 @@ class FieldEffects:
         by_value[-1], cross[-1] = 0.0, 0.0  # "other" stays at 0
         return by_value, cross
 
-    def _shrinkage(self, field: int) -> np.ndarray:
+    def shrinkage(self, field: int) -> np.ndarray:
         """Prior precisions of the offsets of a field (p,)."""
         return self.deviations[field, self.group] ** -2
 
@@ -219,7 +219,7 @@ class FieldEffects:
         """The prior terms that a step on β and one field changes."""
         prior = 0.5 * float(self.ridge @ (self.shared - self.centre) ** 2)
         if field is not None:
-            prior += 0.5 * float(np.sum(self.offsets[field] ** 2 @ self._shrinkage(field)))
+            prior += 0.5 * float(np.sum(self.offsets[field] ** 2 @ self.shrinkage(field)))
         return prior
 
     def _take_step(

@@ -1,12 +1,14 @@
 """Offsets and curves of field values, shrunk by standard deviations learned from the data."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
+from keras_calibration.solvers.field_posterior import FieldPosterior, field_posterior
 from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 
 # Prior precision of a about 1: it matters only where positives and negatives are separated.
@@ -24,6 +26,8 @@ class FieldOffsets:
         bias: c.
         offsets: u of each field (num_values,).
         deviations: s of each field, the standard deviation of its offsets.
+        posterior: The covariance of slope, bias and offsets, of all values. One without rows has
+            the variance s².
         log_loss: Mean log loss, in nats a row, without the priors.
         num_iterations: Number of passes over the fields.
         converged: Whether a further pass would gain less than 1e-10 nats a row.
@@ -33,6 +37,7 @@ class FieldOffsets:
     bias: float
     offsets: list[np.ndarray]
     deviations: np.ndarray
+    posterior: FieldPosterior
     log_loss: float
     num_iterations: int
     converged: bool
@@ -91,11 +96,17 @@ def fit_field_offsets(
     seen, places = _seen_values(ids, num_values)
     fit = FieldEffects(rows, places, list(map(len, seen)), log_prior, line)
     num_passes, converged = fit.run()
+    deviations, posterior = fit.deviations[:, 0], field_posterior(fit)
     return FieldOffsets(
         slope=float(fit.shared[0]) if fit_slope else 1.0,
         bias=float(fit.shared[-1]),
         offsets=_of_all([offsets[:-1, 0] for offsets in fit.offsets], seen, num_values),
-        deviations=fit.deviations[:, 0],
+        deviations=deviations,
+        posterior=replace(
+            posterior,
+            variances=_of_all(posterior.variances, seen, num_values, deviations**2),
+            responses=_of_all(posterior.responses, seen, num_values),
+        ),
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
         converged=converged,
@@ -180,12 +191,18 @@ def _seen_values(
 
 
 def _of_all(
-    of_seen: Sequence[np.ndarray], seen: Sequence[np.ndarray], num_values: Sequence[int]
+    of_seen: Sequence[np.ndarray],
+    seen: Sequence[np.ndarray],
+    num_values: Sequence[int],
+    of_others: ArrayLike = 0.0,
 ) -> list[np.ndarray]:
-    """The fitted parameters of the values that have rows, and 0 for all others."""
-    of_all = [np.zeros((n, *each.shape[1:])) for n, each in zip(num_values, of_seen, strict=True)]
-    for array, values, fitted in zip(of_all, seen, of_seen, strict=True):
-        array[values] = fitted
+    """What was found for the values of each field that have rows, and a number for all others."""
+    of_all = []
+    others = np.broadcast_to(of_others, len(seen))
+    for found, values, number, other in zip(of_seen, seen, num_values, others, strict=True):
+        array = np.full((number, *found.shape[1:]), other)
+        array[values] = found
+        of_all.append(array)
     return of_all
 
 

@@ -1,5 +1,7 @@
 """The exact fit of ILPS: a convex problem in the level and the slopes of the curve."""
 
+import dataclasses
+
 import numpy as np
 
 from keras_calibration.solvers.logistic_fit import (
@@ -25,7 +27,7 @@ def fit_ilps(
     smoothness: float | str = 1.0,
     extrapolation: str = "linear",
 ) -> tuple[np.ndarray, LogisticFit]:
-    """Values b at the knots that minimise the penalised log loss, and the fit.
+    """Values b at the knots that minimise the penalised log loss, and the fit, with b's factor.
 
     The objective is `Σ w log loss(y, σ(η(l))) + τ/2 Σ (s_{k+1} - s_k)² + κ/2 mean (s_k - 1)²`,
     where the slopes s of the curve are at least 1e-6. The last term, with κ = 0.1, is a weak prior
@@ -75,6 +77,9 @@ def fit_ilps(
     best = min(fits, key=lambda fit: fit.leave_one_out)
     level, slopes = best.parameters[0], best.parameters[1:]
     heights = np.r_[0.0, np.cumsum(slopes * gaps)]
+    rises = np.where(np.arange(len(gaps)) < np.arange(len(knots))[:, None], gaps, 0.0)
+    by_theta = np.concatenate([np.ones((len(knots), 1)), rises - below_pivot], axis=1)
+    best = dataclasses.replace(best, factor=by_theta @ best.factor)
     return level + heights - heights[pivot], best
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._warn import warn
+from keras_calibration.solvers.covariance import covariance_factor
 from keras_calibration.solvers.logit_histogram import Atoms, LogitHistogram
 
 # Newton steps, and halvings of one step. The problems here take 5 to 30 steps.
@@ -34,7 +35,8 @@ class LogisticFit:
     `log_loss` is the mean in nats, without the prior. `converged` means that a further step would
     gain less than 1e-11 nats a row. `leave_one_out` estimates the mean log loss on rows left out of
     the fit: the log loss plus `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the squared
-    gradients of the rows.
+    gradients of the rows. `factor` is F (p, p): in the Laplace approximation, the posterior
+    covariance of θ is `F Fᵀ = H⁻¹`, with rows of zeros for the parameters at their bounds.
     """
 
     parameters: np.ndarray
@@ -42,6 +44,7 @@ class LogisticFit:
     num_iterations: int
     converged: bool
     leave_one_out: float
+    factor: np.ndarray
 
 
 def fit_logistic(
@@ -113,7 +116,12 @@ def fit_logistic(
     spread = _gradient_spread(atoms, weights, rows, one)[np.ix_(free, free)]
     effective = np.trace(_solve(hessian[np.ix_(free, free)], spread))
     return LogisticFit(
-        theta, log_loss, step_number, bool(gain <= _CONVERGED), float(log_loss + effective / total)
+        parameters=theta,
+        log_loss=log_loss,
+        num_iterations=step_number,
+        converged=bool(gain <= _CONVERGED),
+        leave_one_out=float(log_loss + effective / total),
+        factor=covariance_factor(hessian, free),
     )
 
 

@@ -1,0 +1,39 @@
+"""The covariance of fitted parameters in the Laplace approximation, as a factor."""
+
+import numpy as np
+
+# Parameters of less information than this have the standard deviation 1e12, which no interval
+# tells from infinity, and whose square is within the range of float32.
+_SMALLEST_INFORMATION = 1e-24
+# Smallest eigenvalue of a Hessian scaled to a unit diagonal: less is rounding.
+_SMALLEST_EIGENVALUE = 1e-14
+
+
+def covariance_factor(hessian: np.ndarray, free: np.ndarray | None = None) -> np.ndarray:
+    """F with `F Fᵀ = H⁻¹` for the free parameters, and rows of zeros for the others; (p, p).
+
+    In the Laplace approximation, the posterior of the parameters is normal with mean at the optimum
+    and the inverse Hessian H⁻¹ of the penalised log loss as covariance, where H is in units of
+    summed log likelihood: a sample weight of 2 counts as two rows. A linear function `xᵀθ` has the
+    standard deviation `|xᵀF|`, which cannot be negative by rounding. F also needs fewer digits than
+    `F Fᵀ`: float32 is enough.
+
+    Example:
+        >>> factor = covariance_factor(np.array([[4.0, 0.0], [0.0, 25.0]]))
+        >>> factor @ factor.T
+        array([[0.25, 0.  ],
+               [0.  , 0.04]])
+
+    Reference:
+        MacKay (1992), *A Practical Bayesian Framework for Backpropagation Networks*, section 2.
+    """
+    places = np.arange(len(hessian)) if free is None else np.flatnonzero(free)
+    factor = np.zeros_like(hessian)
+    if len(places):
+        matrix = hessian[np.ix_(places, places)]
+        # Scaled, since parameters can differ by orders of magnitude.
+        scale = 1 / np.sqrt(np.maximum(np.diag(matrix), _SMALLEST_INFORMATION))
+        eigenvalues, directions = np.linalg.eigh(matrix * scale[:, None] * scale)
+        root = np.sqrt(np.maximum(eigenvalues, _SMALLEST_EIGENVALUE))
+        factor[np.ix_(places, places)] = scale[:, None] * directions / root
+    return factor

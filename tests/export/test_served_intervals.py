@@ -1,0 +1,97 @@
+"""`export_savedmodel(..., interval=…)`: what is served is what `CalibratedModel.interval` gives."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+
+NUM_ROWS = 800
+
+
+def made_rows(seed=0):
+    generator = np.random.default_rng(seed)
+    features = {
+        "x": generator.normal(-1, 1, NUM_ROWS).astype("float32"),
+        "site": generator.integers(0, 5, NUM_ROWS).astype("int32"),
+    }
+    chances = 1 / (1 + np.exp(-features["x"] - 0.5 * features["site"] + seed))
+    return features, (generator.random(NUM_ROWS) < chances).astype("float32")
+
+
+def fitted(head):
+    inputs = {
+        "x": keras.Input((), name="x"),
+        "site": keras.Input((), dtype="int32", name="site"),
+    }
+    one = keras.ops.expand_dims(inputs["x"], 1)
+    base = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(one))
+    model = kc.models.CalibratedModel(base, head, base_output="logit")
+    model.fit(*made_rows(), verbose=0)
+    return model
+
+
+def new_rows():
+    features, _ = made_rows(7)
+    features["site"] = np.arange(NUM_ROWS, dtype="int32") % 9  # 5 to 8 are unknown
+    return features
+
+
+def served(path, rows):
+    outputs = tf.saved_model.load(str(path)).signatures["serving_default"](
+        **{name: tf.constant(column) for name, column in rows.items()}
+    )
+    return {name: values.numpy() for name, values in outputs.items()}
+
+
+def agrees(outputs, model, rows, level):
+    lower, upper = model.interval(rows, level=level)
+    np.testing.assert_allclose(outputs["probability_lower"], lower, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(outputs["probability_upper"], upper, rtol=1e-4, atol=1e-6)
+    assert (outputs["probability_lower"] < outputs["probability"]).all()
+    assert (outputs["probability"] < outputs["probability_upper"]).all()
+
+
+HEADS = {
+    "field_bias": lambda: kc.layers.FieldBias({"site": 5}, kc.layers.ILPS(5)),
+    "ilps": lambda: kc.layers.ILPS(5, monotonic="strict"),
+    "platt": kc.layers.PlattScaling,
+}
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_served_and_refreshed(kind, jit_compile, tmp_path):
+    model, rows = fitted(HEADS[kind]()), new_rows()
+    path = kc.export_savedmodel(
+        model, tmp_path / "1", rows, interval=0.9, jit_compile=jit_compile, verify="same_process"
+    )
+    provenance = json.loads((path / "assets.extra" / "provenance.json").read_text())
+    assert provenance["interval"] == 0.9
+    agrees(served(path, rows), model, rows, 0.9)
+    features, labels = made_rows(1)
+    logits = model.base_logits(features)
+    given = {"site": features["site"]} if kind == "field_bias" else {}
+    second = kc.refresh_savedmodel(path, logits, labels, given, verify="same_process")
+    model.fit(features, labels, verbose=0)
+    agrees(served(second, rows), model, rows, 0.9)
+
+
+def test_without_it_nothing_is_added(tmp_path):
+    model, rows = fitted(kc.layers.PlattScaling()), new_rows()
+    path = kc.export_savedmodel(model, tmp_path / "1", rows, verify="same_process")
+    assert set(served(path, rows)) == {"probability", "uncalibrated_probability", "logit"}
+
+
+def test_refuses_heads_without_an_interval_and_levels(tmp_path):
+    for head, level, message in (
+        (kc.layers.IsotonicRegression(), 0.95, "IsotonicRegression has no interval"),
+        (kc.layers.PlattScaling(), 1.5, "`level` must be between 0 and 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kc.export_savedmodel(fitted(head), tmp_path / "1", interval=level)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,447 @@
+"""`interval`: the posterior against dense Hessians in float64, coverage, and what has none."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit, log_expit
+from scipy.stats import norm
+
+from backends import HOSTILE_ROWS, digits, examples
+from keras_calibration import layers
+from keras_calibration.layers import (
+    ILPS,
+    BetaCalibration,
+    BiasCorrection,
+    FieldBias,
+    NeuralCalibration,
+    PlattScaling,
+    QuadraticScaling,
+    TemperatureScaling,
+)
+
+GRID = np.linspace(-5.0, 3.0, 17)
+
+
+def softplus(logits):
+    return -log_expit(-logits)
+
+
+def numpy_of(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def made_rows(num_rows=4000, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, 1.5, num_rows)
+    labels = generator.random(num_rows) < expit(0.8 * logits - 0.3)
+    return logits, labels.astype(float), generator.choice([0.5, 2.0], num_rows)
+
+
+def inverse_hessian(columns, curve, weights, precision):
+    one = expit(curve)
+    hessian = columns.T @ (columns * (weights * one * (1 - one))[:, None]) + precision
+    return np.linalg.inv(hessian)
+
+
+# Columns of the logistic regression that each calibrator is, written from its formula, and the
+# precision of the prior.
+
+
+def quadratic_columns(layer, logits):
+    start, end = layer.logit_range
+
+    def rises(slope_at):  # the integral of a slope from 0 to l, by the trapezoidal rule
+        fine = np.linspace(0, 1, 4001) * logits[:, None]
+        return np.trapezoid(slope_at((fine - start) / (end - start)), fine, axis=1)
+
+    high = rises(lambda share: np.clip(share, 0, 1))
+    return np.stack([np.ones_like(logits), logits - high, high], axis=1)
+
+
+def ilps_columns(layer, logits):
+    knots = layer.get_knots().astype("float64")
+    left = np.clip(np.searchsorted(knots, logits, side="right") - 1, 0, len(knots) - 2)
+    share = (logits - knots[left]) / np.diff(knots)[left]
+    columns = np.zeros((len(logits), len(knots)))
+    columns[np.arange(len(logits)), left] = 1 - share
+    columns[np.arange(len(logits)), left + 1] = share
+    return columns
+
+
+def ilps_precision(layer):
+    knots = layer.get_knots().astype("float64")
+    slopes = np.diff(np.eye(len(knots)), axis=0) / np.diff(knots)[:, None]
+    changes = np.diff(slopes, axis=0)
+    return layer.smoothness * changes.T @ changes + 0.1 / len(slopes) * slopes.T @ slopes
+
+
+TWO_SLOPES = np.diag([0.0, 0.1, 0.1])
+FORMULAS = {
+    BiasCorrection: (lambda _, x: np.ones((len(x), 1)), lambda _: 0.0),
+    TemperatureScaling: (lambda _, x: x[:, None], lambda _: 0.0),
+    PlattScaling: (lambda _, x: np.stack([np.ones_like(x), x], axis=1), lambda _: 0.0),
+    BetaCalibration: (
+        lambda _, x: np.stack([np.ones_like(x), softplus(x), -softplus(-x)], axis=1),
+        lambda _: TWO_SLOPES,
+    ),
+    QuadraticScaling: (quadratic_columns, lambda _: TWO_SLOPES),
+    ILPS: (ilps_columns, ilps_precision),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("make", FORMULAS)
+def test_calibrators_against_the_inverse_hessian_of_the_rows(make, weighted):
+    logits, labels, weights = made_rows()
+    layer = make(6) if make is ILPS else make()
+    layer.fit(logits, labels, weights if weighted else None)
+    columns, precision = FORMULAS[make]
+    curve = numpy_of(layer(logits)).astype("float64")
+    covariance = inverse_hessian(
+        columns(layer, logits), curve, weights if weighted else np.ones(4000), precision(layer)
+    )
+    of_grid = columns(layer, GRID)
+    expected = np.sqrt(np.einsum("ni,ij,nj->n", of_grid, covariance, of_grid))
+    received = numpy_of(layer.logit_standard_deviation(GRID))
+    np.testing.assert_allclose(received, expected, rtol=2e-3, atol=1e-6)
+    lower, upper = layer.interval(GRID, level=0.8)
+    fitted = numpy_of(layer(GRID)).astype("float64")
+    width = norm.ppf(0.9) * received
+    np.testing.assert_allclose(lower, expit(fitted - width), rtol=1e-6)
+    np.testing.assert_allclose(upper, expit(fitted + width), rtol=1e-6)
+
+
+def test_a_slope_at_its_bound_is_taken_as_known():
+    logits, labels, _ = made_rows()
+    layer = PlattScaling()
+    with pytest.warns(UserWarning, match="not above 0"):
+        layer.fit(logits, 1 - labels)
+    rate = labels.mean()
+    expected = 1 / np.sqrt(4000 * rate * (1 - rate))
+    np.testing.assert_allclose(layer.logit_standard_deviation(GRID), expected, rtol=1e-3)
+
+
+def test_constant_ends_have_a_constant_interval():
+    logits, labels, _ = made_rows()
+    layer = ILPS(5, extrapolation="constant")
+    layer.fit(logits, labels)
+    deviations = numpy_of(layer.logit_standard_deviation(np.r_[-9.0, -99.0, layer.get_knots()[0]]))
+    np.testing.assert_allclose(deviations, deviations[2], rtol=1e-5)
+
+
+# Field values
+
+
+def field_rows(num_rows=6000, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, 1, num_rows)
+    ids = {
+        "site": generator.integers(0, 13, num_rows),
+        "device": generator.integers(0, 5, num_rows),
+    }
+    offsets = generator.normal(0, 0.7, 13)
+    chances = expit(0.8 * logits + 0.3 + offsets[ids["site"]] + 0.3 * ids["device"])
+    return logits, (generator.random(num_rows) < chances).astype(float), ids
+
+
+def dense_deviations(head, logits, ids, weights, new_logits, new_ids):
+    """Standard deviations from the inverse of the whole Hessian, with (a, c) first."""
+    scales = head.get_deviations()
+
+    def columns_of(curve, given):
+        # The last value of each field is "other", without an offset.
+        dummies = [np.eye(n + 1)[np.minimum(given[f], n)][:, :n] for f, n in head.fields.items()]
+        return np.concatenate([curve[:, None], np.ones((len(curve), 1)), *dummies], axis=1)
+
+    precision = np.diag(
+        np.concatenate([[1e-3, 0], *(np.full(n, scales[f] ** -2) for f, n in head.fields.items())])
+    )
+    fitted = numpy_of(head(logits, ids))[:, 0].astype("float64")
+    covariance = inverse_hessian(columns_of(logits, ids), fitted, weights, precision)
+    columns = columns_of(new_logits, new_ids)
+    variance = np.einsum("ni,ij,nj->n", columns, covariance, columns)
+    # An unknown value has an offset too, of which only the prior is known.
+    for field, number in head.fields.items():
+        variance += np.where(new_ids[field] >= number, scales[field] ** 2, 0.0)
+    return np.sqrt(variance)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_one_field_against_the_inverse_of_the_whole_hessian(weighted):
+    logits, labels, ids = field_rows()
+    weights = np.random.default_rng(1).choice([0.0, 0.5, 2.0], 6000) if weighted else np.ones(6000)
+    # Site 11 has no rows, and 12 is above the vocabulary.
+    site = {"site": np.where(ids["site"] == 11, 3, ids["site"])}
+    head = FieldBias({"site": 12})
+    head.fit(logits, labels, site, weights)
+    new = {"site": np.arange(14)}
+    new_logits = np.linspace(-3, 2, 14)
+    expected = dense_deviations(head, logits, site, weights, new_logits, new)
+    received = numpy_of(head.logit_standard_deviation(new_logits, new))
+    assert received.shape == (14, 1)
+    np.testing.assert_allclose(received[:, 0], expected, rtol=1e-3)
+    spread = head.get_deviations()["site"]
+    assert (received[11:, 0] >= 0.99 * spread).all()
+    assert (received[:11, 0] < 0.3 * spread).all()
+
+
+def test_two_crossed_fields_are_nearly_exact():
+    logits, labels, ids = field_rows()
+    head = FieldBias({"site": 13, "device": 5})
+    head.fit(logits, labels, ids)
+    new = {name: each.ravel() for name, each in zip(ids, np.indices((14, 6)), strict=True)}
+    new_logits = np.zeros(84)
+    expected = dense_deviations(head, logits, ids, np.ones(6000), new_logits, new)
+    received = numpy_of(head.logit_standard_deviation(new_logits, new))[:, 0]
+    ratio, known = received / expected, (new["site"] < 13) & (new["device"] < 5)
+    assert 0.99 < ratio[known].min()
+    assert ratio[known].max() < 1.1
+    # What the offset of an unknown device would tell about the mean of all is left out.
+    assert 0.94 < ratio[~known].min()
+    assert ratio[~known].max() < 1.01
+
+
+def test_two_fields_of_the_same_values_are_rather_too_wide():
+    logits, labels, ids = field_rows()
+    twice = {"site": ids["site"], "page": ids["site"]}
+    head = FieldBias({"site": 13, "page": 13})
+    head.fit(logits, labels, twice)
+    new = {"site": np.arange(13), "page": np.arange(13)}
+    expected = dense_deviations(head, logits, twice, np.ones(6000), np.zeros(13), new)
+    received = numpy_of(head.logit_standard_deviation(np.zeros(13), new))[:, 0]
+    assert 0.97 < (received / expected).min()
+    assert (received / expected).max() < 1.45  # √2: two variances instead of one
+
+
+@pytest.mark.parametrize("make", [PlattScaling, lambda: ILPS(6), BetaCalibration])
+def test_under_a_field_without_effect_the_curve_keeps_its_interval(make):
+    logits, labels, _ = made_rows()
+    site = {"site": np.arange(4000) % 4}
+    head, curve = FieldBias({"site": 4}, make()), make()
+    head.fit(logits, labels, site)
+    curve.fit(logits, labels)
+    assert head.get_deviations()["site"] < 0.01
+    received = numpy_of(head.logit_standard_deviation(GRID, {"site": np.zeros(17, int)}))[:, 0]
+    np.testing.assert_allclose(received, curve.logit_standard_deviation(GRID), rtol=0.05)
+
+
+def test_without_the_posterior_of_its_curve_a_head_has_none():
+    logits, labels, ids = field_rows()
+    head = FieldBias({"site": 13}, layers.IsotonicRegression())
+    head.fit(logits, labels, ids)
+    with pytest.raises(ValueError, match=r"^FieldBias has no interval, because.*Use FieldBias or"):
+        head.interval(logits, ids)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 10, 300])
+def test_coverage_of_field_values(num_rows, fitted_field):
+    """600 values of each size: a covariance wrong by a factor of 1.5 gives 89 % or 98.4 %."""
+    head, true_logits = fitted_field
+    size = [0, 1, 10, 300].index(num_rows)
+    values = np.arange(600) + 600 * size
+    logits = np.random.default_rng(1).normal(-1, 1, 600)
+    lower, upper = head.interval(logits, {"site": values})
+    truth = expit(true_logits(logits, values))[:, None]
+    covered = np.mean((lower <= truth) & (truth <= upper))
+    assert 0.918 < covered < 0.979
+
+
+@pytest.fixture(scope="module")
+def fitted_field():
+    generator = np.random.default_rng(3)
+    offsets = generator.normal(0, 0.7, 2400)
+
+    def true_logits(logits, values):
+        return 0.9 * logits + 0.2 + offsets[values]
+
+    site = np.repeat(np.arange(2400), np.repeat([0, 1, 10, 300], 600))
+    logits = generator.normal(-1, 1, len(site))
+    labels = generator.random(len(site)) < expit(true_logits(logits, site))
+    head = FieldBias({"site": 2400})
+    head.fit(logits, labels, {"site": site})
+    return head, true_logits
+
+
+# When there is an interval, and when not
+
+
+def fitted(make):
+    logits, labels, _ = made_rows()
+    layer = make()
+    layer.fit(logits, labels)
+    return layer
+
+
+def fitted_head():
+    logits, labels, ids = field_rows()
+    head = FieldBias({"site": 13}, ILPS(5))
+    head.fit(logits, labels, ids)
+    return head, logits[:50], {"site": ids["site"][:50]}
+
+
+def test_a_head_of_one_calibrator_has_its_interval():
+    curve = fitted(PlattScaling)
+    head = NeuralCalibration(curve)
+    for received, expected in zip(head.interval(GRID), curve.interval(GRID), strict=True):
+        assert received.shape == (len(GRID), 1)
+        np.testing.assert_array_equal(received[:, 0], expected)
+    with pytest.raises(ValueError, match="PlattScaling must be fitted by `fit` before"):
+        NeuralCalibration(PlattScaling()).interval(GRID)
+
+
+@pytest.mark.parametrize("make", [*FORMULAS, lambda: FieldBias({"site": 3})])
+def test_before_a_fit_there_is_none(make):
+    with pytest.raises(ValueError, match=r"must be fitted by `fit` before `interval`"):
+        make().interval(np.zeros(2), {"site": np.zeros(2, int)})
+
+
+NETWORK = {"embedding_dim": 2, "hidden_units": (2,)}
+WITHOUT = {
+    "IsotonicRegression": layers.IsotonicRegression,
+    "HistogramBinning": layers.HistogramBinning,
+    "FieldILPS": lambda: layers.FieldILPS({"site": 3}),
+    "SamplingCorrection": lambda: layers.SamplingCorrection(0.5),
+    "NeuralCalibration": lambda: NeuralCalibration(
+        PlattScaling(), layers.FieldNetwork({"site": 3}, **NETWORK)
+    ),
+    "BlendedHead": lambda: layers.BlendedHead(
+        [FieldBias({"site": 3}), NeuralCalibration(PlattScaling())]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_layers_without_a_posterior_say_so(name):
+    with pytest.raises(ValueError, match=f"^{name} has no interval, because.*Use FieldBias or"):
+        WITHOUT[name]().interval(np.zeros(2), {"site": np.zeros(2, int)})
+
+
+def test_class_calibrators_have_none():
+    with pytest.raises(ValueError, match=r"^ClassTemperatureScaling has no interval"):
+        layers.ClassTemperatureScaling().interval(np.zeros((2, 3)))
+
+
+def test_weights_that_were_changed_since_the_fit_are_refused():
+    head, logits, features = fitted_head()
+    before = head.interval(logits, features)
+    weights = [np.array(weight) for weight in head.get_weights()]
+    for weight in (head._slope, head._offsets, head.calibrator._free_values):
+        weight.assign(numpy_of(weight) + 1e-3)
+        with pytest.raises(ValueError, match="trained or set since"):
+            head.interval(logits, features)
+        head.set_weights(weights)
+    for received, expected in zip(head.interval(logits, features), before, strict=True):
+        np.testing.assert_array_equal(received, expected)
+
+
+def test_the_same_after_saving(tmp_path):
+    head, logits, features = fitted_head()
+    curve = fitted(QuadraticScaling)
+    inputs = [keras.Input((1,), name="l"), keras.Input((), dtype="int32", name="site")]
+    outputs = [head(inputs[0], {"site": inputs[1]}), curve(inputs[0])]
+    keras.Model(inputs, outputs).save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    copies = {type(layer): layer for layer in loaded.layers}
+    for layer, rows in ((head, (logits, features)), (curve, (logits,))):
+        for received, expected in zip(
+            copies[type(layer)].interval(*rows), layer.interval(*rows), strict=True
+        ):
+            np.testing.assert_array_equal(received, expected)
+
+
+def test_files_from_before_the_posterior_still_load():
+    head, logits, features = fitted_head()
+    curve = fitted(PlattScaling)
+    for layer, copy, names in (
+        (
+            head,
+            FieldBias.from_config(head.get_config()),
+            ["factor", "offsets", "curve", "checksum"],
+        ),
+        (curve, PlattScaling(), ["factor", "checksum"]),
+    ):
+        store = {}
+        layer.save_own_variables(store)
+        copy.build()
+        own = len(layer._trainable_variables + layer._non_trainable_variables)
+        for number in range(len(names)):
+            del store[f"{own - 1 - number}"]
+        copy.load_own_variables(store)
+        with pytest.raises(ValueError, match="a version that kept no posterior"):
+            copy.interval(logits, features)
+    np.testing.assert_array_equal(numpy_of(copy(GRID)), numpy_of(curve(GRID)))
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.5, 95, float("nan")])
+def test_refuses_levels(level):
+    with pytest.raises(ValueError, match=f"`level` must be between 0 and 1.*level={level}"):
+        fitted(BiasCorrection).interval([0.0], level=level)
+
+
+def test_refuses_rows():
+    head, logits, _ = fitted_head()
+    with pytest.raises(ValueError, match=r"without .'site'."):
+        head.interval(logits)
+    with pytest.raises(ValueError, match="same number of rows"):
+        head.interval(logits, {"site": np.zeros(3, int)})
+    with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\)"):
+        fitted(PlattScaling).interval(np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("make", FORMULAS)
+def test_extreme_logits(make):
+    layer = fitted(make)
+    logits = np.array([-np.inf, -1e30, -800.0, 0.0, 800.0, 1e30, np.inf, np.nan])
+    lower, upper = layer.interval(logits)
+    assert np.isnan([lower[-1], upper[-1]]).all()
+    assert (lower[:-1] <= upper[:-1]).all()
+    assert ((lower[:-1] >= 0) & (upper[:-1] <= 1)).all()
+    if make is not BiasCorrection:
+        assert upper[0] == 0
+        assert lower[-2] == 1
+    for shape in ((0,), (0, 1), (8, 1)):
+        assert layer.interval(logits[: shape[0]].reshape(shape))[0].shape == shape
+
+
+def test_many_rows_are_computed_in_parts(monkeypatch):
+    head, logits, features = fitted_head()
+    whole = head.interval(logits, features)
+    monkeypatch.setattr("keras_calibration.layers.posterior_layer.ROWS_TOGETHER", 7)
+    for received, expected in zip(head.interval(logits, features), whole, strict=True):
+        np.testing.assert_allclose(received, expected, rtol=digits(1e-6))
+
+
+@pytest.mark.parametrize("make", [BiasCorrection, BetaCalibration, QuadraticScaling, ILPS])
+@settings(max_examples=examples(30))
+@given(rows=HOSTILE_ROWS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_hostile_rows(make, rows):
+    logits, labels, weights = np.array(rows).T
+    layer = make()
+    try:
+        layer.fit(logits, labels, weights)
+    except ValueError:
+        return
+    grid = np.array([-1e30, -20.0, 0.0, 20.0, 1e30])
+    lower, upper = layer.interval(grid)
+    probabilities = expit(numpy_of(layer(grid)).astype("float64"))
+    assert (lower <= probabilities).all()
+    assert (probabilities <= upper).all()
+
+
+@settings(max_examples=examples(30))
+@given(data=st.data())
+def test_hostile_fields(data):
+    num_rows = data.draw(st.integers(2, 20))
+    ids = st.lists(st.integers(0, 4), min_size=num_rows, max_size=num_rows)
+    logits = np.array(data.draw(ids)) * data.draw(st.sampled_from([0.0, 1.0, 10.0])) - 2.0
+    labels, weights = np.zeros(num_rows), np.array(data.draw(ids), float)
+    labels[0] = weights[0] = weights[-1] = 1
+    features = {"site": np.array(data.draw(ids)), "device": np.array(data.draw(ids))}
+    head = FieldBias({"site": 4, "device": 3})
+    head.fit(logits, labels, features, weights)
+    deviations = numpy_of(head.logit_standard_deviation(logits, features))
+    assert np.isfinite(deviations).all()
+    assert (deviations > 0).all()

@@ -1,0 +1,72 @@
+"""`CalibratedModel.interval`."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+
+WORDS = np.array(["news", "mail", "shop"])
+
+
+def made_rows(num_rows=900):
+    generator = np.random.default_rng(0)
+    x = {
+        "price": generator.normal(-1, 1, (num_rows, 1)).astype("float32"),
+        "site": generator.choice(WORDS, num_rows, p=[0.7, 0.29, 0.01]),
+    }
+    chances = 1 / (1 + np.exp(-x["price"][:, 0] - (x["site"] == "news")))
+    return x, (generator.random(num_rows) < chances).astype("float32")
+
+
+def model_of(head):
+    inputs = {
+        "price": keras.Input((1,), name="price"),
+        "site": keras.Input((), dtype="string", name="site"),
+    }
+    base = keras.Model(
+        inputs, keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(inputs["price"])
+    )
+    return kc.models.CalibratedModel(base, head)
+
+
+@pytest.mark.tensorflow
+def test_it_holds_the_prediction_and_narrows_with_rows():
+    x, y = made_rows()
+    lookup = keras.layers.StringLookup(vocabulary=list(WORDS))
+    model = model_of(kc.layers.FieldBias({"site": lookup}, kc.layers.PlattScaling()))
+    model.fit(x, y, verbose=0)
+    lower, upper = model.interval(x)
+    assert lower.shape == upper.shape == (900, 1)
+    probabilities = model.predict(x, verbose=0)
+    assert ((lower < probabilities) & (probabilities < upper)).all()
+    width = (upper - lower)[:, 0]
+    assert width[x["site"] == "news"].mean() < 0.5 * width[x["site"] == "shop"].mean()
+    wide = model.interval(x, level=0.99)
+    assert ((wide[0] < lower) & (upper < wide[1])).all()
+    again = kc.models.CalibratedModel.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    np.testing.assert_array_equal(again.interval(x)[0], lower)
+    with pytest.raises(ValueError, match="Call `interval` for each batch"):
+        model.interval(iter([x]))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.filterwarnings("ignore:The mean prediction")
+def test_after_training_there_is_none():
+    x, y = made_rows()
+    model = model_of(kc.layers.PlattScaling())
+    with pytest.raises(ValueError, match="PlattScaling must be fitted"):
+        model.interval(x)
+    model.compile(keras.optimizers.SGD(0.01))
+    model.fit(x, y, initialize=None, epochs=1, verbose=0)
+    with pytest.raises(ValueError, match="PlattScaling must be fitted"):
+        model.interval(x)
+    model.fit(x, y, verbose=0)
+    before = model.interval(x)
+    # Training from the fit is not kept, and with it goes the trained curve.
+    model.fit(x, y, epochs=1, verbose=0)
+    np.testing.assert_array_equal(model.interval(x), before)
+    model.fit(x, y, initialize=None, epochs=1, verbose=0)
+    with pytest.raises(ValueError, match="trained or set since"):
+        model.interval(x)
