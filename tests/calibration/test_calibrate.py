@@ -76,6 +76,24 @@ def test_auto_finds_what_is_wrong_with_the_model(truth, features, expected):
     assert max(map(len, str(report).splitlines()[:-2])) <= 100
 
 
+def test_segments_that_are_still_off_are_named():
+    x, y = make_rows(lambda logit, site, price: logit + np.where((site == 2) & (price > 0), 1.5, 0))
+    x["site"] = x["site"] % 3
+    features = {"fields": ["site"], "numeric": ["price"], "verbose": 0}
+    report = kc.calibrate(base_model(), x, y, **features, method="bias").report
+    worst = report.still_off[0]
+    assert worst.name.startswith("site = 2, ")
+    assert "price" in worst.name
+    assert worst.observed_rate > worst.mean_prediction + 0.05
+    assert f"Still off beyond chance, most of all: {worst.name}" in str(report)
+    assert report.to_dict()["still_off"][0]["name"] == worst.name
+    calibrated = np.zeros_like(y)
+    calibrated[:] = np.random.default_rng(1).random(NUM_ROWS) < 1 / (1 + np.exp(-x["score"][:, 0]))
+    assert (
+        kc.calibrate(base_model(), x, calibrated, **features, method="bias").report.still_off == ()
+    )
+
+
 def test_figures_are_those_of_the_cross_fitted_probabilities():
     x, y = make_rows(lambda logit, site, price: 1.5 * logit + 0.5)
     weights = np.random.default_rng(3).uniform(0, 2, NUM_ROWS)

@@ -115,7 +115,7 @@ LOGITS, LABELS, COLUMNS = make_rows()
             {"from_logits": False},
             r"predict_proba\(x\)\[:, 1\]",
         ),
-        ((np.zeros((4, 3)), np.zeros(4)), {}, "one score per row"),
+        ((np.zeros((4, 2)), np.zeros(4)), {}, "one score per row"),
         ((LOGITS, LABELS, COLUMNS), {}, "must name the features"),
         ((LOGITS, LABELS, COLUMNS), {"fields": ["sites"]}, r"must name columns.*\['sites'\]"),
         ((LOGITS, LABELS, {"score": LOGITS}), {"numeric": ["score"]}, "kept for the input"),

@@ -351,29 +351,6 @@ def test_the_same_after_saving(tmp_path):
             np.testing.assert_array_equal(received, expected)
 
 
-def test_files_from_before_the_posterior_still_load():
-    head, logits, features = fitted_head()
-    curve = fitted(PlattScaling)
-    for layer, copy, names in (
-        (
-            head,
-            FieldBias.from_config(head.get_config()),
-            ["factor", "offsets", "curve", "checksum"],
-        ),
-        (curve, PlattScaling(), ["factor", "checksum"]),
-    ):
-        store = {}
-        layer.save_own_variables(store)
-        copy.build()
-        own = len(layer._trainable_variables + layer._non_trainable_variables)
-        for number in range(len(names)):
-            del store[f"{own - 1 - number}"]
-        copy.load_own_variables(store)
-        with pytest.raises(ValueError, match="a version that kept no posterior"):
-            copy.interval(logits, features)
-    np.testing.assert_array_equal(numpy_of(copy(GRID)), numpy_of(curve(GRID)))
-
-
 @pytest.mark.parametrize("level", [0, 1, -0.5, 95, float("nan")])
 def test_refuses_levels(level):
     with pytest.raises(ValueError, match=f"`level` must be between 0 and 1.*level={level}"):

@@ -616,7 +616,7 @@ def test_predict_without_a_feature_is_refused():
 
 def test_a_base_with_several_columns_is_refused():
     with pytest.raises(ValueError, match=r"\(None, 3\)"):
-        CalibratedModel(make_base(keras.layers.Dense(3), last=keras.layers.ReLU()), ILPS())
+        CalibratedModel(make_base(keras.layers.Dense(3), last=keras.layers.Softmax()), ILPS())
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import keras
@@ -29,6 +29,7 @@ from keras_calibration.calibration.candidates import (
 from keras_calibration.calibration.cross_fitted_scores import (
     noise_floors,
     scores_of,
+    segments_off,
     simplest_within_error,
 )
 from keras_calibration.calibration.splits import Splits, splits_of
@@ -170,7 +171,7 @@ def calibrate(
         tried = _chosen_candidates(possible, method)
         features = {name: columns[name] for name in (*fields, *numeric)}
     fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
-    report = _report(fits, rows, {name: columns[name] for name in fields}, splits, method)
+    report = _report(fits, rows, features, fields, splits, method)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
         warn(
@@ -216,7 +217,8 @@ def _check_model(model: keras.Model) -> None:
 def _report(
     fits: Mapping[str, CandidateFit],
     rows: Rows,
-    fields: Features,
+    features: Features,
+    fields: Collection[str],
     splits: Splits,
     method: str,
 ) -> CalibrationReport:
@@ -224,7 +226,8 @@ def _report(
     rows = some_rows(rows, splits.scored)
     if splits.weights is not None:
         rows = replace(rows, weights=rows.row_weights * splits.weights)
-    fields = {name: some(as_numpy(column), splits.scored) for name, column in fields.items()}
+    columns = {name: some(as_numpy(column), splits.scored) for name, column in features.items()}
+    of_fields = {name: columns[name] for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
     chosen, reason = method, "It was requested by `method`."
@@ -235,11 +238,12 @@ def _report(
         num_rows=num_rows,
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
-        scores=scores_of(rows, fitted, losses, fields, seconds, splits.clusters),
+        scores=scores_of(rows, fitted, losses, of_fields, seconds, splits.clusters),
         chosen=chosen,
         reason=reason,
-        noise_floor=noise_floors(rows, fitted[chosen], fields),
+        noise_floor=noise_floors(rows, fitted[chosen], of_fields),
         left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
+        still_off=segments_off(rows, fitted[chosen], columns, of_fields),
     )
 
 

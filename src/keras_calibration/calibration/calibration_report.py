@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from keras_calibration.layers.fit_summary import utc_now
+from keras_calibration.scoring.multicalibration_error import SegmentError
 
 _COLUMNS = (
     ("method", 12),
@@ -71,6 +72,10 @@ class CalibrationReport:
             Field-RCE, if the chosen calibration's probabilities were the true ones. For classes,
             means over them, which is an upper bound for the standard deviations.
         left_out: Name of each candidate that could not be fitted → why.
+        still_off: Segments in which the chosen calibration is off beyond chance, the most
+            significant first: values of the fields, ranges of the numeric columns, and their pairs
+            (`scoring.multicalibration_error`). Empty without fields and numeric columns, and for
+            classes.
         fitted_at: Time of the fit in UTC; by default now.
 
     Example:
@@ -95,6 +100,7 @@ class CalibrationReport:
     reason: str
     noise_floor: dict[str, tuple[float, float, float, float]]
     left_out: dict[str, str] = field(default_factory=dict)
+    still_off: tuple[SegmentError, ...] = ()
     is_forward: bool = False
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
@@ -149,4 +155,8 @@ class CalibrationReport:
                 f"{ece:.4f} ± {ece_deviation:.4f} and F-RCE {rce:.4f} ± {rce_deviation:.4f}."
             )
         lines += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
+        if self.still_off:
+            most, others = self.still_off[0], len(self.still_off) - 1
+            lines.append(f"Still off beyond chance, most of all: {most}")
+            lines += [f"and {others} more, see `still_off`."] if others else []
         return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from keras import ops
@@ -16,10 +16,15 @@ from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.models.development_set import as_numpy
 from keras_calibration.ops.field_sums import field_sums
+from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
 from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.logistic_fit import sigmoid
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _NUM_DRAWS = 100
+# Of all segments together. Each pair of columns takes a sort of all rows.
+_SIGNIFICANCE = 0.05
+_MOST_COLUMNS_IN_PAIRS = 10
 _SHARE_OF_GAIN = 0.01
 
 
@@ -120,6 +125,24 @@ def noise_floors(
             of_classes.append((*ece.noise_floor(_NUM_DRAWS), *rce.noise_floor(_NUM_DRAWS)))
         floors[field] = tuple(np.mean(of_classes, axis=0).tolist())
     return floors
+
+
+def segments_off(
+    rows: Rows, logits: np.ndarray, columns: Features, fields: Collection[str]
+) -> tuple[SegmentError, ...]:
+    """The segments in which the probabilities are off beyond chance, the most significant first."""
+    if not columns or logits.ndim == 2:
+        return ()
+    found = multicalibration_error(
+        rows.labels,
+        sigmoid(logits),
+        columns,
+        rows.weights,
+        numeric=[name for name in columns if name not in fields],
+        max_depth=2 if len(columns) <= _MOST_COLUMNS_IN_PAIRS else 1,
+    )
+    at_most = _SIGNIFICANCE / len(found.segments)
+    return tuple(segment for segment in found.segments if segment.p_value <= at_most)
 
 
 def _auc(

@@ -67,13 +67,15 @@ def _with_served_curve(head: Head) -> Head:
     served = type(head).from_config({**head.get_config(), "calibrator": None})
     served.calibrator = ServedCurve(head.calibrator)
     served.build()
-    weights: dict[str, np.ndarray] = {}
-    head.save_own_variables(weights)
-    # The posterior comes last, and is not needed.
-    total, of_curve = (len(without_posterior(each.weights)) for each in (head, head.calibrator))
-    own = map(str, range(total - of_curve))
-    served.load_own_variables({number: weights[number] for number in own})
+    for weight, value in zip(_own_weights(served), _own_weights(head), strict=True):
+        weight.assign(value)
     return served
+
+
+def _own_weights(head: Head) -> list[keras.Variable]:
+    """The weights of a head without those of its curve, and without the posterior."""
+    of_curve = {id(weight) for weight in head.calibrator.weights}
+    return [each for each in without_posterior(head.weights) if id(each) not in of_curve]
 
 
 class ServedCurve(Calibrator):

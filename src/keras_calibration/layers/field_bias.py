@@ -168,7 +168,7 @@ class FieldBias(Head):
         """
         if self.calibrator is not None and not self._num_curve_columns():
             return super().logit_standard_deviation(logits, features)
-        check_column(logits, type(self).__name__, "logits")
+        check_column(logits.shape, type(self).__name__, "logits")
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
         line = ops.clip(self._curve(column), -LARGEST_LOGIT, LARGEST_LOGIT)
         table = ops.convert_to_tensor(self._posterior_offsets)

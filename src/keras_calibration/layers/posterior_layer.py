@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 
 import keras
 import numpy as np
@@ -153,25 +153,13 @@ class PosteriorLayer(keras.layers.Layer):
         if kept == 0:
             raise ValueError(
                 f"{name} must be fitted by `fit` before `interval`. Received: a layer without a "
-                "fit, or one saved by a version that kept no posterior. Call `fit` first."
+                "fit. Call `fit` first."
             )
         if kept != _checksum(self.weights):
             raise ValueError(
                 f"{name} must have the weights of its last `fit`, to which the interval belongs. "
                 "Received: a layer whose weights were trained or set since then. Call `fit` again."
             )
-
-    def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
-        """Loads the weights; files that were written without a posterior leave it empty."""
-        own = self._trainable_variables + self._non_trainable_variables
-        missing = own[len(store.keys()) :]
-        if not missing or not all(weight.name.startswith(_POSTERIOR) for weight in missing):
-            super().load_own_variables(store)
-            return
-        for place, weight in enumerate(own[: len(own) - len(missing)]):
-            weight.assign(np.asarray(store[f"{place}"]))
-        for weight in missing:
-            weight.assign(np.zeros(weight.shape))
 
 
 def interval_width(level: float) -> float:

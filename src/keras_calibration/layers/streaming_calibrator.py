@@ -151,7 +151,7 @@ class StreamingCalibrator(Calibrator):
         """
         if not self.num_posterior_columns:
             return super().logit_standard_deviation(logits, features)
-        check_column(logits, type(self).__name__, "logits")
+        check_column(logits.shape, type(self).__name__, "logits")
         spread = self.posterior_spread(ops.reshape(logits, (-1,)))
         return ops.reshape(ops.sqrt(ops.sum(ops.square(spread), axis=1)), ops.shape(logits))
 
