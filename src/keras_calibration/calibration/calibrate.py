@@ -23,7 +23,6 @@ from keras_calibration.calibration.candidates import (
     Candidate,
     candidates,
     check_numeric,
-    class_candidates,
     vocabularies,
 )
 from keras_calibration.calibration.cross_fitted_scores import (
@@ -162,12 +161,7 @@ def calibrate(
         splits = splits_of(folds, rows, seed)
         # With "forward", the network makes its own folds of the earlier rows.
         num_members = NUM_FOLDS if splits.is_forward else splits.num_folds
-        of_features = (fields, numeric, num_members, seed)
-        possible = (
-            candidates(*of_features)
-            if num_classes is None
-            else class_candidates(num_classes, *of_features)
-        )
+        possible = candidates(fields, numeric, num_members, seed, num_classes)
         tried = _chosen_candidates(possible, method)
         features = {name: columns[name] for name in (*fields, *numeric)}
     fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)

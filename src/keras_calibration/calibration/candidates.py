@@ -53,19 +53,28 @@ class Candidate:
 
 
 def candidates(
-    fields: Fields, numeric: Sequence[str], num_folds: int, seed: int
+    fields: Fields,
+    numeric: Sequence[str],
+    num_folds: int,
+    seed: int,
+    num_classes: int | None = None,
 ) -> list[Candidate]:
     """The candidates for these features, ordered by their flexibility.
 
     Always `identity`, `bias`, `platt`, `beta`, `quadratic`, `ilps`; with fields `field_bias`; with
     one to eight fields `field_ilps`; with fields or numeric columns `neural`; with fields `blend`,
-    the mean of the last two.
+    the mean of the last two. For K classes always `identity`, `temperature`, `vector`, `matrix`;
+    with fields or numeric columns `neural`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
         ['identity', 'bias', 'platt', 'beta', 'quadratic', 'ilps', 'field_bias', 'field_ilps',
         'neural', 'blend']
+        >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0, num_classes=4)]
+        ['identity', 'temperature', 'vector', 'matrix', 'neural']
     """
+    if num_classes is not None:
+        return _class_candidates(fields, numeric, num_folds, seed, num_classes)
 
     def curve() -> ILPS:
         return ILPS(smoothness="auto", monotonic="strict")
@@ -101,17 +110,9 @@ def candidates(
     return found
 
 
-def class_candidates(
-    num_classes: int, fields: Fields, numeric: Sequence[str], num_folds: int, seed: int
+def _class_candidates(
+    fields: Fields, numeric: Sequence[str], num_folds: int, seed: int, num_classes: int
 ) -> list[Candidate]:
-    """The candidates for K classes, ordered by their flexibility.
-
-    Always `identity`, `temperature`, `vector`, `matrix`; with fields or numeric columns `neural`.
-
-    Example:
-        >>> [candidate.name for candidate in class_candidates(3, {"site": 3}, (), 3, seed=0)]
-        ['identity', 'temperature', 'vector', 'matrix', 'neural']
-    """
     # A temperature that is not fitted is the identity.
     of_logits = {
         IDENTITY: ClassTemperatureScaling,

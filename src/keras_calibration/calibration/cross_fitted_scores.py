@@ -96,7 +96,7 @@ def scores_of(
                 log_loss_change_error=log_loss_error,
                 brier=float(np.average(squares[name], weights=rows.weights)),
                 brier_change_error=brier_error,
-                auc=_auc(labels, probabilities, fitted[name], rows.weights),
+                auc=_auc(labels, fitted[name], rows.weights),
                 field_ece={field: float(ece[place]) for field, (ece, _) in errors.items()},
                 field_rce={field: float(rce[place]) for field, (_, rce) in errors.items()},
                 calibration_ratio=_farthest_ratio(labels, probabilities, rows.weights),
@@ -145,9 +145,7 @@ def segments_off(
     return tuple(segment for segment in found.segments if segment.p_value <= at_most)
 
 
-def _auc(
-    labels: np.ndarray, probabilities: np.ndarray, logits: np.ndarray, weights: np.ndarray | None
-) -> float:
+def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> float:
     """The AUC; for classes, the mean over the classes that occur, each against the others."""
     columns = logits.reshape(len(logits), -1)
     if columns.shape[1] > 1:
