@@ -10,6 +10,7 @@ and the log loss on new rows.
 """
 
 import argparse
+import functools
 import importlib.util
 import statistics
 import time
@@ -54,10 +55,11 @@ def make_rows(num_rows: int, num_fields: int) -> tuple[Rows, Rows]:
     return first, second
 
 
-def ours(rows: Rows) -> Callable[[Rows], np.ndarray]:
+def ours(rows: Rows, effort: str) -> Callable[[Rows], np.ndarray]:
     """`calibrate_scores` with all columns."""
+    fields = list(rows.columns)
     model = calibrate_scores(
-        rows.logits, rows.labels, rows.columns, fields=list(rows.columns), verbose=0
+        rows.logits, rows.labels, rows.columns, fields=fields, effort=effort, verbose=0
     )
     return lambda new: model.predict(
         {"score": new.logits, **new.columns}, batch_size=8192, verbose=0
@@ -94,7 +96,13 @@ def mcgrad(rows: Rows) -> Callable[[Rows], np.ndarray]:
     return lambda new: model.predict(frame(new), "p", **names)
 
 
-METHODS = {"calibrate": ours, "logistic regression, tuned": logistic_regression}
+METHODS = {
+    **{
+        f'calibrate, "{effort}"': functools.partial(ours, effort=effort)
+        for effort in ("quick", "default", "thorough")
+    },
+    "logistic regression, tuned": logistic_regression,
+}
 if importlib.util.find_spec("mcgrad"):
     METHODS["MCGrad"] = mcgrad
 

@@ -42,6 +42,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             frame, else their numbers.
         numeric: Columns of numbers that the calibration may also use.
         method: `"auto"`, or the name of a candidate of `calibrate`.
+        effort: `"quick"`, `"default"` or `"thorough"`, see `calibrate`.
         folds: How `calibrate` splits the rows.
         cv: Splits of the cross-validation, as in scikit-learn.
         seed: Seed of the folds of `calibrate` and of training.
@@ -72,7 +73,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         fields: Sequence[str | int] = (),
         numeric: Sequence[str | int] = (),
         method: str = "auto",
-        folds: Any = 3,
+        effort: str = "default",
+        folds: Any = None,
         cv: Any = None,
         seed: int = 0,
     ) -> None:
@@ -80,6 +82,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         self.fields = fields
         self.numeric = numeric
         self.method = method
+        self.effort = effort
         self.folds = folds
         self.cv = cv
         self.seed = seed
@@ -127,6 +130,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             fields=[_name(column) for column in self.fields],
             numeric=[_name(column) for column in self.numeric],
             method=self.method,
+            effort=self.effort,
             folds=self.folds,
             seed=self.seed,
             verbose=0,

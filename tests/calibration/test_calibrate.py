@@ -76,6 +76,25 @@ def test_auto_finds_what_is_wrong_with_the_model(truth, features, expected):
     assert max(map(len, str(report).splitlines()[:-2])) <= 100
 
 
+def names_of(report):
+    return [score.name for score in report.scores]
+
+
+def test_effort():
+    x, y = make_rows(lambda logit, site, price: logit + 0.5, 1500)
+    quick = kc.calibrate(base_model(), x, y, **BOTH, effort="quick", verbose=0).report
+    assert names_of(quick)[-2:] == ["field_bias", "field_ilps"]
+    assert quick.num_folds == 3
+    thorough = kc.calibrate(base_model(), x, y, effort="thorough", verbose=0).report
+    assert thorough.num_folds == 5
+    given = kc.calibrate(base_model(), x, y, effort="thorough", folds=2, verbose=0).report
+    assert given.num_folds == 2
+    with pytest.raises(ValueError, match=r"`effort` must be one of .*effort='high'"):
+        kc.calibrate(base_model(), x, y, effort="high")
+    with pytest.raises(ValueError, match=r"and this effort\. Received: method='neural'"):
+        kc.calibrate(base_model(), x, y, **BOTH, effort="quick", method="neural")
+
+
 def test_segments_that_are_still_off_are_named():
     x, y = make_rows(lambda logit, site, price: logit + np.where((site == 2) & (price > 0), 1.5, 0))
     x["site"] = x["site"] % 3

@@ -78,6 +78,13 @@ def test_scores_without_a_model():
     np.testing.assert_allclose(received.sum(axis=1), 1, atol=1e-6)
 
 
+def test_quick_effort_leaves_out_the_network():
+    x, labels = class_rows(300)
+    model = kc.calibrate(base_model(), x, labels, fields=["site"], effort="quick", verbose=0)
+    names = [score.name for score in model.report.scores]
+    assert names == ["identity", "temperature", "vector", "matrix"]
+
+
 def test_folds_that_leave_one_class_are_refused():
     x, labels = class_rows(300)
     order = np.argsort(labels)

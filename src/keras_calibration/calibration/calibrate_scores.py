@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Data
-from keras_calibration.calibration.calibrate import NUM_FOLDS, calibrate
+from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.layers.field_ids import Fields
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy
@@ -32,7 +32,8 @@ def calibrate_scores(
     fields: Fields | Sequence[str] = (),
     numeric: Sequence[str] = (),
     method: str = "auto",
-    folds: Folds = NUM_FOLDS,
+    effort: str = "default",
+    folds: Folds | None = None,
     seed: int = 0,
     verbose: int | str = "auto",
 ) -> CalibratedModel:
@@ -56,6 +57,7 @@ def calibrate_scores(
             calibrated, or name → number of ids or lookup layer.
         numeric: Names of numeric columns that `"neural"` may also use.
         method: `"auto"`, or the name of a candidate of `calibrate`.
+        effort: `"quick"`, `"default"` or `"thorough"`, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
         seed: Seed of the folds and of training.
         verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
@@ -105,6 +107,7 @@ def calibrate_scores(
         fields=fields,
         numeric=numeric,
         method=method,
+        effort=effort,
         folds=folds,
         base_output="logit" if from_logits else "probability",
         seed=seed,

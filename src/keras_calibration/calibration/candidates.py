@@ -58,13 +58,14 @@ def candidates(
     num_folds: int,
     seed: int,
     num_classes: int | None = None,
+    with_network: bool = True,
 ) -> list[Candidate]:
     """The candidates for these features, ordered by their flexibility.
 
     Always `identity`, `bias`, `platt`, `beta`, `quadratic`, `ilps`; with fields `field_bias`; with
     one to eight fields `field_ilps`; with fields or numeric columns `neural`; with fields `blend`,
     the mean of the last two. For K classes always `identity`, `temperature`, `vector`, `matrix`;
-    with fields or numeric columns `neural`.
+    with fields or numeric columns `neural`. Without a network, neither `neural` nor `blend`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
@@ -74,7 +75,8 @@ def candidates(
         ['identity', 'temperature', 'vector', 'matrix', 'neural']
     """
     if num_classes is not None:
-        return _class_candidates(fields, numeric, num_folds, seed, num_classes)
+        columns = (fields, numeric) if with_network else ({}, ())
+        return _class_candidates(*columns, num_folds, seed, num_classes)
 
     def curve() -> ILPS:
         return ILPS(smoothness="auto", monotonic="strict")
@@ -96,7 +98,7 @@ def candidates(
         found.append(Candidate("field_bias", lambda: FieldBias(fields, curve())))
     if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
         found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve())))
-    if fields or numeric:
+    if with_network and (fields or numeric):
         found.append(
             Candidate(
                 "neural",
@@ -105,7 +107,7 @@ def candidates(
                 ),
             )
         )
-    if fields:
+    if with_network and fields:
         found.append(Candidate("blend", BlendedHead, parts=(found[-2].name, "neural")))
     return found
 
