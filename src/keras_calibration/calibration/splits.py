@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows, shares_of_classes
 from keras_calibration.solvers.row_folds import Folds, fold_of_rows
 
 FORWARD = "forward"
@@ -83,8 +83,7 @@ def splits_of(folds: Folds, rows: Rows, seed: int | None) -> Splits:
     splits = Splits(fold, is_forward, in_order=isinstance(folds, str))
     weighted = rows.row_weights > 0
     for fitted, scored in splits.parts():
-        labels = rows.labels[fitted][weighted[fitted]]
-        shares = labels if labels.ndim == 2 else np.stack([1 - labels, labels], axis=1)
+        shares = shares_of_classes(rows.labels[fitted][weighted[fitted]])
         if np.count_nonzero(shares.any(axis=0)) < 2:
             raise ValueError(
                 "Argument `folds` must leave rows of both classes for each fit. Received: folds "

@@ -16,7 +16,7 @@ from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.keras_trainer import KerasTrainer
 from keras_calibration.layers.network_trainer import TrainingRows, copy_of
-from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows, shares_of_classes
 from keras_calibration.solvers.offset_histogram import offset_histogram
 from keras_calibration.solvers.standard_errors import mean_and_error
 
@@ -66,8 +66,7 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
         >>> enough_for(2, Rows(np.zeros(40), np.arange(40) % 2, None))
         True
     """
-    labels = rows.labels[rows.row_weights > 0]
-    shares = labels if labels.ndim == 2 else np.stack([1 - labels, labels], axis=1)
+    shares = shares_of_classes(rows.labels[rows.row_weights > 0])
     others = len(shares) - float(shares.sum(axis=0).max())
     return others >= _ROWS_OF_OTHER_CLASSES * num_folds
 

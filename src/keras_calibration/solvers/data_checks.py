@@ -37,6 +37,16 @@ class Rows:
         return np.ones(len(self.logits)) if self.weights is None else self.weights
 
 
+def shares_of_classes(labels: np.ndarray) -> np.ndarray:
+    """The labels of `Rows` as shares of the classes (n, K), of two for labels (n,).
+
+    Example:
+        >>> shares_of_classes(np.array([1.0, 0.25])).tolist()
+        [[0.0, 1.0], [0.75, 0.25]]
+    """
+    return labels if labels.ndim == 2 else np.stack([1 - labels, labels], axis=1)
+
+
 def check_rows(
     logits: ArrayLike,
     labels: ArrayLike | None = None,
