@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from keras import ops
+from scipy.optimize import brentq
 from scipy.special import expit
 
 from keras_calibration import layers
@@ -190,11 +191,7 @@ def line(name: str, cells: Sequence[Sequence[tuple[Array, Array]]], last: str = 
 def centre_of(rate: float, spread: float) -> float:
     """The mean of normal logits with this standard deviation whose mean probability is `rate`."""
     normal = np.random.default_rng(0).normal(0, spread, 100_000)
-    low, high = -15.0, 15.0
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if expit(middle + normal).mean() > rate else (middle, high)
-    return low
+    return float(brentq(lambda centre: expit(centre + normal).mean() - rate, -15, 15))
 
 
 if __name__ == "__main__":

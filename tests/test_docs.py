@@ -37,6 +37,12 @@ def test_files_that_a_page_names_are_there(page):
     assert missing == set()
 
 
+def programs_of(page):
+    """The Python programs of a page in docs/, in their order."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
 @pytest.mark.tensorflow
 def test_the_programs_of_the_page_on_sampling(tmp_path, monkeypatch):
     """They run in their order, and what each makes is right among all rows."""
@@ -60,8 +66,7 @@ def test_the_programs_of_the_page_on_sampling(tmp_path, monkeypatch):
         "development_x": x,
         "development_y": y.astype("float32"),
     }
-    text = (ROOT / "docs" / "sampling.md").read_text("utf-8")
-    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    programs = programs_of("sampling.md")
     assert len(programs) == 4
     for program in programs:
         if "1 / 0.1" in program:  # on rows that are sampled
@@ -98,8 +103,7 @@ def test_the_programs_of_the_page_on_scores(tmp_path, monkeypatch, capsys):
         **{"train": train, "train_clicks": train_clicks, "numbers": ["age", "price"]},
         **{"development": development, "development_clicks": development_clicks},
     }
-    text = (ROOT / "docs" / "scores.md").read_text("utf-8")
-    programs = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    programs = programs_of("scores.md")
     assert len(programs) == 5
     for program in programs:
         program = program.replace('version="next"', 'version="next", verify="same_process"')

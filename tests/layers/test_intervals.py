@@ -385,7 +385,7 @@ def test_extreme_logits(make):
 def test_many_rows_are_computed_in_parts(monkeypatch):
     head, logits, features = fitted_head()
     whole = head.interval(logits, features)
-    monkeypatch.setattr("keras_calibration.layers.posterior_layer.ROWS_TOGETHER", 7)
+    monkeypatch.setattr("keras_calibration.layers.head_logits._ROWS_TOGETHER", 7)
     for received, expected in zip(head.interval(logits, features), whole, strict=True):
         np.testing.assert_allclose(received, expected, rtol=digits(1e-6))
 

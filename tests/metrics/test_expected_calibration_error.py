@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends import FLOATS, digits, examples, few_lengths
+from backends import FLOATS, HOSTILE_PREDICTIONS, digits, examples
 from keras_calibration.metrics import ExpectedCalibrationError
 
 RNG = np.random.default_rng(0)
@@ -133,17 +133,7 @@ def test_predictions_of_0_and_1_count(binning):
 
 
 @settings(max_examples=examples(25))
-@given(
-    few_lengths(
-        st.tuples(
-            st.sampled_from([0.0, 1.0, 0.25, 0.0, 1.0] * 3 + [math.nan, -0.1, 1.1]),
-            st.sampled_from([0.0, 1.0, 0.3, 0.2, 0.1, 0.6, 1e-30] * 3 + [math.nan, 1.5, -2.0]),
-            st.sampled_from([0.0, 1.0, 3.5, 1e6] * 4 + [-1.0, math.nan]),
-        ),
-        max_size=8,
-    ),
-    st.sampled_from([1, 3, 10]),
-)
+@given(HOSTILE_PREDICTIONS, st.sampled_from([1, 3, 10]))
 def test_equals_the_reference_on_any_rows(rows, num_bins):
     labels, predictions, weights = np.array(rows).reshape(-1, 3).T
     expected = equal_width(labels, predictions, weights, num_bins)

@@ -6,10 +6,9 @@ import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from backends import digits, examples, few_lengths
+from backends import HOSTILE_PREDICTIONS, digits, examples
 from keras_calibration.metrics import ExpectedCalibrationError, SmoothECE
 from keras_calibration.ops import smooth_ece_from_sums
 
@@ -117,16 +116,7 @@ def test_errors_that_cancel_nearby_count_less():
 
 
 @settings(max_examples=examples(25))
-@given(
-    few_lengths(
-        st.tuples(
-            st.sampled_from([0.0, 1.0, 0.25, 0.0, 1.0] * 3 + [math.nan, -0.1, 1.1]),
-            st.sampled_from([0.0, 1.0, 0.3, 0.2, 0.1, 0.6, 1e-30] * 3 + [math.nan, 1.5, -2.0]),
-            st.sampled_from([0.0, 1.0, 3.5, 1e6] * 4 + [-1.0, math.nan]),
-        ),
-        max_size=8,
-    )
-)
+@given(HOSTILE_PREDICTIONS)
 def test_is_between_its_bounds_on_any_rows(rows):
     labels, predictions, weights = np.array(rows).reshape(-1, 3).T
     received = score(labels, predictions, weights)

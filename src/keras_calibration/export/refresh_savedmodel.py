@@ -58,6 +58,7 @@ from keras_calibration.layers.field_ids import select_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import without_posterior
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.logit_range import describe_logits
@@ -156,7 +157,7 @@ def refresh_savedmodel(
         else:
             summary = _fit(head, logits, labels, columns, sample_weight, settings)
     rows = first_rows({"logit": logits, **columns}, tensor_specs(inputs))
-    probability = _probability(wrapped, rows)
+    outputs = _outputs(wrapped, head, rows, level)
     with temporary_folder(target.parent if version is None else target) as temporary:
         savedmodel = temporary / "model"
         shutil.copytree(source, savedmodel)
@@ -164,15 +165,9 @@ def refresh_savedmodel(
         new = dict(zip(keys, _weights(served_head(head)), strict=True))
         if level is not None:
             all_keys = collection_keys(source, INTERVAL_WEIGHTS)
-            every = [ops.convert_to_numpy(weight) for weight in head.weights]
-            new |= dict(zip(all_keys, every, strict=True))
+            new |= dict(zip(all_keys, weights_of(head), strict=True))
         replace_tensors(savedmodel, new)
         save_head(wrapped, extra)
-        features = {name: values for name, values in rows.items() if name != "logit"}
-        outputs = {
-            "probability": probability,
-            **interval_of(head, rows["logit"], features, level),
-        }
         expected = {CALIBRATE: (by_signature(rows), outputs)}
         tolerance = tolerance_for(rows["logit"])
         differences = verify_signatures(savedmodel, expected, verify, tolerance)
@@ -185,7 +180,7 @@ def refresh_savedmodel(
             "logits": describe_logits(logits, "fit"),
             "verification": {
                 "in": verify,
-                "num_rows": len(probability),
+                "num_rows": len(outputs["probability"]),
                 "rows": "fit",
                 "largest_differences": differences,
             },
@@ -357,10 +352,13 @@ def _calibrator(head: Head) -> StreamingCalibrator:
     return calibrator
 
 
-def _probability(wrapped: keras.Model, rows: Features) -> Tensor:
-    """Probabilities of the refitted head for some rows."""
+def _outputs(
+    wrapped: keras.Model, head: Head, rows: Features, level: float | None
+) -> dict[str, Tensor]:
+    """What the refitted head gives for some rows: probabilities, with a level also intervals."""
     import tensorflow as tf
 
     features = {name: values for name, values in rows.items() if name != "logit"}
     with tf.device("CPU:0"):
-        return probabilities_from_logits(wrapped([rows["logit"], features]))
+        probability = probabilities_from_logits(wrapped([rows["logit"], features]))
+    return {"probability": probability, **interval_of(head, rows["logit"], features, level)}

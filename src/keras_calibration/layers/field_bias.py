@@ -32,7 +32,7 @@ from keras_calibration.layers.field_ids import (
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import ROWS_TOGETHER
+from keras_calibration.layers.head_logits import row_slices
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
@@ -309,8 +309,7 @@ def _line_of_spread(
     """Weighted least squares of the posterior spread of η by 1 and η, (2, p)."""
     curve = np.clip(curve, -LARGEST_LOGIT, LARGEST_LOGIT)
     square, right = np.zeros((2, 2)), np.zeros((2, calibrator.num_posterior_columns))
-    for start in range(0, len(logits), ROWS_TOGETHER):
-        part = slice(start, start + ROWS_TOGETHER)
+    for part in row_slices(len(logits)):
         columns = np.stack([np.ones_like(curve[part]), curve[part]])
         spread = ops.convert_to_numpy(calibrator.posterior_spread(logits[part]))
         square += (columns * weights[part]) @ columns.T

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import keras
 import numpy as np
 from keras import ops
@@ -11,11 +13,22 @@ from keras_calibration._typing import Features
 from keras_calibration.solvers.logistic_fit import row_log_losses, sigmoid
 from keras_calibration.solvers.softmax_fit import row_class_log_losses
 
-ROWS_TOGETHER = 1 << 16
+_ROWS_TOGETHER = 1 << 16
+
+
+def row_slices(num_rows: int) -> Iterator[slice]:
+    """Slices of many rows that are computed together.
+
+    Example:
+        >>> list(row_slices(100_000))
+        [slice(0, 65536, None), slice(65536, 100000, None)]
+    """
+    for start in range(0, num_rows, _ROWS_TOGETHER):
+        yield slice(start, min(start + _ROWS_TOGETHER, num_rows))
 
 
 def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features) -> np.ndarray:
-    """Calibrated logits of a head as float64, computed `ROWS_TOGETHER` rows at a time.
+    """Calibrated logits of a head as float64, computed `row_slices` at a time.
 
     Example:
         >>> from keras_calibration.layers import BiasCorrection, NeuralCalibration
@@ -23,8 +36,7 @@ def head_logits(head: keras.layers.Layer, logits: np.ndarray, features: Features
         array([ 0.5, -1. ])
     """
     calibrated = np.empty(logits.shape)
-    for start in range(0, len(logits), ROWS_TOGETHER):
-        part = slice(start, start + ROWS_TOGETHER)
+    for part in row_slices(len(logits)):
         outputs = head(logits[part], {name: column[part] for name, column in features.items()})
         calibrated[part] = ops.convert_to_numpy(outputs).reshape(logits[part].shape)
     return calibrated

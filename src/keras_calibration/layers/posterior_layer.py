@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, ndtri
 
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.head_logits import ROWS_TOGETHER
+from keras_calibration.layers.head_logits import row_slices
 
 _POSTERIOR = "posterior_"
 
@@ -79,8 +79,7 @@ class PosteriorLayer(keras.layers.Layer):
         columns = self.read_features(features, len(logits))
         bounds = []
         # At least one part, so that the layer is called, and built, also with no rows.
-        for start in range(0, max(len(logits), 1), ROWS_TOGETHER):
-            part = slice(start, start + ROWS_TOGETHER)
+        for part in row_slices(max(len(logits), 1)):
             given = logits[part], {name: column[part] for name, column in columns.items()}
             calibrated = self.calibrated_logits(*given)
             self.check_posterior()
