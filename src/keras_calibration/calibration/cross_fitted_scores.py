@@ -12,13 +12,13 @@ from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
 from keras_calibration.layers.head_logits import outcome_columns
 from keras_calibration.metrics.field_ece import FieldECE
+from keras_calibration.metrics.field_error import FieldError, noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.models.development_set import as_numpy
 from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.logistic_fit import sigmoid
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _NUM_DRAWS = 100
@@ -119,10 +119,9 @@ def noise_floors(
         ids, num_values = _ids(values)
         of_classes = []
         for labels, probabilities in zip(*(columns.T for columns in outcomes), strict=True):
-            ece, rce = FieldECE(num_values), FieldRCE(num_values)
-            for metric in (ece, rce):
-                metric.update_state(labels, probabilities, rows.weights, field=ids)
-            of_classes.append((*ece.noise_floor(_NUM_DRAWS), *rce.noise_floor(_NUM_DRAWS)))
+            sums = field_sums(labels, probabilities, rows.row_weights, ids, num_values)
+            ece, rce = noise_floors_of(_field_errors(), sums, _NUM_DRAWS)
+            of_classes.append((*ece, *rce))
         floors[field] = tuple(np.mean(of_classes, axis=0).tolist())
     return floors
 
@@ -135,7 +134,7 @@ def segments_off(
         return ()
     found = multicalibration_error(
         rows.labels,
-        sigmoid(logits),
+        special.expit(logits),
         columns,
         rows.weights,
         numeric=[name for name in columns if name not in fields],
@@ -176,16 +175,22 @@ def _errors_by_candidate(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Field-ECE and Field-RCE of all candidates, each (candidates,); means over classes."""
     ids, num_values = _ids(values)
-    sums = [
-        [
-            field_sums(of_class, p, rows.row_weights, ids, num_values)
-            for of_class, p in zip(labels.T, probabilities.T, strict=True)
-        ]
-        for labels, probabilities in outcomes
-    ]
-    # The errors depend on the sums alone, not on the size of a metric's own state.
-    ece, rce = (metric.error(ops.stack(sums)) for metric in (FieldECE(1), FieldRCE(1)))
+    weights = rows.row_weights
+    num_rows = np.bincount(ids, weights, num_values)
+    # The first three columns of `ops.field_sums`, which determine the errors.
+    sums = np.empty((len(outcomes), outcomes[0][0].shape[1], num_values, 3))
+    for candidate, (labels, probabilities) in enumerate(outcomes):
+        for column, (label, probability) in enumerate(zip(labels.T, probabilities.T, strict=True)):
+            residuals = np.bincount(ids, weights * (label - probability), num_values)
+            positives = np.bincount(ids, weights * label, num_values)
+            sums[candidate, column] = np.stack([residuals, positives, num_rows], axis=1)
+    ece, rce = (metric.error(ops.convert_to_tensor(sums)) for metric in _field_errors())
     return ops.convert_to_numpy(ece).mean(axis=1), ops.convert_to_numpy(rce).mean(axis=1)
+
+
+def _field_errors() -> tuple[FieldError, FieldError]:
+    # The errors depend on the sums alone, not on the size of a metric's own state.
+    return FieldECE(1), FieldRCE(1)
 
 
 def _ids(values: Tensor) -> tuple[np.ndarray, int]:

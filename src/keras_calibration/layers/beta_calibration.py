@@ -7,6 +7,7 @@ import math
 import keras
 import numpy as np
 from keras import ops
+from scipy import special
 
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import scaled_logits
@@ -15,7 +16,6 @@ from keras_calibration.solvers.logistic_fit import (
     LogisticFit,
     check_scale,
     fit_two_slopes,
-    sigmoid,
 )
 from keras_calibration.solvers.logit_histogram import LogitHistogram
 
@@ -118,6 +118,6 @@ def _affine_softplus(logits: np.ndarray, means: np.ndarray, spreads: np.ndarray)
 
     Right to second order: slope at the mean, plus half the curvature times the variance.
     """
-    slopes = sigmoid(means)
+    slopes = special.expit(means)
     of_spread = 0.5 * slopes * (1 - slopes) * spreads**2
     return np.logaddexp(0.0, means) + of_spread + slopes * (logits - means)

@@ -32,11 +32,10 @@ from keras_calibration.layers.field_ids import (
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import row_slices
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
-from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT
+from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, bin_numbers
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -199,7 +198,7 @@ class FieldBias(Head):
             curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
         fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
         if isinstance(fit, FieldOffsets):
-            self._keep_posterior_of(fit, rows.logits, curve)
+            self._keep_posterior_of(fit, rows.logits)
         return self.summary_of(rows, features, fit.num_iterations, fit.converged)
 
     def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldOffsets | FieldCurves:
@@ -213,8 +212,8 @@ class FieldBias(Head):
         self._deviations.assign(fit.deviations)
         return fit
 
-    def _keep_posterior_of(self, fit: FieldOffsets, logits: np.ndarray, curve: np.ndarray) -> None:
-        """Assigns the posterior of a fit to rows with these logits and values of η."""
+    def _keep_posterior_of(self, fit: FieldOffsets, logits: np.ndarray) -> None:
+        """Assigns the posterior of a fit to rows with these logits."""
         found = fit.posterior
         tables = [
             np.vstack([np.column_stack([variances, responses]), [scale**2, 0.0, 0.0]])
@@ -225,7 +224,7 @@ class FieldBias(Head):
         values = {"factor": found.factor, "offsets": np.concatenate(tables)}
         calibrator = self.calibrator
         if isinstance(calibrator, StreamingCalibrator) and calibrator.num_posterior_columns:
-            values["curve"] = _line_of_spread(calibrator, logits, curve, found.curvature)
+            values["curve"] = _line_of_spread(calibrator, logits, found.curvature)
         self.keep_posterior(**values)
 
     def field_ids(self, features: Features, field: str) -> Tensor:
@@ -304,17 +303,19 @@ class FieldBias(Head):
 
 
 def _line_of_spread(
-    calibrator: StreamingCalibrator, logits: np.ndarray, curve: np.ndarray, weights: np.ndarray
+    calibrator: StreamingCalibrator, logits: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
     """Weighted least squares of the posterior spread of η by 1 and η, (2, p)."""
-    curve = np.clip(curve, -LARGEST_LOGIT, LARGEST_LOGIT)
-    square, right = np.zeros((2, 2)), np.zeros((2, calibrator.num_posterior_columns))
-    for part in row_slices(len(logits)):
-        columns = np.stack([np.ones_like(curve[part]), curve[part]])
-        spread = ops.convert_to_numpy(calibrator.posterior_spread(logits[part]))
-        square += (columns * weights[part]) @ columns.T
-        right += (columns * weights[part]) @ spread
-    return np.linalg.lstsq(square, right, rcond=None)[0]
+    # Within a bin, η and its spread are straight lines, or nearly.
+    bins = bin_numbers(logits)
+    totals = np.bincount(bins, weights)
+    filled = totals > 0
+    means = np.bincount(bins, weights * logits)[filled] / totals[filled]
+    curve = ops.convert_to_numpy(calibrator(means)).astype("float64")
+    columns = np.stack([np.ones(len(means)), np.clip(curve, -LARGEST_LOGIT, LARGEST_LOGIT)])
+    weighted = columns * totals[filled]
+    spread = ops.convert_to_numpy(calibrator.posterior_spread(means)).astype("float64")
+    return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]
 
 
 def half_cauchy(scale: float) -> Callable[[ArrayLike], np.ndarray]:

@@ -10,7 +10,7 @@ from keras import ops
 from scipy import special
 
 from keras_calibration._typing import Features
-from keras_calibration.solvers.logistic_fit import row_log_losses, sigmoid
+from keras_calibration.solvers.logistic_fit import row_log_losses
 from keras_calibration.solvers.softmax_fit import row_class_log_losses
 
 _ROWS_TOGETHER = 1 << 16
@@ -64,4 +64,4 @@ def outcome_columns(labels: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray,
     """
     if logits.ndim == 2 and logits.shape[1] > 1:
         return labels, special.softmax(logits, axis=1)
-    return labels.reshape(-1, 1), sigmoid(logits).reshape(-1, 1)
+    return labels.reshape(-1, 1), special.expit(logits).reshape(-1, 1)

@@ -206,19 +206,7 @@ class FieldError(AdditiveMetric):
                 "Argument `num_draws` must be an integer of at least 2. Received: "
                 f"num_draws={num_draws!r}."
             )
-        sums = ops.convert_to_numpy(self._sums.value())
-        sums = sums[sums[:, 2] != 0]  # NaN too
-        # Without the squares of the weights, which float32 may not hold, the noise is unknown.
-        if not len(sums) or not np.isfinite(sums).all() or not sums[:, 3].all():
-            return math.nan, math.nan
-        draws = drawn_field_sums(sums, num_draws, seed)
-        size = max(1, _VALUES_TOGETHER // len(sums))
-        parts = [
-            ops.convert_to_numpy(self.error(ops.cast(np.stack(part), self.dtype)))
-            for part in iter(lambda: list(itertools.islice(draws, size)), [])
-        ]
-        errors = np.concatenate(parts).astype("float64")
-        return float(errors.mean()), float(errors.std(ddof=1))
+        return noise_floors_of([self], self._sums.value(), num_draws, seed)[0]
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
@@ -233,3 +221,22 @@ class FieldError(AdditiveMetric):
             return {"value": np.where(is_other, -1, cells)}
         values = np.unravel_index(np.where(is_other, 0, cells), self.num_values)
         return {f"value_{place}": np.where(is_other, -1, ids) for place, ids in enumerate(values)}
+
+
+def noise_floors_of(
+    metrics: Sequence[FieldError], sums: Tensor, num_draws: int, seed: int = 0
+) -> list[tuple[float, float]]:
+    """The noise floor of each metric for the same field sums, from the same draws."""
+    sums = ops.convert_to_numpy(sums)
+    sums = sums[sums[:, 2] != 0]  # NaN too
+    # Without the squares of the weights, which float32 may not hold, the noise is unknown.
+    if not len(sums) or not np.isfinite(sums).all() or not sums[:, 3].all():
+        return [(math.nan, math.nan)] * len(metrics)
+    draws = drawn_field_sums(sums, num_draws, seed)
+    size = max(1, _VALUES_TOGETHER // len(sums))
+    errors = [
+        [ops.convert_to_numpy(each.error(ops.cast(np.stack(part), each.dtype))) for each in metrics]
+        for part in iter(lambda: list(itertools.islice(draws, size)), [])
+    ]
+    of_metrics = np.concatenate(errors, axis=1).astype("float64")
+    return [(float(each.mean()), float(each.std(ddof=1))) for each in of_metrics]

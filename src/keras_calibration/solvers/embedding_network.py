@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse
-import scipy.special
-
-from keras_calibration.solvers.logistic_fit import sigmoid
+from scipy import special
 
 # Adam, as in Keras.
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-7
@@ -152,9 +150,8 @@ class EmbeddingNetwork:
                 hidden *= kept / hidden.dtype.type(1 - self._dropout)
             activations.append(hidden)
         logits = curve + activations[-1] @ kernels[-1] + biases[-1]
-        probabilities = (
-            sigmoid(logits) if logits.shape[1] == 1 else scipy.special.softmax(logits, axis=1)
-        )
+        is_binary = logits.shape[1] == 1
+        probabilities = special.expit(logits) if is_binary else special.softmax(logits, axis=1)
         error = (probabilities - labels) * (weights / len(weights))[:, None]
         for number in reversed(range(len(kernels))):
             np.matmul(activations[number].T, error, out=of_kernels[number])

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.logistic_fit import row_log_losses, sigmoid
+from keras_calibration.solvers.logistic_fit import row_log_losses
 
 # Each curve rises by at least this share of the curve that it deviates from.
 SMALLEST_SHARE = 0.01
@@ -180,7 +181,7 @@ class FieldEffects:
 
     def derivatives(self) -> tuple[np.ndarray, ...]:
         """Residual and curvature of each row, and gradient and Hessian with respect to β."""
-        one = sigmoid(self.curve)
+        one = special.expit(self.curve)
         residual, curvature = self.weights * (one - self.labels), self.weights * one * (1 - one)
         gradient = self.functions @ residual + self.ridge * (self.shared - self.centre)
         hessian = (self.functions * curvature) @ self.functions.T + np.diag(self.ridge)

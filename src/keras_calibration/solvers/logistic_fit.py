@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from keras_calibration._warn import warn
 from keras_calibration.solvers.covariance import covariance_factor
@@ -93,7 +94,7 @@ def fit_logistic(
 
     value, gain, step_number = objective(theta), np.inf, 0
     while True:
-        one = sigmoid(rows @ theta + fixed)
+        one = special.expit(rows @ theta + fixed)
         gradient = rows.T @ (weights * one) - by_label + precision @ (theta - centre)
         hessian = rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
         # A parameter at its bound stays there if the step would cross it.
@@ -166,11 +167,6 @@ def mean_log_loss(histogram: LogitHistogram) -> float:
     return float((0.5 * atoms.weights @ softplus - labels) / atoms.weights.sum())
 
 
-def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """σ(l) in NumPy, without overflow."""
-    return 0.5 * (1.0 + np.tanh(0.5 * logits))
-
-
 def row_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """Log loss of each row in nats, `softplus(l) - y l`."""
     return np.logaddexp(0.0, logits) - labels * logits
@@ -195,7 +191,7 @@ def starting_bias(histogram: LogitHistogram, scale: float) -> float:
     low, high = rate - logits.max(), rate - logits.min()
     while high - low > 1e-3:
         middle = 0.5 * (low + high)
-        above = share @ sigmoid(logits + middle) > target
+        above = share @ special.expit(logits + middle) > target
         low, high = (low, middle) if above else (middle, high)
     return float(0.5 * (low + high))
 

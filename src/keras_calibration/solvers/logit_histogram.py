@@ -177,6 +177,17 @@ def quantile_edges(histogram: LogitHistogram, num_knots: int, balanced: bool = T
     return EDGES[np.minimum(edge, NUM_BINS - steps[::-1])]
 
 
+def bin_numbers(logits: np.ndarray) -> np.ndarray:
+    """The number of the bin of each logit (n,), between `EDGES[number]` and `EDGES[number + 1]`.
+
+    Example:
+        >>> numbers = bin_numbers(np.array([-0.01, 0.02]))
+        >>> EDGES[numbers], EDGES[numbers + 1]
+        (array([-0.015625,  0.015625]), array([0.      , 0.03125]))
+    """
+    return _binned(logits)[0]
+
+
 def _column(values: ArrayLike) -> np.ndarray:
     array = np.asarray(values)
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array

@@ -9,6 +9,7 @@ from keras_calibration.solvers.logit_histogram import (
     NUM_BINS,
     Atoms,
     LogitHistogram,
+    bin_numbers,
     logit_histogram,
 )
 
@@ -40,10 +41,9 @@ def offset_histogram(
         values[counts].astype(np.float64) for values in (logits, labels, weights, offsets)
     )
     logits = np.clip(logits, EDGES[0], EDGES[-1])
-    bin_number = np.clip(np.searchsorted(EDGES, logits, side="right") - 1, 0, NUM_BINS - 1)
+    bin_number = bin_numbers(logits)
     slot = np.floor(np.clip(offsets, -1e6, 1e6) * _CELLS_PER_UNIT).astype(np.int64)
-    _, cell = np.unique(np.stack([bin_number, slot]), axis=1, return_inverse=True)
-    cell = cell.reshape(-1)
+    _, cell = np.unique(slot * NUM_BINS + bin_number, return_inverse=True)
 
     def mean(values: np.ndarray, of: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
         sums, total = np.bincount(cell, of * values), np.bincount(cell, of)
