@@ -43,10 +43,11 @@ class FieldBias(Head):
     """A straight line plus one offset per field value: `a η(l) + c + Σ_f u_f[z_f]`.
 
     The offsets of field f have the prior `N(0, s_f²)`, and s_f is estimated from the data
-    (empirical Bayes, with a half-Cauchy hyperprior). If the base model is right in a field, its
-    offsets shrink to about zero. A field value with few rows gets a small offset; one with many
-    rows keeps its own. A value not seen in the fit, and any id outside the vocabulary, gets the
-    offset 0, the prior mean. Within a field value the ranking is unchanged.
+    (empirical Bayes, with a half-Cauchy hyperprior). With several fields of mostly rare values, the
+    s_f are then pooled over the fields and scaled by cross-validation. If the base model is right
+    in a field, its offsets shrink to about zero. A field value with few rows gets a small offset;
+    one with many rows keeps its own. A value not seen in the fit, and any id outside the
+    vocabulary, gets the offset 0, the prior mean. Within a field value the ranking is unchanged.
 
     `fit` is exact and takes a few passes over the rows. The layer starts as the identity. Its
     weights can also be trained with a model, but then nothing shrinks the offsets.

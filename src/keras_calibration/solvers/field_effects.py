@@ -24,6 +24,8 @@ _SCALES = np.geomspace(1e-3, 10.0, 17)
 # A standard deviation is settled when a pass changes it by less than this share of itself.
 _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
+# Of a row of weight 1. That of saturated rows can be so small that a step overflows.
+_SMALLEST_CURVATURE = 1e-16
 # Initial standard deviations: the first pass sets each, given the others.
 _STARTING_SCALE = 0.1
 # Factor by which a pass raises the prior precision of the bends of a common curve that is too flat.
@@ -94,7 +96,7 @@ class FieldEffects:
         self.curve = self._sum_of_curves()
         self.loss = self._loss_sum(self.curve)
 
-    def run(self, learn_scales: bool = True) -> tuple[int, bool]:
+    def run(self, learn_scales: bool = True, tolerance: float = _TOLERANCE) -> tuple[int, bool]:
         """Iterates until convergence; returns the number of passes and whether it converged."""
         # The curve first: otherwise its bias would look like a variance of the offsets.
         for _ in range(_LARGEST_NUM_PASSES):
@@ -105,7 +107,7 @@ class FieldEffects:
             num_passes += 1
             previous = self.deviations.copy()
             gain = max(self.improve_field(field, not settled) for field in range(len(self.ids)))
-            if settled and not self.tighten() and gain <= _TOLERANCE:
+            if settled and not self.tighten() and gain <= tolerance:
                 break
             moved = np.abs(self.deviations - previous) / previous
             settled = settled or bool(moved.max() <= _SCALE_TOLERANCE)
@@ -182,7 +184,8 @@ class FieldEffects:
     def derivatives(self) -> tuple[np.ndarray, ...]:
         """Residual and curvature of each row, and gradient and Hessian with respect to β."""
         one = special.expit(self.curve)
-        residual, curvature = self.weights * (one - self.labels), self.weights * one * (1 - one)
+        residual = self.weights * (one - self.labels)
+        curvature = self.weights * np.maximum(one * (1 - one), _SMALLEST_CURVATURE)
         gradient = self.functions @ residual + self.ridge * (self.shared - self.centre)
         hessian = (self.functions * curvature) @ self.functions.T + np.diag(self.ridge)
         return residual, curvature, gradient, hessian
@@ -247,10 +250,17 @@ class FieldEffects:
             self.offsets[field] = offsets
         return 0.0
 
-    def _set_deviation(
+    def scale_likelihood(
         self, field: int, group: int, by_value: np.ndarray, precision: np.ndarray
-    ) -> None:
-        """Sets s of one group of offsets to its mode, given the others and working responses."""
+    ) -> Callable[[float], float]:
+        """The log likelihood of s of one group of offsets, given all others, up to a constant.
+
+        Args:
+            field: Number of the field.
+            group: 0 for the levels, 1 for the slopes, 2 for the bends.
+            by_value: Gradient (values, p), as from `sums_by_value`.
+            precision: Hessian by the field's own coefficients (values, p, p).
+        """
         inside, outside = np.flatnonzero(self.group == group), np.flatnonzero(self.group != group)
         # Scores r ~ N(0, H S H + H), with the offsets outside the group integrated out.
         scores = np.einsum("vij,vj->vi", precision, self.offsets[field]) - by_value
@@ -269,6 +279,13 @@ class FieldEffects:
             spread = 1 + scale**2 * curvatures
             return 0.5 * float(np.sum(scale**2 * squares / spread - np.log(spread)))
 
+        return log_likelihood
+
+    def _set_deviation(
+        self, field: int, group: int, by_value: np.ndarray, precision: np.ndarray
+    ) -> None:
+        """Sets s of one group of offsets to its mode, given the others and working responses."""
+        log_likelihood = self.scale_likelihood(field, group, by_value, precision)
         scales = _SCALES
         for _ in range(4):  # each time, on a finer grid between the neighbours of the best
             likelihoods = [log_likelihood(scale) for scale in scales]

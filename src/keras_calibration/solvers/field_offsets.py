@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
 from keras_calibration.solvers.field_posterior import FieldPosterior, field_posterior
+from keras_calibration.solvers.field_spreads import improve_spreads
 from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 
 # Prior precision of a about 1: it matters only where positives and negatives are separated.
@@ -77,8 +78,9 @@ def fit_field_offsets(
     field, so the Hessian is diagonal with a border of two rows, and the step is exact. In between,
     s_f is set to the mode of its marginal likelihood times its prior: the working responses
     `t_v = u_v - g_v / h_v` with precision h_v are distributed as `N(0, s_f² + 1 / h_v)` (penalised
-    quasi-likelihood, a Laplace approximation). When the s_f have settled, they are fixed, and the
-    steps continue to the unique optimum. An id of `num_values` or more is "other", with the offset
+    quasi-likelihood, a Laplace approximation). With several sparse fields, the s_f are then pooled
+    and scaled (`improve_spreads`). When the s_f have settled, they are fixed, and the steps
+    continue to the unique optimum. An id of `num_values` or more is "other", with the offset
     0. Without `fit_slope`, a is 1.
 
     Reference:
@@ -94,8 +96,16 @@ def fit_field_offsets(
         fixed=0.0 if fit_slope else rows.logits,
     )
     seen, places = _seen_values(ids, num_values)
-    fit = FieldEffects(rows, places, list(map(len, seen)), log_prior, line)
+
+    def fit_to(weights: np.ndarray | None) -> FieldEffects:
+        weighted = replace(rows, weights=weights)
+        return FieldEffects(weighted, places, list(map(len, seen)), log_prior, line)
+
+    fit = fit_to(rows.weights)
     num_passes, converged = fit.run()
+    if improve_spreads(fit, fit_to, log_prior):
+        num_more, converged = fit.run(learn_scales=False)
+        num_passes += num_more
     deviations, posterior = fit.deviations[:, 0], field_posterior(fit)
     return FieldOffsets(
         slope=float(fit.shared[0]) if fit_slope else 1.0,
