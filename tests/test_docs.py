@@ -44,7 +44,7 @@ def programs_of(page):
 
 
 @pytest.mark.tensorflow
-def test_the_programs_of_the_page_on_sampling(tmp_path, monkeypatch):
+def test_the_programs_of_the_page_on_sampling(tmp_path, monkeypatch, capsys):
     """They run in their order, and what each makes is right among all rows."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
@@ -67,16 +67,24 @@ def test_the_programs_of_the_page_on_sampling(tmp_path, monkeypatch):
         "development_y": y.astype("float32"),
     }
     programs = programs_of("sampling.md")
-    assert len(programs) == 4
+    kept = y | (generator.random(rows) < 0.1)
+    of_sample = {name: column[kept] for name, column in x.items()}, y[kept].astype("float32")
+    names["test_x"], names["test_y"] = of_sample
+    assert len(programs) == 6
     for program in programs:
-        if "1 / 0.1" in program:  # on rows that are sampled
-            kept = y | (generator.random(rows) < 0.1)
-            names["development_x"] = {name: column[kept] for name, column in x.items()}
-            names["development_y"] = y[kept].astype("float32")
+        if "development_y == 1" in program:
+            names["development_x"], names["development_y"] = of_sample
         exec(compile(program, "sampling.md", "exec"), names)
         received = names["model"].predict(x, verbose=0)[:, 0]
         assert received.mean() == pytest.approx(y.mean(), rel=0.15)
     assert (tmp_path / "served" / "1" / "saved_model.pb").is_file()
+    p = 1 / (1 + np.exp(2 - score))
+    loss = -np.mean(np.where(y, np.log(p), np.log1p(-p)))
+    assert names["figures"]["log_loss"] == pytest.approx(loss, rel=0.15)
+    assert names["figures"]["calibration_ratio"] == pytest.approx(1, rel=0.15)
+    assert names["figures"]["site_id_field_ece"] < 0.03
+    shown = capsys.readouterr().out
+    assert re.search(r"Multicalibration error .* p-value (1|0\.[1-9])", shown), shown
 
 
 @pytest.mark.tensorflow

@@ -44,7 +44,7 @@ ROOMS = {
         BaseLogits CalibratedModel FieldMetricsModel ModelFitSummary
     """,
     "monitoring": """
-        MonitorReport Periods monitor
+        ClassMonitorReport MonitorReport Periods monitor
     """,
     "ops": """
         calibration_ratio crossed_ids expected_calibration_error field_ece_from_sums
@@ -73,9 +73,10 @@ ROOMS = {
 }
 # Results, base classes and constants, whose use is shown where they come from.
 WITHOUT_EXAMPLE = """
-    calibration.CandidateScore layers.Calibrator layers.ClassCalibrator monitoring.MonitorReport
-    plots.Rates plots.STYLES scoring.MulticalibrationError scoring.ParquetBatches
-    scoring.SegmentError seeds.Outcome seeds.import_mlflow
+    calibration.CandidateScore layers.Calibrator layers.ClassCalibrator
+    monitoring.ClassMonitorReport monitoring.MonitorReport plots.Rates plots.STYLES
+    scoring.MulticalibrationError scoring.ParquetBatches scoring.SegmentError seeds.Outcome
+    seeds.import_mlflow
 """
 PUBLIC = [(room, name) for room, names in ROOMS.items() for name in names.split()]
 

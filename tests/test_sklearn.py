@@ -5,17 +5,22 @@ import pickle
 import numpy as np
 import pandas
 import pytest
+import scipy.optimize
+import scipy.special
 import sklearn.base
-from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import keras_calibration as kc
+from class_worlds import class_rows
 from keras_calibration.sklearn import NeuralCalibrator
 
 SITES = np.array(["news", "games", "mail"])
@@ -37,8 +42,6 @@ def log_loss(labels, probabilities):
 
 def without_the_site():
     """A classifier of the first two columns."""
-    from sklearn.compose import make_column_transformer
-
     return make_pipeline(make_column_transformer((StandardScaler(), [0, 1])), LogisticRegression())
 
 
@@ -62,8 +65,6 @@ def test_a_field_that_the_classifier_leaves_out_is_calibrated():
 def test_data_frames_names_of_classes_and_weights():
     x, y = make_rows(1000)
     frame = pandas.DataFrame({"a": x[:, 0], "b": x[:, 1], "site": SITES[x[:, 2].astype(int)]})
-    from sklearn.compose import make_column_transformer
-
     base = make_pipeline(
         make_column_transformer((OneHotEncoder(), ["site"]), remainder="passthrough"),
         HistGradientBoostingClassifier(max_iter=20),
@@ -116,19 +117,131 @@ def test_numbers_that_are_no_ids_are_refused():
         calibrator.predict_proba(x + 0.5)
 
 
-@pytest.mark.parametrize("labels", [np.zeros(30), np.arange(30) % 3])
-def test_other_than_two_classes_are_refused(labels):
-    with pytest.raises(ValueError, match="two classes"):
-        NeuralCalibrator().fit(np.zeros((30, 2)), labels)
+def make_class_rows(num_rows=1500, seed=0):
+    """A data frame and names of three classes; their order is not that of the alphabet."""
+    x, labels = class_rows(num_rows, effect=1.0, seed=seed)
+    frame = pandas.DataFrame(x["scores"], columns=["a", "b", "c"])
+    return frame.assign(site=SITES[x["site"]]), np.array(["red", "green", "blue"])[labels]
+
+
+def of_scores():
+    """A classifier that does not see the site."""
+    columns = make_column_transformer((StandardScaler(), ["a", "b", "c"]))
+    return make_pipeline(columns, LogisticRegression())
+
+
+def in_order_of(classes, labels):
+    return np.searchsorted(classes, labels)
+
+
+def test_a_field_of_three_classes():
+    frame, names = make_class_rows(3000)
+    new, new_names = make_class_rows(3000, seed=1)
+    calibrator = NeuralCalibrator(of_scores(), fields=["site"], method="neural", cv=3)
+    calibrator.fit(frame, names)
+    assert calibrator.classes_.tolist() == ["blue", "green", "red"]
+    after = calibrator.predict_proba(new)
+    assert after.shape == (3000, 3)
+    np.testing.assert_allclose(after.sum(axis=1), 1, atol=1e-12)
+    numbers = in_order_of(calibrator.classes_, new_names)
+    before = of_scores().fit(frame, names).predict_proba(new)
+    assert log_loss(numbers, after) < log_loss(numbers, before) - 0.1
+    predicted = calibrator.predict(new)
+    np.testing.assert_array_equal(predicted, calibrator.classes_[after.argmax(axis=1)])
+    assert np.mean(predicted == new_names) > 0.5
+
+
+def test_weights_and_a_frozen_classifier_of_three_classes():
+    frame, names = make_class_rows()
+    weights = np.random.default_rng(0).choice([0.5, 2.0], 1000)
+    base = of_scores().fit(frame[:500], names[:500])
+    calibrator = NeuralCalibrator(FrozenEstimator(base), method="vector")
+    calibrator.fit(frame[500:], names[500:], sample_weight=weights)
+    scores = base.predict_proba(frame)
+    expected = kc.calibrate_scores(
+        scores[500:],
+        in_order_of(base.classes_, names[500:]),
+        None,
+        weights,
+        from_logits=False,
+        method="vector",
+        verbose=0,
+    ).predict({"score": scores}, verbose=0)
+    received = calibrator.predict_proba(frame)
+    np.testing.assert_allclose(received, expected, rtol=1e-5)
+    loaded = pickle.loads(pickle.dumps(calibrator))
+    np.testing.assert_allclose(loaded.predict_proba(frame), received, atol=1e-6)
+
+
+def test_a_class_without_rows_to_calibrate_keeps_its_column():
+    frame, names = make_class_rows(900)
+    base = of_scores().fit(frame, names)
+    rows = names != "green"
+    calibrator = NeuralCalibrator(FrozenEstimator(base)).fit(frame[rows], names[rows])
+    received = calibrator.predict_proba(frame)
+    assert calibrator.classes_.tolist() == ["blue", "green", "red"]
+    assert received.shape == (900, 3)
+    assert np.isfinite(received).all()
+    with pytest.raises(ValueError, match=r"unseen labels.*pink"):
+        calibrator.fit(frame, np.where(rows, names, "pink"))
+
+
+def test_probabilities_of_exactly_0():
+    """As in `calibrate_scores`, they count as the smallest normal float32."""
+    frame, names = make_class_rows()
+    x = frame[["a", "b", "c"]].to_numpy()
+    forest = RandomForestClassifier(10, random_state=0).fit(x[:700], names[:700])
+    scores = forest.predict_proba(x)
+    assert (scores == 0).any()
+    calibrator = NeuralCalibrator(FrozenEstimator(forest), method="temperature")
+    received = calibrator.fit(x[700:], names[700:]).predict_proba(x)
+    logits = np.log(np.maximum(scores.astype("float32"), np.finfo(np.float32).tiny, dtype=float))
+    numbers = in_order_of(forest.classes_, names[700:])
+
+    def loss(scale):
+        return log_loss(numbers, scipy.special.softmax(scale * logits[700:], axis=1))
+
+    scale = scipy.optimize.minimize_scalar(loss, bounds=(1e-3, 2), method="bounded").x
+    expected = scipy.special.softmax(scale * logits, axis=1)
+    np.testing.assert_allclose(received, expected, atol=1e-4)
+
+
+def test_class_scores_without_a_scale_in_a_pipeline():
+    frame, names = make_class_rows()
+    x = frame[["a", "b", "c"]].to_numpy()
+    inner = NeuralCalibrator(LinearSVC(), effort="quick")
+    pipeline = make_pipeline(StandardScaler(), inner).fit(x, names)
+    received = pipeline.predict_proba(x)
+    shares = np.mean(names[:, None] == pipeline.classes_, axis=0)
+    np.testing.assert_allclose(received.mean(axis=0), shares, atol=0.01)
+    of_pairs = NeuralCalibrator(SVC(decision_function_shape="ovo"))
+    with pytest.raises(ValueError, match=r"each of 4 classes.*\(40, 6\).*\"ovr\""):
+        of_pairs.fit(x[:40], np.arange(40) % 4)
+
+
+def test_one_class_is_refused():
+    with pytest.raises(ValueError, match="at least two classes"):
+        NeuralCalibrator().fit(np.zeros((30, 2)), np.zeros(30))
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_splits_without_a_class_are_refused(num_classes):
+    labels = np.repeat(np.arange(num_classes), 20)
+    with pytest.raises(ValueError, match=f"without one of the {num_classes} classes"):
+        NeuralCalibrator(cv=KFold(num_classes)).fit(np.zeros((len(labels), 2)), labels)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks():
     # The model computes in float32, where the last digits depend on the place in the batch.
-    in_float32 = {"check_methods_sample_order_invariance": "1e-7 relative is asked for."}
+    expected = {"check_methods_sample_order_invariance": "1e-7 relative is asked for."}
+    # Their 15 different rows of 30 columns are separable: the prior of the scales decides. Weights
+    # are relative to their mean, so that it counts rows, not weights.
+    for kind in ("dense", "sparse"):
+        expected[f"check_sample_weight_equivalence_on_{kind}_data"] = "The prior counts rows."
     results = check_estimator(
-        NeuralCalibrator(), expected_failed_checks=in_float32, on_skip=None, on_fail=None
+        NeuralCalibrator(), expected_failed_checks=expected, on_skip=None, on_fail=None
     )
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
     assert failed == {}

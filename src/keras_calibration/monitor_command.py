@@ -28,9 +28,24 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         ),
     )
     parser.add_argument("log", nargs="+", help="Parquet or CSV files, or a folder of them")
+    parser.add_argument(
+        "--probability",
+        action="append",
+        metavar="COLUMN",
+        help=(
+            "column of predicted probabilities; for K classes repeated, or a column of lists; "
+            "default: probability"
+        ),
+    )
+    parser.add_argument(
+        "--class",
+        dest="classes",
+        action="append",
+        metavar="NAME",
+        help="name of a class, in the order of the probabilities; repeatable",
+    )
     for name, what in (
-        ("probability", "column of predicted probabilities"),
-        ("label", "column of labels, 0 or 1"),
+        ("label", "column of labels, 0 or 1; for K classes, class numbers or names"),
         ("timestamp", "column of times"),
     ):
         parser.add_argument(
@@ -80,12 +95,14 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
         from keras_calibration.monitoring.periods import Periods
         from keras_calibration.rendering.monitor_page import write_page
 
+        probabilities = options.probability or ["probability"]
         report = monitor(
             options.log[0] if len(options.log) == 1 else options.log,
-            probability=options.probability,
+            probability=probabilities[0] if len(probabilities) == 1 else probabilities,
             label=options.label,
             timestamp=options.timestamp,
             fields=options.field,
+            classes=options.classes,
             period=Periods(options.period, since=options.since, until=options.until),
             tolerance=options.tolerance,
             confidence=options.confidence,

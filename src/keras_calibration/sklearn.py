@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,9 +15,9 @@ try:
     import sklearn.base
     from sklearn.frozen import FrozenEstimator
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import cross_val_predict
+    from sklearn.model_selection import check_cv, cross_val_predict
     from sklearn.preprocessing import LabelEncoder
-    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 except ImportError as error:
     raise ImportError(
@@ -27,13 +27,17 @@ except ImportError as error:
 
 
 class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):
-    """Calibrates a binary classifier with `calibrate_scores`, also by its columns.
+    """Calibrates a classifier of two or more classes with `calibrate_scores`, also by its columns.
 
     As scikit-learn's `CalibratedClassifierCV(ensemble=False)`: the scores to calibrate are those of
     cross-validation, and the classifier is then fitted to all rows. A classifier that is already
     fitted, given as `FrozenEstimator(classifier)`, is used as it is; pass `fit` rows that it was
     not trained on. In contrast to scikit-learn's, the calibration may depend on categorical and
     numeric columns, and its method is chosen by cross-fitting.
+
+    The scores are the columns of `predict_proba`, or else of `decision_function`. Probabilities of
+    exactly 0, as forests and nearest neighbours give them, are replaced as in `calibrate_scores`,
+    by the smallest normal float32.
 
     Args:
         estimator: The classifier, with `predict_proba` or `decision_function`; None is a
@@ -48,13 +52,16 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         seed: Seed of the folds of `calibrate` and of training.
 
     Attributes:
-        classes_: The two classes.
+        classes_: The K classes, sorted; those of the classifier if it is frozen.
         estimator_: The fitted classifier.
         model_: The `CalibratedModel`, to export, for example. Its inputs are `"score"` and the
             columns, `"column_2"` for number 2. Its `report` shows how the methods compare.
 
     Raises:
-        ValueError: In `fit`, if there are not two classes, or as `calibrate_scores` does.
+        ValueError: In `fit`, if there are fewer than two classes, if a split of the
+            cross-validation trains without one of them, if a frozen classifier does not know a
+            class, if `decision_function` has not one column per class, or as `calibrate_scores`
+            does.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -92,41 +99,38 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
         Args:
             X: Rows: an array (n, columns) or a data frame.
-            y: Labels (n,) of two classes.
+            y: Labels (n,) of two or more classes.
             sample_weight: Sample weights (n,), or None.
 
         Returns:
             Self.
         """
         validate_data(self, X, y, skip_check_array=True)
-        encoder = LabelEncoder()
         check_classification_targets(y)
-        labels = encoder.fit_transform(column_or_1d(y, warn=True))
-        if len(encoder.classes_) != 2:
-            raise ValueError(
-                "NeuralCalibrator needs labels of two classes. Received: "
-                f"{len(encoder.classes_)} class(es). Only binary classification is supported. The "
-                f"type of the target is {type_of_target(y)}."
-            )
+        y = column_or_1d(y, warn=True)
         base = self._classifier()
+        is_frozen = isinstance(base, FrozenEstimator)
+        # The columns of a frozen classifier's scores are its own classes.
+        encoder = LabelEncoder().fit(getattr(base, "classes_", y) if is_frozen else y)
+        labels = encoder.transform(y)
+        self.classes_ = encoder.classes_
+        if len(self.classes_) < 2:
+            raise ValueError(
+                "NeuralCalibrator needs labels of at least two classes. Received: "
+                f"{len(self.classes_)} class(es)."
+            )
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         params = {} if weights is None else {"sample_weight": weights}
-        is_frozen = isinstance(base, FrozenEstimator)
         self.estimator_ = base if is_frozen else sklearn.base.clone(base).fit(X, labels, **params)
-        self._from_logits = not hasattr(self.estimator_, "predict_proba")
-        if is_frozen:
-            scores = self._scores(X)
-        else:
-            name = "decision_function" if self._from_logits else "predict_proba"
-            scores = _positive(
-                cross_val_predict(base, X, labels, cv=self.cv, method=name, params=params)
-            )
+        has_probabilities = hasattr(self.estimator_, "predict_proba")
+        self._method = "predict_proba" if has_probabilities else "decision_function"
+        scores = self._scores(X) if is_frozen else self._held_out_scores(X, labels, params)
         self.model_ = calibrate_scores(
             scores,
             labels,
             dict(self._columns(X)) or None,
             weights,
-            from_logits=self._from_logits,
+            from_logits=not has_probabilities,
             fields=[_name(column) for column in self.fields],
             numeric=[_name(column) for column in self.numeric],
             method=self.method,
@@ -135,37 +139,73 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             seed=self.seed,
             verbose=0,
         )
-        self.classes_ = encoder.classes_
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Calibrated probabilities (n, 2) of the classes, in the order of `classes_`."""
+        """Calibrated probabilities (n, K) of the classes, in the order of `classes_`."""
         check_is_fitted(self)
         # First, as the classifier checks the shape of X.
         scores = self._scores(X).astype("float32")
         validate_data(self, X, reset=False, skip_check_array=True)
         served = {SCORE: scores, **dict(self._columns(X))}
-        positive = self.model_.predict(served, verbose=0)[:, 0].astype(np.float64)
-        return np.stack([1 - positive, positive], axis=1)
+        probabilities = self.model_.predict(served, verbose=0).astype(np.float64)
+        if probabilities.shape[1] == 1:
+            return np.concatenate([1 - probabilities, probabilities], axis=1)
+        # To the last digit of float64: scikit-learn's own functions check the sums.
+        return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The more likely class of each row."""
+        """The most likely class of each row."""
         number = np.argmax(self.predict_proba(X), axis=1)
         return self.classes_[number]
 
     def __sklearn_tags__(self) -> Any:
-        """Binary classification; what X may hold is up to the classifier."""
+        """How many classes there may be, and what X may hold, is up to the classifier."""
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        tags.input_tags = sklearn.utils.get_tags(self._classifier()).input_tags
+        of_classifier = sklearn.utils.get_tags(self._classifier())
+        of_classes = of_classifier.classifier_tags
+        tags.classifier_tags.multi_class = of_classes is None or of_classes.multi_class
+        tags.input_tags = of_classifier.input_tags
         return tags
 
     def _classifier(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
 
     def _scores(self, X: Any) -> np.ndarray:
-        score = self.estimator_.decision_function if self._from_logits else None
-        return _positive((score or self.estimator_.predict_proba)(X))
+        return self._of_classes(getattr(self.estimator_, self._method)(X))
+
+    def _held_out_scores(
+        self, X: Any, labels: np.ndarray, params: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        """Scores of each row by a classifier that was fitted to other rows."""
+        splits = list(check_cv(self.cv, labels, classifier=True).split(X, labels))
+        # scikit-learn would give a class that is missing there the probability 0.
+        if any(len(np.unique(labels[train])) < len(self.classes_) for train, _ in splits):
+            fewest = np.bincount(labels).argmin()
+            raise ValueError(
+                "Argument `cv` must give splits that train on rows of every class. Received: a "
+                f"split without one of the {len(self.classes_)} classes; the rarest, "
+                f"{self.classes_[fewest]!r}, has {np.sum(labels == fewest)} rows. Merge rare "
+                "classes, use stratified splits, or pass a fitted classifier as FrozenEstimator."
+            )
+        return self._of_classes(
+            cross_val_predict(
+                self._classifier(), X, labels, cv=splits, method=self._method, params=params
+            )
+        )
+
+    def _of_classes(self, scores: np.ndarray) -> np.ndarray:
+        """Scores (n, K), or of two classes those of the second, (n,)."""
+        num_classes = len(self.classes_)
+        if num_classes == 2:
+            return scores[:, 1] if scores.ndim == 2 else scores
+        if scores.shape[1:] != (num_classes,):
+            raise ValueError(
+                f"The classifier must return one score for each of {num_classes} classes. "
+                f"Received: scores of shape {scores.shape}. For a support vector classifier, use "
+                'decision_function_shape="ovr".'
+            )
+        return scores
 
     def _columns(self, X: Any) -> Iterator[tuple[str, np.ndarray]]:
         for column in dict.fromkeys([*self.fields, *self.numeric]):
@@ -188,7 +228,3 @@ def _ids(values: np.ndarray, column: str | int) -> np.ndarray:
             "numbers, or missing ones. Name it in `numeric`, or encode its values as whole numbers."
         )
     return values.astype(np.int64)
-
-
-def _positive(scores: np.ndarray) -> np.ndarray:
-    return scores[:, 1] if scores.ndim == 2 else scores

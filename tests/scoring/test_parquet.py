@@ -215,3 +215,46 @@ def test_errors(files, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.dataset", None)
     with pytest.raises(ImportError, match=r"keras-calibration\[parquet\]"):
         read_parquet(files, label="clicked", probability="ctr")
+
+
+def class_table():
+    shares = np.random.default_rng(2).dirichlet(np.ones(4), N)
+    columns = {f"p{number}": shares[:, number] for number in range(4)}
+    number = SITE % 4
+    lists = pa.array(list(shares))
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(shares.reshape(-1)), 4)
+    names = pa.array(NAMES[number])
+    given = {"number": number, "name": names, "lists": lists, "fixed": fixed, **columns}
+    return pa.table(given), shares, number
+
+
+@pytest.mark.parametrize("probability", [["p0", "p1", "p2", "p3"], "lists", "fixed"], ids=str)
+def test_classes_are_columns_or_lists(tmp_path, probability):
+    whole, shares, number = class_table()
+    # A slice begins within the values of its lists.
+    for place, part in enumerate([whole.slice(0, 1500), whole.slice(1500)]):
+        pq.write_table(part, tmp_path / f"{place}.parquet", row_group_size=700)
+    for options in ({"label": "number"}, {"label": "name", "label_lookup": LOOKUP}):
+        batches = list(read_parquet(tmp_path, probability=probability, batch_size=300, **options))
+        received = np.concatenate([batch.predictions for batch in batches])
+        np.testing.assert_array_equal(received, shares)
+        np.testing.assert_array_equal(np.concatenate([b.labels for b in batches]), number)
+    in_memory = pa.dataset.dataset(whole.slice(7, 5))
+    (batch,) = read_parquet(in_memory, label="number", probability=probability)
+    np.testing.assert_array_equal(batch.predictions, shares[7:12])
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([[0.5, 0.5], [1.0]], r"lists of lengths \[1, 2\] among the rows 0 to 1"),
+        ([[0.5, 0.5], [1.0, None]], "'p' has 1 null"),
+        ([[0.5, 0.5], None], "'p' has 1 null"),
+        ([["a", "b"], ["c", "d"]], "'p' must hold numbers"),
+        ([[[0.5]], [[0.5]]], "'p' must hold numbers"),
+    ],
+)
+def test_lists_that_are_no_probabilities_of_classes(values, words):
+    dataset = pa.dataset.dataset(pa.table({"label": [0, 1], "p": values}))
+    with pytest.raises(ValueError, match=words):
+        list(read_parquet(dataset, probability="p"))

@@ -189,7 +189,9 @@ class FieldError(AdditiveMetric):
         Even a calibrated model has an error above 0, especially with many field values of few rows;
         only the part above the floor is due to the model. The draws use the sums of each field
         value, so the time grows with `num_draws` times the number of values that have rows. Drawn
-        labels are 0 or 1: for soft labels, the floor is too high.
+        labels are 0 or 1: for soft labels, the floor is too high. It is also too high, where
+        positives are rare, for weights 1/r of negatives that were kept with rate r: weights must
+        not depend on the label.
 
         Args:
             num_draws: Number of draws of all labels, at least 2.

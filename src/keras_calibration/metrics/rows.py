@@ -7,7 +7,7 @@ from keras import ops
 from keras_calibration._typing import Tensor
 
 # Tolerance for the sum of a distribution over classes: bfloat16 keeps three digits.
-_SUM_TOLERANCE = 0.01
+SUM_TOLERANCE = 0.01
 
 
 def flat_rows(
@@ -85,7 +85,7 @@ def class_rows(
 def distribution_or_nan(values: Tensor) -> Tensor:
     """Class probabilities `(n, K)`, with NaN for rows that do not sum to 1 or leave [0, 1]."""
     values = nan_outside_unit_interval(values)
-    sums_to_1 = ops.abs(ops.sum(values, axis=-1, keepdims=True) - 1) <= _SUM_TOLERANCE
+    sums_to_1 = ops.abs(ops.sum(values, axis=-1, keepdims=True) - 1) <= SUM_TOLERANCE
     return ops.where(sums_to_1, values, float("nan"))
 
 

@@ -40,12 +40,9 @@ class LogSums:
         """Starts of the periods that have rows, in ascending order."""
         return sorted(self._moments)
 
-    def add_batch(self, batch: Batch, timestamp: str, keep: np.ndarray | None = None) -> None:
-        """Adds rows of a batch (all, or where `keep` is true); `timestamp` holds period starts."""
-        rows = slice(None) if keep is None else keep
-        fields = {name: batch.fields[name][rows] for name in self.fields}
-        labels, predictions = np.asarray(batch.labels), np.asarray(batch.predictions)
-        self.add(labels[rows], predictions[rows], batch.fields[timestamp][rows], fields)
+    def add_batch(self, batch: Batch, timestamp: str) -> None:
+        """Adds the rows of a batch, whose field `timestamp` holds period starts."""
+        self.add(batch.labels, batch.predictions, batch.fields[timestamp], batch.fields)
 
     def add(
         self,
@@ -57,22 +54,36 @@ class LogSums:
         """Adds rows with their period starts and, for each field, their ids (-1 for "other")."""
         labels = np.asarray(labels, np.float64)
         probabilities = np.asarray(probabilities, np.float64)
-        _refuse(~np.isin(labels, (0, 1)), labels, "label", "Labels must be 0 or 1.")
-        _refuse(
+        refuse(~np.isin(labels, (0, 1)), labels, "label", "Labels must be 0 or 1.")
+        refuse(
             ~((probabilities >= 0) & (probabilities <= 1)),
             probabilities,
             "probability",
             "Probabilities must be in [0, 1], not logits.",
         )
-        periods = np.asarray(periods)
-        for period in np.unique(periods).tolist():
-            rows = np.flatnonzero(periods == period)
-            self._add_period(
-                period,
-                labels[rows],
-                probabilities[rows],
-                {name: np.asarray(fields[name])[rows] for name in self.fields},
-            )
+        if not len(labels):
+            return
+        starts, place = np.unique(np.asarray(periods), return_inverse=True)
+        ones = np.ones_like(labels)
+        logits = logits_from_probabilities(probabilities)
+        # All periods at once: the calls take longer than the rows.
+        moments = logit_moments(labels, logits, ones, place.astype(np.int32), len(starts))
+        parts = np.asarray(moments).reshape(-1, NUM_BINS, NUM_COLUMNS)
+        for period, part in zip(starts.tolist(), parts, strict=True):
+            self._moments[period] = self._moments.get(period, 0.0) + part
+        of_fields: dict[str | None, np.ndarray] = {None: np.zeros_like(place)}
+        of_fields |= {name: np.asarray(fields[name]) for name in self.fields}
+        for field, ids in of_fields.items():
+            # "Other" comes first, so that new values can be appended.
+            width = int(ids.max()) + 2
+            cells, cell = np.unique(place * width + ids + 1, return_inverse=True)
+            sums = np.asarray(field_sums(labels, probabilities, ones, cell, len(cells)))[:-1]
+            number, value = np.divmod(cells, width)
+            ends = np.searchsorted(number, np.arange(1, len(starts)))
+            for period, values, part in zip(
+                starts.tolist(), np.split(value, ends), np.split(sums, ends), strict=True
+            ):
+                self._add_sums((period, field), values, part)
 
     def of_period(self, period: int) -> np.ndarray:
         """The seven sums of `ops.field_sums` over a period, shape (7,)."""
@@ -92,29 +103,17 @@ class LogSums:
             total[: len(part)] += part
         return total
 
-    def _add_period(
-        self,
-        period: int,
-        labels: np.ndarray,
-        probabilities: np.ndarray,
-        fields: Mapping[str | None, np.ndarray],
-    ) -> None:
-        ones = np.ones_like(labels)
-        logits = logits_from_probabilities(probabilities)
-        moments = logit_moments(labels, logits, ones, np.zeros(len(labels), np.int32), 1)
-        empty = np.zeros((NUM_BINS, NUM_COLUMNS))
-        self._moments[period] = self._moments.get(period, empty) + np.asarray(moments)
-        for field, ids in {None: np.zeros(len(labels), np.int64), **fields}.items():
-            num_values = int(ids.max()) + 2
-            # "Other" comes first, so that new values can be appended.
-            new = np.array(field_sums(labels, probabilities, ones, ids + 1, num_values))[:-1]
-            known = self._sums.get((period, field), new[:0])
-            longer, shorter = (known, new) if len(known) > len(new) else (new, known)
-            longer[: len(shorter)] += shorter
-            self._sums[period, field] = longer
+    def _add_sums(self, key: tuple[int, str | None], values: np.ndarray, sums: np.ndarray) -> None:
+        """Adds the sums of some values, in ascending order, of a field in a period."""
+        known = self._sums.get(key, np.zeros((0, _NUM_SUMS)))
+        total = np.zeros((max(len(known), values[-1] + 1), _NUM_SUMS))
+        total[: len(known)] = known
+        total[values] += sums
+        self._sums[key] = total
 
 
-def _refuse(bad: np.ndarray, values: np.ndarray, name: str, expected: str) -> None:
+def refuse(bad: np.ndarray, values: np.ndarray, name: str, expected: str) -> None:
+    """Raises an error that shows one of the bad values, if there are any."""
     if bad.any():
         raise ValueError(
             f"{expected} Received: {int(bad.sum())} invalid values in {len(values)} rows, for "

@@ -10,6 +10,8 @@ import numpy as np
 from scipy.stats import gamma
 
 from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
+from keras_calibration.monitoring.class_log import ClassNumbers, against_others, class_names
+from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.log_sums import LogSums
 from keras_calibration.monitoring.monitor_report import (
     FieldErrorCheck,
@@ -21,6 +23,7 @@ from keras_calibration.monitoring.monitor_report import (
 )
 from keras_calibration.monitoring.periods import Periods
 from keras_calibration.monitoring.scored_log import FieldValues, read_log
+from keras_calibration.scoring.batch import Batch
 from keras_calibration.scoring.parquet import ParquetBatches, Paths
 from keras_calibration.solvers.field_noise import drawn_field_sums
 
@@ -35,15 +38,16 @@ _OTHER = "(other)"
 def monitor(
     log: Paths | pandas.DataFrame,
     *,
-    probability: str = "probability",
+    probability: str | Sequence[str] = "probability",
     label: str = "label",
     timestamp: str = "timestamp",
     fields: Sequence[str] = (),
+    classes: Sequence[str] | None = None,
     period: str | Periods = "day",
     tolerance: float = 0.05,
     confidence: float = 0.99,
     verbose: int = 0,
-) -> MonitorReport:
+) -> MonitorReport | ClassMonitorReport:
     """Checks the calibration of a scored log over time and by field.
 
     Three figures are compared with bounds:
@@ -62,22 +66,32 @@ def monitor(
     If labels arrive late (conversions), the latest periods seem over-predicted: exclude them with
     `period=Periods("day", until=...)`.
 
-    The log is read once, in batches, so that memory does not grow with it.
+    For a model of K classes, all this is done for each class against the others: its label is 1 in
+    the rows of the class and 0 elsewhere. `1 - confidence` is divided equally among the classes.
+
+    The log is read once, in batches, so that memory does not grow with it: about 27 kB for each
+    period of each class, and 56 bytes for each field value in it.
 
     Args:
         log: A Parquet or CSV file, a folder or list of them, a `pyarrow.dataset.Dataset` or a
             pandas data frame. Requires pyarrow: `pip install "keras-calibration[parquet]"`.
-        probability: Column of the predicted probabilities.
-        label: Column of the labels, 0 or 1.
+        probability: Column of the predicted probabilities. For K classes, of at least 3, a list of
+            K columns, or one Arrow column of lists of length K; each row must add up to 1 within
+            0.01.
+        label: Column of the labels, 0 or 1. For K classes, class numbers from 0, or names of
+            classes.
         timestamp: Column of the times: timestamps, dates, ISO 8601 texts, or seconds since 1970.
         fields: Columns of the fields, of any type. The first 10,000 values of each are kept apart.
+        classes: Names of the K classes, in the order of the probabilities. The default is the names
+            of the columns of `probability`, or the class numbers.
         period: `"hour"`, `"day"`, `"week"` or `"month"`, or `monitoring.Periods`.
         tolerance: Relative error that does not matter, at least 0.
         confidence: Probability that right predictions raise no alert, in (0, 1).
         verbose: 1 shows a progress bar, 0 does not.
 
     Returns:
-        A `MonitorReport`: print it, or read `is_alert` and `alerts`.
+        A `MonitorReport`, or a `ClassMonitorReport` for K classes: print it, or read `is_alert` and
+        `alerts`.
 
     Raises:
         ValueError: An argument is out of its range, a column is missing or has invalid values, or
@@ -96,20 +110,34 @@ def monitor(
         [False, False, True]
     """
     _check(tolerance, confidence, fields)
+    names = class_names(probability, classes)
     periods = period if isinstance(period, Periods) else Periods(period)
     values = {field: FieldValues() for field in fields}
     batches = read_log(
-        log, probability, label, fields, timestamp, lambda name: values.get(name, periods.starts)
+        log,
+        probability,
+        label,
+        fields,
+        timestamp,
+        lambda name: values.get(name, periods.starts),
+        None if names is None else ClassNumbers(names),
     )
-    sums = _read(batches, timestamp, list(fields), periods, verbose)
-    if not sums.periods:
+    num_classes = None if names is None else len(names)
+    sums = _read(batches, num_classes, timestamp, periods, list(fields), verbose)
+    if not sums:
         between = f" with since={periods.since!r} and until={periods.until!r}"
         raise ValueError(
             f"The log has no rows{between if periods.since or periods.until else ''}. Check the "
             "file and the times."
         )
-    names = {field: [_OTHER, *known.names] for field, known in values.items()}
-    return _report(sums, names, periods, tolerance, confidence)
+    of_fields = {field: [_OTHER, *known.names] for field, known in values.items()}
+    if len(sums) == 1:
+        return _report(sums[0], of_fields, periods, tolerance, confidence)
+    of_each = 1 - (1 - confidence) / len(sums)
+    reports = [_report(of_class, of_fields, periods, tolerance, of_each) for of_class in sums]
+    names = names or [str(number) for number in range(len(sums))]
+    by_name = dict(zip(names, reports, strict=True))
+    return ClassMonitorReport(periods.length, confidence, tolerance, by_name)
 
 
 def _check(tolerance: float, confidence: float, fields: Sequence[str]) -> None:
@@ -130,22 +158,41 @@ def _check(tolerance: float, confidence: float, fields: Sequence[str]) -> None:
 
 
 def _read(
-    batches: ParquetBatches, timestamp: str, fields: list[str], periods: Periods, verbose: int
-) -> LogSums:
-    sums = LogSums(fields)
+    batches: ParquetBatches,
+    num_classes: int | None,
+    timestamp: str,
+    periods: Periods,
+    fields: list[str],
+    verbose: int,
+) -> list[LogSums]:
+    """The sums of the log, of each class if there are several; empty without rows."""
+    sums: list[LogSums] = []
     # Only the bar needs the number of rows, which takes another pass over a CSV file.
     bar = keras.utils.Progbar(batches.num_rows, unit_name="row") if verbose else None
     rows = 0
     for batch in batches:
         keep = periods.includes(batch.fields[timestamp])
         if keep.any():
-            sums.add_batch(batch, timestamp, None if keep.all() else keep)
+            of_classes = against_others(_kept(batch, keep), num_classes)
+            if not sums:
+                sums = [LogSums(fields) for _ in of_classes]
+                num_classes = None if len(sums) == 1 else len(sums)
+            for of_class, part in zip(sums, of_classes, strict=True):
+                of_class.add_batch(part, timestamp)
         rows += len(keep)
         if bar is not None:
             bar.update(rows, finalize=False)
     if bar is not None:
         bar.update(rows, finalize=True)
     return sums
+
+
+def _kept(batch: Batch, keep: np.ndarray) -> Batch:
+    """The rows of a batch where `keep` is true."""
+    if keep.all():
+        return batch
+    fields = {name: values[keep] for name, values in batch.fields.items()}
+    return Batch(batch.labels[keep], batch.predictions[keep], None, fields)
 
 
 def _report(

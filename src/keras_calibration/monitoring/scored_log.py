@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,18 +58,26 @@ class FieldValues:
 
 def read_log(
     paths: Paths | pandas.DataFrame,
-    probability: str,
+    probability: str | Sequence[str],
     label: str,
     fields: Iterable[str],
     timestamp: str,
     values_of: Callable[[str], Lookup],
+    label_lookup: Lookup = None,
 ) -> ParquetBatches:
     """Batches of a scored log; `timestamp` is one of their fields, `values_of` maps to ids."""
     columns = [*fields, timestamp]
-    if twice := {name for name in columns if [*columns, probability, label].count(name) > 1}:
+    probabilities = [probability] if isinstance(probability, str) else list(probability)
+    named = [*columns, *probabilities, label]
+    if twice := {name for name in named if named.count(name) > 1}:
         raise ValueError(f"Each column must be named only once. Received twice: {sorted(twice)}.")
-    lookups = {name: values_of(name) for name in columns}
-    return read_parquet(_data_set(paths), label=label, probability=probability, fields=lookups)
+    return read_parquet(
+        _data_set(paths),
+        label=label,
+        probability=probability,
+        fields={name: values_of(name) for name in columns},
+        label_lookup=label_lookup,
+    )
 
 
 def _data_set(paths: Any) -> Paths:

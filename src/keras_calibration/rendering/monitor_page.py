@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Sequence
 
+from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.monitor_report import (
     FieldReport,
     MonitorReport,
@@ -13,9 +14,11 @@ from keras_calibration.monitoring.monitor_report import (
 )
 from keras_calibration.rendering import html_page, svg
 from keras_calibration.rendering.monitor_text import (
+    CLASS_HEADER,
     LOSS_HEADER,
     RATES_HEADER,
     bounds_sentence,
+    class_rows,
     error_text,
     loss_cells,
     rates_cells,
@@ -46,9 +49,13 @@ _METHOD = (
     "within each among all intervals (Bonferroni), so a report with more intervals has wider ones. "
     "If labels arrive late, the latest periods seem over-predicted."
 )
+_METHOD_OF_CLASSES = (
+    "Each class is checked against all others, with an equal share of the probability of a false "
+    "alert. "
+)
 
 
-def write_page(report: MonitorReport, path: str | os.PathLike[str]) -> None:
+def write_page(report: MonitorReport | ClassMonitorReport, path: str | os.PathLike[str]) -> None:
     """Writes a monitor report to one self-contained HTML file.
 
     Args:
@@ -58,21 +65,47 @@ def write_page(report: MonitorReport, path: str | os.PathLike[str]) -> None:
     html_page.write(page_html(report), path)
 
 
-def page_html(report: MonitorReport) -> str:
+def page_html(report: MonitorReport | ClassMonitorReport) -> str:
     """The page as text; names are escaped."""
+    if isinstance(report, ClassMonitorReport):
+        one, sections = next(iter(report.classes.values())), _class_sections(report)
+        method = _METHOD_OF_CLASSES + _METHOD
+    else:
+        one, sections, method = report, _sections(report), _METHOD
     alerts = report.alerts
-    verdict = f"Alert: {len(alerts)} out of bounds" if alerts else "No alert"
+    verdict = _verdict(alerts)
     listed = "".join(f"<li>{html.escape(alert)}</li>" for alert in alerts)
     parts = [
         f'<p class="verdict">{verdict}</p>',
-        f'<p class="faint">{report.overall.num_rows:,} rows in {len(report.periods)} periods of '
+        f'<p class="faint">{one.overall.num_rows:,} rows in {len(one.periods)} periods of '
         f"one {report.period}. {html.escape(bounds_sentence(report))}</p>",
         f"<ul>{listed}</ul>" if alerts else "",
-        _time_section(report),
-        *(_field_section(report, name, field) for name, field in report.fields.items()),
-        f"<section><h2>Method</h2><p>{html.escape(_METHOD)}</p></section>",
+        sections,
+        f"<section><h2>Method</h2><p>{html.escape(method)}</p></section>",
     ]
     return html_page.page(f"{verdict}: calibration", _HEADING, "\n".join(parts))
+
+
+def _verdict(alerts: Sequence[str]) -> str:
+    return f"Alert: {len(alerts)} out of bounds" if alerts else "No alert"
+
+
+def _class_sections(report: ClassMonitorReport) -> str:
+    """A table of the classes, and the sections of each, shown where there is an alert."""
+    parts = [f"<section><h2>Classes</h2>{html_page.table(CLASS_HEADER, class_rows(report))}"]
+    for name, of_class in report.classes.items():
+        shown = " open" if of_class.is_alert else ""
+        parts.append(
+            f"<details{shown}><summary>Class {html.escape(name)} against the others. "
+            f"{_verdict(of_class.alerts)}</summary>{_sections(of_class)}</details>"
+        )
+    return "\n".join([*parts, "</section>"])
+
+
+def _sections(report: MonitorReport) -> str:
+    """The checks over time and by field."""
+    by_field = [_field_section(report, name, field) for name, field in report.fields.items()]
+    return "\n".join([_time_section(report), *by_field])
 
 
 def _time_section(report: MonitorReport) -> str:

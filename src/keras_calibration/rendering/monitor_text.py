@@ -1,7 +1,9 @@
 """A monitor report as text of at most 100 columns."""
 
 import math
+from collections.abc import Sequence
 
+from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.monitor_report import (
     FieldErrorCheck,
     LossCheck,
@@ -15,10 +17,25 @@ _MAX_NAME = 30
 NUM_VALUES_SHOWN = 10
 RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
 LOSS_HEADER = ("cal. loss", "bounds", "")
+CLASS_HEADER = ("class", *RATES_HEADER, "alerts")
 
 
 def monitor_text(report: MonitorReport) -> str:
     """The report for a terminal: periods, fields and alerts."""
+    return "\n".join([*_tables(report), *_summary(report)])
+
+
+def class_monitor_text(report: ClassMonitorReport) -> str:
+    """The report of K classes: a line for each class, and the tables of those with an alert."""
+    lines = [*grid([CLASS_HEADER, *class_rows(report)]), ""]
+    for name, of_class in report.classes.items():
+        if of_class.is_alert:
+            lines += [f"Class {shorten(name, _MAX_NAME)} against the others:", *_tables(of_class)]
+    return "\n".join([*lines, *_summary(report)])
+
+
+def _tables(report: MonitorReport) -> list[str]:
+    """The periods and the fields, each followed by an empty line."""
     periods = [[*rates_cells(period.rates), *loss_cells(period.loss)] for period in report.periods]
     header = [report.period, *RATES_HEADER, *LOSS_HEADER]
     total = [*rates_cells(report.overall), "", "", ""]
@@ -29,12 +46,25 @@ def monitor_text(report: MonitorReport) -> str:
         hidden = len(field.values) - len(shown)
         lines += [f"and {hidden:,} more values within bounds"] * (hidden > 0)
         lines += [f"Field-RCE {error_text(field.error)}", ""]
-    lines += wrap(bounds_sentence(report))
+    return lines
+
+
+def _summary(report: MonitorReport | ClassMonitorReport) -> list[str]:
+    """What the bounds mean, and the alerts."""
+    lines = wrap(bounds_sentence(report))
     alerts = report.alerts
     if not alerts:
-        return "\n".join([*lines, "No alert."])
+        return [*lines, "No alert."]
     found = [part for alert in alerts for part in wrap(f"! {alert}")]
-    return "\n".join([*lines, f"ALERT, {len(alerts)} out of bounds:", *found])
+    return [*lines, f"ALERT, {len(alerts)} out of bounds:", *found]
+
+
+def class_rows(report: ClassMonitorReport) -> list[Sequence[str]]:
+    """The table cells of each class: its rate in all rows, and the number of its alerts."""
+    return [
+        [shorten(name, _MAX_NAME), *rates_cells(of_class.overall)[1:], str(len(of_class.alerts))]
+        for name, of_class in report.classes.items()
+    ]
 
 
 def rates_cells(rates: RateCheck) -> list[str]:
@@ -66,7 +96,7 @@ def error_text(error: FieldErrorCheck) -> str:
     )
 
 
-def bounds_sentence(report: MonitorReport) -> str:
+def bounds_sentence(report: MonitorReport | ClassMonitorReport) -> str:
     """One sentence on tolerance and confidence."""
     return (
         f"Bounds: relative errors up to {report.tolerance:.2g} do not matter. If all probabilities "

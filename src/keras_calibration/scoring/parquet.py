@@ -25,9 +25,10 @@ def read_parquet(
     paths: Paths,
     *,
     label: str = "label",
-    probability: str = "probability",
+    probability: str | Sequence[str] = "probability",
     sample_weight: str | None = None,
     fields: Mapping[str, Lookup] | Sequence[str] = (),
+    label_lookup: Lookup = None,
     batch_size: int = 2**17,
 ) -> ParquetBatches:
     """Reads labels, predictions, weights and fields from Parquet files, as batches for `score`.
@@ -40,12 +41,15 @@ def read_parquet(
         paths: A file, a folder of Parquet files (Hive partitions become columns), a list of files,
             or a `pyarrow.dataset.Dataset`, for example with a filter.
         label: Column of the labels.
-        probability: Column of the predictions.
+        probability: Column of the predictions. For K classes, a list of K columns, or one column of
+            lists of length K; the predictions then have the shape (n, K).
         sample_weight: Column of the weights, or None.
         fields: Columns of the fields: a list of columns that hold ids (whole numbers), or column →
             lookup. A lookup is None for ids, a mapping value → id, or a Keras lookup layer
             (`StringLookup`, `IntegerLookup`, `Hashing`). Values that a mapping lacks get the id -1,
             which the field metrics count as "other".
+        label_lookup: A lookup of the labels, for example name of a class → its number; None where
+            they are numbers.
         batch_size: Largest number of rows of a batch. Row groups may make batches smaller.
 
     Returns:
@@ -54,7 +58,7 @@ def read_parquet(
     Raises:
         ImportError: If pyarrow is not installed.
         ValueError: If a column is missing, or is not numeric where it must be. While reading, if a
-            column has null values.
+            column has null values, or lists of different lengths.
 
     Example:
         >>> import tempfile, pyarrow as pa, pyarrow.parquet
@@ -75,13 +79,18 @@ def read_parquet(
         raise ValueError(
             f"Argument `batch_size` must be at least 1. Received: batch_size={batch_size}."
         )
-    numbers = [label, probability, *([] if sample_weight is None else [sample_weight])]
+    predictions = [probability] if isinstance(probability, str) else list(probability)
+    weights = [] if sample_weight is None else [sample_weight]
+    used = [label, *predictions, *weights, *lookups]
     available = dataset.schema.names
-    if missing := [column for column in [*numbers, *lookups] if column not in available]:
+    if missing := [column for column in used if column not in available]:
         raise ValueError(f"The files have no columns {missing}. Received: columns {available}.")
     ids = [field for field, lookup in lookups.items() if lookup is None]
-    for column in [*numbers, *ids]:
+    labels = [label] if label_lookup is None else []
+    for column in [*labels, *predictions, *weights, *ids]:
         data_type = dataset.schema.field(column).type
+        if column == probability and _is_list(data_type):
+            data_type = data_type.value_type
         if not _is_numeric(data_type):
             raise ValueError(
                 f"The column {column!r} must hold numbers. Received: {data_type}."
@@ -92,7 +101,9 @@ def read_parquet(
                     else ""
                 )
             )
-    return ParquetBatches(dataset, label, probability, sample_weight, lookups, batch_size)
+    return ParquetBatches(
+        dataset, label, probability, sample_weight, lookups, batch_size, label_lookup
+    )
 
 
 class ParquetBatches:
@@ -101,20 +112,22 @@ class ParquetBatches:
     Args:
         dataset: A `pyarrow.dataset.Dataset`.
         label: Column of the labels.
-        probability: Column of the predictions.
+        probability: Column of the predictions, or a list of the columns of the classes.
         sample_weight: Column of the weights, or None.
         lookups: Column of each field → its lookup, or None for ids.
         batch_size: Largest number of rows of a batch.
+        label_lookup: The lookup of the labels, or None for numbers.
     """
 
     def __init__(
         self,
         dataset: pyarrow.dataset.Dataset,
         label: str,
-        probability: str,
+        probability: str | Sequence[str],
         sample_weight: str | None,
         lookups: Mapping[str, Lookup],
         batch_size: int,
+        label_lookup: Lookup = None,
     ) -> None:
         self._dataset = dataset
         self._label = label
@@ -122,6 +135,7 @@ class ParquetBatches:
         self._sample_weight = sample_weight
         self._lookups = lookups
         self._batch_size = batch_size
+        self._label_lookup = label_lookup
 
     @property
     def num_rows(self) -> int:
@@ -131,7 +145,10 @@ class ParquetBatches:
     def __iter__(self) -> Iterator[Batch]:
         weight = self._sample_weight
         weights = [] if weight is None else [weight]
-        columns = {self._label, self._probability, *weights, *self._lookups}
+        probability = self._probability
+        predictions = [probability] if isinstance(probability, str) else list(probability)
+        lookups = {self._label: self._label_lookup, **self._lookups}
+        columns = {*predictions, *weights, *lookups}
         rows = 0
         # Read ahead less than pyarrow's default, 16 batches of 4 files, which can be a whole table.
         for record_batch in self._dataset.to_batches(
@@ -141,13 +158,15 @@ class ParquetBatches:
             fragment_readahead=1,
         ):
             arrays = {
-                name: _array(record_batch.column(name), name, self._lookups.get(name), rows)
+                name: _array(record_batch.column(name), name, lookups.get(name), rows)
                 for name in record_batch.schema.names
             }
             rows += record_batch.num_rows
             yield Batch(
                 arrays[self._label],
-                arrays[self._probability],
+                arrays[probability]
+                if isinstance(probability, str)
+                else np.stack([arrays[name] for name in predictions], axis=1),
                 None if weight is None else arrays[weight],
                 {field: arrays[field] for field in self._lookups},
             )
@@ -179,21 +198,41 @@ def _is_numeric(data_type: pyarrow.DataType) -> bool:
     return any(is_kind(data_type) for is_kind in kinds)
 
 
+def _is_list(data_type: pyarrow.DataType) -> bool:
+    from pyarrow import types
+
+    kinds = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(is_kind(data_type) for is_kind in kinds)
+
+
 def _array(column: pyarrow.Array, name: str, lookup: Lookup, first_row: int) -> np.ndarray:
-    """One column of a batch as numbers. The lookup is called once, with the distinct values."""
+    """One column of a batch as numbers, (n,), or (n, K) of lists of length K.
+
+    The lookup is called once, with the distinct values.
+    """
     import pyarrow
     from pyarrow import compute
 
+    shape: tuple[int, ...] = (len(column),)
+    last_row = first_row + len(column) - 1
+    if lookup is None and _is_list(column.type) and not column.null_count:
+        lengths = compute.unique(compute.list_value_length(column)).to_pylist() or [0]
+        if len(lengths) > 1:
+            raise ValueError(
+                f"Lists must have one entry per class. Received: {name!r} has lists of lengths "
+                f"{sorted(lengths)} among the rows {first_row} to {last_row}."
+            )
+        column, shape = column.flatten(), (*shape, lengths[0])
     if column.null_count:
         raise ValueError(
             f"Columns must have no null values. Received: {name!r} has {column.null_count} null "
-            f"values among the rows {first_row} to {first_row + len(column) - 1}. Fill them, or "
-            "filter these rows out: read_parquet(pyarrow.dataset.dataset(…).filter(…), …)."
+            f"values among the rows {first_row} to {last_row}. Fill them, or filter these rows "
+            "out: read_parquet(pyarrow.dataset.dataset(…).filter(…), …)."
         )
     if lookup is None:
         if pyarrow.types.is_decimal(column.type):
             column = compute.cast(column, pyarrow.float64())
-        return np.asarray(column.to_numpy(zero_copy_only=False))
+        return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(shape)
     encoded = compute.dictionary_encode(column)
     values = encoded.dictionary.to_pylist()
     if isinstance(lookup, Mapping):

@@ -1,0 +1,58 @@
+"""The report of `monitor` for K classes: the report of each class against the others."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from keras_calibration.monitoring.monitor_report import MonitorReport
+
+
+@dataclass(frozen=True)
+class ClassMonitorReport:
+    """The result of `monitor` for K classes; printing it gives the text of the command.
+
+    The labels of a class are 1 for its rows and 0 for all others. If the probabilities of all
+    classes are right, those of each are. `1 - confidence` is divided equally among the classes, so
+    that the reports in `classes` have a higher confidence than the whole.
+
+    Args:
+        period: "hour", "day", "week" or "month".
+        confidence: Probability that right predictions raise no alert, in all classes together.
+        tolerance: Relative error that does not matter.
+        classes: Class → its report.
+    """
+
+    period: str
+    confidence: float
+    tolerance: float
+    classes: dict[str, MonitorReport]
+
+    @property
+    def alerts(self) -> list[str]:
+        """A sentence for each check that is out of bounds, with its class."""
+        return [
+            f"class {name}, {alert}"
+            for name, report in self.classes.items()
+            for alert in report.alerts
+        ]
+
+    @property
+    def is_alert(self) -> bool:
+        """Whether any check is out of bounds."""
+        return any(report.is_alert for report in self.classes.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values; `None` where a value is not finite."""
+        return {
+            "is_alert": self.is_alert,
+            "alerts": self.alerts,
+            "period": self.period,
+            "confidence": self.confidence,
+            "tolerance": self.tolerance,
+            "classes": {name: report.to_dict() for name, report in self.classes.items()},
+        }
+
+    def __str__(self) -> str:
+        # Imported when printed: rendering is built on top of reports.
+        from keras_calibration.rendering.monitor_text import class_monitor_text
+
+        return class_monitor_text(self)
