@@ -11,7 +11,7 @@ from keras_calibration.models.base_outputs import BaseOutputs
 RNG = np.random.default_rng(0)
 X = {
     "scores": RNG.normal(size=(200, 3)).astype("float32"),
-    "site": RNG.integers(0, 4, 200),
+    "site": RNG.integers(0, 4, 200).astype("int32"),
 }
 Y = RNG.random(200) < 1 / (1 + np.exp(1 - X["scores"].sum(axis=1)))
 
@@ -19,7 +19,7 @@ Y = RNG.random(200) < 1 / (1 + np.exp(1 - X["scores"].sum(axis=1)))
 def inputs():
     return {
         "scores": keras.Input((3,), name="scores"),
-        "site": keras.Input((), dtype="int64", name="site"),
+        "site": keras.Input((), dtype="int32", name="site"),
     }
 
 
@@ -299,7 +299,7 @@ REFUSED = {
     "index too low": (as_list, -3, r"calibrated_output=-3\."),
     "a truth value": (as_list, True, r"calibrated_output=True\."),
     "several": (as_list, ["buy"], r"calibrated_output=\['buy'\]"),
-    "ids": (dictionary, "site", "float dtype. Received: an output of dtype int64"),
+    "ids": (dictionary, "site", "float dtype. Received: an output of dtype int32"),
     "the only one has another name": (one_in_a_dictionary, "click", r"\['buy'\]"),
 }
 

@@ -370,7 +370,8 @@ class CalibratedModel(FieldMetricsModel):
         place of the calibrated output, also if that is a logit. The other outputs are unchanged. It
         shares the layers of this model, so that a later `fit` of this model changes it too.
 
-        To calibrate another output as well, calibrate the model returned.
+        To calibrate another output as well, calibrate the model returned. Layers that the two
+        outputs share are then computed twice, once for each.
 
         Returns:
             The model. It is saved and loaded as any Keras model, once `keras_calibration` is
