@@ -34,6 +34,22 @@ def source_of(tensor: keras.KerasTensor) -> tuple[keras.Operation, Any]:
     return history.operation, history.operation._inbound_nodes[history.node_index]
 
 
+def position_of(tensor: keras.KerasTensor) -> int:
+    """The position of a symbolic tensor among the flat outputs of the operation that made it.
+
+    Public: see `source_of`.
+    """
+    return int(tensor._keras_history.tensor_index)
+
+
+def sequential_output(model: keras.Sequential) -> Any:
+    """The symbolic output of a built Sequential model, in its structure.
+
+    Public: `model.outputs` is flat; `model.output` exists only after a call on a symbolic tensor.
+    """
+    return model._functional.output
+
+
 def metric_direction(metric: keras.metrics.Metric) -> str | None:
     """`"max"` or `"min"`, where a Keras metric says which way is better.
 

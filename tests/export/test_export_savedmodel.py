@@ -422,7 +422,7 @@ def test_random_rows_that_the_base_cannot_take_ask_for_a_sample(tmp_path):
     with pytest.raises(ValueError, match=r"random rows \(ids below 10\).*Pass `sample`"):
         kc.export_savedmodel(model, tmp_path / "1")
     assert not list(tmp_path.iterdir())
-    assert len(outputs_of(model, {"id": np.array([[-3], [-1]])})[0]) == 2
+    assert len(outputs_of(model, {"id": np.array([[-3], [-1]])})["logit"]) == 2
 
 
 def outputs_of(model, sample=None):
@@ -431,7 +431,7 @@ def outputs_of(model, sample=None):
 
 
 def test_random_rows_have_ids_and_words_that_the_base_knows():
-    assert len(outputs_of(small_ids(offset=0))[0]) == 64
+    assert len(outputs_of(small_ids(offset=0))["logit"]) == 64
     inputs = {
         "word": keras.Input((1,), dtype="string", name="word"),
         "code": keras.Input((1,), dtype="int64", name="code"),
@@ -445,7 +445,7 @@ def test_random_rows_have_ids_and_words_that_the_base_knows():
     hidden = keras.layers.Concatenate()([words(inputs["word"]), codes(inputs["code"])])
     base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
     model = kc.models.CalibratedModel(base, kc.layers.ILPS())
-    assert len(outputs_of(model)[0]) == 64
+    assert len(outputs_of(model)["logit"]) == 64
 
 
 def test_an_unfitted_head_is_exported_with_a_warning(tmp_path):
@@ -465,7 +465,8 @@ def test_a_head_that_was_fitted_or_chosen_brings_no_warning(by):
         model.head.calibrator.fit(model.base_logits(rows), labels)
     else:
         model = kc.calibrate(model.base_model, rows, labels, method="identity", verbose=0)
-    logit, probability = outputs_of(model)
+    outputs = outputs_of(model)
+    probability, logit = outputs["probability"], outputs["logit"]
     warn_if_unfitted(model, probability, logit)
     with pytest.raises(UserWarning, match="never been fitted"):
         warn_if_unfitted(small_model(), keras.ops.sigmoid(logit), logit)

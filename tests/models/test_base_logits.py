@@ -211,19 +211,6 @@ def test_an_activation_with_weights_is_not_called():
     assert len(model.weights) == num_weights
 
 
-@pytest.mark.parametrize("kind", [dict, list])
-def test_the_advice_for_several_outputs_works(kind):
-    inputs = keras.Input((3,))
-    outputs = {"ctr": dense("sigmoid")(inputs), "cvr": dense("sigmoid")(inputs)}
-    base_model = keras.Model(inputs, outputs if kind is dict else list(outputs.values()))
-    with pytest.raises(ValueError, match="Select one") as refused:
-        BaseLogits(base_model)
-    advice = str(refused.value).split("for example: ")[1].removesuffix(".")
-    one = eval(advice, {"keras": keras, "base_model": base_model})
-    first = keras.tree.flatten(base_model(X))[0]
-    np.testing.assert_allclose(keras.ops.sigmoid(BaseLogits(one)(X)), first, atol=1e-6)
-
-
 @pytest.mark.parametrize("base_output", ["logit", "probability"])
 def test_the_advice_for_a_subclassed_model_works(base_output):
     base_model = Subclassed("sigmoid" if base_output == "probability" else None)
@@ -297,17 +284,11 @@ class Subclassed(keras.Model):
         return self.dense(inputs)
 
 
-def two_outputs():
-    inputs = keras.Input((3,))
-    return keras.Model(inputs, [dense("sigmoid")(inputs), dense("sigmoid")(inputs)])
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (Subclassed, "subclassed"),
         (lambda: keras.Sequential([dense("sigmoid")]), "without an Input"),
-        (two_outputs, "one output"),
         (lambda: functional(dense(), keras.layers.Reshape((1, 1))), r"\(None, 1, 1\)"),
         (lambda: of_classes(keras.layers.Reshape((3, 1))), r"\(None, 3, 1\)"),
         (lambda: dense("sigmoid"), "must be a Keras model"),

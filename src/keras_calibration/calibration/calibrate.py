@@ -39,12 +39,12 @@ from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.models.base_logits import (
     check_base_model,
     num_logits,
-    symbolic_input,
     trainable_flags_kept,
 )
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy, read_development_set
 from keras_calibration.models.model_inputs import inputs_by_name
+from keras_calibration.models.output_names import output_name, symbolic_input
 from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
@@ -64,6 +64,7 @@ def calibrate(
     effort: str = "default",
     folds: Folds | None = None,
     base_output: str = "auto",
+    calibrated_output: str | int | None = None,
     seed: int = 0,
     verbose: int | str = "auto",
 ) -> CalibratedModel:
@@ -93,7 +94,7 @@ def calibrate(
     class; `"matrix"`, with a penalized matrix; and `"neural"`.
 
     Args:
-        model: A trained Keras model with one sigmoid or logit output, or a softmax or logits of K
+        model: A trained Keras model with a sigmoid or logit output, or a softmax or logits of K
             classes. It stays frozen as long as the calibrated model is used; to train it again
             afterwards, set `model.trainable = True` and compile it.
         x: Inputs of the development set, which the model was not trained on: arrays by name with
@@ -119,6 +120,9 @@ def calibrate(
 
             The rows of a block are not treated as independent.
         base_output: See `CalibratedModel`.
+        calibrated_output: Which output to calibrate, if the model has several: its key in a
+            dictionary, its index in a list, or its name. Labels and weights are those of this
+            output, or dictionaries by output.
         seed: Seed of the folds and of training.
         verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
 
@@ -151,12 +155,19 @@ def calibrate(
     _check_model(model)
     _check_effort(effort)
     folds = _NUM_FOLDS[effort] if folds is None else folds
-    development = read_development_set(x, y, sample_weight, expected=symbolic_input(model))
-    check_base_model(model)
-    num_classes = num_logits(model) if num_logits(model) > 1 else None
+    check_base_model(model, calibrated_output)
+    development = read_development_set(
+        x,
+        y,
+        sample_weight,
+        expected=symbolic_input(model),
+        output=output_name(model, calibrated_output),
+    )
+    num_columns = num_logits(model, calibrated_output)
+    num_classes = num_columns if num_columns > 1 else None
     with trainable_flags_kept(model):
         unfitted = BiasCorrection() if num_classes is None else ClassTemperatureScaling()
-        reader = CalibratedModel(model, unfitted, base_output)
+        reader = CalibratedModel(model, unfitted, base_output, calibrated_output)
         logits = reader.base_logits(development.inputs)
         rows = reader.head.check_rows(logits, development.labels, development.weights)
         warn_of_probabilities(logits, development.labels)
@@ -189,7 +200,7 @@ def calibrate(
             return fits[name].head
         return fitted_head(candidate, rows, features, seed)
 
-    calibrated = CalibratedModel(model, head_of(chosen.name), base_output)
+    calibrated = CalibratedModel(model, head_of(chosen.name), base_output, calibrated_output)
     calibrated.report = report
     return calibrated
 
@@ -197,7 +208,7 @@ def calibrate(
 def _check_model(model: keras.Model) -> None:
     if isinstance(model, keras.Model):
         return
-    remedy = "Pass a trained Keras model with one sigmoid or logit output."
+    remedy = "Pass a trained Keras model with a sigmoid or logit output."
     if hasattr(model, "shape") or isinstance(model, list | tuple):
         remedy = (
             "To calibrate scores without a model, use keras_calibration.calibrate_scores(logits, "

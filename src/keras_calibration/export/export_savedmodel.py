@@ -60,7 +60,7 @@ def export_savedmodel(
     """Writes a calibrated model as a TensorFlow SavedModel, for TF Serving or `tf.saved_model`.
 
     The SavedModel runs without Keras and without this package. It has three signatures, for any
-    number of rows. All outputs are float32 (batch, 1), or (batch, K) for K classes, where softmax
+    number of rows. Their outputs are float32 (batch, 1), or (batch, K) for K classes, where softmax
     takes the place of σ:
 
     - `serving_default` takes the model's inputs, by name (`signature_input`) and in their own
@@ -70,6 +70,9 @@ def export_savedmodel(
       head.
     - `calibrate` takes `logit` and the features that the head reads, and returns `probability`. Use
       it if the base model runs elsewhere.
+
+    If the base model has other outputs than the calibrated one (`calibrated_output`),
+    `serving_default` and `raw` also return these, unchanged, by their names.
 
     With `interval=0.95`, `serving_default` and `calibrate` also return `probability_lower` and
     `probability_upper`, the 95 % interval of the calibrated probability (`Head.interval`).
@@ -125,8 +128,9 @@ def export_savedmodel(
 
     Raises:
         ValueError: If the path exists, an argument is out of its range, the model is not a
-            `CalibratedModel`, Keras does not run on TensorFlow, or intervals are asked for and the
-            head has none. Nothing is written.
+            `CalibratedModel`, Keras does not run on TensorFlow, another output of the base model
+            has the name of an output above, or intervals are asked for and the head has none.
+            Nothing is written.
         RuntimeError: If outputs of the SavedModel differ from the Keras model by more than
             `tolerance`, it does not load, or another process removed files of it. Nothing is left
             at `path`.
@@ -156,12 +160,14 @@ def export_savedmodel(
     check_version_folder(path, version)
     sizes = _warmup_sizes(warmup_sizes, jit_compile)
     rows = sample_rows(model, spec, sample)
-    logit, probability = outputs_on(spec, rows, is_random=sample is None)
+    found = outputs_on(spec, rows, is_random=sample is None)
+    logit, probability = found["logit"], found["probability"]
+    others = {name: found[name] for name in spec.other_outputs}
     outputs = {
         "probability": probability,
         **interval_of(spec.head, logit, spec.of_head(rows), interval),
     }
-    expected = _expected_rows(spec, rows, logit, outputs)
+    expected = _expected_rows(spec, rows, logit, outputs, others)
     if fit_summary is None:
         warn_if_unfitted(model, probability, logit)
     with temporary_folder(path.parent if version is None else path) as temporary:
@@ -176,7 +182,10 @@ def export_savedmodel(
             requests += [(name, expected[name][0], 1) for name in (RAW, CALIBRATE)]
             write_warmup(extra, path.parent.name if version is None else path.name, requests)
         differences = verify_signatures(
-            savedmodel, expected, verify, tolerance_for(logit, spec.base_dtypes, tolerance)
+            savedmodel,
+            expected,
+            verify,
+            tolerance_for(logit, spec.base_dtypes, tolerance, others),
         )
         provenance = {
             **describe_files(savedmodel),
@@ -221,10 +230,18 @@ def _warmup_sizes(given: Sequence[int] | None, jit_compile: bool | str) -> tuple
 
 
 def _expected_rows(
-    spec: ServingSpec, rows: Features, logit: Tensor, outputs: dict[str, Tensor]
+    spec: ServingSpec,
+    rows: Features,
+    logit: Tensor,
+    outputs: dict[str, Tensor],
+    others: dict[str, Tensor],
 ) -> Rows:
     """Inputs and expected outputs of each signature, from the Keras model."""
-    raw = {"uncalibrated_probability": probabilities_from_logits(logit), "logit": logit}
+    raw = {
+        "uncalibrated_probability": probabilities_from_logits(logit),
+        "logit": logit,
+        **others,
+    }
     inputs = by_signature(rows)
     return {
         # What the head returns is compared with the signature `calibrate`.

@@ -23,9 +23,10 @@ from keras_calibration.export.serving_spec import (
     serving_spec,
     warn_if_unfitted,
 )
-from keras_calibration.export.verification import tolerance_for
+from keras_calibration.export.verification import largest_difference, tolerance_for
 from keras_calibration.export.version_folder import temporary_folder
 from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.ops.losses import probabilities_from_logits
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -48,8 +49,9 @@ def export_onnx(
     """Writes a calibrated model with numeric inputs as an ONNX file, for onnxruntime.
 
     The ONNX model takes the features under their names in the SavedModel's `serving_default`, and
-    returns `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), for any
-    number of rows. The file is written to a temporary folder, run in onnxruntime on sample rows and
+    returns `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), or (batch, K)
+    for K classes, for any number of rows. Other outputs of the base model are returned unchanged,
+    by their names. The file is written to a temporary folder, run in onnxruntime on sample rows and
     compared with the Keras model. Only then is it moved to `path`.
 
     Needs tf2onnx, onnx and onnxruntime: `pip install "keras-calibration[onnx]"`.
@@ -85,10 +87,11 @@ def export_litert(
     """Writes a calibrated model with numeric inputs as a LiteRT file, for phones and small devices.
 
     Its only signature, `serving_default`, takes the features under their names in the SavedModel,
-    and returns `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), for any
-    number of rows. It uses only built-in operations, so that every interpreter can run it. The file
-    is written to a temporary folder, run on sample rows in the interpreter that comes with
-    TensorFlow, and compared with the Keras model. Only then is it moved to `path`.
+    and returns `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), or
+    (batch, K) for K classes, for any number of rows. Other outputs of the base model are returned
+    unchanged, by their names. It uses only built-in operations, so that every interpreter can run
+    it. The file is written to a temporary folder, run on sample rows in the interpreter that comes
+    with TensorFlow, and compared with the Keras model. Only then is it moved to `path`.
 
     Args:
         model: The calibrated model. Strings and lookup layers have no built-in operations: such
@@ -118,7 +121,8 @@ def run_onnx(file: Path, inputs: _Rows) -> _Rows:
     """Runs an ONNX file in onnxruntime."""
     _, onnxruntime = _onnx_packages()
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    return dict(zip(_OUTPUTS, session.run(list(_OUTPUTS), inputs), strict=True))
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
 
 
 def run_litert(file: Path, inputs: _Rows) -> _Rows:
@@ -192,8 +196,8 @@ def _export(
     spec = serving_spec(model)
     _check(model, spec, path, runtime)
     rows = sample_rows(model, spec, sample)
-    logit, probability = outputs_on(spec, rows, is_random=sample is None)
-    warn_if_unfitted(model, probability, logit)
+    outputs = outputs_on(spec, rows, is_random=sample is None)
+    warn_if_unfitted(model, outputs["probability"], outputs["logit"])
     content = _told(runtime, lambda: convert(*portable_function(spec)))
     with temporary_folder(path.parent) as temporary:
         file = temporary / path.name
@@ -234,6 +238,13 @@ def _check(model: CalibratedModel, spec: ServingSpec, path: Path, runtime: str) 
             f"with the lookup layers {found}. Nothing was written. Convert values to ids before "
             "the model, or serve it as a SavedModel."
         )
+    named = {each.name for each in spec.inputs.values()} & {*_OUTPUTS, *spec.other_outputs}
+    if named and runtime == "onnxruntime":
+        raise ValueError(
+            "Inputs and outputs must have different names in an ONNX file. Received: a model with "
+            f"inputs and outputs named {sorted(named)}. Nothing was written. Rename these inputs, "
+            "or these outputs of the base model."
+        )
     if path.exists():
         raise ValueError(
             f"Argument `path` must be a new file. Received: path={str(path)!r}, which exists. An "
@@ -253,13 +264,16 @@ def _compare(
         part = {name: values[:num_rows] for name, values in rows.items()}
         received = run({name: np.asarray(v) for name, v in by_signature(part).items()})
         calibrated = spec.head(ops.convert_to_tensor(received["logit"]), spec.of_head(part))
+        outputs = spec.base(spec.structured(part), training=False)
+        others = {name: outputs[name] for name in spec.other_outputs}
         expected = {
-            "probability": ops.sigmoid(calibrated),
-            "uncalibrated_probability": ops.sigmoid(spec.base(spec.structured(part))),
+            "probability": probabilities_from_logits(calibrated),
+            "uncalibrated_probability": probabilities_from_logits(outputs["logit"]),
+            **others,
         }
-        tolerance = tolerance_for(received["logit"], spec.base_dtypes)
+        tolerance = tolerance_for(received["logit"], spec.base_dtypes, others=others)
         for name, values in expected.items():
-            error = np.max(np.abs(received[name] - ops.convert_to_numpy(values)))
+            error = largest_difference(received[name], np.asarray(values))
             if not error <= tolerance.allowed(name):
                 raise RuntimeError(
                     f"The {name} from {runtime} may differ from the Keras model's by at most "
@@ -271,20 +285,22 @@ def _compare(
 def portable_function(
     spec: ServingSpec,
 ) -> tuple[tf.types.experimental.PolymorphicFunction, dict[str, tf.TensorSpec]]:
-    """A `tf.function` from features by name to the three outputs, and the specs of the features.
+    """A `tf.function` from features by name to all outputs, and the specs of the features.
 
     Its weights are constants. Neither ONNX nor LiteRT has `UpperBound`, with which a curve finds
     its segment; it is replaced by counting the knots that are not above a logit.
     """
     import tensorflow as tf
 
+    output_names = (*_OUTPUTS, *spec.other_outputs)
     feature_of = {each.name: name for name, each in spec.inputs.items()}
     specs = {each.name: each for each in spec.inputs.values()}
 
     def serve(features: Features) -> tuple[Tensor, ...]:
         by_name = {feature_of[name]: values for name, values in features.items()}
-        logit, probability = spec.outputs(spec.structured(by_name), training=False)
-        return probability, ops.sigmoid(logit), logit
+        outputs = spec.outputs(spec.structured(by_name), training=False)
+        raw = {"uncalibrated_probability": probabilities_from_logits(outputs["logit"])}
+        return tuple({**outputs, **raw}[name] for name in output_names)
 
     traced = tf.function(serve, autograph=False).get_concrete_function(specs)
     frozen = with_constant_weights(traced)
@@ -299,7 +315,7 @@ def portable_function(
 
     def portable(features: Features) -> dict[str, Tensor]:
         values = pruned(*(features[name] for name in names))
-        return dict(zip(_OUTPUTS, values, strict=True))
+        return dict(zip(output_names, values, strict=True))
 
     return tf.function(portable, autograph=False), specs
 

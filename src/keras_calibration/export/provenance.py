@@ -82,7 +82,11 @@ def describe_model(
         Plain values; None for what is unknown.
     """
     return {
-        "base_model": _describe_base(model.base_model),
+        "base_model": {
+            **_describe_base(model.base_model),
+            "calibrated_output": model.base.calibrated_output,
+            "other_outputs": model.base.other_outputs,
+        },
         "head": describe_head(model.head),
         "fit": _describe_fit(model, fit_summary),
         "logits": _known_logits(model, sample_logits),

@@ -15,6 +15,7 @@ from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.layers.head import Head
+from keras_calibration.models.all_outputs import all_base_outputs
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.model_inputs import inputs_by_name
 from keras_calibration.ops.losses import probabilities_from_logits
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 NUM_SAMPLE_ROWS = 64
+# The outputs of an export that are not the base model's other outputs.
+OWN_OUTPUTS = (
+    "probability",
+    "uncalibrated_probability",
+    "logit",
+    "probability_lower",
+    "probability_upper",
+)
 _MAX_RANDOM_IDS = 10
 _Columns = dict[str, Tensor]
 
@@ -36,8 +45,10 @@ class ServingSpec:
         head_features: The features that the head reads.
         logit: `tf.TensorSpec` of the base model's logit, or of one logit per class.
         structure: The symbolic inputs, in the structure that the model takes.
-        base: Keras model from the inputs to the logit.
-        outputs: Keras model from the inputs to the logit and the calibrated probability.
+        base: Keras model from the inputs to the `logit` and the other outputs, by name.
+        outputs: Keras model from the inputs to the `logit`, the calibrated `probability` and the
+            other outputs, by name.
+        other_outputs: Names of the base model's outputs that are not calibrated.
         head: The calibration head.
         base_dtypes: Compute dtypes of the base model's layers, which determine its rounding.
     """
@@ -48,6 +59,7 @@ class ServingSpec:
     structure: Inputs
     base: keras.Model
     outputs: keras.Model
+    other_outputs: tuple[str, ...]
     head: Head
     base_dtypes: frozenset[str]
 
@@ -72,7 +84,7 @@ def serving_spec(model: keras.Model) -> ServingSpec:
 
     Raises:
         ValueError: If Keras does not run on TensorFlow, the model is not a `CalibratedModel`, or
-            its inputs cannot be inputs of signatures.
+            its inputs or other outputs cannot be inputs or outputs of signatures.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -89,16 +101,47 @@ def serving_spec(model: keras.Model) -> ServingSpec:
 
     inputs = tensor_specs(inputs_by_name(model.input, model.input))
     names = model.head.feature_names
+    outputs, others = _symbolic_outputs(model)
+    of_base = {name: outputs[name] for name in ("logit", *others)}
     return ServingSpec(
         inputs=inputs,
         head_features=tuple(inputs if names is None else names),
         logit=tf.TensorSpec(model.base.output.shape, model.base.compute_dtype, name="logit"),
         structure=model.input,
-        base=keras.Model(model.input, model.base.output),
-        outputs=keras.Model(model.input, [model.base.output, model.output]),
+        base=keras.Model(model.input, of_base),
+        outputs=keras.Model(model.input, outputs),
+        other_outputs=tuple(others),
         head=model.head,
         base_dtypes=frozenset(layer.compute_dtype for layer in flatten_layers(model.base_model)),
     )
+
+
+def _symbolic_outputs(model: CalibratedModel) -> tuple[dict[str, keras.KerasTensor], list[str]]:
+    """The `logit`, `probability` and other outputs by name, and the names of the others."""
+    names = model.base.other_outputs
+    if not names:
+        return {"logit": model.base.output, "probability": model.output}, []
+    if taken := sorted(set(names) & set(OWN_OUTPUTS)):
+        raise ValueError(
+            f"No other output of the base model may be named {' or '.join(taken)}: exports return "
+            f"{', '.join(OWN_OUTPUTS)} of the calibrated output. Received: a base model with the "
+            f"other outputs {names}. Rename the output, for example in the base model's dictionary "
+            "of outputs."
+        )
+    # One call gives all, so that what they have in common is computed once.
+    others = keras.tree.flatten(all_base_outputs(model.base, model.input))
+    logit = others.pop(model.base.position)
+    for name, tensor in zip(names, others, strict=True):
+        if not tensor.shape or tensor.shape[0] != logit.shape[0]:
+            raise ValueError(
+                "Each output of the base model must have one entry per row to be served. Received: "
+                f"the output {name!r} of shape {tensor.shape}. Calibrate a model without it."
+            )
+    features = inputs_by_name(model.input, model.input)
+    read = features if model.head.feature_names is None else model.head.feature_names
+    calibrated = model.head(logit, {name: features[name] for name in read})
+    outputs = {"logit": logit, "probability": model.probability(calibrated)}
+    return {**outputs, **dict(zip(names, others, strict=True))}, names
 
 
 def signature_input(feature: str) -> str:
@@ -230,21 +273,20 @@ def _only_known(
     return sorted(set.intersection(*vocabularies)) if vocabularies else []
 
 
-def outputs_on(spec: ServingSpec, rows: Features, is_random: bool) -> tuple[Tensor, Tensor]:
-    """The Keras model's logits and calibrated probabilities."""
+def outputs_on(spec: ServingSpec, rows: Features, is_random: bool) -> dict[str, Tensor]:
+    """The Keras model's `logit`, calibrated `probability` and other outputs, by name."""
     import tensorflow as tf
 
     try:
         # On the CPU, as the export: matrix products are less exact on a GPU.
         with tf.device("CPU:0"):
-            logit, probability = spec.outputs(spec.structured(rows), training=False)
+            return dict(spec.outputs(spec.structured(rows), training=False))
     except (tf.errors.OpError, ValueError) as error:
         kind = f"random rows (ids below {_MAX_RANDOM_IDS})" if is_random else "sample"
         raise ValueError(
             f"The model fails on the {kind} with which the export is verified: "
             f"{str(error).splitlines()[0]} Pass `sample`, input rows that the model accepts."
         ) from error
-    return logit, probability
 
 
 def warn_if_unfitted(model: CalibratedModel, probability: Tensor, logit: Tensor) -> None:

@@ -59,8 +59,8 @@ def write_signatures(
     head = served_head(spec.head)
 
     def raw(features: _Rows) -> dict[str, Tensor]:
-        logit = spec.base(spec.structured(features), training=False)
-        return {"uncalibrated_probability": probabilities_from_logits(logit), "logit": logit}
+        outputs = spec.base(spec.structured(features), training=False)
+        return {"uncalibrated_probability": probabilities_from_logits(outputs["logit"]), **outputs}
 
     def calibrate(features: _Rows) -> dict[str, Tensor]:
         given = features["logit"], spec.of_head(features)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,29 +43,40 @@ class Tolerance:
     """Largest allowed differences between the outputs of an export and of the Keras model.
 
     The rounding error of a sum is proportional to its largest terms. Logits may therefore differ by
-    a share of the largest logit, and probabilities by a quarter of that, because σ' ≤ 1/4.
+    a share of the largest logit, and probabilities by a quarter of that, because σ' ≤ 1/4. The base
+    model's other outputs may differ by a share of their own largest value.
 
     Args:
         base: The share for outputs of the base model.
         head: The share for outputs of the head, which computes in float32.
         largest_logit: The largest |logit| of the rows, at least 1.
+        largest_others: The base model's other outputs: name → largest |value|, at least 1.
     """
 
     base: float
     head: float
     largest_logit: float
+    largest_others: Mapping[str, float] = field(default_factory=dict)
 
     def share(self, output: str) -> float:
         """The allowed share of the largest logit for an output."""
         return self.head if output == "probability" else self.base
 
+    def largest(self, output: str) -> float:
+        """The largest value, of an output or of the logits, to which its differences relate."""
+        return self.largest_others.get(output, self.largest_logit)
+
     def allowed(self, output: str) -> float:
         """The largest allowed difference for an output."""
-        return self.share(output) * self.largest_logit / (1 if output == "logit" else 4)
+        is_sum = output == "logit" or output in self.largest_others
+        return self.share(output) * self.largest(output) / (1 if is_sum else 4)
 
 
 def tolerance_for(
-    logits: ArrayLike, base_dtypes: Collection[str] = (), tolerance: float | None = None
+    logits: ArrayLike,
+    base_dtypes: Collection[str] = (),
+    tolerance: float | None = None,
+    others: Mapping[str, ArrayLike] | None = None,
 ) -> Tolerance:
     """The tolerance for rows with these logits.
 
@@ -73,6 +84,7 @@ def tolerance_for(
         logits: The base model's logits of the compared rows.
         base_dtypes: Compute dtypes of the base model.
         tolerance: Share of the largest logit; None derives it from the dtypes.
+        others: The base model's other outputs on the compared rows, by name.
 
     Example:
         >>> round(tolerance_for([-0.5, 100.0], tolerance=1e-6).allowed("probability"), 9)
@@ -80,9 +92,21 @@ def tolerance_for(
     """
     shares = (_HALF_TOLERANCES.get(dtype, 0.0) for dtype in base_dtypes)
     base = max([_FLOAT32_TOLERANCE, *shares])
-    sizes = np.abs(np.asarray(logits, "float64"))
-    largest = max(1.0, float(sizes[np.isfinite(sizes)].max(initial=0.0)))
-    return Tolerance(tolerance or base, tolerance or _FLOAT32_TOLERANCE, largest)
+    arrays = {name: np.asarray(values) for name, values in (others or {}).items()}
+    # Others must be equal: integers, booleans, strings.
+    largest = {name: _largest(v) for name, v in arrays.items() if not _is_exact(v)}
+    head = tolerance or _FLOAT32_TOLERANCE
+    return Tolerance(tolerance or base, head, _largest(np.asarray(logits)), largest)
+
+
+def _largest(values: np.ndarray) -> float:
+    """The largest finite absolute value, at least 1."""
+    sizes = np.abs(values.astype("float64"))
+    return max(1.0, float(sizes[np.isfinite(sizes)].max(initial=0.0)))
+
+
+def _is_exact(values: np.ndarray) -> bool:
+    return values.dtype.kind in "biuOSU"
 
 
 def verify_signatures(
@@ -102,12 +126,13 @@ def verify_signatures(
         differ = _in_new_process if verify == "new_process" else largest_differences
         differences = differ(str(path), rows_file)
     for output, difference in differences.items():
-        name = output.split("/")[1]
+        name = output.split("/", 1)[1]
         if not difference <= tolerance.allowed(name):
+            kind = "value" if name in tolerance.largest_others else "logit"
             raise RuntimeError(
                 f"The output {output!r} of the SavedModel may differ from the Keras model's by at "
-                f"most {tolerance.allowed(name):g}, for the largest logit "
-                f"{tolerance.largest_logit:g} and a tolerance of {tolerance.share(name):g}. "
+                f"most {tolerance.allowed(name):g}, for the largest {kind} "
+                f"{tolerance.largest(name):g} and a tolerance of {tolerance.share(name):g}. "
                 f"Received: a difference of {difference:g} on the sample rows. Nothing was "
                 "written. Look for layers that compute differently when saved, or pass a higher "
                 "`tolerance`."
@@ -149,15 +174,20 @@ def largest_differences(path: str, rows_file: str) -> dict[str, float]:
             calibrated = loaded.signatures["calibrate"](**of_head)
             rows["serving_default"]["outputs"]["probability"] = calibrated["probability"].numpy()
     return {
-        f"{signature}/{name}": _difference(received[signature][name].numpy(), values)
+        f"{signature}/{name}": largest_difference(received[signature][name].numpy(), values)
         for signature, columns in rows.items()
         for name, values in columns["outputs"].items()
     }
 
 
-def _difference(received: np.ndarray, expected: np.ndarray) -> float:
+def largest_difference(received: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference of two arrays; infinite if shapes, integers or strings differ."""
     if received.shape != expected.shape:
         return float("inf")
+    if _is_exact(received):
+        if received.dtype.kind in "OSU":
+            received, expected = received.astype("S"), expected.astype("S")
+        return 0.0 if np.array_equal(received, expected) else float("inf")
     a, b = received.astype("float64"), expected.astype("float64")
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
@@ -172,11 +202,16 @@ def _write_rows(rows: Rows, rows_file: str) -> None:
         for kind, by_name in zip(("inputs", "outputs"), columns, strict=True)
         for name, values in by_name.items()
     }
-    # Strings as bytes, so that no Python objects are pickled.
-    plain: dict[str, Any] = {
-        k: v.astype("S") if v.dtype == object else v for k, v in arrays.items()
-    }
+    plain: dict[str, Any] = {name: _plain(values) for name, values in arrays.items()}
     np.savez(rows_file, **plain)
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """An array of a type that NumPy writes to a file without pickling Python objects."""
+    if values.dtype == object:
+        return values.astype("S")
+    # bfloat16 is no type of NumPy's own.
+    return values.astype("float32") if values.dtype.kind == "V" else values
 
 
 def _in_new_process(path: str, rows_file: str) -> dict[str, float]:

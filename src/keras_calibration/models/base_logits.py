@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import flatten_layers, source_of
+from keras_calibration._compat import flatten_layers, position_of, source_of
 from keras_calibration._typing import Inputs, Shape, Tensor
 from keras_calibration.layers.calibrator import as_column, calibration_dtype
+from keras_calibration.models.output_names import (
+    output_expression,
+    output_names,
+    output_position,
+    output_tensor,
+    plain_key,
+    symbolic_input,
+    symbolic_output,
+)
 from keras_calibration.ops.losses import (
     class_logits_from_probabilities,
     logits_from_probabilities,
@@ -37,35 +48,58 @@ class BaseLogits(keras.layers.Layer):
     the same holds for K logits and their softmax.
 
     Args:
-        base_model: A Functional or Sequential Keras model with one output of shape (batch, 1) or
+        base_model: A Functional or Sequential Keras model with an output of shape (batch, 1) or
             (batch,), or (batch, K) for K classes. It is set to `trainable=False`.
         base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"` to infer
             it from the last layer.
+        calibrated_output: Which of several outputs of the base model is calibrated: its key in a
+            dictionary, its index in a list, or its name (the name of its last layer). None for a
+            base model with one output.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`).
 
     Raises:
-        ValueError: If the model has no symbolic inputs, more than one output, or an output of
-            another shape; if it ends in K sigmoids, whose sum is not 1; if `"auto"` cannot infer
-            what the output is; or if the last layer contradicts `base_output`.
+        ValueError: If the model has no symbolic inputs; if `calibrated_output` names none of its
+            outputs, or is None for a model with several; if the output has another shape or is not
+            of floats; if it is K sigmoids, whose sum is not 1; if `"auto"` cannot infer what it is;
+            or if the last layer contradicts `base_output`.
 
     Example:
         >>> base = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
         >>> layer = BaseLogits(base)
         >>> layer(ops.ones((3, 2))).shape
         TensorShape([3, 1])
+        >>> inputs = keras.Input((2,))
+        >>> outputs = {name: keras.layers.Dense(1, "sigmoid")(inputs) for name in ("click", "buy")}
+        >>> layer = BaseLogits(keras.Model(inputs, outputs), calibrated_output="buy")
+        >>> layer(ops.ones((3, 2))).shape
+        TensorShape([3, 1])
     """
 
-    def __init__(self, base_model: keras.Model, base_output: str = "auto", **kwargs: Any) -> None:
+    # Whether the layer also returns the other outputs of the base model, as `BaseOutputs` does.
+    passes_on_outputs = False
+
+    def __init__(
+        self,
+        base_model: keras.Model,
+        base_output: str = "auto",
+        calibrated_output: str | int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
         if base_output not in _OUTPUTS:
             raise ValueError(
                 f"Argument `base_output` must be one of {_OUTPUTS}. "
                 f"Received: base_output={base_output!r}."
             )
-        check_base_model(base_model)
+        calibrated_output = plain_key(calibrated_output)
+        check_base_model(base_model, calibrated_output)
         self.base_model = base_model
         self.base_output = base_output
-        self._logits = _logit_function(base_model, base_output)
+        self.calibrated_output = calibrated_output
+        # Of the calibrated output, among all in the order of `keras.tree.flatten`.
+        self.position = output_position(base_model, calibrated_output)
+        source = _logit_source(base_model, base_output, calibrated_output)
+        self._function = self.function_from(source)
         self.freeze()
         # The inputs keep their dtypes: a field id in float32 would lose its last digits.
         self.autocast = False
@@ -78,21 +112,43 @@ class BaseLogits(keras.layers.Layer):
         for layer in flatten_layers(self):
             layer.trainable = False
 
+    def function_from(self, source: LogitSource) -> Callable[[Inputs], Any]:
+        """The function from inputs to logits, using the base model's own weights.
+
+        It is a closure so that Keras does not track the inner model, whose layers belong to the
+        base model.
+        """
+        model, to_logits = self.base_model, source.to_logits or _identity
+        if source.tensor is not symbolic_output(model):
+            model = keras.Model(symbolic_input(model), source.tensor)
+        return lambda inputs: to_logits(model(inputs, training=False))
+
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
         """Empty: the base model's metrics would otherwise replace those of the outer model."""
         return []
 
+    @property
+    def other_outputs(self) -> list[str]:
+        """Names of the base model's other outputs, in the order of `keras.tree.flatten`."""
+        names = output_names(self.base_model)
+        return names[: self.position] + names[self.position + 1 :]
+
     def call(self, inputs: Inputs) -> Tensor:
         """Logits (batch, 1) or (batch, K) in the layer's dtype."""
-        logits = ops.cast(self._logits(inputs), self.compute_dtype)
+        return self.as_logits(self._function(inputs))
+
+    def as_logits(self, values: Tensor) -> Tensor:
+        """Logits of any shape as (batch, 1) or (batch, K), in the layer's dtype."""
+        logits = ops.cast(values, self.compute_dtype)
         return as_column(logits) if len(logits.shape) <= 2 else ops.reshape(logits, (-1, 1))
 
     def compute_output_shape(
         self, input_shape: Shape | Mapping[str, Shape] | Sequence[Shape]
     ) -> tuple[int | None, int]:
         """`(batch, 1)` or `(batch, K)`."""
-        return (symbolic_output(self.base_model).shape[0], num_logits(self.base_model))
+        tensor = output_tensor(self.base_model, self.calibrated_output)
+        return (tensor.shape[0], num_logits(self.base_model, self.calibrated_output))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
@@ -100,6 +156,7 @@ class BaseLogits(keras.layers.Layer):
             **super().get_config(),
             "base_model": serialized_base(self.base_model),
             "base_output": self.base_output,
+            "calibrated_output": self.calibrated_output,
         }
 
     @classmethod
@@ -109,29 +166,9 @@ class BaseLogits(keras.layers.Layer):
         return cls(**{**config, "base_model": base_model})
 
 
-def symbolic_input(model: keras.Model) -> Inputs:
-    """The symbolic input of a Functional (a tensor or a structure) or Sequential model, or None."""
-    return model.inputs[0] if _is_built_sequential(model) else _symbolic(model, "input")
-
-
-def symbolic_output(model: keras.Model) -> Inputs:
-    """The symbolic output of a Functional or Sequential model, or None."""
-    return model.outputs[0] if _is_built_sequential(model) else _symbolic(model, "output")
-
-
-def _is_built_sequential(model: keras.Model) -> bool:
-    # Its `output` exists only after it has been called on a symbolic tensor.
-    return isinstance(model, keras.Sequential) and bool(getattr(model, "outputs", None))
-
-
-def _symbolic(model: keras.Model, name: str) -> Inputs:
-    is_functional = getattr(model, "inputs", None) is not None
-    return getattr(model, name) if is_functional else None
-
-
-def num_logits(model: keras.Model) -> int:
+def num_logits(model: keras.Model, calibrated_output: str | int | None = None) -> int:
     """The number of logits per row: 1, or one per class."""
-    return math.prod(symbolic_output(model).shape[1:])
+    return math.prod(output_tensor(model, calibrated_output).shape[1:])
 
 
 @contextlib.contextmanager
@@ -156,12 +193,11 @@ def serialized_base(base_model: keras.Model) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name != "compile_config"}
 
 
-def check_base_model(base_model: keras.Model) -> None:
-    """Raises unless the model has symbolic inputs and one output of numbers per row or class."""
+def check_base_model(base_model: keras.Model, calibrated_output: str | int | None = None) -> None:
+    """Raises unless the model has symbolic inputs and an output of numbers per row or class."""
     if not isinstance(base_model, keras.Model):
         raise ValueError(f"Argument `base_model` must be a Keras model. Received: {base_model!r}.")
-    output = symbolic_output(base_model)
-    if output is None:
+    if symbolic_output(base_model) is None:
         raise ValueError(
             "Argument `base_model` must have symbolic inputs and outputs. Received: "
             f"{type(base_model).__name__}, a subclassed model or one without an Input. Wrap it: "
@@ -169,35 +205,54 @@ def check_base_model(base_model: keras.Model) -> None:
             'base_output="logit" if it returns a logit, which is better because a probability near '
             '1 loses precision, or base_output="probability" if it returns a probability.'
         )
-    if not isinstance(output, keras.KerasTensor):
-        key = next(iter(output)) if isinstance(output, Mapping) else 0
-        raise ValueError(
-            f"Argument `base_model` must have one output. Received: {output!r}. Select one, for "
-            f"example: keras.Model(base_model.input, base_model.output[{key!r}])."
-        )
+    output = output_tensor(base_model, calibrated_output)
     if len(output.shape) not in (1, 2) or (len(output.shape) == 2 and not output.shape[1]):
         raise ValueError(
             "Argument `base_model` must return one probability or logit per row, with shape "
             "(batch,) or (batch, 1), or one per class, with shape (batch, K). Received: an output "
             f"of shape {output.shape}."
         )
+    if "float" not in output.dtype:
+        raise ValueError(
+            "Argument `base_model` must return probabilities or logits in a float dtype. "
+            f"Received: an output of dtype {output.dtype}."
+        )
 
 
-def _logit_function(base_model: keras.Model, base_output: str) -> Callable[[Inputs], Tensor]:
-    """A function from inputs to logits, using the base model's own weights.
+@dataclass(frozen=True)
+class LogitSource:
+    """From where in a model the logit of an output is computed.
 
-    It is a closure so that Keras does not track the inner model, whose layers belong to the base
-    model.
+    Args:
+        kind: What the output is: "probability", "logit", "sigmoids" or "other".
+        operation: The operation that determines the kind.
+        tensor: The symbolic tensor, or structure of tensors, to start from.
+        to_logits: A function from its values to the input of the sigmoid or softmax; None if there
+            is none, and `tensor` is the output itself.
     """
-    kind, operation, before_activation = _found_output(base_model)
-    is_of_classes = num_logits(base_model) > 1
-    activation = "softmax" if is_of_classes else "sigmoid"
+
+    kind: str
+    operation: keras.Operation
+    tensor: Inputs
+    to_logits: Callable[[Inputs], Tensor] | None = None
+
+
+def _logit_source(
+    base_model: keras.Model, base_output: str, calibrated_output: str | int | None
+) -> LogitSource:
+    """From where the logits of a base model are computed; raises if `base_output` is wrong."""
+    output = output_tensor(base_model, calibrated_output)
+    source = _found_source(output)
+    kind, operation = source.kind, source.operation
+    num_columns = num_logits(base_model, calibrated_output)
+    activation = "softmax" if num_columns > 1 else "sigmoid"
+    expression = output_expression(base_model, calibrated_output)
     if kind == "sigmoids":
         raise ValueError(
             "Argument `base_model` must return probabilities of classes, which add up to 1. "
-            f"Received: a model that ends in {num_logits(base_model)} sigmoids, in "
+            f"Received: a model that ends in {num_columns} sigmoids, in "
             f"{operation.name!r}. Calibrate each output by itself, for example "
-            "keras.Model(base_model.input, base_model.output[:, :1]) with "
+            f"keras.Model(base_model.input, {expression}[:, :1]) with "
             'base_output="probability".'
         )
     if kind == "other" and base_output == "auto":
@@ -217,46 +272,53 @@ def _logit_function(base_model: keras.Model, base_output: str) -> Callable[[Inpu
             'Argument `base_output` must be "auto" or "logit" for a base model that ends in a '
             f"linear layer, here {operation.name!r}. Received: base_output='probability'. The "
             "values of a linear layer are not limited to [0, 1]. If they are probabilities, add "
-            "keras.ops.clip(base_model.output, 0, 1) as the output."
+            f"keras.ops.clip({expression}, 0, 1) as the output."
         )
-    if before_activation is not None:
-        return before_activation
-    if base_output == "probability":
-        convert = class_logits_from_probabilities if is_of_classes else logits_from_probabilities
-        return lambda inputs: convert(base_model(inputs, training=False))
-    return lambda inputs: base_model(inputs, training=False)
+    if source.to_logits is None and base_output == "probability":
+        of_classes = num_columns > 1
+        convert = class_logits_from_probabilities if of_classes else logits_from_probabilities
+        return LogitSource(kind, operation, output, convert)
+    return source
 
 
-def _found_output(
-    model: keras.Model,
-) -> tuple[str, keras.Operation, Callable[[Inputs], Tensor] | None]:
-    """Finds the output kind, the operation that determines it, and the function before it.
-
-    The kind is "probability", "logit", "sigmoids" or "other". The function maps the model's inputs
-    to the input of the sigmoid or softmax; it is None if there is none.
-    """
-    tensor = symbolic_output(model)
+def _found_source(output: keras.KerasTensor) -> LogitSource:
+    """Finds the kind of an output, and from where its logit is computed."""
+    tensor = output
     operation, node = source_of(tensor)
     while _passes_on(operation, tensor):
         tensor = node.input_tensors[0]
         operation, node = source_of(tensor)
-    if isinstance(operation, keras.Model) and isinstance(
-        symbolic_output(operation), keras.KerasTensor
-    ):
-        kind, operation, of_inner = _found_output(operation)
-        if of_inner is None:
-            return kind, operation, None
-        given = (*node.arguments.args, *node.arguments.kwargs.values())
-        outer = keras.Model(symbolic_input(model), given[0])
-        return kind, operation, lambda inputs: of_inner(outer(inputs, training=False))
+    nested = _nested_model(operation, tensor)
+    if nested is not None:
+        inner_output = keras.tree.flatten(symbolic_output(nested))[position_of(tensor)]
+        inner = _found_source(inner_output)
+        if inner.to_logits is None:
+            return LogitSource(inner.kind, inner.operation, output)
+        given = (*node.arguments.args, *node.arguments.kwargs.values())[0]
+        before, to_logits = keras.Model(symbolic_input(nested), inner.tensor), inner.to_logits
+        return LogitSource(
+            inner.kind,
+            inner.operation,
+            given,
+            lambda values: to_logits(before(values, training=False)),
+        )
     num_columns = math.prod(tensor.shape[1:])
     if num_columns > 1 and _is_sigmoid(operation):
-        return "sigmoids", operation, None
+        return LogitSource("sigmoids", operation, output)
     if _is_softmax(operation, node, num_columns) if num_columns > 1 else _is_sigmoid(operation):
-        inner = keras.Model(symbolic_input(model), node.input_tensors[0])
-        return "probability", operation, _before_activation(operation, inner)
+        is_dense = isinstance(operation, keras.layers.Dense)
+        to_logits = functools.partial(_dense_logits, operation) if is_dense else _identity
+        return LogitSource("probability", operation, node.input_tensors[0], to_logits)
     is_linear = type(operation) is keras.layers.Dense and _computes(operation, _identity)
-    return ("logit" if is_linear else "other"), operation, None
+    return LogitSource("logit" if is_linear else "other", operation, output)
+
+
+def _nested_model(operation: keras.Operation, tensor: keras.KerasTensor) -> keras.Model | None:
+    """The model with symbolic outputs that computes a tensor, if an operation is or holds one."""
+    if getattr(operation, "passes_on_outputs", False) and position_of(tensor) != operation.position:
+        return operation.base_model
+    is_model = isinstance(operation, keras.Model) and symbolic_output(operation) is not None
+    return operation if is_model else None
 
 
 def _passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
@@ -309,14 +371,6 @@ def _identity(values: Tensor) -> Tensor:
 def _is_dense(operation: keras.Operation) -> bool:
     # A subclass may compute anything; a quantized layer does not compute with its `kernel`.
     return type(operation) is keras.layers.Dense and operation.quantization_mode is None
-
-
-def _before_activation(
-    operation: keras.Operation, inner: keras.Model
-) -> Callable[[Inputs], Tensor]:
-    if isinstance(operation, keras.layers.Dense):
-        return lambda inputs: _dense_logits(operation, inner(inputs, training=False))
-    return lambda inputs: inner(inputs, training=False)
 
 
 def _dense_logits(dense: keras.layers.Dense, hidden: Tensor) -> Tensor:

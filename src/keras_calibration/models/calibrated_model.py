@@ -17,12 +17,12 @@ from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.neural_calibration import NeuralCalibration
+from keras_calibration.models.all_outputs import model_with_all_outputs
 from keras_calibration.models.base_logits import (
     BaseLogits,
     check_base_model,
     num_logits,
     serialized_base,
-    symbolic_input,
     trainable_flags_kept,
 )
 from keras_calibration.models.class_log_loss import class_log_loss
@@ -53,6 +53,7 @@ from keras_calibration.models.model_inputs import (
     inputs_by_name,
     named_inputs,
 )
+from keras_calibration.models.output_names import output_name, symbolic_input
 
 if TYPE_CHECKING:
     from keras_calibration.calibration.calibration_report import CalibrationReport
@@ -71,6 +72,10 @@ class CalibratedModel(FieldMetricsModel):
     For K classes, the base model returns K logits or their softmax, the head is one for classes,
     and the output is the softmax (batch, K). Labels are then class numbers (n,) or (n, 1), or
     one-hot or soft labels (n, K).
+
+    If the base model has several outputs (a multi-task model), `calibrated_output` names the one
+    to calibrate. This model returns only that one; `with_all_outputs` makes a model that returns
+    the others too, and exports return them unchanged.
 
     The base model stays frozen while the calibrated model is in use. To train it again afterwards,
     set `base_model.trainable = True` (or the flags of single layers) and compile it. If the
@@ -93,12 +98,15 @@ class CalibratedModel(FieldMetricsModel):
     one, which computes the same.
 
     Args:
-        base_model: A trained Functional or Sequential Keras model with one sigmoid or logit output,
+        base_model: A trained Functional or Sequential Keras model with a sigmoid or logit output,
             or a softmax or logits of K classes. It is set to `trainable=False`.
         head: A `Head`, for example `NeuralCalibration`, or a logit-only calibrator, for example
             `ILPS()`; for classes `ClassNeuralCalibration` or, for example, `VectorScaling(K)`.
         base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"` to infer
             it from the last layer.
+        calibrated_output: Which of several outputs of the base model to calibrate: its key in a
+            dictionary, its index in a list, or its name (the name of its last layer). None for a
+            base model with one output.
         **kwargs: Keyword arguments of every Keras model (`name`).
 
     Attributes:
@@ -135,6 +143,7 @@ class CalibratedModel(FieldMetricsModel):
         base_model: keras.Model,
         head: Head | Calibrator,
         base_output: str = "auto",
+        calibrated_output: str | int | None = None,
         **kwargs: Any,
     ) -> None:
         if isinstance(head, Calibrator):
@@ -145,7 +154,7 @@ class CalibratedModel(FieldMetricsModel):
                 f"Argument `head` must be a `Head` or a `Calibrator`. Received: head={head!r}. Use "
                 "one of this package, or subclass keras_calibration.layers.Head to write your own."
             )
-        check_base_model(base_model)
+        check_base_model(base_model, calibrated_output)
         inputs = named_inputs(symbolic_input(base_model))
         features = inputs_by_name(inputs, inputs)
         names = features if head.feature_names is None else head.feature_names
@@ -159,9 +168,10 @@ class CalibratedModel(FieldMetricsModel):
             )
         features = {name: features[name] for name in names}
         with trainable_flags_kept(base_model):
-            base = BaseLogits(base_model, base_output, name="base")
+            base = BaseLogits(base_model, base_output, calibrated_output, name="base")
             calibrated = head(base(inputs), features)
-            activation = "softmax" if num_logits(base_model) > 1 else "sigmoid"
+            is_of_classes = num_logits(base_model, calibrated_output) > 1
+            activation = "softmax" if is_of_classes else "sigmoid"
             probability = keras.layers.Activation(activation, dtype=head.dtype, name="probability")
             super().__init__(inputs=inputs, outputs=probability(calibrated), **kwargs)
         base.freeze()
@@ -234,7 +244,8 @@ class CalibratedModel(FieldMetricsModel):
         Args:
             x: Inputs (arrays by name, with `y`), or a finite data set of batches `(x, y)` or
                 `(x, y, sample_weight)`.
-            y: Labels in [0, 1], (n,) or (n, 1), if `x` holds arrays.
+            y: Labels in [0, 1], (n,) or (n, 1), if `x` holds arrays. Labels, and weights, may also
+                be a dictionary by output of the base model, here and in batches.
             batch_size: Rows per batch; by default the data set's own, or 32.
             epochs: Number of training epochs. None means 0 after a direct fit, which needs no
                 compiled model, and 1 otherwise.
@@ -271,7 +282,9 @@ class CalibratedModel(FieldMetricsModel):
                 "The model must be compiled to be trained by gradient. Call `compile()` first, or "
                 "omit `epochs` if the head has a direct fit."
             )
-        development = read_development_set(x, y, sample_weight, steps_per_epoch, self.input)
+        development = read_development_set(
+            x, y, sample_weight, steps_per_epoch, self.input, self._output_name
+        )
         rows = self._with_logits(development, verbose, both_classes=True)
         rows, held_out, validation = self._held_out(
             rows, validation_data, validation_steps, verbose, kwargs.pop("validation_split", 0.0)
@@ -349,6 +362,36 @@ class CalibratedModel(FieldMetricsModel):
         features = inputs_by_name(inputs, self.input)
         return self.head.interval(self.base_logits(inputs), features, level=level)
 
+    def with_all_outputs(self) -> keras.Model:
+        """Creates a Keras model with all outputs of the base model, one of them calibrated.
+
+        A plain Functional model on the same inputs, with the base model's own structure of outputs
+        (a dictionary, a list) and names. The calibrated probability, in the head's dtype, takes the
+        place of the calibrated output, also if that is a logit. The other outputs are unchanged. It
+        shares the layers of this model, so that a later `fit` of this model changes it too.
+
+        To calibrate another output as well, calibrate the model returned. Layers that the two
+        outputs share are then computed twice, once for each.
+
+        Returns:
+            The model. It is saved and loaded as any Keras model, once `keras_calibration` is
+            imported.
+
+        Example:
+            >>> from keras_calibration.layers import ILPS, PlattScaling
+            >>> inputs = keras.Input((2,), name="x")
+            >>> outputs = {n: keras.layers.Dense(1, "sigmoid")(inputs) for n in ("click", "buy")}
+            >>> base = keras.Model(inputs, outputs)
+            >>> click = CalibratedModel(base, ILPS(), calibrated_output="click")
+            >>> buy = CalibratedModel(
+            ...     click.with_all_outputs(), PlattScaling(), calibrated_output="buy"
+            ... )
+            >>> both = buy.with_all_outputs()
+            >>> sorted(both.predict(np.zeros((3, 2)), verbose=0))
+            ['buy', 'click']
+        """
+        return model_with_all_outputs(self.base, self.head, self.input)
+
     def base_logits(self, x: Data, verbose: int | str = 0) -> np.ndarray:
         """Computes the base model's logits.
 
@@ -408,6 +451,7 @@ class CalibratedModel(FieldMetricsModel):
             "base_model": serialized_base(self.base_model),
             "head": keras.saving.serialize_keras_object(self.head),
             "base_output": self.base.base_output,
+            "calibrated_output": self.base.calibrated_output,
             "name": self.name,
         }
 
@@ -421,6 +465,11 @@ class CalibratedModel(FieldMetricsModel):
             for name in ("base_model", "head")
         }
         return cls(**{**config, **parts})
+
+    @property
+    def _output_name(self) -> str:
+        """The name of the calibrated output of the base model."""
+        return output_name(self.base_model, self.base.calibrated_output)
 
     def _train(
         self,
@@ -481,7 +530,9 @@ class CalibratedModel(FieldMetricsModel):
         if data is not None:
             parts = data if isinstance(data, tuple | list) else (data,)
             val_x, val_y, val_weight = (*parts, None, None)[:3]
-            read = read_development_set(val_x, val_y, val_weight, num_steps, self.input)
+            read = read_development_set(
+                val_x, val_y, val_weight, num_steps, self.input, self._output_name
+            )
             held_out = self._with_logits(read, verbose)
             num_steps = num_steps if read.batch_size is None else None
         elif share:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,13 +41,20 @@ def read_development_set(
     sample_weight: ArrayLike | None = None,
     num_batches: int | None = None,
     expected: Inputs | None = None,
+    output: str | None = None,
 ) -> DevelopmentSet:
     """Reads the data passed to `fit` into arrays.
+
+    Labels and weights may be dictionaries, as for a model with several outputs: those of the output
+    with the given name are read.
 
     Example:
         >>> rows = read_development_set({"site": [3, 1]}, [0, 1])
         >>> rows.inputs["site"], rows.labels
         (array([3, 1]), array([0, 1]))
+        >>> labels = {"click": [0, 1], "buy": [0, 0]}
+        >>> read_development_set({"site": [3, 1]}, labels, output="click").labels
+        array([0, 1])
     """
     if is_batches(x):
         if y is not None or sample_weight is not None:
@@ -56,13 +63,14 @@ def read_development_set(
                 f"x={type(x).__name__} and y or sample_weight. Put them into the batches, (x, y) "
                 "or (x, y, sample_weight)."
             )
-        return _read_batches(x, num_batches)
+        return _read_batches(x, num_batches, output)
     if y is None:
         raise ValueError(
             "The development set must have labels. Received: arrays without y. Pass fit(x, y), or "
             "a dataset of batches (x, y)."
         )
     inputs = as_inputs(x, expected)
+    y, sample_weight = _of_output(y, output), _of_output(sample_weight, output)
     weights = None if sample_weight is None else as_numpy(column_of(sample_weight, "weights"))
     return _checked(DevelopmentSet(inputs, as_numpy(column_of(y, "labels")), weights, None))
 
@@ -77,7 +85,19 @@ def is_batches(x: Data) -> bool:
     return isinstance(x, Iterable) and not _is_arrays(x)
 
 
-def _read_batches(batches: Iterable, num_batches: int | None) -> DevelopmentSet:
+def _of_output(values: Any, output: str | None) -> Any:
+    """The labels or weights of an output, if they are given by output."""
+    if not isinstance(values, Mapping):
+        return values
+    if output not in values:
+        raise ValueError(
+            "Labels and weights must be arrays, or dictionaries with those of the calibrated "
+            f"output, {output!r}. Received: a dictionary with {list(values)}."
+        )
+    return values[output]
+
+
+def _read_batches(batches: Iterable, num_batches: int | None, output: str | None) -> DevelopmentSet:
     if num_batches is None and _may_be_endless(batches):
         raise ValueError(
             "The development set must be finite, because base logits are computed once for all "
@@ -85,7 +105,7 @@ def _read_batches(batches: Iterable, num_batches: int | None) -> DevelopmentSet:
             "steps_per_epoch (validation_steps), or dataset.take(...)."
         )
     iterator = _iterate(batches)
-    parts = [_batch(batch) for batch in itertools.islice(iterator, num_batches)]
+    parts = [_batch(batch, output) for batch in itertools.islice(iterator, num_batches)]
     if not parts:
         raise ValueError("The development set is empty. Received: a dataset without batches.")
     if num_batches is not None and next(iterator, None) is not None:
@@ -120,7 +140,7 @@ def _iterate(batches: Iterable) -> Iterator:
     return iter(batches)
 
 
-def _batch(batch: Any) -> tuple[Inputs, ...]:
+def _batch(batch: Any, output: str | None) -> tuple[Inputs, ...]:
     """Inputs, labels and, if given, weights of a batch, as NumPy arrays."""
     is_pair = isinstance(batch, tuple | list) and len(batch) in (2, 3)
     if not is_pair or batch[1] is None:
@@ -130,7 +150,7 @@ def _batch(batch: Any) -> tuple[Inputs, ...]:
         )
     x, *labels_and_weights = batch if batch[-1] is not None else batch[:-1]
     inputs = keras.tree.map_structure(as_numpy, columns_of(x))
-    arrays = (inputs, *map(as_numpy, labels_and_weights))
+    arrays = (inputs, *(as_numpy(_of_output(part, output)) for part in labels_and_weights))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
         raise ValueError(
             "The development set must consist of batches. Received: single rows. Pass, for "

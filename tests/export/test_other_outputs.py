@@ -1,0 +1,283 @@
+"""The base model's other outputs are served beside the calibrated one, unchanged."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+from keras_calibration.export import export_litert, export_onnx, refresh_savedmodel
+from keras_calibration.export.portable_file import run_litert, run_onnx
+from keras_calibration.export.serving_spec import serving_spec
+from keras_calibration.export.verification import (
+    largest_difference,
+    tolerance_for,
+    verify_signatures,
+)
+
+pytestmark = pytest.mark.tensorflow
+RNG = np.random.default_rng(0)
+X = {
+    "scores": RNG.normal(size=(300, 3)).astype("float32"),
+    "site": RNG.integers(0, 4, 300).astype("int32"),
+}
+Y = RNG.random(300) < 1 / (1 + np.exp(1 - X["scores"].sum(axis=1)))
+OWN = {"probability", "uncalibrated_probability", "logit"}
+
+
+def base_model(with_strings=True, rename=None):
+    """A list of words, half precision, an amount of millions, ids and a column of no dimension."""
+    keras.utils.set_random_seed(0)
+    inputs = {
+        "scores": keras.Input((3,), name="scores"),
+        "site": keras.Input((), dtype="int32", name="site"),
+    }
+    scores = inputs["scores"]
+    ones = keras.initializers.Ones()
+    outputs = {
+        "topic": keras.layers.Dense(3, "softmax")(scores),
+        "click": keras.layers.Dense(1, "sigmoid", kernel_initializer=ones)(scores),
+        "amount paid": keras.layers.Reshape(())(1e6 * keras.layers.Dense(1)(scores)),
+        "best": keras.ops.cast(keras.ops.round(scores[:, 0]), "int32"),
+        "id": inputs["site"],
+    }
+    if with_strings:
+        words = keras.layers.IntegerLookup(vocabulary=[0, 1, 2, 3], num_oov_indices=0)
+        names = keras.layers.StringLookup(vocabulary=list("abcd"), num_oov_indices=1, invert=True)
+        outputs["word"] = names(words(inputs["site"]) + 1)
+        outputs["half"] = keras.layers.Dense(2, dtype="bfloat16")(scores)
+    for old, new in (rename or {}).items():
+        outputs[new] = outputs.pop(old)
+    return keras.Model(inputs, outputs)
+
+
+def calibrated(base, key="click", **arguments):
+    head = kc.layers.VectorScaling(3) if key == "topic" else kc.layers.PlattScaling()
+    model = kc.models.CalibratedModel(base, head, calibrated_output=key)
+    model.fit(X, X["site"] % 3 if key == "topic" else Y, verbose=0)
+    return model
+
+
+def tensors(rows=X):
+    return {name: tf.constant(values) for name, values in rows.items()}
+
+
+def served(path, signature="serving_default", rows=X):
+    outputs = tf.saved_model.load(str(path)).signatures[signature](**tensors(rows))
+    return {name: values.numpy() for name, values in outputs.items()}
+
+
+def arrays(outputs):
+    return {name: keras.ops.convert_to_numpy(values) for name, values in outputs.items()}
+
+
+def check_others(received, expected):
+    """Floats to rounding, everything else exactly, and in the same dtypes and shapes."""
+    assert received.keys() == expected.keys()
+    for name, values in expected.items():
+        assert (received[name].dtype, received[name].shape) == (values.dtype, values.shape)
+        if values.dtype.kind == "f":
+            scale = max(1, np.abs(values).max())
+            np.testing.assert_allclose(received[name], values, rtol=0, atol=4e-6 * scale)
+        elif values.dtype.kind != "V":
+            np.testing.assert_array_equal(received[name], values)
+        else:  # bfloat16
+            pair = (received[name].astype("float32"), values.astype("float32"))
+            np.testing.assert_allclose(*pair, rtol=0, atol=0.05)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return calibrated(base_model())
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    """An export that was verified in a new process, which has TensorFlow only."""
+    path = tmp_path_factory.mktemp("exported") / "1"
+    return kc.export_savedmodel(model, path, X, warmup_sizes=(), interval=0.9)
+
+
+def check_served(path, model):
+    expected = arrays(model.base_model(tensors()))
+    del expected["click"]
+    found = json.loads((path / "assets.extra" / "provenance.json").read_text())
+    assert found["base_model"]["calibrated_output"] == "click"
+    assert sorted(found["base_model"]["other_outputs"]) == sorted(expected)
+    differences = found["verification"]["largest_differences"]
+    assert {f"serving_default/{name}" for name in expected} <= differences.keys()
+    for signature, own in (
+        ("serving_default", OWN | {"probability_lower", "probability_upper"}),
+        ("raw", OWN - {"probability"}),
+    ):
+        outputs = served(path, signature)
+        assert outputs.keys() == {*own, *expected}
+        check_others({name: outputs[name] for name in expected}, expected)
+        np.testing.assert_allclose(outputs["logit"], model.base_logits(X), atol=1e-5)
+        if signature == "serving_default":
+            probability = model.predict(X, verbose=0)
+            np.testing.assert_allclose(outputs["probability"], probability, atol=1e-6)
+    return found
+
+
+def test_the_other_outputs_are_served_by_name(exported, model):
+    check_served(exported, model)
+
+
+def test_the_other_outputs_are_served_under_xla(tmp_path):
+    model = calibrated(base_model(with_strings=False))
+    path = kc.export_savedmodel(
+        model,
+        tmp_path / "1",
+        X,
+        jit_compile=True,
+        warmup_sizes=(),
+        interval=0.9,
+        verify="same_process",
+    )
+    # 300 rows are no power of 2: they are padded.
+    assert check_served(path, model)["xla"]["base"] == "on"
+
+
+def test_what_outputs_have_in_common_is_computed_once():
+    inputs = keras.Input((3,), name="scores")
+    hidden = keras.layers.Dense(4, "relu")(inputs)
+    outputs = {name: keras.layers.Dense(1, "sigmoid")(hidden) for name in ("click", "buy")}
+    model = kc.models.CalibratedModel(
+        keras.Model(inputs, outputs), kc.layers.PlattScaling(), calibrated_output="buy"
+    )
+    spec = serving_spec(model)
+    for part in (spec.base, spec.outputs):
+        traced = tf.function(part).get_concrete_function(tf.TensorSpec((None, 3)))
+        kinds = [operation.type for operation in traced.graph.get_operations()]
+        assert kinds.count("MatMul") == 3
+
+
+def test_a_refresh_keeps_the_other_outputs(exported, model, tmp_path):
+    logits = model.base_logits(X)
+    labels = RNG.random(300) < 1 / (1 + np.exp(2 - 0.5 * logits[:, 0]))
+    second = refresh_savedmodel(
+        exported, logits, labels, destination=tmp_path / "2", verify="same_process"
+    )
+    before, after = served(exported), served(second)
+    assert before.keys() == after.keys()
+    for name in before.keys() - {"probability", "probability_lower", "probability_upper"}:
+        np.testing.assert_array_equal(before[name], after[name])
+    assert not np.allclose(before["probability"], after["probability"], atol=0.01)
+
+
+def test_classes_among_binary_outputs_are_served(tmp_path):
+    model = calibrated(base_model(), "topic")
+    path = kc.export_savedmodel(model, tmp_path / "1", X, verify="same_process", warmup_sizes=())
+    outputs = served(path)
+    np.testing.assert_allclose(outputs["probability"], model.predict(X, verbose=0), atol=1e-6)
+    np.testing.assert_allclose(outputs["click"], model.base_model(tensors())["click"], atol=1e-6)
+
+
+def test_both_calibrated_outputs_of_two_are_served(tmp_path):
+    click = calibrated(base_model(with_strings=False))
+    topic = calibrated(click.with_all_outputs(), "topic")
+    path = kc.export_savedmodel(topic, tmp_path / "1", X, verify="same_process", warmup_sizes=())
+    outputs = served(path)
+    np.testing.assert_allclose(outputs["click"], click.predict(X, verbose=0), atol=1e-6)
+    np.testing.assert_allclose(outputs["probability"], topic.predict(X, verbose=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("key", ["click", "topic"])
+@pytest.mark.parametrize(("export", "run"), [(export_litert, run_litert), (export_onnx, run_onnx)])
+def test_the_other_outputs_in_other_runtimes(export, run, key, tmp_path):
+    if export is export_onnx:
+        for package in ("tf2onnx", "onnx", "onnxruntime"):
+            pytest.importorskip(package)
+    base = base_model(with_strings=False)
+    expected = arrays(base(tensors()))
+    del expected[key]
+    model = calibrated(base, key)
+    outputs = run(export(model, tmp_path / "model", X), X)
+    assert outputs.keys() == {*OWN, *expected}
+    check_others({name: outputs[name] for name in expected}, expected)
+    np.testing.assert_allclose(outputs["probability"], model.predict(X, verbose=0), atol=1e-6)
+
+
+def test_an_output_with_the_name_of_an_input(tmp_path):
+    base = base_model(with_strings=False, rename={"id": "site"})
+    model = calibrated(base)
+    outputs = run_litert(export_litert(model, tmp_path / "model.tflite", X), X)
+    np.testing.assert_array_equal(outputs["site"], X["site"])
+    outputs = serving_spec(model).outputs(tensors())
+    np.testing.assert_array_equal(outputs["site"], X["site"])
+    with pytest.raises(ValueError, match=r"different names in an ONNX file.*\['site'\]"):
+        export_onnx(model, tmp_path / "model.onnx", X)
+
+
+@pytest.mark.parametrize("export", [kc.export_savedmodel, export_litert])
+@pytest.mark.parametrize("name", ["probability", "logit", "probability_lower"])
+def test_a_name_of_the_export_is_refused(export, name, tmp_path):
+    model = calibrated(base_model(rename={"best": name}))
+    with pytest.raises(ValueError, match=f"may be named {name}: .* Rename the output"):
+        export(model, tmp_path / "1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_calibrated_output_may_have_a_name_of_the_export():
+    model = calibrated(base_model(rename={"click": "probability"}), "probability")
+    spec = serving_spec(model)
+    outputs = spec.outputs(tensors())
+    np.testing.assert_array_equal(outputs["probability"], model(tensors()))
+    assert outputs.keys() == {"logit", "probability", *spec.other_outputs}
+
+
+@pytest.mark.parametrize("shape", [(), (5, 2)])
+def test_an_output_that_is_not_by_row_is_refused(shape, tmp_path):
+    base = base_model(with_strings=False)
+    table = keras.ops.zeros(shape) + keras.ops.sum(base.output["click"])
+    base = keras.Model(base.input, {**base.output, "table": table})
+    model = calibrated(base)
+    with pytest.raises(ValueError, match="'table' of shape"):
+        kc.export_savedmodel(model, tmp_path / "1", X)
+    assert model.with_all_outputs()(tensors())["table"].shape == shape
+
+
+def test_an_unfrozen_base_is_not_frozen_by_an_export():
+    model = calibrated(base_model())
+    model.base_model.trainable = True
+    num_variables = len(model.base_model.trainable_variables)
+    serving_spec(model)
+    assert len(model.base_model.trainable_variables) == num_variables > 0
+
+
+def test_differences_of_other_outputs_relate_to_their_own_size():
+    tolerance = tolerance_for([3.0], others={"amount": [-2e6, np.nan], "id": [10**9]})
+    assert tolerance.allowed("amount") == pytest.approx(8.0)
+    assert tolerance.allowed("logit") == pytest.approx(1.2e-5)
+
+
+@pytest.mark.parametrize(
+    ("received", "expected", "difference"),
+    [
+        ([2**53 + 1], [2**53], np.inf),
+        ([7], [7], 0),
+        ([True], [False], np.inf),
+        (np.array([b"news", b"mail"], object), np.array([b"news", b"mail"]), 0),
+        (np.array([b"news", b"mail"], object), np.array([b"news", b"post"]), np.inf),
+        ([1.5, np.nan, np.inf], [1.0, np.nan, np.inf], 0.5),
+        ([[1.0]], [1.0], np.inf),
+    ],
+)
+def test_what_counts_as_different(received, expected, difference):
+    assert largest_difference(np.asarray(received), np.asarray(expected)) == difference
+
+
+@pytest.mark.parametrize("name", ["best", "word", "amount paid", "half"])
+def test_an_output_that_is_served_differently_is_found(name, exported, model):
+    few = {key: values[:8] for key, values in X.items()}
+    right = {name: keras.ops.convert_to_numpy(model.base_model(tensors(few))[name])}
+    wrong = {name: right[name][::-1].copy()}
+    dtypes = {"bfloat16"} if name == "half" else ()
+    tolerance = tolerance_for([1.0], dtypes, others=right)
+    differences = verify_signatures(exported, {"raw": (few, right)}, "same_process", tolerance)
+    assert differences[f"raw/{name}"] < 1
+    with pytest.raises(RuntimeError, match=f"output 'raw/{name}' of the SavedModel may differ"):
+        verify_signatures(exported, {"raw": (few, wrong)}, "same_process", tolerance)
