@@ -83,6 +83,7 @@ def test_shuffled_rows_are_the_same_rows(data_root):
         read_rows(data_root / "avazu_head10k", 10_000)
 
 
+@pytest.mark.slow
 def test_the_whole_study_resumes(data_root, tmp_path, monkeypatch, capsys):
     flags = ["--data", str(data_root / "avazu_head10k"), "--output", str(tmp_path)]
     flags += ["--rows", "1500", "--held-out", "1500", "--embedding-dim", "2"]

@@ -216,6 +216,7 @@ def test_published_figures_are_those_of_the_paper(data_root):
             np.testing.assert_allclose(flat, printed, rtol=1e-9, err_msg=f"{number}: {name}")
 
 
+@pytest.mark.slow
 def test_the_smallest_tables(tables, data_root, tmp_path, monkeypatch, capsys):
     command = ["tables.py", "--data", str(data_root / "avazu_head10k"), "--seeds", "1"]
     command += ["--embedding-dim", "4", "--hidden-units", "8", "--batch-size", "32"]

@@ -116,6 +116,7 @@ def test_pipelines_differ_in_what_they_say(images, monkeypatch, name):
     assert {name for pair in images.PAIRS for name in pair[1:]} == set(pipelines)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_the_whole_study_and_its_continuation(images, folder, tmp_path, monkeypatch, capsys):
     arguments = ["images.py", "--folder", str(folder), "--output", str(tmp_path)]

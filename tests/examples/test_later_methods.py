@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from keras_calibration.seeds import set_seeds
-from tiers import slow_except
 
 FOLDER = Path(__file__).parents[2] / "examples" / "field_aware_calibration"
 sys.path.append(str(FOLDER))
@@ -267,7 +266,8 @@ def log_loss(logits, labels):
     return np.mean(np.logaddexp(0, np.asarray(logits, np.float64)) - labels * logits)
 
 
-@pytest.mark.parametrize("name", slow_except(["UMC"], later_methods.METHODS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", later_methods.METHODS)
 def test_methods_calibrate(task, name, monkeypatch):
     monkeypatch.setattr(later_methods, "LEARNING_RATE", 1e-2)
     monkeypatch.setattr(later_methods, "MAX_EPOCHS", 8)

@@ -150,6 +150,7 @@ def test_losses_are_those_of_numpy(stocks):
     np.testing.assert_allclose(losses["cross_fitted_quadratic_loss"], np.var(residuals), rtol=0.01)
 
 
+@pytest.mark.slow
 def test_the_whole_study_and_its_continuation(stocks, folder, monkeypatch, capsys):
     arguments = ["stocks.py", "--data", str(folder), "--output", str(folder / "output")]
     arguments += ["--stocks", "3", "--test-months", "4", "--retrain-every", "2", "--window", "3"]

@@ -19,6 +19,7 @@ def model():
     return model
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_every_signature_serves_the_classes(model, tmp_path, jit_compile):
     x, _ = class_rows(7, seed=1)

@@ -62,7 +62,7 @@ HEADS = {
 }
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_served_and_refreshed(kind, jit_compile, tmp_path):

@@ -35,6 +35,7 @@ def train(initialization, order, dropout=None):
     return first, float(trace.numpy()), dense.kernel.numpy().tolist()
 
 
+@pytest.mark.slow
 def test_the_seeds_act_apart():
     base = train(1, 1)
     assert train(1, 1) == base

@@ -40,7 +40,7 @@ def reference(labels, predictions, weights):
 
 
 @pytest.mark.quick_cases(2)
-@pytest.mark.parametrize("batch_size", [7, 64, 1001])
+@pytest.mark.parametrize("batch_size", [64, 7, 1001])
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
 def test_equals_the_reference(weights, batch_size):
     expected = reference(LABELS, PREDICTIONS, np.ones(1001) if weights is None else weights)

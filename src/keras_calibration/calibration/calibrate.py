@@ -124,7 +124,8 @@ def calibrate(
             dictionary, its index in a list, or its name. Labels and weights are those of this
             output, or dictionaries by output.
         seed: Seed of the folds and of training.
-        verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
+        verbose: `"auto"` or 1 shows a progress bar, whose remaining time is an estimate from the
+            first candidates; 0 shows none.
 
     Returns:
         The calibrated model, not compiled. Its `report` is a `CalibrationReport`.

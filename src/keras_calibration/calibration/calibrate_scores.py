@@ -85,6 +85,7 @@ def calibrate_scores(
         ...     {"site": sites},
         ...     from_logits=False,
         ...     fields=["site"],
+        ...     effort="quick",
         ...     verbose=0,
         ... )
         >>> served = {"score": np.array([0.5, 0.5]), "site": np.array(["news", "games"])}

@@ -47,10 +47,12 @@ def fit_candidates(
 ) -> dict[str, CandidateFit]:
     """Cross-fits the candidates; a failure is recorded unless `method` asked for the candidate."""
     fits: dict[str, CandidateFit] = {}
+    # By expected time, so that the first candidates tell how long the rest will take.
     progress = keras.utils.Progbar(
-        len(tried), verbose=0 if verbose in (0, False) else 1, unit_name="candidate"
+        100, verbose=0 if verbose in (0, False) else 1, unit_name="percent"
     )
-    for number, candidate in enumerate(tried):
+    spent, total = 0, sum(candidate.cost for candidate in tried)
+    for candidate in tried:
         start = time.perf_counter()
         try:
             if candidate.parts:
@@ -63,7 +65,8 @@ def fit_candidates(
             if candidate.name == method:
                 raise
             fits[candidate.name] = CandidateFit(failure=str(error))
-        progress.update(number + 1)
+        spent += candidate.cost
+        progress.update(100 * spent // total)
     return fits
 
 

@@ -31,6 +31,8 @@ IDENTITY = "identity"
 
 # With many fields, each curve may change only little of the shared slope, and the fit is slow.
 _MOST_FIELDS_WITH_CURVES = 8
+# Rough time of a fit, relative to that of a curve of two parameters, for the progress bar.
+_COSTS = {"ilps": 4, "field_bias": 35, "field_ilps": 60, "matrix": 10, "neural": 300}
 # Ids get a lookup layer if the largest is at least this many times their number, and the table
 # would have more rows than this.
 _DENSE_SHARE, _SMALL_TABLE = 4, 10_000
@@ -50,6 +52,11 @@ class Candidate:
     name: str
     make_head: Callable[..., Head]
     parts: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> int:
+        """Rough time of its fits, relative to the other candidates'."""
+        return _COSTS.get(self.name, 1)
 
 
 def candidates(
