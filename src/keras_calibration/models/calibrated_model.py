@@ -43,7 +43,7 @@ from keras_calibration.models.field_metrics_model import FieldMetricsModel, Metr
 from keras_calibration.models.head_rows import FEATURES, LOGIT, HeadRows, is_head_input
 from keras_calibration.models.head_training import (
     fit_exactly,
-    summarize,
+    model_summary,
     train_from_exact,
 )
 from keras_calibration.models.model_fit_summary import ModelFitSummary
@@ -312,13 +312,15 @@ class CalibratedModel(FieldMetricsModel):
         elif is_exact:
             with reported_as_epoch(self, callbacks, verbose) as report:
                 exact = fit_exactly(self.head, rows, bool(verbose))
-                summary = summarize(self.head, rows, exact)
+                summary = model_summary(self.head, rows, exact)
                 report(figures())
         else:
             if not self.head.is_adapted:
                 self.head.adapt(rows.logits, rows.labels, rows.features, rows.weights)
             train(rows, lambda: True)
-            summary = summarize(self.head, rows, None, num_epochs=num_epochs, training_kept=True)
+            summary = model_summary(
+                self.head, rows, None, num_epochs=num_epochs, training_kept=True
+            )
         if verbose and is_exact:
             print(summary)
         self.fit_summary, self.fitted_at = summary, summary.fitted_at

@@ -90,12 +90,12 @@ def train_from_exact(
         return kept
 
     train(fitted, decide)
-    return summarize(
+    return model_summary(
         head, rows, exact, num_epochs=num_epochs, num_held_out=len(deciding), **figures
     )
 
 
-def summarize(
+def model_summary(
     head: Head, rows: HeadRows, exact: FitSummary | None, **figures: Any
 ) -> ModelFitSummary:
     """The summary of a finished fit; warns if mean prediction and mean label differ.
