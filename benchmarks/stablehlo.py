@@ -1,157 +1,158 @@
-"""TensorFlow's programs on JAX's device: `./dev run python benchmarks/stablehlo.py`.
+"""Runs packed programs where there is JAX, on its device: `python gpu_programs.pyz`.
 
-What TensorFlow lowers the kernels to (StableHLO, `experimental_get_compiler_ir`) is compiled and
-run by JAX's runtime, on a GPU where JAX has one, without a GPU build of TensorFlow: ILPS forward
-and forward + backward, and the update of the calibrated log loss's summary, beside a copy and a
-sigmoid. For each the bytes that must move, the time of a run (medians of rounds in turns, until the
-outputs are there), the share of the copy's bandwidth, and the time over that of its bytes at that
-bandwidth. The first line says which device it was; the last column is the largest difference from
-what TensorFlow computes on the CPU, relative to the largest entry.
+`./dev gpu table --pack gpu_programs.pyz` packs this file with the kernels as TensorFlow and JAX
+lower them for a GPU (StableHLO). On the machine that the file is carried to, JAX and NumPy are
+enough. For each program the bytes that must move, the time of a run (of many that are launched one
+after the other, until the last has ended; medians of rounds in turns), the share of the bandwidth
+of a copy, the ratio to a sigmoid of the same pass, the prediction, and the largest difference from
+what the same program gives on the machine's CPU, relative to the largest entry. The tables are
+Markdown.
 """
 
 import argparse
-import os
+import json
+import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import zipfile
 from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 import numpy as np
-import tensorflow as tf
 from jaxlib import xla_client
 
-from keras_calibration.ops import piecewise_linear
-from keras_calibration.ops.logit_moments import logit_moments
-
-NUM_KNOTS = 20
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A function of tensors, its arguments, and the bytes of a row that must move."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    bytes_a_row: int
+MANIFEST = "programs.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=float, nargs="+", default=[1e5, 1e6, 1e7])
+    parser.add_argument("--programs", type=pathlib.Path, default=pathlib.Path(sys.argv[0]))
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--launches", type=int, default=20)
+    parser.add_argument("--check", type=float, default=1e7, help="at most so many rows are checked")
     arguments = parser.parse_args()
     device = jax.devices()[0]
-    # TensorFlow must lower for that device, not for those that it has itself.
-    module = sys.modules["keras_calibration.ops.logit_moments"]
-    module.runs_on_gpu = lambda: device.platform == "gpu"
-    print(f"{device.device_kind} ({device.platform}), JAX {jax.__version__}, TF {tf.__version__}")
-    for num_rows in map(int, arguments.rows):
-        programs = {name: Program(kernel, device) for name, kernel in kernels(num_rows).items()}
-        times: dict[str, list[float]] = {name: [] for name in programs}
-        for _ in range(arguments.rounds):
-            for name, program in programs.items():
-                times[name].append(program.seconds())
-        median = {name: statistics.median(values) for name, values in times.items()}
-        bandwidth = programs["copy"].num_bytes(num_rows) / median["copy"]
-        print(f"\n{num_rows:,} rows, float32; a copy moves {bandwidth / 1e9:.0f} GB/s")
-        print(f"{'':<26}{'MB':>8}{'ms':>10}{'of copy':>9}{'/ bytes':>9}{'difference':>12}")
-        for name, program in programs.items():
-            num_bytes = program.num_bytes(num_rows)
-            share = num_bytes / median[name] / bandwidth
-            print(
-                f"{name:<26}{num_bytes / 1e6:>8.1f}{1e3 * median[name]:>10.3f}{share:>9.0%}"
-                f"{1 / share:>9.2f}{program.difference():>12.1e}"
+    print(f"{device.device_kind} ({device.platform}), JAX {jax.__version__}")
+    with zipfile.ZipFile(arguments.programs) as packed:
+        groups: dict[str, list[Program]] = {}
+        for entry in json.loads(packed.read(MANIFEST)):
+            groups.setdefault(entry["group"], []).append(
+                Program(entry, packed.read(entry["file"]).decode(), device)
             )
+    for title, programs in groups.items():
+        print_group(title, programs, arguments)
 
 
-def kernels(num_rows: int) -> dict[str, Kernel]:
-    """Name → kernel, on logits of a click model."""
-    generator = np.random.default_rng(0)
-    logits = generator.normal(-1.2, 1.7, num_rows).astype("float32")
-    labels = (generator.random(num_rows) < 1 / (1 + np.exp(-logits))).astype("float32")
-    upstream = generator.normal(size=num_rows).astype("float32")
-    knots = np.quantile(logits, np.linspace(0, 1, NUM_KNOTS)).astype("float32")
-    values = np.sort(knots + generator.normal(0, 0.1, NUM_KNOTS).astype("float32"))
-
-    def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-        def both(of_rows: Any, logits: Any, *parameters: Any) -> Any:
-            with tf.GradientTape() as tape:
-                tape.watch((logits, *parameters))
-                outputs = function(logits, *parameters)
-            return outputs, tape.gradient(outputs, (logits, *parameters), of_rows)
-
-        return both
-
-    def sigmoid(logits: Any) -> Any:
-        return tf.sigmoid(logits)
-
-    def curve(logits: Any, values: Any) -> Any:
-        return piecewise_linear(logits, tf.constant(knots), values)
-
-    def summary(labels: Any, logits: Any) -> Any:
-        group = tf.zeros(tf.shape(logits), tf.int32)
-        return logit_moments(labels, logits, tf.ones_like(logits), group, 1)
-
-    return {
-        # Of the negative: a program that returns its argument moves nothing.
-        "copy": Kernel(lambda x: -x, (logits,), 8),
-        "sigmoid": Kernel(sigmoid, (logits,), 8),
-        "sigmoid with gradient": Kernel(with_gradient(sigmoid), (upstream, logits), 16),
-        "ILPS": Kernel(curve, (logits, values), 8),
-        "ILPS with gradient": Kernel(with_gradient(curve), (upstream, logits, values), 16),
-        "summary of logits": Kernel(summary, (labels, logits), 8),
+def print_group(title: str, programs: "list[Program]", arguments: argparse.Namespace) -> None:
+    """Times the programs of one size, dtype and backend in turns."""
+    drawn: dict[str, Any] = {}
+    arrays = [program.arguments(drawn) for program in programs]
+    times: list[list[float]] = [[] for _ in programs]
+    for _ in range(arguments.rounds):
+        for program, given, seconds in zip(programs, arrays, times, strict=True):
+            seconds.append(program.seconds(given, arguments.launches))
+    median = {
+        program.name: statistics.median(seconds)
+        for program, seconds in zip(programs, times, strict=True)
     }
+    bandwidth = programs[0].num_bytes / median[programs[0].name]
+    print(f"\n{title}; a {programs[0].name} moves {bandwidth / 1e9:.0f} GB/s\n")
+    print("| program | MB | µs | of copy | / sigmoid | predicted µs | difference |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for program, given in zip(programs, arrays, strict=True):
+        seconds = median[program.name]
+        sigmoid = median.get("sigmoid with gradient" if "gradient" in program.name else "sigmoid")
+        is_checked = program.num_rows <= arguments.check
+        difference = f"{program.difference(given):.1e}" if is_checked else ""
+        print(
+            f"| {program.name} | {program.num_bytes / 1e6:.0f} | {1e6 * seconds:.1f} "
+            f"| {program.num_bytes / seconds / bandwidth:.0%} "
+            f"| {f'{seconds / sigmoid:.2f}' if sigmoid else ''} "
+            f"| {program.predicted} | {difference} |",
+            flush=True,
+        )
 
 
 class Program:
-    """A kernel as TensorFlow lowers it, compiled by JAX's runtime.
+    """A packed program, compiled for a device.
 
     Args:
-        kernel: The kernel.
+        entry: Its entry in the manifest.
+        stablehlo: Its text.
         device: The device of JAX to run on.
     """
 
-    def __init__(self, kernel: Kernel, device: Any) -> None:
-        self.kernel = kernel
-        function = tf.function(kernel.function, jit_compile=True, autograph=False)
-        tensors = [tf.constant(argument) for argument in kernel.arguments]
-        with tf.device("CPU:0"):
-            # Run first: a trace of `experimental_get_compiler_ir` does not know of XLA.
-            self._expected = [output.numpy() for output in tf.nest.flatten(function(*tensors))]
-            lowered = function.experimental_get_compiler_ir(*tensors)(stage="stablehlo")
-        self._compiled = device.client.compile_and_load(
-            lowered.encode(), xla_client.DeviceList((device,)), xla_client.CompileOptions()
-        )
-        self._arguments = [jax.device_put(argument, device) for argument in kernel.arguments]
+    def __init__(self, entry: dict[str, Any], stablehlo: str, device: Any) -> None:
+        self.name: str = entry["name"]
+        self.num_rows: int = entry["num_rows"]
+        self.num_bytes: int = entry["num_bytes"]
+        of_device = [
+            seconds
+            for gpu, seconds in entry["predicted"].items()
+            if gpu.upper() in device.device_kind.upper()
+        ]
+        self.predicted: str = of_device[0] if of_device else ""
+        self._specs: list[tuple[str, list[int], str]] = entry["arguments"]
+        self._stablehlo = stablehlo
+        self._device = device
+        self._compiled = compiled(stablehlo, device)
 
-    def num_bytes(self, num_rows: int) -> int:
-        """Bytes that must move."""
-        return num_rows * self.kernel.bytes_a_row
+    def arguments(self, drawn: dict[str, Any]) -> list[Any]:
+        """Arguments of a click model, on the device; those drawn before are taken again."""
+        for name, shape, dtype in self._specs:
+            key = f"{name} {shape} {dtype}"
+            if key not in drawn:
+                array = jax.numpy.asarray(draw(name, shape, np.random.default_rng(0)), dtype)
+                drawn[key] = jax.device_put(array, self._device)
+        return [drawn[f"{name} {shape} {dtype}"] for name, shape, dtype in self._specs]
 
-    def run(self) -> list[Any]:
-        """The outputs, once they are there."""
-        results = self._compiled.execute_sharded(self._arguments)
-        outputs = [parts[0] for parts in results.disassemble_into_single_device_arrays()]
-        return [output.block_until_ready() for output in outputs]
-
-    def seconds(self) -> float:
-        """Time of a run."""
-        self.run()
+    def seconds(self, arguments: list[Any], num_launches: int) -> float:
+        """Time of a run, of many that wait for the device only at the end."""
+        jax.block_until_ready(run(self._compiled, arguments))
         start = time.perf_counter()
-        self.run()
-        return time.perf_counter() - start
+        for _ in range(num_launches):
+            outputs = run(self._compiled, arguments)
+        jax.block_until_ready(outputs)
+        return (time.perf_counter() - start) / num_launches
 
-    def difference(self) -> float:
-        """The largest difference from TensorFlow's outputs on the CPU, relative to the largest."""
-        return max(
-            float(np.max(np.abs(np.asarray(found) - expected)) / np.max(np.abs(expected)))
-            for found, expected in zip(self.run(), self._expected, strict=True)
-        )
+    def difference(self, arguments: list[Any]) -> float:
+        """The largest difference from the CPU's outputs, relative to their largest entry."""
+        cpu = jax.devices("cpu")[0]
+        expected = run(compiled(self._stablehlo, cpu), [jax.device_put(a, cpu) for a in arguments])
+        pairs = [
+            [np.asarray(output, "float64") for output in pair]
+            for pair in zip(run(self._compiled, arguments), expected, strict=True)
+        ]
+        return max(float(np.abs(a - b).max() / (np.abs(b).max() or 1)) for a, b in pairs)
+
+
+def draw(name: str, shape: list[int], generator: np.random.Generator) -> np.ndarray:
+    """Values for an argument of a kernel, as its name says."""
+    if name in ("knots", "values"):
+        places = (np.arange(shape[0]) + 1) / (shape[0] + 1)
+        return (np.log(places) - np.log1p(-places)) * (1 if name == "knots" else 0.9)
+    if name == "ids":
+        return generator.integers(0, 500, shape)
+    if name == "labels":
+        return (generator.random(shape, "float32") < 0.3).astype("float32")
+    if name in ("predictions", "weights"):
+        return generator.random(shape, "float32")
+    spread, mean = (1.7, -1.2) if name == "logits" else (1.0, 0.0)
+    return generator.standard_normal(shape, "float32") * np.float32(spread) + np.float32(mean)
+
+
+def compiled(stablehlo: str, device: Any) -> Any:
+    """The program for a device."""
+    return device.client.compile_and_load(
+        stablehlo.encode(), xla_client.DeviceList((device,)), xla_client.CompileOptions()
+    )
+
+
+def run(program: Any, arguments: list[Any]) -> list[Any]:
+    """The outputs, which may not be there yet."""
+    results = program.execute_sharded(arguments).disassemble_into_single_device_arrays()
+    return [parts[0] for parts in results]
 
 
 if __name__ == "__main__":

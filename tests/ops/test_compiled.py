@@ -1,11 +1,18 @@
 """Whether a function knows that it becomes part of a program of XLA's."""
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
 
 from backends import ON_TENSORFLOW, compiled
-from keras_calibration.ops.compiled import filled_up, is_compiled, runs_on_gpu
+from keras_calibration.ops.compiled import (
+    filled_up,
+    is_compiled,
+    runs_on_gpu,
+    side_by_side,
+)
 
 
 class Witness(keras.layers.Layer):
@@ -73,6 +80,14 @@ def test_a_gpu_is_found_where_the_backend_has_one(has_gpu, monkeypatch):
 
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu" if has_gpu else "cpu")
     assert runs_on_gpu() == has_gpu
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_columns_are_put_side_by_side(has_gpu, monkeypatch):
+    module = importlib.import_module("keras_calibration.ops.compiled")
+    monkeypatch.setattr(module, "runs_on_gpu", lambda: has_gpu)
+    rows = side_by_side([keras.ops.arange(3), keras.ops.zeros(3, "int32")])
+    np.testing.assert_array_equal(rows, [[0, 0], [1, 0], [2, 0]])
 
 
 @pytest.mark.parametrize(("num_rows", "expected"), [(0, 0), (1, 512), (512, 512), (513, 1024)])

@@ -1,5 +1,7 @@
 """Sums by field value and the field errors."""
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
@@ -51,6 +53,14 @@ def test_field_sums_equal_the_reference(run, dtype, tolerance):
     np.testing.assert_allclose(
         received, reference_sums(*rows, 20), rtol=tolerance, atol=500 * tolerance / 10
     )
+
+
+def test_on_a_gpu_field_sums_are_the_same(run, monkeypatch):
+    module = importlib.import_module("keras_calibration.ops.field_sums")
+    monkeypatch.setattr(module, "runs_on_gpu", lambda: True)
+    rows = some_rows("float32")
+    received = run(lambda *rows: field_sums(*rows, num_values=20), *rows, num_of_any_size=4)
+    np.testing.assert_allclose(received, reference_sums(*rows, 20), rtol=1e-5, atol=1e-4)
 
 
 def test_field_sums_of_no_rows_are_zero(run):

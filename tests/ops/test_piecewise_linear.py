@@ -1,6 +1,7 @@
 """Piecewise-linear curves, their gradients, penalties and the hat basis."""
 
 import bisect
+import importlib
 import itertools
 
 import keras
@@ -260,6 +261,48 @@ def test_many_rows_and_knots_under_xla(knots, curve_and_gradients_under_xla):
             for rows, size in ((np.abs(upstream), np.abs), (upstream, np.asarray))
         )
         np.testing.assert_allclose(by_values / scale, expected / scale, rtol=0, atol=2e-6)
+
+
+KNOTS_TO_HALVE = {
+    **{f"{number} knots": np.linspace(-6, 3, number) for number in (20, 33, 2, 3, 32)},
+    "the last thresholds unused": np.r_[np.linspace(-3, 3, 50), np.full(14, np.inf)],
+    **KNOTS_FOR_BINS,
+}
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("knots", KNOTS_TO_HALVE.values(), ids=KNOTS_TO_HALVE)
+def test_on_a_gpu_the_curve_is_the_same_to_the_last_bit(knots, monkeypatch):
+    generator = np.random.default_rng(1)
+    knots = np.float32(knots)
+    values = np.cumsum(generator.exponential(size=len(knots)) ** 3).astype(np.float32)
+    values[1::7] -= 2  # falls
+    values[np.isinf(knots)] = values[np.isfinite(knots)][-1]
+    finite = knots[np.isfinite(knots)]
+    near = np.nextafter(finite, np.float32(-np.inf)), np.nextafter(finite, np.float32(np.inf))
+    spread = generator.uniform(*(2 * finite[[0, -1]].astype(float)), 3000)
+    logits = np.concatenate([finite, *near, spread, [np.nan, 0.0, -0.0]]).astype(np.float32)
+    logits[np.abs(logits) < np.finfo(np.float32).tiny] = 0  # XLA takes these for 0
+    upstream = generator.normal(size=len(logits)).astype(np.float32)
+    given = [keras.ops.convert_to_tensor(a) for a in (logits, knots, values, upstream)]
+    received = []
+    for on_gpu in (False, True):
+        module = importlib.import_module("keras_calibration.ops.piecewise_linear")
+        monkeypatch.setattr(module, "runs_on_gpu", lambda on_gpu=on_gpu: on_gpu)
+
+        def both(logits, knots, values, upstream):
+            def curve(logits, values):
+                return piecewise_linear(logits, knots, values)
+
+            by_both = gradients(lambda *given: curve(*given) * upstream, logits, values)
+            return curve(logits, values), *by_both
+
+        received.append([np.asarray(result) for result in compiled(both)(*given)])
+    for on_cpu, on_gpu in list(zip(*received, strict=True))[:2]:
+        np.testing.assert_array_equal(on_gpu, on_cpu)
+    # The first line has the row that is NaN.
+    by_values, expected = (results[2][2:][np.isfinite(knots[2:])] for results in received[::-1])
+    np.testing.assert_allclose(by_values, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.quick_cases(2)

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_calibration._typing import Tensor
+from keras_calibration.ops.compiled import runs_on_gpu
 
 
 def field_sums(
@@ -44,8 +45,13 @@ def field_sums(
     columns = [weights * (labels - predictions), weights * labels, weights]
     columns += [squares, squares * predictions * (1 - predictions)]
     counted = ops.where(weights > 0, predictions, 0.0)
-    rows = ops.stack([*columns, counted, ops.square(counted)], axis=1)
-    return ops.segment_sum(rows, known_ids(ids, num_values), num_segments=num_values + 1)
+    columns += [counted, ops.square(counted)]
+    cell, num_cells = known_ids(ids, num_values), num_values + 1
+    if not runs_on_gpu():
+        return ops.segment_sum(ops.stack(columns, axis=1), cell, num_segments=num_cells)
+    # There, XLA adds four columns at once; seven it would add one by one.
+    rows = ops.stack([*columns, ops.zeros_like(counted)], axis=1)
+    return ops.segment_sum(rows, cell, num_segments=num_cells)[:, : len(columns)]
 
 
 def known_ids(ids: Tensor, num_values: int | Tensor) -> Tensor:

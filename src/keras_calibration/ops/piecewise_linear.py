@@ -2,7 +2,7 @@
 
 **Which line a row is on** is the number of knots at or left of its logit. XLA fuses element-wise
 operations into one loop over memory, but neither searches nor sums. Therefore, where XLA compiles
-(`jax.jit`, or `jit_compile=True` on TensorFlow), on any device:
+(`jax.jit`, or `jit_compile=True` on TensorFlow), on a CPU:
 
 - With up to 32 knots, each row is compared with the first knots of four groups of lines, then with
   the knots of its group, selecting knot, value and slope on the way. No table is read.
@@ -10,6 +10,12 @@ operations into one loop over memory, but neither searches nor sums. Therefore, 
   within the bin, with which the row is compared. Where knots are too close for that, or rows are
   too few to pay for the table, knots are counted: by comparison with up to 256 knots, 32 at a time
   (XLA splits longer sums), or by a search.
+
+On a GPU, a kernel that computes more is faster than two kernels that pass arrays through memory.
+There, up to 1024 knots are halved: each comparison with the middle one of the knots that are left
+rules out half of them. With more than 32 knots, a group of them is found first, whose knots are a
+row of a table. One row of another table holds all numbers of a line. The sums of the gradient find
+their lines anew.
 
 Without XLA, every comparison would be a pass over memory; there a binary search finds the line, and
 one table is read. All variants give the same curve.
@@ -30,12 +36,13 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Tensor
-from keras_calibration.ops.compiled import is_compiled
+from keras_calibration.ops.compiled import is_compiled, runs_on_gpu, side_by_side
 from keras_calibration.ops.custom_gradients import with_gradient
 
 _COUNTED_TOGETHER = 32
 _MOST_COUNTED_KNOTS = 256
 _MOST_CHOSEN_KNOTS = 32
+_MOST_HALVED_TOGETHER, _MOST_HALVED_KNOTS = 32, 1024
 _NUM_GROUPS = 4
 _NUM_BINS = 4096
 _BINS_PER_UNIT = np.exp2(np.arange(-30, 31)).astype("float32")
@@ -114,6 +121,8 @@ def _way(logits: Tensor, table: Tensor) -> Callable[[Tensor, Tensor], tuple[Tens
     """The fastest way, as measured, in which the rows find their lines."""
     if not is_compiled(logits):
         return _looked_up
+    if runs_on_gpu() and table.shape[1] <= _MOST_HALVED_KNOTS:
+        return _halved
     if table.shape[1] <= _MOST_CHOSEN_KNOTS:
         return _chosen
     are_few = logits.shape[0] is not None and logits.shape[0] < _MANY_FOR_BINS
@@ -190,11 +199,69 @@ def _read(logits: Tensor, table: Tensor, line: Tensor) -> Tensor:
         of_line = [ops.take(row, line) for row in ops.unstack(table, 3)]
         return _curve(logits, of_line, next_value, (table[0, 0], table[0, -1]))
     # Without XLA, every operation is a pass over the rows: the fewer, the better.
-    highest = ops.where(table[2, :-1] < 0, math.inf, table[1, 1:])
-    highest = ops.append(highest, ops.full_like(highest[:1], math.inf))
-    of_line = ops.take(ops.concatenate([table, highest[None]]), line, axis=1)
+    of_line = ops.take(_with_highest(table), line, axis=1)
     knot, value, slope, highest = ops.unstack(of_line, 4)
     return ops.minimum(value + (logits - knot) * slope, highest)
+
+
+def _with_highest(table: Tensor) -> Tensor:
+    """The lines with the highest that the curve may be on each, (4, K)."""
+    highest = ops.where(table[2, :-1] < 0, math.inf, table[1, 1:])
+    highest = ops.append(highest, ops.full_like(highest[:1], math.inf))
+    return ops.concatenate([table, highest[None]])
+
+
+def _halved(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+    """Curve, line, knot and slope of each row, found by halving and read together."""
+    line, _ = _found_by_halving(logits, table[0])
+    of_line = _rows_read(ops.transpose(_with_highest(table)), line)
+    knot, value, slope, highest = ops.unstack(of_line, 4, axis=1)
+    curve = ops.minimum(value + (logits - knot) * slope, highest)
+    return curve, lambda: (*_found_by_halving(logits, table[0], again=True), slope)
+
+
+def _found_by_halving(logits: Tensor, knots: Tensor, again: bool = False) -> tuple[Tensor, Tensor]:
+    """The line of each row, int32, and its knot.
+
+    With `again`, XLA does not recognize the same comparisons. It would otherwise keep the line of
+    each row in memory, although a second search is faster.
+    """
+
+    def is_past(knot: Tensor) -> Tensor:
+        return knot <= logits if again else logits >= knot
+
+    num_knots = knots.shape[0]
+    if num_knots <= _MOST_HALVED_TOGETHER:
+        return _halve(ops.unstack(knots, num_knots), is_past)
+    size = math.isqrt(num_knots - 1) + 1
+    num_groups = -(-num_knots // size)
+    missing = ops.full_like(knots[: num_groups * size - num_knots], math.inf)
+    groups = ops.reshape(ops.concatenate([knots, missing]), (num_groups, size))
+    group, _ = _halve(ops.unstack(groups[:, 0], num_groups), is_past)
+    if again:
+        # XLA keeps the group in memory, because two tables are read one after the other: one byte.
+        group = ops.cast(ops.cast(group, "uint8"), "int32")
+    of_group = ops.unstack(_rows_read(groups, group), size, axis=1)
+    place, knot = _halve(of_group, is_past)
+    return group * size + place, knot
+
+
+def _rows_read(table: Tensor, places: Tensor) -> Tensor:
+    """The rows of a table at places that are in it."""
+    # On JAX, `take` also writes NaN for places beyond the table.
+    return table[places] if keras.backend.backend() == "jax" else ops.take(table, places, axis=0)
+
+
+def _halve(knots: Sequence[Tensor], is_past: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """The last of the knots that are passed, or else the first: its place, int32, and itself."""
+    place: Tensor = 0
+    while len(knots) > 1:
+        half = (len(knots) + 1) // 2
+        right = [*knots[half:], math.inf][:half]
+        is_right = is_past(knots[half])
+        place = place + ops.where(is_right, half, 0)
+        knots = [ops.where(is_right, b, a) for a, b in zip(knots[:half], right, strict=True)]
+    return place, knots[0]
 
 
 def _binned(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
@@ -262,8 +329,7 @@ def _sums_by_line(
     few = line.shape[0] is not None and line.shape[0] < _FEW_ROWS
     num_lanes = _NUM_LANES_OF_FEW_ROWS if few else _NUM_LANES
     lane = ops.arange(ops.shape(line)[0], dtype="int32") % num_lanes
-    # Three times as fast under XLA as stacking them side by side.
-    rows = ops.transpose(ops.stack([first, second], axis=0))
+    rows = side_by_side([first, second])
     sums = ops.segment_sum(rows, line + lane * num_lines, num_segments=num_lanes * num_lines)
     sums = ops.sum(ops.reshape(sums, (num_lanes, num_lines, 2)), axis=0)
     return sums[:, 0], sums[:, 1]
