@@ -191,9 +191,6 @@ class NeuralHead(Head):
         verbose: int,
     ) -> NeuralFitSummary:
         """Fits η exactly, and trains the network as long as the held-out log loss improves."""
-        lone_calibrator = self.lone_calibrator()
-        if lone_calibrator is not None:
-            return NeuralFitSummary(**vars(lone_calibrator.fit_rows(rows)))
         names = features if self.feature_names is None else self.feature_names
         columns = {name: features[name] for name in names}
         found = self._cross_fit(rows, columns, settings, verbose)
