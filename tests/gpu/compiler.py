@@ -4,7 +4,7 @@ XLA needs neither a GPU nor a driver to compile for one: JAX's plugin for CUDA a
 assembler do, two wheels that `./dev gpu` fetches. `compile_for` gives the optimised program: its
 kernels with the bytes that each reads and writes, the temporary arrays, and the machine code.
 
-What is private in JAX is in `stablehlo`, `_executable` and `_device`.
+What is private in JAX is in `stablehlo`, `compile_into` and `_device`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MISSING = "The compiler for GPUs is missing: `./dev gpu` fetches it and runs the
 
 _ITEM_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
 _NO_KERNEL = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"}
-_ARRAY = re.compile(r"\b(pred|bf16|[a-z]+\d+)\[([\d,]*)\]")
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>\S+) = (?P<shape>\(.*?\)|\S+) (?P<op>[\w-]+)\(")
+ARRAY = re.compile(r"\b(pred|bf16|[a-z]+\d+)\[([\d,]*)\]")
+INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?(?P<name>\S+) = (?P<shape>\(.*?\)|\S+) (?P<op>[\w-]+)\(")
 _BYTES_OF_INSTRUCTION = 16  # of every NVIDIA GPU since Volta
 
 
@@ -165,10 +165,10 @@ class Program:
 def compile_for(name: str, stablehlo: str) -> Program:
     """Compiles a program for the GPU of a name in `specs/`."""
     with tempfile.TemporaryDirectory() as folder:
-        executable = _executable(name, stablehlo, folder)
-        (text,) = _dumped(folder, "gpu_after_optimizations.txt")
-        (thunks,) = _dumped(folder, "thunk_sequence.txt")
-        code = _code(_dumped(folder, ".ptx"), thunks, Gpu.described(name).architecture)
+        executable = compile_into(name, stablehlo, folder)
+        (text,) = dumped(folder, "gpu_after_optimizations.txt")
+        (thunks,) = dumped(folder, "thunk_sequence.txt")
+        code = _code(dumped(folder, ".ptx"), thunks, Gpu.described(name).architecture)
         temporary_bytes = executable.get_compiled_memory_stats().temp_size_in_bytes
     return read_program(text, temporary_bytes, code)
 
@@ -193,7 +193,7 @@ def stablehlo(hlo: bytes) -> str:
         return str(module)
 
 
-def _executable(name: str, stablehlo: str, folder: str) -> Any:
+def compile_into(name: str, stablehlo: str, folder: str) -> Any:
     """The compiled program; XLA writes what it goes through into the folder.
 
     Public: `jax.jit(…).trace(…).lower(…).compile()` takes functions of JAX alone, and compiles for
@@ -220,7 +220,7 @@ def _device(name: str) -> Any:
     return topology.devices[0]
 
 
-def _dumped(folder: str, ending: str) -> list[str]:
+def dumped(folder: str, ending: str) -> list[str]:
     return [path.read_text() for path in sorted(pathlib.Path(folder).glob(f"*{ending}"))]
 
 
@@ -234,7 +234,7 @@ def read_program(
         if header := re.match(r"(ENTRY )?%?([\w.-]+) (?:\(.*\) -> .*)?\{", line):
             current = computations.setdefault(header[2], [])
             entry = header[2] if header[1] else entry
-        elif found := _INSTRUCTION.match(line):
+        elif found := INSTRUCTION.match(line):
             current.append(found)
     kinds = frozenset(found["op"] for lines in computations.values() for found in lines)
     return Program(tuple(_kernels(computations, entry)), kinds, temporary_bytes, code or {})
@@ -250,7 +250,7 @@ def _kernels(computations: dict[str, list[re.Match[str]]], name: str) -> list[Ke
         if kind in ("conditional", "while", "call", "async-start"):
             kernels += _called_kernels(computations, kind, tail)
             continue
-        operands = dict.fromkeys(re.findall(r"%([\w.-]+)", _parenthesized(tail)))
+        operands = dict.fromkeys(re.findall(r"%([\w.-]+)", parenthesized(tail)))
         num_bytes = sum(map(_num_bytes, [found["shape"], *(shapes[o] for o in operands)]))
         kernels.append(Kernel(found["name"], kind, num_bytes))
     return kernels
@@ -272,7 +272,7 @@ def _called_kernels(
     return of_names[0] * (int(trips[1]) if kind == "while" and trips else 1)
 
 
-def _parenthesized(text: str) -> str:
+def parenthesized(text: str) -> str:
     """The text up to the parenthesis that closes it."""
     depth = 1
     for place, character in enumerate(text):
@@ -285,7 +285,7 @@ def _parenthesized(text: str) -> str:
 def _num_bytes(shape: str) -> int:
     return sum(
         _ITEM_BYTES.get(dtype, 4) * math.prod(int(size) for size in sizes.split(",") if size)
-        for dtype, sizes in _ARRAY.findall(shape)
+        for dtype, sizes in ARRAY.findall(shape)
     )
 
 
