@@ -43,10 +43,19 @@ def improve_spreads(
         fit_to: Creates a fit of the same rows with other weights (n,).
         log_prior: The log density of s, for an array of s in [1e-3, 10].
     """
-    likelihoods, num_effective = _likelihoods(fit)
-    if len(fit.ids) < 2 or num_effective <= _SPARSE_SHARE * np.count_nonzero(fit.weights):
+    if len(fit.ids) < 2:
         return False
-    spreads = pooled_spreads(likelihoods, log_prior)[:, None]
+    likelihoods, num_effective = [], 0.0
+    residual, curvature, _, _ = fit.derivatives()
+    for field in range(len(fit.ids)):
+        by_value, cross = fit.sums_by_value(field, residual, curvature)
+        precision = cross[:, :, fit.own]
+        likelihoods.append(fit.scale_likelihood(field, 0, by_value, precision))
+        num_effective += float(np.sum(precision / (precision + fit.shrinkage(field))))
+    if num_effective <= _SPARSE_SHARE * np.count_nonzero(fit.weights):
+        return False
+    on_grid = np.array([[likelihood(scale) for scale in _GRID] for likelihood in likelihoods])
+    spreads = pooled_spreads(on_grid, log_prior)[:, None]
     fold = np.random.default_rng(0).permutation(np.arange(len(fit.weights)) % _NUM_FOLDS)
     fits = [fit_to(np.where(fold == number, 0.0, fit.weights)) for number in range(_NUM_FOLDS)]
     lowest = np.zeros(len(fold))
@@ -79,17 +88,3 @@ def pooled_spreads(likelihoods: np.ndarray, log_prior: Callable) -> np.ndarray:
     evidence = special.logsumexp(likelihoods[:, None] + prior, axis=2).sum(axis=0)
     common = int(np.argmax(evidence + log_prior(_GRID)))
     return _GRID[np.argmax(likelihoods + prior[common], axis=1)]
-
-
-def _likelihoods(fit: FieldEffects) -> tuple[np.ndarray, float]:
-    """The log likelihoods of each field's spread on the grid, and the effective offsets."""
-    residual, curvature, _, _ = fit.derivatives()
-    likelihoods, num_effective = np.empty((len(fit.ids), len(_GRID))), 0.0
-    for field in range(len(fit.ids)):
-        by_value, cross = fit.sums_by_value(field, residual, curvature)
-        precision = cross[:, :, fit.own]
-        log_likelihood = fit.scale_likelihood(field, 0, by_value, precision)
-        likelihoods[field] = [log_likelihood(scale) for scale in _GRID]
-        informed = precision[:, 0, 0]
-        num_effective += float(np.sum(informed / (informed + fit.shrinkage(field))))
-    return likelihoods, num_effective
