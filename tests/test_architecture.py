@@ -23,9 +23,12 @@ CALIBRATION = {
     "layers": {"_compat", "ops", "solvers"},
     "metrics": {"_compat", "ops", "solvers"},
     "models": {"_compat", "ops", "solvers", "layers", "metrics"},
-    "scoring": {"_compat", "ops", "solvers", "metrics", "models"},
+    "logs": {"ops"},
+    "scoring": {"_compat", "ops", "solvers", "metrics", "models", "logs"},
     "datasets": {"ops"},
-    "calibration": {"_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"},
+    "calibration": {
+        *("_compat", "ops", "solvers", "layers", "metrics", "models", "scoring", "logs"),
+    },
     "export": {
         *("_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"),
         *("calibration",),
@@ -38,13 +41,13 @@ EVIDENCE = {
     "statistics": set(),
     "comparison": {"ledger", "statistics"},
     "callbacks": {"ledger", "statistics", "metrics", "ops", "_compat"},
-    "monitoring": {"ops", "solvers", "metrics", "scoring", "_compat"},
+    "monitoring": {"ops", "solvers", "metrics", "scoring", "logs", "_compat"},
     "training": {"_compat", "ops", "ledger", "statistics", "comparison", "callbacks"},
 }
 TOP = {
     "rendering": {"ledger", "statistics", "comparison", "monitoring"},
     "seeds": {"ledger", "statistics", "comparison", "rendering", "training"},
-    "monitor_command": {"monitoring", "rendering"},
+    "monitor_command": {"logs", "monitoring", "rendering"},
     "comparison_options": set(),
     "sweep_command": {"comparison_options", "ledger", "comparison", "rendering", "training"},
     "cli": {

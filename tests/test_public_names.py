@@ -11,7 +11,7 @@ import keras_calibration
 
 TOP = """
     CalibrationReport MonitorReport __version__ calibrate calibrate_scores callbacks datasets
-    export_litert export_onnx export_savedmodel layers metrics models monitor ops plots
+    export_litert export_onnx export_savedmodel layers logs metrics models monitor ops plots
     refresh_savedmodel scoring seeds signature_input
 """
 ROOMS = {
@@ -33,6 +33,9 @@ ROOMS = {
         FitSummary Head HistogramBinning ILPS IsotonicRegression NeuralCalibration NeuralFitSummary
         PlattScaling QuadraticScaling SamplingCorrection StreamingCalibrator
         StructuredMatrixScaling TemperatureScaling VectorScaling
+    """,
+    "logs": """
+        LogSums Periods Query ScoredLog Selection log_sums
     """,
     "metrics": """
         AdditiveMetric CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss
@@ -57,7 +60,7 @@ ROOMS = {
     """,
     "scoring": """
         Batch MulticalibrationError ParquetBatches SegmentError calibrated_log_loss field_ece
-        field_rce multicalibration_error read_parquet score
+        field_rce log_queries multicalibration_error read_parquet score score_by_period
     """,
     "seeds": """
         Comparison Ledger Outcome Verdict compare import_csv import_mlflow import_tensorboard

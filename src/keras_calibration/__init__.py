@@ -13,6 +13,7 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration" or _sys.argv[1:2] == ["swee
     from keras_calibration import callbacks as callbacks
     from keras_calibration import datasets as datasets
     from keras_calibration import layers as layers
+    from keras_calibration import logs as logs
     from keras_calibration import metrics as metrics
     from keras_calibration import models as models
     from keras_calibration import ops as ops
@@ -43,6 +44,7 @@ __all__ = [
     "export_onnx",
     "export_savedmodel",
     "layers",
+    "logs",
     "metrics",
     "models",
     "monitor",

@@ -91,8 +91,8 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
     """The report as text, and the exit code."""
     # The progress bar goes to stderr: stdout holds the report alone.
     with _without_native_logs(), contextlib.redirect_stdout(sys.stderr):
+        from keras_calibration.logs.periods import Periods
         from keras_calibration.monitoring.monitor import monitor
-        from keras_calibration.monitoring.periods import Periods
         from keras_calibration.rendering.monitor_page import write_page
 
         probabilities = options.probability or ["probability"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Tensor
 from keras_calibration._warn import warn
@@ -79,6 +81,47 @@ class AdditiveMetric(keras.metrics.Metric):
         self._running_sums.append(RunningSum(self, shape, name))
         return self._running_sums[-1]
 
+    def add_sums(self, sums: Mapping[str, ArrayLike]) -> None:
+        """Adds sums over rows that were computed elsewhere, for example by a data base.
+
+        The result is then that of the rows of `update_state` and of these together.
+
+        Args:
+            sums: Name → sums, with the names and shapes of `sum_shapes`.
+
+        Raises:
+            ValueError: If names or shapes differ. Nothing is added then.
+
+        Example:
+            >>> from keras_calibration.metrics import LogLoss
+            >>> metric = LogLoss()
+            >>> metric.sum_shapes
+            {'loss_and_weight': (2,)}
+            >>> metric.add_sums({"loss_and_weight": [3.0, 10.0]})  # Σ w loss and Σ w
+            >>> float(metric.result())
+            0.3
+        """
+        given = {name: np.asarray(values, self.dtype) for name, values in sums.items()}
+        shapes = {name: values.shape for name, values in given.items()}
+        if shapes != self.sum_shapes:
+            raise ValueError(
+                f"Argument `sums` of {type(self).__name__} must hold arrays of the shapes "
+                f"{self.sum_shapes}. Received: {shapes}."
+            )
+        for name, running_sum in self._named_sums().items():
+            running_sum.add(ops.convert_to_tensor(given[name]))
+
+    @property
+    def sum_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The name and shape of each sum that `add_sums` takes."""
+        return {name: each.shape for name, each in self._named_sums().items()}
+
+    def _named_sums(self) -> dict[str, RunningSum]:
+        named = {each.name: each for each in self._running_sums}
+        for metric in self._metrics:
+            named |= {f"{metric.name}/{name}": each for name, each in metric._named_sums().items()}
+        return named
+
     def merge_state(self, metrics: Iterable[AdditiveMetric]) -> None:
         """Adds the rows that other metrics of the same configuration have seen.
 
@@ -145,6 +188,7 @@ class RunningSum:
     """A sum over rows, kept in one variable of a metric (float64) or two (float32, compensated)."""
 
     def __init__(self, metric: AdditiveMetric, shape: tuple[int, ...], name: str) -> None:
+        self.name, self.shape = name, shape
         self._total = metric.add_variable(shape, "zeros", dtype=metric.dtype, name=name)
         self._rest = None
         if metric.dtype == "float32":

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from scipy.stats import gamma
 
+from keras_calibration.logs.periods import Periods
 from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
 from keras_calibration.monitoring.class_log import ClassNumbers, against_others, class_names
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
@@ -21,7 +22,6 @@ from keras_calibration.monitoring.monitor_report import (
     PeriodReport,
     RateCheck,
 )
-from keras_calibration.monitoring.periods import Periods
 from keras_calibration.monitoring.scored_log import FieldValues, read_log
 from keras_calibration.scoring.batch import Batch
 from keras_calibration.scoring.parquet import ParquetBatches, Paths

@@ -47,18 +47,18 @@ from keras import ops
 from keras_calibration._typing import Tensor
 from keras_calibration.ops.compiled import runs_on_gpu, side_by_side
 
-_FINE_WIDTH, _WIDTH = 1 / 4, 1 / 2
-_FINE_END, LARGEST_LOGIT = 16, 88
-_NUM_FINE = int(2 * _FINE_END / _FINE_WIDTH)
-NUM_BINS = _NUM_FINE + int(2 * (LARGEST_LOGIT - _FINE_END) / _WIDTH) + 2
+FINE_WIDTH, WIDTH = 1 / 4, 1 / 2
+FINE_END, LARGEST_LOGIT = 16, 88
+_NUM_FINE = int(2 * FINE_END / FINE_WIDTH)
+NUM_BINS = _NUM_FINE + int(2 * (LARGEST_LOGIT - FINE_END) / WIDTH) + 2
 # Columns: Σ w (1 - y), Σ w y, Σ w (1 - y) u, Σ w y u, Σ w Tₖ(u) for k = 2 … 5.
 NUM_COLUMNS = 8
 
 _EDGES = np.concatenate(
     [
-        np.arange(-LARGEST_LOGIT, -_FINE_END, _WIDTH),
-        np.arange(-_FINE_END, _FINE_END, _FINE_WIDTH),
-        np.arange(_FINE_END, LARGEST_LOGIT + _WIDTH, _WIDTH),
+        np.arange(-LARGEST_LOGIT, -FINE_END, WIDTH),
+        np.arange(-FINE_END, FINE_END, FINE_WIDTH),
+        np.arange(FINE_END, LARGEST_LOGIT + WIDTH, WIDTH),
     ]
 )
 _CENTRES = np.concatenate([_EDGES[:1], (_EDGES[1:] + _EDGES[:-1]) / 2, _EDGES[-1:]])[:, None]
@@ -117,15 +117,15 @@ def logit_moments(
     """
     labels, logits, weights = (ops.convert_to_tensor(rows) for rows in (labels, logits, weights))
     # Clipped to the open bins, so that bin numbers stay small.
-    inside = ops.clip(logits, -LARGEST_LOGIT - _WIDTH, LARGEST_LOGIT)
-    fine, coarse = ops.floor(inside / _FINE_WIDTH), ops.floor(inside / _WIDTH)
-    fine_ends, ends = _FINE_END / _FINE_WIDTH, _FINE_END / _WIDTH
+    inside = ops.clip(logits, -LARGEST_LOGIT - WIDTH, LARGEST_LOGIT)
+    fine, coarse = ops.floor(inside / FINE_WIDTH), ops.floor(inside / WIDTH)
+    fine_ends, ends = FINE_END / FINE_WIDTH, FINE_END / WIDTH
     place = ops.clip(fine, -fine_ends, fine_ends) + coarse - ops.clip(coarse, -ends, ends)
     # A cast NaN can be any integer: it must not leave its group.
     bin_number = ops.clip(ops.cast(place, "int32") + NUM_BINS // 2, 0, NUM_BINS - 1)
-    is_fine = ops.logical_and(inside >= -_FINE_END, inside < _FINE_END)
-    centre = ops.where(is_fine, (fine + 0.5) * _FINE_WIDTH, (coarse + 0.5) * _WIDTH)
-    per_unit = ops.where(is_fine, 2 / _FINE_WIDTH, 2 / _WIDTH)
+    is_fine = ops.logical_and(inside >= -FINE_END, inside < FINE_END)
+    centre = ops.where(is_fine, (fine + 0.5) * FINE_WIDTH, (coarse + 0.5) * WIDTH)
+    per_unit = ops.where(is_fine, 2 / FINE_WIDTH, 2 / WIDTH)
     is_open = ops.logical_or(logits < -LARGEST_LOGIT, logits >= LARGEST_LOGIT)
     centre = ops.where(is_open, ops.sign(logits) * LARGEST_LOGIT, centre)
     per_unit = ops.where(is_open, 1.0, per_unit)

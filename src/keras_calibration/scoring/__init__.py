@@ -2,6 +2,7 @@
 
 from keras_calibration.scoring.batch import Batch
 from keras_calibration.scoring.functions import calibrated_log_loss, field_ece, field_rce
+from keras_calibration.scoring.log_metrics import log_queries
 from keras_calibration.scoring.multicalibration_error import (
     MulticalibrationError,
     SegmentError,
@@ -9,6 +10,7 @@ from keras_calibration.scoring.multicalibration_error import (
 )
 from keras_calibration.scoring.parquet import ParquetBatches, read_parquet
 from keras_calibration.scoring.score import score
+from keras_calibration.scoring.score_log import score_by_period
 
 __all__ = [
     "Batch",
@@ -18,7 +20,9 @@ __all__ = [
     "calibrated_log_loss",
     "field_ece",
     "field_rce",
+    "log_queries",
     "multicalibration_error",
     "read_parquet",
     "score",
+    "score_by_period",
 ]

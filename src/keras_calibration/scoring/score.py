@@ -8,8 +8,10 @@ from typing import TypeAlias
 import keras
 import numpy as np
 
+from keras_calibration.logs import LogSums, ScoredLog
 from keras_calibration.models.field_metrics_model import FieldMetrics, MetricsByField
 from keras_calibration.scoring.batch import Batch, Batches, chunks
+from keras_calibration.scoring.score_log import score_log
 
 Metrics: TypeAlias = (
     keras.metrics.Metric | Iterable[keras.metrics.Metric] | Mapping[str, keras.metrics.Metric]
@@ -17,19 +19,24 @@ Metrics: TypeAlias = (
 
 
 def score(
-    batches: Batches,
+    batches: Batches | ScoredLog | LogSums,
     metrics: Metrics = (),
     field_metrics: MetricsByField | None = None,
     total: int | None = None,
     chunk_rows: int = 2**17,
     verbose: int = 1,
 ) -> dict[str, float]:
-    """Computes metrics of labels and predictions in one pass over any number of rows.
+    """Computes metrics of labels and predictions, of any number of rows.
 
     It gives what `model.evaluate` gives, from arrays or files instead of a model. Arrays, including
     memory-mapped ones, are read chunk by chunk, and an iterator of batches is consumed once, one
     batch at a time: memory holds one batch and the state of the metrics. For the metrics of this
     package, the size of the chunks does not change the result.
+
+    A `logs.ScoredLog` is not read in batches: DuckDB, or a cluster of Ray, computes the sums where
+    the rows are. The results also hold `{field}_field_ece` and `{field}_field_rce` of each field of
+    the log, whose values may be strings, and any number of them. Metrics without such sums (of
+    Keras, for example) get batches as described above, if DuckDB reads the log.
 
     The metrics are reset first and keep their state afterwards: read `metric.bias`, for example, or
     combine the shards of several machines with `merge_state`.
@@ -39,7 +46,7 @@ def score(
             of `read_parquet`. A batch is a `Batch` or a tuple `(labels, predictions)`,
             `(labels, predictions, sample_weight)` or
             `(labels, predictions, sample_weight, {field: ids})`, of arrays or tensors of shape
-            `(n,)` or `(n, 1)`.
+            `(n,)` or `(n, 1)`. Or a `logs.ScoredLog`, or the `logs.LogSums` of one.
         metrics: Keras metrics, of this package or others: a list, one metric, or name → metric.
             Weights, if there are any, apply to all of them.
         field_metrics: Field name → metrics with `update_state(..., field=ids)`, or a tuple of names
@@ -76,7 +83,8 @@ def score(
     """
     named = _named(metrics)
     of_fields = FieldMetrics(field_metrics or {})
-    if not named and not of_fields.by_field:
+    fields = getattr(batches, "fields", ()) or isinstance(batches, LogSums)
+    if not named and not of_fields.by_field and not fields:
         raise ValueError(
             "Arguments `metrics` and `field_metrics` must hold metrics to compute. "
             "Received: metrics=() and field_metrics={}."
@@ -87,15 +95,23 @@ def score(
         )
     for metric in (*named.values(), of_fields):
         metric.reset_state()
+    # Compares names, not results: these are still NaN and would warn.
+    if clash := named.keys() & {name for name, _ in of_fields._named()}:
+        raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
+    if isinstance(batches, ScoredLog | LogSums):
+        return score_log(
+            batches,
+            named,
+            of_fields,
+            lambda rows, others, total: score(rows, others, total=total, verbose=verbose),
+            verbose,
+        )
 
     def update(chunk: Batch) -> None:
         for metric in named.values():
             metric.update_state(chunk.labels, chunk.predictions, chunk.sample_weight)
         of_fields.update_state(*chunk)
 
-    # Compares names, not results: these are still NaN and would warn.
-    if clash := named.keys() & {name for name, _ in of_fields._named()}:
-        raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
     bar = keras.utils.Progbar(_num_rows(batches, total), verbose=verbose, unit_name="row")
     step: Callable[[Batch], None] = update
     rows = 0

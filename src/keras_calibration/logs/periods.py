@@ -61,6 +61,20 @@ class Periods:
         months = seconds.astype("datetime64[s]").astype("datetime64[M]")
         return months.astype("datetime64[s]").astype(np.int64)
 
+    @property
+    def ends(self) -> tuple[int | None, int | None]:
+        """First second since 1970 to include and to exclude, or None.
+
+        Example:
+            >>> Periods("day", since="1970-01-02T03:00").ends
+            (86400, None)
+        """
+        since, until = (
+            None if time is None else int(self.starts([time])[0])
+            for time in (self.since, self.until)
+        )
+        return since, until
+
     def name(self, start: int) -> str:
         """The start of a period as text.
 

@@ -1,0 +1,129 @@
+"""LogSums: the state of a scored log, sums of fixed size that add up over shards."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_TOTALS = "totals"
+
+
+class LogSums:
+    """What `score`, calibrators and `monitor` need of a log: tables of sums, by name.
+
+    The sums of two parts of a log, added, are the sums of both: compute them where the rows are, on
+    any engine, and add them. `score(sums, metrics)` gives the results. Their size depends on the
+    number of field values, and not on the number of rows.
+
+    Args:
+        tables: Name → Arrow table of the columns `key_…` (the group) and sums (float64).
+
+    Example:
+        >>> import pandas as pd
+        >>> from keras_calibration.logs import ScoredLog, log_sums
+        >>> from keras_calibration.scoring import log_queries
+        >>> log = ScoredLog(label="y", probability="p", fields=["site"])
+        >>> queries = log_queries(log, [])
+        >>> monday = pd.DataFrame({"y": [1, 0], "p": [0.5, 0.5], "site": ["a", "b"]})
+        >>> tuesday = pd.DataFrame({"y": [1], "p": [0.25], "site": ["b"]})
+        >>> both = sum((log_sums(log.of(day), queries) for day in (monday, tuesday)), LogSums())
+        >>> both.num_rows, both.table("field/site")["residual"].tolist()
+        (3, [0.5, 0.25])
+    """
+
+    def __init__(self, tables: Mapping[str, pyarrow.Table] | None = None) -> None:
+        self._tables = dict(tables or {})
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tables."""
+        return list(self._tables)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the log."""
+        return int(self.table(_TOTALS)["rows"].sum()) if _TOTALS in self._tables else 0
+
+    def table(self, name: str) -> dict[str, np.ndarray]:
+        """A table as column → array, in the order of its keys; columns of strings are objects."""
+        table = self._tables[name]
+        return {column: _array(table.column(column)) for column in table.column_names}
+
+    def by_period(self) -> dict[int, LogSums]:
+        """Start of each period → its sums; of queries `by_period`, of which one is named "rows"."""
+        starts = self.table("rows")["key_period"]
+        parts: dict[int, dict[str, pyarrow.Table]] = {int(start): {} for start in starts}
+        for name, table in self._tables.items():
+            if name == _TOTALS:
+                continue
+            periods = _array(table.column("key_period"))
+            table = table.drop_columns(["key_period"])
+            ends = np.searchsorted(periods, starts, side="right").tolist()
+            for start, first, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
+                parts[start]["totals" if name == "rows" else name] = table.slice(first, end - first)
+        return {start: LogSums(tables) for start, tables in parts.items()}
+
+    def __add__(self, other: LogSums) -> LogSums:
+        from keras_calibration.logs.embedded import merged
+
+        if not self._tables or not other._tables:
+            return self if self._tables else other
+        if self.names != other.names:
+            raise ValueError(
+                "Sums can be added if they were computed by the same queries. Received: "
+                f"{self.names} and {other.names}."
+            )
+        return LogSums(
+            {name: merged([table, other._tables[name]]) for name, table in self._tables.items()}
+        )
+
+    def to_bytes(self) -> bytes:
+        """The sums as bytes, to send to another process."""
+        import pyarrow
+
+        stream = io.BytesIO()
+        stream.write((json.dumps(self.names) + "\n").encode())
+        for table in self._tables.values():
+            with pyarrow.ipc.new_stream(stream, table.schema) as writer:
+                writer.write_table(table)
+        return stream.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> LogSums:
+        """The sums from `to_bytes`."""
+        import pyarrow
+
+        stream = io.BytesIO(data)
+        names = json.loads(stream.readline())
+        return cls({name: pyarrow.ipc.open_stream(stream).read_all() for name in names})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the sums to a file, in one step: it is complete or not there."""
+        path = Path(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(self.to_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LogSums:
+        """Reads the sums that `save` wrote."""
+        return cls.from_bytes(Path(path).read_bytes())
+
+
+def _array(column: pyarrow.ChunkedArray) -> np.ndarray:
+    return np.asarray(column.to_numpy(zero_copy_only=False))

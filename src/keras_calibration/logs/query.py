@@ -1,0 +1,181 @@
+"""The sums that are asked of an engine, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from keras_calibration.ops.logit_moments import (
+    FINE_END,
+    FINE_WIDTH,
+    LARGEST_LOGIT,
+    NUM_BINS,
+    WIDTH,
+)
+
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Query:
+    """Sums of the rows of each group, over columns that `logs.rows` defines.
+
+    These columns are y (label), p (probability) and l (logit), w (weight), loss_0 and loss_1 (the
+    log loss of either label), t (start of the period), k (row key), and one for each column of a
+    field.
+
+    Args:
+        keys: Name → expression of the group of a row.
+        sums: Name → expression to sum over the rows of a group.
+        steps: Columns to compute before, name → expression; each step may use the one before.
+
+    Example:
+        >>> Query({"site": '"site"'}, {"weight": "w"}).sql("SELECT site, w FROM log")
+        'SELECT "site" AS "key_site", coalesce(sum(w), 0)::DOUBLE AS "weight"
+        FROM (SELECT site, w FROM log) GROUP BY ALL'
+    """
+
+    keys: Mapping[str, str]
+    sums: Mapping[str, str]
+    steps: Sequence[Mapping[str, str]] = ()
+
+    def by_period(self) -> Query:
+        """The same sums for each period."""
+        return replace(self, keys={"period": "t", **self.keys})
+
+    def sql(self, rows: str) -> str:
+        """The query over rows that another one selects."""
+        for step in self.steps:
+            columns = ", ".join(f"{expression} AS {name}" for name, expression in step.items())
+            rows = f"SELECT *, {columns} FROM ({rows})"
+        keys = [
+            f"{expression} AS {quoted('key_' + name)}" for name, expression in self.keys.items()
+        ]
+        sums = [
+            f"coalesce(sum({expression}), 0)::DOUBLE AS {quoted(name)}"
+            for name, expression in self.sums.items()
+        ]
+        return f"SELECT {', '.join(keys + sums)} FROM ({rows}) GROUP BY ALL"
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of SQL.
+
+    Example:
+        >>> quoted('a"b')
+        '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def total_sums() -> Query:
+    """Numbers of rows and of invalid rows, by kind."""
+    kinds = ("label", "prediction", "weight", "time")
+    invalid = {f"invalid_{kind}s": f"(NOT valid_{kind})::INT" for kind in kinds}
+    return Query(keys={}, sums={"rows": "1", **invalid})
+
+
+def label_sums() -> Query:
+    """Sums of weights, labels, predictions and log loss."""
+    return Query(
+        keys={},
+        sums={
+            "weight": "w",
+            "positives": "w * y",
+            "negatives": "w * (1 - y)",
+            "predicted": "w * p",
+            "loss": "w * CASE y WHEN 0 THEN loss_0 WHEN 1 THEN loss_1 "
+            "ELSE (1 - y) * loss_0 + y * loss_1 END",
+        },
+    )
+
+
+def field_sums(columns: Sequence[str]) -> Query:
+    """What `ops.field_sums` computes, for each value of a field or cross."""
+    return Query(
+        keys={f"value_{place}": quoted(column) for place, column in enumerate(columns)},
+        sums={
+            "residual": "w * (y - p)",
+            "positives": "w * y",
+            "weight": "w",
+            "squares": "w * w",
+            "variance": "w * w * p * (1 - p)",
+            "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END",
+            "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END",
+        },
+    )
+
+
+def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:
+    """What `ops.logit_moments` computes for each group of `ops.folds.row_groups`."""
+    is_fine = f"inside >= -{FINE_END} AND inside < {FINE_END}"
+    fine_end, end = FINE_END / FINE_WIDTH, FINE_END / WIDTH
+    steps = [
+        {"inside": f"greatest(least(l, {LARGEST_LOGIT}), {-LARGEST_LOGIT - WIDTH})"},
+        {"fine": f"floor(inside / {FINE_WIDTH})", "coarse": f"floor(inside / {WIDTH})"},
+        {
+            "bin": f"greatest(0, least({NUM_BINS - 1}, (greatest(-{fine_end}, least({fine_end}, "
+            f"fine)) + coarse - greatest(-{end}, least({end}, coarse)))::INT + {NUM_BINS // 2}))",
+            "u": f"CASE WHEN l < -{LARGEST_LOGIT} OR l >= {LARGEST_LOGIT} "
+            f"THEN l - sign(l) * {LARGEST_LOGIT} "
+            f"WHEN {is_fine} THEN (l - (fine + 0.5) * {FINE_WIDTH}) * {2 / FINE_WIDTH} "
+            f"ELSE (l - (coarse + 0.5) * {WIDTH}) * {2 / WIDTH} END",
+        },
+        {"v": "greatest(-1.0, least(1.0, u))"},
+        {"t2": "2 * v * v - 1"},
+        {"t3": "v * (2 * t2 - 1)", "t4": "2 * t2 * t2 - 1"},
+    ]
+    keys = {"bin": "bin"}
+    if num_folds > 1 or bias_fraction is not None:
+        steps += _hash_steps(seed)
+        uniform = "(h >> 8)::FLOAT * (2.0 ** -24)::FLOAT"
+        keys["group"] = (
+            f"floor(({uniform}) * {num_folds}::FLOAT)::INT"
+            if bias_fraction is None
+            else f"(({uniform}) >= {bias_fraction!r}::FLOAT)::INT"
+        )
+    columns = ["1 - y", "y", "(1 - y) * u", "y * u", "t2", "t3", "t4", "2 * v * t4 - t3"]
+    sums = {f"column_{place}": f"w * ({column})" for place, column in enumerate(columns)}
+    return Query(keys, sums, steps)
+
+
+def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
+    """Weights and two moments of the logits of either label, in bins of equal width on [-16, 16].
+
+    Beyond, 128 bins to an octave up to ±16384, as in `solvers.logit_histogram`; there, the bin of a
+    logit is `±(1024 + bins to ±16)`. With `columns`, also by the values of fields.
+    """
+    limit, per_octave, octaves = 16, 128, 10
+    edge = limit * bins_per_unit
+    far = f"least(floor(log2(abs(c) / {limit}) * {per_octave}), {octaves * per_octave - 1})"
+    steps = [
+        {"c": f"greatest(-{limit * 2**octaves}.0, least({limit * 2**octaves}.0, l))"},
+        {
+            "bin": f"CASE WHEN c >= -{limit} AND c < {limit} THEN floor(c * {bins_per_unit}) "
+            f"WHEN c > 0 THEN {edge} + {far} ELSE -{edge + 1} - {far} END"
+        },
+        {
+            "d": f"c - CASE WHEN c >= -{limit} AND c < {limit} THEN (bin + 0.5) / {bins_per_unit} "
+            f"ELSE sign(c) * {limit / 2} * (2.0 ** (({far}) / {per_octave}) + "
+            f"2.0 ** (({far} + 1) / {per_octave})) END"
+        },
+    ]
+    keys = {"bin": "bin::INT"}
+    keys |= {f"value_{place}": quoted(column) for place, column in enumerate(columns)}
+    sums = {
+        f"{label}_{power}": f"w * ({share}){' * d' * power}"
+        for label, share in (("negatives", "1 - y"), ("positives", "y"))
+        for power in range(3)
+    }
+    return Query(keys, {"rows": "1", **sums}, steps)
+
+
+def _hash_steps(seed: int) -> list[dict[str, str]]:
+    """`ops.folds.hashed_uniform` of the row key, up to the last shift, as h."""
+    steps = [{"h": f"xor(xor(k, k >> 32) & {_MASK}, {seed * 0x9E3779B9 & _MASK}::UBIGINT)"}]
+    for shift, multiplier in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        previous = f"h{len(steps)}"
+        steps[-1] = {previous: steps[-1]["h"]}
+        product = f"xor({previous}, {previous} >> {shift})"
+        steps.append({"h": f"({product} * {multiplier}) & {_MASK}" if multiplier > 1 else product})
+    return steps

@@ -1,0 +1,203 @@
+"""The rows of a scored log as one SELECT: checked types, and columns of standard names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from keras_calibration.logs.query import quoted
+from keras_calibration.logs.scored_log import ScoredLog
+from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
+
+_NUMBERS = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT"),
+    *("UINTEGER", "UBIGINT", "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL"),
+)
+_WHOLE = tuple(name for name in _NUMBERS if "INT" in name)
+_LARGEST_TIME = 10**11
+
+
+def rows_sql(
+    log: ScoredLog,
+    types: Mapping[str, str],
+    row_number: str,
+    period: str | None = None,
+    ends: tuple[int | None, int | None] = (None, None),
+    class_number: int | None = None,
+    class_names: Sequence[str] = (),
+) -> str:
+    """A SELECT over the table `log` of the columns that a `Query` uses.
+
+    Args:
+        log: The log.
+        types: Column → its type in DuckDB.
+        row_number: Expression of the number of a row, where the log names no key.
+        period: "hour", "day", "week" or "month": the period of each row is computed too.
+        ends: First second since 1970 to include and to exclude.
+        class_number: For K classes, the class whose rows have the label 1.
+        class_names: Their names, where the labels are names.
+
+    Raises:
+        ValueError: If a column is missing or of another type than required.
+    """
+    label, prediction = (
+        _label(log, types, class_number, class_names),
+        _prediction(log, types, class_number),
+    )
+    weight = "1.0" if log.sample_weight is None else _number(log.sample_weight, types)
+    columns = {
+        "y": label,
+        "given": prediction,
+        "w": weight,
+        "k": row_number if log.row_key is None else _key(log.row_key, types),
+    }
+    columns |= {quoted(name): _value(name, types) for name in field_columns(log)}
+    conditions = [f"({log.where})"] if log.where else []
+    valid_time = "true"
+    if period is not None:
+        time = _time(log.timestamp, types)
+        columns["t"] = f"epoch(date_trunc('{period}', {time}))::BIGINT"
+        valid_time = f"({_is_finite_time(log.timestamp, types, time)}) IS TRUE"
+        for end, comparison in zip(ends, (">=", "<"), strict=True):
+            if end is not None:
+                # A row whose time cannot be read is kept, and refused.
+                at = f"make_timestamp({end * 1_000_000}::BIGINT)"
+                conditions.append(f"(({time}) {comparison} {at} IS NOT FALSE)")
+    columns["valid_time"] = valid_time
+    selected = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
+    rows = f"SELECT {selected} FROM log"
+    if conditions:
+        rows += f" WHERE {' AND '.join(conditions)}"
+    if log.logit is None:
+        valid = "given >= 0 AND given <= 1"
+        inside = f"greatest({SMALLEST_PROBABILITY!r}, least({LARGEST_PROBABILITY!r}, given))"
+        derived = {
+            "l": f"ln({inside} / (1 - {inside}))",
+            "p": "given",
+            "loss_0": f"-({_log1p(f'-({inside})')})",
+            "loss_1": f"-ln({inside})",
+        }
+    else:
+        valid = "isfinite(given)"
+        tail = "exp(-abs(given))"
+        derived = {
+            "l": "given",
+            "p": "1 / (1 + exp(-given))",
+            "loss_0": f"greatest(given, 0) + {_log1p(tail)}",
+            "loss_1": f"greatest(-given, 0) + {_log1p(tail)}",
+        }
+    derived |= {
+        "valid_label": "(y >= 0 AND y <= 1) IS TRUE",
+        "valid_prediction": f"({valid}) IS TRUE",
+        "valid_weight": "(w >= 0 AND isfinite(w)) IS TRUE",
+    }
+    selected = ", ".join(f"{expression} AS {name}" for name, expression in derived.items())
+    return f"SELECT *, {selected} FROM ({rows})"
+
+
+def field_columns(log: ScoredLog) -> list[str]:
+    """The columns of all fields and crosses, each once.
+
+    Example:
+        >>> field_columns(ScoredLog(fields=["site", ("site", "device")]))
+        ['site', 'device']
+    """
+    named = [(field,) if isinstance(field, str) else field for field in log.fields]
+    return list(dict.fromkeys(column for columns in named for column in columns))
+
+
+def check_columns(log: ScoredLog, types: Mapping[str, str]) -> None:
+    """Raises if the log names columns that are not there."""
+    probabilities = [log.probability] if isinstance(log.probability, str) else log.probability
+    named = [log.label, *(probabilities if log.logit is None else [log.logit])]
+    named += [c for c in (log.sample_weight, log.timestamp, log.row_key) if c is not None]
+    if missing := [name for name in (*named, *field_columns(log)) if name not in types]:
+        raise ValueError(f"The log has no columns {missing}. Received: columns {[*types]}.")
+
+
+def _number(column: str, types: Mapping[str, str]) -> str:
+    if types[column].split("(")[0] not in _NUMBERS:
+        raise ValueError(
+            f"The column {column!r} must hold numbers. Received: {types[column]}. Check the name "
+            "of the column."
+        )
+    return f"{quoted(column)}::DOUBLE"
+
+
+def _label(
+    log: ScoredLog,
+    types: Mapping[str, str],
+    class_number: int | None,
+    class_names: Sequence[str],
+) -> str:
+    if class_number is None:
+        return _number(log.label, types)
+    column = quoted(log.label)
+    if types[log.label].split("(")[0] in _NUMBERS:
+        count = len(class_names)
+        is_class = f"{column} >= 0 AND {column} < {count} AND floor({column}) = {column}"
+        return f"CASE WHEN {is_class} THEN ({column} = {class_number})::INT::DOUBLE END"
+    names = ", ".join(map(text, class_names))
+    is_class = f"{column}::VARCHAR IN ({names})"
+    of_class = f"{column}::VARCHAR = {text(class_names[class_number])}"
+    return f"CASE WHEN {is_class} THEN ({of_class})::INT::DOUBLE END"
+
+
+def _prediction(log: ScoredLog, types: Mapping[str, str], class_number: int | None) -> str:
+    if log.logit is not None:
+        return _number(log.logit, types)
+    if not isinstance(log.probability, str):
+        return _number(log.probability[class_number or 0], types)
+    if class_number is None:
+        return _number(log.probability, types)
+    return f"{quoted(log.probability)}[{class_number + 1}]::DOUBLE"
+
+
+def _value(column: str, types: Mapping[str, str]) -> str:
+    # The codes of enumerations differ between sources; their texts do not.
+    return f"{quoted(column)}::VARCHAR" if types[column].startswith("ENUM") else quoted(column)
+
+
+def _key(column: str, types: Mapping[str, str]) -> str:
+    name = quoted(column)
+    if types[column] in _WHOLE and "HUGE" not in types[column]:
+        unsigned = name if types[column].startswith("U") else f"({name}::BIGINT & {2**63 - 1})"
+        return f"coalesce({unsigned}::UBIGINT, 0::UBIGINT)"
+    return f"hash({name})"
+
+
+def _time(column: str | None, types: Mapping[str, str]) -> str:
+    """Expression of a time in UTC, as a TIMESTAMP; NULL where it cannot be read."""
+    if column is None:
+        raise ValueError("Argument `timestamp` must name the column of the times. Received: None.")
+    name, kind = quoted(column), types[column].split("(")[0]
+    if kind in _NUMBERS and kind != "BOOLEAN":
+        seconds = f"{name}::DOUBLE"
+        is_time = f"abs({seconds}) <= {_LARGEST_TIME}"
+        return f"make_timestamp(CASE WHEN {is_time} THEN (floor({seconds}) * 1e6)::BIGINT END)"
+    if kind == "VARCHAR":
+        return f"try_cast({name} AS TIMESTAMPTZ)::TIMESTAMP"
+    if kind == "DATE" or kind.startswith("TIMESTAMP"):
+        return f"{name}::TIMESTAMP"
+    raise ValueError(
+        f"The timestamp column {column!r} must hold times, dates, ISO 8601 strings or seconds "
+        f"since 1970. Received: {types[column]}."
+    )
+
+
+def _is_finite_time(column: str | None, types: Mapping[str, str], time: str) -> str:
+    return f"isfinite({time})"
+
+
+def _log1p(x: str) -> str:
+    """log(1 + x) without loss of digits where x is small (Kahan)."""
+    return f"CASE WHEN 1 + {x} = 1 THEN {x} ELSE ln(1 + {x}) * ({x}) / ((1 + {x}) - 1) END"
+
+
+def text(value: str) -> str:
+    """A string as a literal of SQL.
+
+    Example:
+        >>> text("it's")
+        "'it''s'"
+    """
+    return "'" + value.replace("'", "''") + "'"

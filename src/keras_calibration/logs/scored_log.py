@@ -1,0 +1,123 @@
+"""ScoredLog: where the rows of a scored log are, and what their columns mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+# One column, or several for a cross.
+Field: TypeAlias = str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ScoredLog:
+    """A log of scored rows of any size: where it is, and what its columns mean.
+
+    Nothing is read when it is created. `scoring.score`, `calibration.fit_calibrator` and `monitor`
+    send sums to where the rows are, and get back a table whose size does not depend on the number
+    of rows. The kind of `source` decides who computes the sums:
+
+    - DuckDB, inside this process, on all cores: a Parquet or CSV file, a folder, a glob or a list
+      of them, also on object stores; an Arrow table or data set; a pandas or Polars data frame; a
+      DuckDB relation. Requires `pip install "keras-calibration[duckdb]"`.
+    - Ray, on a cluster: a `ray.data.Dataset`. Requires `keras-calibration[duckdb,ray]`.
+
+    Values of fields are kept as they are: numbers, strings, dates; a missing value is a value of
+    its own. There may be any number of them: sums that do not fit into `memory_limit` are written
+    to a temporary folder.
+
+    A row with a missing, NaN or out-of-range label, prediction or weight makes every call raise a
+    `ValueError` that counts such rows. Leave them out with `where`.
+
+    Args:
+        source: The rows. None for a description to which sources are added later, with `of`.
+        label: Column of the labels, in [0, 1]; for K classes, class numbers or names.
+        probability: Column of the predicted probabilities. For K classes, a list of K columns, or
+            one column of lists of length K.
+        logit: Column of the predicted logits, if the log has these instead of probabilities.
+        sample_weight: Column of the weights, finite and not negative, or None.
+        fields: Columns of the fields, each a name, or a tuple of names for a cross.
+        timestamp: Column of the times: timestamps (without a time zone: UTC), dates, ISO 8601
+            texts, or seconds since 1970.
+        row_key: Column that identifies a row, whole numbers or strings. Metrics that divide the
+            rows into folds do it by a hash of this column. By default, it is the number of the row
+            in the source, as in Keras; sources without an order, such as those of Ray, require it.
+        where: A condition in SQL, for example `"country = 'de' and p_click is not null"`.
+        memory_limit: Memory for the sums of one process, for example `"512MB"`.
+        num_threads: Number of threads of one process; all cores by default.
+
+    Raises:
+        ValueError: If an argument is not of the described form.
+
+    Example:
+        >>> import pandas as pd
+        >>> from keras_calibration.metrics import LogLoss
+        >>> from keras_calibration.scoring import score
+        >>> columns = {"y": [1, 0, 1, 0], "p": [0.9, 0.5, 0.6, 0.2], "site": list("abba")}
+        >>> log = ScoredLog(pd.DataFrame(columns), label="y", probability="p", fields=["site"])
+        >>> {name: round(value, 3) for name, value in score(log, LogLoss(), verbose=0).items()}
+        {'log_loss': 0.383, 'site_field_ece': 0.05, 'site_field_rce': 0.098}
+    """
+
+    source: Any = None
+    label: str = "label"
+    probability: str | Sequence[str] = "probability"
+    logit: str | None = None
+    sample_weight: str | None = None
+    fields: Sequence[Field] = ()
+    timestamp: str | None = None
+    row_key: str | None = None
+    where: str | None = None
+    memory_limit: str = "512MB"
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses arguments of another form."""
+        if isinstance(self.fields, str):
+            raise ValueError(
+                f"Argument `fields` must be a list of columns. Received: fields={self.fields!r}. "
+                f"Pass fields=[{self.fields!r}]."
+            )
+        object.__setattr__(
+            self, "fields", tuple(f if isinstance(f, str) else tuple(f) for f in self.fields)
+        )
+        if not isinstance(self.probability, str):
+            object.__setattr__(self, "probability", tuple(self.probability))
+        if self.num_threads is not None and self.num_threads < 1:
+            raise ValueError(
+                "Argument `num_threads` must be at least 1, or None for all cores. "
+                f"Received: num_threads={self.num_threads!r}."
+            )
+        named = [
+            name
+            for field in self.fields
+            for name in ((field,) if isinstance(field, str) else field)
+        ]
+        if not all(isinstance(name, str) for name in named):
+            raise ValueError(
+                "Argument `fields` must hold names of columns, or tuples of names. Received: "
+                f"fields={list(self.fields)!r}."
+            )
+        if twice := sorted({field_name(f) for f in self.fields if self.fields.count(f) > 1}):
+            raise ValueError(f"Each field must be named only once. Received twice: {twice}.")
+
+    def of(self, source: Any) -> ScoredLog:
+        """The same columns of another source, for example of one shard.
+
+        Example:
+            >>> ScoredLog(label="click").of("part-0.parquet").source
+            'part-0.parquet'
+        """
+        return dataclasses.replace(self, source=source)
+
+
+def field_name(field: Field) -> str:
+    """The name of a field in results.
+
+    Example:
+        >>> field_name("site"), field_name(("site", "device"))
+        ('site', 'site_x_device')
+    """
+    return field if isinstance(field, str) else "_x_".join(field)

@@ -1,0 +1,149 @@
+"""Which sums of a scored log a metric needs, and a metric's state made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration.logs import LogSums, Query, ScoredLog
+from keras_calibration.logs.query import field_sums, label_sums, logit_moments
+from keras_calibration.logs.scored_log import field_name
+from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
+from keras_calibration.metrics.calibration_gain import CalibrationGain
+from keras_calibration.metrics.calibration_ratio import CalibrationRatio
+from keras_calibration.metrics.field_error import FieldError
+from keras_calibration.metrics.log_loss import LogLoss
+from keras_calibration.metrics.normalized_entropy import NormalizedEntropy
+from keras_calibration.ops.field_sums import (
+    crossed_ids,
+    field_ece_from_sums,
+    field_rce_from_sums,
+    known_ids,
+)
+from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
+
+FIELD = "field/"
+_LABELS = "labels"
+EPSILON = 0.01  # of Field-RCE, as in the paper
+# The columns of the label sums that are the state of a metric.
+_OF_LABELS = {
+    LogLoss: ("loss_and_weight", ("loss", "weight")),
+    NormalizedEntropy: ("loss_and_labels", ("loss", "positives", "negatives")),
+    CalibrationRatio: ("predicted_and_observed", ("predicted", "positives")),
+}
+_OF_FIELDS = (
+    *("residual", "positives", "weight", "squares", "variance", "predicted"),
+    "predicted_squares",
+)
+
+
+def log_queries(
+    log: ScoredLog, metrics: keras.metrics.Metric | Iterable[keras.metrics.Metric] = ()
+) -> dict[str, Query]:
+    """The sums that `score` needs of a log, for `logs.log_sums` on machines of their own.
+
+    Args:
+        log: The log, or its description without a source.
+        metrics: The metrics, of those that have such sums: `LogLoss`, `NormalizedEntropy`,
+            `CalibrationRatio`, `CalibratedLogLoss` and `CalibrationGain`. The field errors of the
+            fields of the log are always included.
+
+    Raises:
+        ValueError: If a metric has no sums.
+
+    Example:
+        >>> list(log_queries(ScoredLog(fields=["site"]), [LogLoss(), CalibratedLogLoss()]))
+        ['labels', 'moments/2/None/0', 'field/site']
+    """
+    queries: dict[str, Query] = {}
+    for metric in [metrics] if isinstance(metrics, keras.Metric) else metrics:
+        if not has_sums(metric):
+            raise ValueError(
+                "Argument `metrics` must hold metrics that are functions of sums of SQL: LogLoss, "
+                "NormalizedEntropy, CalibrationRatio, CalibratedLogLoss, CalibrationGain. "
+                f"Received: {type(metric).__name__}. Pass it to `score` of a log that DuckDB reads."
+            )
+        queries |= _queries_of(metric)
+    of_fields = {
+        FIELD + field_name(field): field_sums([field] if isinstance(field, str) else field)
+        for field in log.fields
+    }
+    return queries | of_fields
+
+
+def has_sums(metric: keras.metrics.Metric) -> bool:
+    """Whether the state of a metric can be made from sums of a log."""
+    return type(metric) in (*_OF_LABELS, CalibratedLogLoss, CalibrationGain)
+
+
+def add_log(metric: keras.metrics.Metric, sums: LogSums) -> None:
+    """Adds the rows of a log to the state of a metric that `has_sums`."""
+    found: dict[str, np.ndarray] = {}
+    if isinstance(metric, CalibratedLogLoss):
+        table = sums.table(_moments_name(metric))
+        group = table.get("key_group", np.zeros(1, int))
+        moments = np.zeros((metric.num_groups * NUM_BINS, NUM_COLUMNS))
+        moments[group * NUM_BINS + table["key_bin"]] = np.stack(
+            [table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1
+        )
+        found["moments"] = moments
+        metric.count_rows(sums.num_rows % 2**31)
+    if not isinstance(metric, CalibratedLogLoss) or isinstance(metric, CalibrationGain):
+        inner = metric if type(metric) in _OF_LABELS else LogLoss()
+        name, columns = _OF_LABELS[type(inner)]
+        prefix = "" if inner is metric else f"{inner.name}/"
+        table = sums.table(_LABELS)
+        found[prefix + name] = np.array([table[column][0] for column in columns])
+    metric.add_sums(found)
+
+
+def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
+    """Adds the sums of the values of a field, which are ids, to the state of a field metric."""
+    is_cross = isinstance(metric.num_values, tuple)
+    ids = [values for name, values in table.items() if name.startswith("key_")]
+    if any(values.dtype == object for values in ids):
+        raise ValueError(
+            f"The field values of {metric.name} must be whole numbers in [0, num_values). "
+            "Received: strings. Name the field in `fields` of the ScoredLog instead: its field "
+            "errors are then computed for any values."
+        )
+    cells = (
+        crossed_ids(ids, metric.num_values) if is_cross else known_ids(ids[0], metric.num_values)
+    )
+    ((name, shape),) = metric.sum_shapes.items()
+    sums = np.zeros(shape)
+    np.add.at(sums, ops.convert_to_numpy(cells), field_columns(table))
+    metric.add_sums({name: sums})
+
+
+def field_columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The sums of `ops.field_sums` of each value (values, 7), from a table of a log."""
+    return np.stack([table[name] for name in _OF_FIELDS], axis=1)
+
+
+def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str, float]:
+    """Field-ECE and Field-RCE of fields of a log; of all if `fields` is None."""
+    found = [name.removeprefix(FIELD) for name in sums.names if name.startswith(FIELD)]
+    errors = {}
+    for field in found if fields is None else fields:
+        columns = field_columns(sums.table(FIELD + field))
+        errors[f"{field}_field_ece"] = float(field_ece_from_sums(columns))
+        errors[f"{field}_field_rce"] = float(field_rce_from_sums(columns, EPSILON))
+    return errors
+
+
+def _queries_of(metric: keras.metrics.Metric) -> dict[str, Query]:
+    queries = {}
+    if type(metric) is not CalibratedLogLoss:
+        queries[_LABELS] = label_sums()
+    if isinstance(metric, CalibratedLogLoss):
+        sharing = (metric.num_folds, metric.bias_fraction, metric.seed)
+        queries[_moments_name(metric)] = logit_moments(*sharing)
+    return queries
+
+
+def _moments_name(metric: CalibratedLogLoss) -> str:
+    return f"moments/{metric.num_folds}/{metric.bias_fraction}/{metric.seed}"

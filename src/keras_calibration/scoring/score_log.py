@@ -1,0 +1,146 @@
+"""Metrics of a scored log, from sums that an engine computes where the rows are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+import keras
+import numpy as np
+
+from keras_calibration.logs import LogSums, Periods, Query, ScoredLog, Selection, log_sums
+from keras_calibration.logs.embedded import Embedded
+from keras_calibration.logs.scored_log import field_name
+from keras_calibration.metrics.field_error import FieldError
+from keras_calibration.models.field_metrics_model import FieldMetrics
+from keras_calibration.scoring.batch import Batch
+from keras_calibration.scoring.log_metrics import (
+    FIELD,
+    add_field,
+    add_log,
+    field_errors,
+    has_sums,
+    log_queries,
+)
+
+_BATCH_ROWS = 1 << 17
+# Computes metrics of batches, given their number of rows: `score`.
+ScoreBatches = Callable[
+    [Iterator[Batch], Mapping[str, keras.metrics.Metric], int], dict[str, float]
+]
+
+
+def score_log(
+    log: ScoredLog | LogSums,
+    metrics: Mapping[str, keras.metrics.Metric],
+    of_fields: FieldMetrics,
+    score_batches: ScoreBatches,
+    verbose: int,
+) -> dict[str, float]:
+    """Name → result of metrics, of field metrics of ids, and of the errors of the log's fields.
+
+    Metrics whose state is made of sums get them from the log's engine; all others are updated with
+    batches of its rows, by `score_batches`.
+    """
+    direct = {name: metric for name, metric in metrics.items() if has_sums(metric)}
+    others = {name: metric for name, metric in metrics.items() if name not in direct}
+    for name, metric in of_fields._named():
+        if not isinstance(metric, FieldError):
+            raise ValueError(
+                "Argument `field_metrics` must hold FieldECE, FieldRCE or another FieldError to "
+                f"score a log. Received: {name!r}, {type(metric).__name__}."
+            )
+    if others and isinstance(log, LogSums):
+        log_queries(ScoredLog(), others.values())  # raises an error that names the metric
+    if isinstance(log, ScoredLog):
+        fields = list(dict.fromkeys([*log.fields, *of_fields.by_field]))
+        log_and_fields = dataclasses.replace(log, fields=fields)
+        queries = log_queries(log_and_fields, direct.values())
+        sums = log_sums(log_and_fields, queries, verbose=verbose)
+    else:
+        sums = log
+    if not sums.num_rows:
+        raise ValueError("The log has no rows to score. Check its files, and `where`.")
+    for metric in direct.values():
+        add_log(metric, sums)
+    for field, of_field in of_fields.by_field.items():
+        for metric in of_field:
+            add_field(metric, sums.table(FIELD + field_name(field)))
+    results = {name: float(metric.result()) for name, metric in direct.items()}
+    if isinstance(log, ScoredLog):
+        for from_logits in (False, True):
+            batchwise = {
+                name: metric
+                for name, metric in others.items()
+                if getattr(metric, "from_logits", False) == from_logits
+            }
+            if batchwise:
+                batches = _batches(log, "l" if from_logits else "p")
+                results |= score_batches(batches, batchwise, sums.num_rows)
+    errors = field_errors(sums, None if isinstance(log, LogSums) else map(field_name, log.fields))
+    of_ids = {name: float(value) for name, value in of_fields.result().items()}
+    return {name: results[name] for name in metrics} | errors | of_ids
+
+
+def score_by_period(
+    log: ScoredLog,
+    metrics: keras.metrics.Metric | list[keras.metrics.Metric] = (),
+    period: str | Periods = "day",
+    verbose: int = 1,
+) -> dict[str, dict[str, float]]:
+    """Computes metrics of a scored log for each hour, day, week or month, in the same passes.
+
+    Args:
+        log: The log, with its `timestamp`.
+        metrics: Metrics as for `log_queries`; the field errors of the log's fields are added.
+        period: `"hour"`, `"day"`, `"week"` or `"month"` in UTC, or `logs.Periods` with `since` and
+            `until`.
+        verbose: 1 shows a progress bar, 0 does not.
+
+    Returns:
+        Period → name → result, in the order of time.
+
+    Raises:
+        ValueError: As `score`; or the log has no rows in these periods.
+
+    Example:
+        >>> import pandas as pd
+        >>> from keras_calibration.metrics import LogLoss
+        >>> rows = pd.DataFrame(
+        ...     {
+        ...         "label": [1, 0, 1],
+        ...         "probability": [0.5, 0.5, 0.9],
+        ...         "at": ["2026-03-01", "2026-03-01T12:00", "2026-03-02"],
+        ...     }
+        ... )
+        >>> by_day = score_by_period(ScoredLog(rows, timestamp="at"), LogLoss(), verbose=0)
+        >>> {day: round(scores["log_loss"], 3) for day, scores in by_day.items()}
+        {'2026-03-01': 0.693, '2026-03-02': 0.105}
+    """
+    periods = period if isinstance(period, Periods) else Periods(period)
+    given = [metrics] if isinstance(metrics, keras.Metric) else list(metrics)
+    queries = {"rows": Query({}, {"rows": "1"}), **log_queries(log, given)}
+    queries = {name: query.by_period() for name, query in queries.items()}
+    sums = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
+    if not sums.num_rows:
+        raise ValueError(
+            "The log has no rows in these periods. Received: "
+            f"since={periods.since!r}, until={periods.until!r}."
+        )
+    scores = {}
+    for start, of_period in sums.by_period().items():
+        results = {}
+        for metric in given:
+            fresh = type(metric).from_config(metric.get_config())
+            add_log(fresh, of_period)
+            results[metric.name] = float(fresh.result())
+        scores[periods.name(start)] = results | field_errors(of_period)
+    return scores
+
+
+def _batches(log: ScoredLog, prediction: str) -> Iterator[Batch]:
+    weights = [] if log.sample_weight is None else ["w"]
+    with Embedded(log) as opened:
+        for columns in opened.batches(["y", prediction, *weights], _BATCH_ROWS):
+            weight: np.ndarray | None = columns.get("w")
+            yield Batch(columns["y"], columns[prediction], weight)

@@ -1,0 +1,370 @@
+"""`score` of a scored log: the numbers of the streaming metrics, from sums of SQL."""
+
+import datetime
+import itertools
+
+import duckdb
+import keras
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends import digits
+from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
+from keras_calibration.metrics import (
+    CalibratedLogLoss,
+    CalibrationGain,
+    CalibrationRatio,
+    ExpectedCalibrationError,
+    FieldECE,
+    FieldRCE,
+    LogitAUC,
+    LogLoss,
+    NormalizedEntropy,
+)
+from keras_calibration.scoring import field_ece, field_rce, log_queries, score, score_by_period
+
+RNG = np.random.default_rng(3)
+N = 3000
+P = 1 / (1 + np.exp(-RNG.normal(-2, 3, N)))
+Y = (RNG.random(N) < P**0.8).astype(int)
+W = RNG.exponential(size=N)
+# Quotes, an empty text, NUL, and a value that looks like SQL.
+NAMES = np.array(["a", 'b"', "c'", "", "d\0e", "'; DROP TABLE log; --", "ümlaut", "f\n"], object)
+SITE = RNG.integers(0, len(NAMES), N)
+DEVICE = RNG.integers(0, 3, N)
+AT = np.datetime64("2026-03-01T00:00:00", "s") + RNG.integers(0, 4 * 86400, N)
+TIGHT, BOUND = digits(1e-12, 1e-5), digits(1e-6, 2e-5)
+
+
+def frame(**replaced):
+    columns = {"label": Y, "probability": P, "weight": W, "site": NAMES[SITE], "at": AT}
+    return pd.DataFrame(
+        {**columns, "device": DEVICE, "site_id": SITE, "number": np.arange(N), **replaced}
+    )
+
+
+def parquet(folder, table, pieces=3):
+    for number, part in enumerate(np.array_split(np.arange(len(table)), pieces)):
+        name = folder / f"part-{number}.parquet"
+        pq.write_table(table.take(part), name, row_group_size=250)
+    return folder
+
+
+def sources(folder):
+    table = pa.Table.from_pandas(frame(), preserve_index=False)
+    encoded = table.set_column(3, "site", table["site"].dictionary_encode())
+    files = parquet(folder, table)
+    csv = table.drop_columns(["site"])  # a CSV file cannot hold a NUL
+    csv.to_pandas().to_csv(folder.parent / f"{folder.name}.csv", index=False)
+    return {
+        "folder": str(files),
+        "glob": str(files / "part-*.parquet"),
+        "list": sorted(files.glob("part-*.parquet")),
+        "dataset": pyarrow.dataset.dataset(sorted(map(str, files.glob("part-*.parquet")))),
+        "arrow": table,
+        "dictionary": encoded,
+        "pandas": frame(),
+        "categories": frame(site=pd.Categorical(NAMES[SITE])),
+        "polars": pl.from_arrow(table),
+        "lazy": pl.from_arrow(table).lazy(),
+        "relation": duckdb.connect().from_arrow(table),
+        "csv": str(folder.parent / f"{folder.name}.csv"),
+    }
+
+
+KINDS = ("folder", "glob", "list", "dataset", "arrow", "dictionary", "pandas", "categories")
+KINDS += ("polars", "lazy", "relation", "csv")
+
+
+def metrics():
+    return [
+        LogLoss(),
+        NormalizedEntropy(),
+        CalibrationRatio(),
+        CalibratedLogLoss(),
+        CalibratedLogLoss(num_folds=3, correction="platt", seed=5, name="platt"),
+        CalibratedLogLoss(bias_fraction=0.3, name="held_out"),
+        CalibrationGain(),
+    ]
+
+
+def streamed(weights=None):
+    by_field = {"site_id": [FieldECE(8), FieldRCE(8)]}
+    rows = (Y, P, weights, {"site_id": SITE})
+    return score(rows, metrics(), by_field, verbose=0)
+
+
+@pytest.mark.quick_cases(3)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_numbers_of_the_streaming_metrics_from_every_source(tmp_path, kind):
+    fields = ["site_id"] if kind == "csv" else ["site", "site_id"]
+    log = ScoredLog(sources(tmp_path)[kind], sample_weight="weight", fields=fields, num_threads=2)
+    found, expected = score(log, metrics(), verbose=0), streamed(W)
+    for name, value in expected.items():
+        bound = BOUND if name in ("calibrated_log_loss", "platt", "held_out") else TIGHT
+        assert found[name] == pytest.approx(value, rel=bound, abs=bound * 0.1), name
+        if "site_id" in name and kind != "csv":
+            assert found[name.replace("_id", "")] == pytest.approx(found[name], rel=1e-13)
+
+
+def test_without_weights_and_from_logits():
+    expected = streamed()
+    found = score(ScoredLog(frame(), fields=["site_id"]), metrics(), verbose=0)
+    logits = frame(z=np.log(P / (1 - P))).drop(columns="probability")
+    from_logits = score(ScoredLog(logits, logit="z", fields=["site_id"]), metrics(), verbose=0)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=BOUND, abs=BOUND), name
+        assert from_logits[name] == pytest.approx(value, rel=BOUND, abs=BOUND), name
+
+
+def test_metrics_without_sums_get_batches_in_order():
+    def others():
+        return [ExpectedCalibrationError(), LogitAUC(), keras.metrics.AUC(name="keras_auc")]
+
+    rows = (Y, P, W)
+    log = ScoredLog(frame(), sample_weight="weight")
+    found = score(log, [*others(), LogLoss()], verbose=0)
+    expected = score(rows, [*others(), LogLoss()], verbose=0)
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=TIGHT), name
+
+
+def test_ids_fill_field_metrics_which_go_on_with_batches():
+    half = N // 2
+    by_field = {"site_id": FieldECE(5), ("site_id", "device"): FieldRCE((8, 3))}
+    score(ScoredLog(frame().iloc[:half]), (), by_field, verbose=0)
+    for field, metric in by_field.items():
+        ids = SITE if field == "site_id" else (SITE, DEVICE)
+        rest = ids[half:] if field == "site_id" else tuple(part[half:] for part in ids)
+        metric.update_state(Y[half:], P[half:], field=rest)
+        whole = type(metric).from_config(metric.get_config())
+        whole.update_state(Y, P, field=ids)
+        assert float(metric.result()) == pytest.approx(float(whole.result()), rel=TIGHT)
+    with pytest.raises(ValueError, match=r"whole numbers in .* Name the field"):
+        score(ScoredLog(frame()), (), {"site": FieldECE(8)}, verbose=0)
+
+
+def test_a_metric_goes_on_where_the_log_ended():
+    half = N // 2
+    metric = CalibratedLogLoss()
+    score(ScoredLog(frame().iloc[:half]), metric, verbose=0)
+    metric.update_state(Y[half:], P[half:])
+    whole = CalibratedLogLoss()
+    whole.update_state(Y, P)
+    assert float(metric.result()) == pytest.approx(float(whole.result()), rel=BOUND)
+
+
+def test_sums_of_shards_add_up_and_are_saved(tmp_path):
+    log = ScoredLog(sample_weight="weight", fields=["site", ("site", "device")], row_key="number")
+    queries = log_queries(log, metrics())
+    shuffled, ends = frame().sample(frac=1, random_state=0), [0, 0, 700, 701, 2500, N]
+    shards = [shuffled.iloc[start:end] for start, end in itertools.pairwise(ends)]
+    for number, shard in enumerate(shards):
+        log_sums(log.of(shard), queries).save(tmp_path / f"{number}.sums")
+    parts = [LogSums.load(path) for path in sorted(tmp_path.iterdir())]
+    found = score(sum(parts, LogSums()), metrics(), verbose=0)
+    expected = score(log.of(frame()), metrics(), verbose=0)
+    assert parts[0].num_rows == 0
+    assert found == {name: pytest.approx(value, rel=1e-11) for name, value in expected.items()}
+    # The key is the number of the row: the folds are those of the streaming metrics.
+    assert found["calibrated_log_loss"] == pytest.approx(
+        streamed(W)["calibrated_log_loss"], rel=BOUND
+    )
+    with pytest.raises(ValueError, match="same queries"):
+        parts[1] + log_sums(log.of(frame()), {})
+    with pytest.raises(ValueError, match="ExpectedCalibrationError"):
+        score(parts[1], ExpectedCalibrationError(), verbose=0)
+
+
+@pytest.mark.parametrize("key", ["text", "negative", "uuid"])
+def test_other_row_keys_divide_the_rows_evenly(key):
+    text = np.char.add("request-", np.arange(N).astype(str))
+    keys = {"text": text, "negative": -np.arange(N), "uuid": text.astype(object)}[key]
+    log = ScoredLog(frame(id=keys), row_key="id")
+    queries = log_queries(log, CalibratedLogLoss())
+    table = log_sums(log, queries).table("moments/2/None/0")
+    rows = np.bincount(table["key_group"], table["column_0"] + table["column_1"])
+    assert rows.sum() == N
+    assert abs(rows[0] - N / 2) < 5 * np.sqrt(N / 4)
+    shuffled = log_sums(log.of(log.source.sample(frac=1, random_state=1)), queries)
+    np.testing.assert_allclose(
+        shuffled.table("moments/2/None/0")["column_2"], table["column_2"], atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("length", ["hour", "day", "week", "month"])
+def test_periods(length):
+    log = ScoredLog(frame(), sample_weight="weight", fields=["site"], timestamp="at")
+    found = score_by_period(log, [LogLoss(), CalibratedLogLoss(num_folds=1)], length, verbose=0)
+    periods = Periods(length)
+    starts = periods.starts(AT)
+    assert list(found) == [periods.name(start) for start in np.unique(starts)]
+    for start in np.unique(starts)[:3]:
+        rows = starts == start
+        loss = LogLoss()
+        loss.update_state(Y[rows], P[rows], W[rows])
+        scores = found[periods.name(start)]
+        assert scores["log_loss"] == pytest.approx(float(loss.result()), rel=TIGHT)
+        expected = field_ece(Y[rows], P[rows], SITE[rows], W[rows])
+        assert scores["site_field_ece"] == pytest.approx(expected, rel=TIGHT)
+
+
+@pytest.mark.parametrize(
+    "kind", ["text", "zone", "text with zone", "seconds", "date", "nanoseconds"]
+)
+def test_every_kind_of_time(kind):
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+    aware = [time.astype(datetime.datetime).replace(tzinfo=datetime.UTC) for time in AT]
+    times = {
+        "text": AT.astype(str),
+        "zone": pa.array(aware, pa.timestamp("us", "Asia/Tokyo")),
+        "text with zone": [time.astimezone(zone).isoformat() for time in aware],
+        "seconds": AT.astype(int) + 0.5,
+        "date": pa.array(AT.astype("datetime64[D]")),
+        "nanoseconds": AT.astype("datetime64[ns]"),
+    }[kind]
+    rows = pa.table({"label": Y, "probability": P, "at": times})
+    periods = Periods("day", since="2026-03-02", until="2026-03-04")
+    found = score_by_period(ScoredLog(rows, timestamp="at"), LogLoss(), periods, verbose=0)
+    starts = periods.starts(AT)
+    assert list(found) == ["2026-03-02", "2026-03-03"]
+    for name, scores in found.items():
+        day = starts == Periods().starts([name])[0]
+        expected = score((Y[day], P[day]), LogLoss(), verbose=0)["log_loss"]
+        assert scores["log_loss"] == pytest.approx(expected, rel=TIGHT)
+
+
+def test_where_leaves_rows_out_and_missing_values_are_a_value():
+    probability = P.copy()
+    probability[7] = np.nan
+    names = NAMES[SITE].copy()
+    names[:100] = None
+    rows = frame(probability=probability, site=names)
+    log = ScoredLog(rows, fields=["site"], where="NOT isnan(probability)")
+    found = score(log, LogLoss(), verbose=0)
+    kept = np.arange(N) != 7
+    values = np.where(np.arange(N) < 100, -1, SITE)
+    assert found["site_field_ece"] == pytest.approx(
+        field_ece(Y[kept], P[kept], values[kept]), rel=TIGHT
+    )
+    assert found["site_field_rce"] == pytest.approx(
+        field_rce(Y[kept], P[kept], values[kept]), rel=TIGHT
+    )
+
+
+@pytest.mark.parametrize(
+    ("replaced", "arguments", "message"),
+    [
+        (
+            {"probability": np.where(np.arange(N) == 17, np.nan, P)},
+            {},
+            "1 invalid predictions in 3,000 rows, for example a prediction of nan in row 17",
+        ),
+        (
+            {"probability": np.where(np.arange(N) > 2997, 1.5, P)},
+            {},
+            "2 invalid predictions .* of 1.5 in row 2998",
+        ),
+        ({"label": np.where(np.arange(N) == 5, 2, Y)}, {}, "a label of 2.0 in row 5"),
+        ({"label": pa.array([None] + [1] * (N - 1))}, {}, "a label of None in row 0"),
+        (
+            {"weight": np.where(np.arange(N) == 3, -1, W)},
+            {"sample_weight": "weight"},
+            "a weight of -1.0 in row 3",
+        ),
+        (
+            {"weight": np.where(np.arange(N) == 3, np.inf, W)},
+            {"sample_weight": "weight"},
+            "1 invalid weights",
+        ),
+        ({"probability": P.astype(str)}, {}, "'probability' must hold numbers. Received: VARCHAR"),
+        ({}, {"label": "click", "fields": ["country"]}, "no columns .'click', 'country'."),
+        ({}, {"where": "no_column > 1"}, "cannot be read. Argument `where` is 'no_column > 1'"),
+        ({}, {"where": "label > 5"}, "no rows to score"),
+        ({}, {"memory_limit": "much"}, "Memory must have a number"),
+    ],
+)
+def test_invalid_logs_are_refused(replaced, arguments, message):
+    columns = {name: values for name, values in frame().items()} | replaced
+    table = pa.table({name: pa.array(values) for name, values in columns.items()})
+    with pytest.raises(ValueError, match=message):
+        score(ScoredLog(table, **arguments), LogLoss(), verbose=0)
+
+
+def test_the_file_of_an_invalid_row_is_named(tmp_path):
+    label = np.where(np.arange(N) == 1500, -1, Y)
+    parquet(tmp_path, pa.Table.from_pandas(frame(label=label), preserve_index=False))
+    with pytest.raises(ValueError, match=r"a label of -1.0 in row 500 of .*part-1\.parquet"):
+        score(ScoredLog(tmp_path), LogLoss(), verbose=0)
+
+
+def test_invalid_times_are_refused():
+    rows = frame(at=["2026-03-01"] * (N - 1) + ["yesterday"])
+    with pytest.raises(ValueError, match=r"1 invalid times in 3,000 rows, .* in row 2999"):
+        score_by_period(ScoredLog(rows, timestamp="at"), LogLoss(), verbose=0)
+    with pytest.raises(ValueError, match="must name the column of the times"):
+        score_by_period(ScoredLog(rows), LogLoss(), verbose=0)
+    with pytest.raises(ValueError, match="must hold times"):
+        score_by_period(ScoredLog(frame(at=[[1]] * N), timestamp="at"), LogLoss(), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fields": "site"}, "must be a list"),
+        ({"fields": ["site", "site"]}, "only once"),
+        ({"fields": [("site", 3)]}, "names of columns"),
+        ({"num_threads": 0}, "at least 1"),
+    ],
+)
+def test_invalid_descriptions(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ScoredLog("log.parquet", **arguments)
+
+
+@pytest.mark.parametrize("source", [7, "absent.parquet", "absent/*.parquet", None])
+def test_other_sources_are_refused(source):
+    with pytest.raises(ValueError, match="Argument `source` must"):
+        score(ScoredLog(source), LogLoss(), verbose=0)
+
+
+def test_progress(capsys):
+    score(ScoredLog(frame(), fields=["site"]), LogLoss(), verbose=1)
+    assert "3000/3000" in capsys.readouterr().out
+
+
+HOSTILE = [0.0, 1e-45, 1e-30, 1e-7, 0.1, 0.5, 0.9, 1 - 1e-7, 1.0]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.25, 1.0]),
+            st.sampled_from(HOSTILE),
+            st.sampled_from([0.0, 1e-30, 1.0, 1e6]),
+            st.integers(0, 2),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_hostile_rows(rows):
+    y, p, w, z = (np.array(column) for column in zip(*rows, strict=True))
+
+    def both():
+        return [LogLoss(), CalibratedLogLoss(num_folds=1), CalibrationRatio()]
+
+    table = pa.table({"label": y, "probability": p, "weight": w, "z": z})
+    log = ScoredLog(table, sample_weight="weight", fields=["z"], num_threads=1)
+    found = score(log, both(), verbose=0)
+    expected = score((y, p, w, {"z": z}), both(), {"z": FieldECE(3)}, verbose=0)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=BOUND, abs=1e-10, nan_ok=True), name
