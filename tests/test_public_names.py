@@ -11,15 +11,16 @@ import keras_calibration
 
 TOP = """
     CalibrationReport MonitorReport __version__ calibrate calibrate_scores callbacks datasets
-    export_litert export_onnx export_savedmodel layers logs metrics models monitor ops plots
-    refresh_savedmodel scoring seeds signature_input
+    export_litert export_onnx export_savedmodel fit_calibrator layers logs metrics models monitor
+    ops plots refresh_savedmodel scoring seeds signature_input update_calibrator
 """
 ROOMS = {
     "callbacks": """
         LogitAverage SeedVariance
     """,
     "calibration": """
-        CalibrationReport CandidateScore calibrate calibrate_scores
+        CalibrationReport CandidateScore calibrate calibrate_scores calibrator_queries
+        fit_calibrator update_calibrator
     """,
     "datasets": """
         Table generate_click_log

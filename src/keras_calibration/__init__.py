@@ -23,6 +23,8 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration" or _sys.argv[1:2] == ["swee
     from keras_calibration.calibration import CalibrationReport as CalibrationReport
     from keras_calibration.calibration import calibrate as calibrate
     from keras_calibration.calibration import calibrate_scores as calibrate_scores
+    from keras_calibration.calibration import fit_calibrator as fit_calibrator
+    from keras_calibration.calibration import update_calibrator as update_calibrator
     from keras_calibration.export import export_litert as export_litert
     from keras_calibration.export import export_onnx as export_onnx
     from keras_calibration.export import export_savedmodel as export_savedmodel
@@ -43,6 +45,7 @@ __all__ = [
     "export_litert",
     "export_onnx",
     "export_savedmodel",
+    "fit_calibrator",
     "layers",
     "logs",
     "metrics",
@@ -54,6 +57,7 @@ __all__ = [
     "scoring",
     "seeds",
     "signature_input",
+    "update_calibrator",
 ]
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import digits
@@ -344,6 +344,7 @@ def test_progress(capsys):
 HOSTILE = [0.0, 1e-45, 1e-30, 1e-7, 0.1, 0.5, 0.9, 1 - 1e-7, 1.0]
 
 
+@settings(max_examples=20)
 @given(
     st.lists(
         st.tuples(

@@ -60,11 +60,11 @@ class StreamingCalibrator(Calibrator):
         """Fits the curve to labelled rows, exactly and in one pass. See `Calibrator.fit`."""
         check_labels_given(labels, type(self).__name__)
         logits = checked_logits(logits, labels, from_logits)
-        return self._fit_and_keep(logit_histogram(logits, labels, sample_weight))
+        return self.fit_sums(logit_histogram(logits, labels, sample_weight))
 
     def fit_rows(self, rows: Rows) -> FitSummary:
         """Fits to rows that are already checked."""
-        return self._fit_and_keep(logit_histogram(rows.logits, rows.labels, rows.weights))
+        return self.fit_sums(logit_histogram(rows.logits, rows.labels, rows.weights))
 
     def update(
         self,
@@ -97,23 +97,41 @@ class StreamingCalibrator(Calibrator):
                 unchanged, without the new rows.
         """
         check_labels_given(labels, type(self).__name__)
-        if not 0 <= forget <= 1:
-            raise ValueError(
-                "Argument `forget` must be in [0, 1]: it is the share of the old weight to drop. "
-                f"Received: forget={forget!r}."
-            )
-        if self._histogram is None and self._is_fitted():
-            raise ValueError(
-                "`update` requires the histogram of the rows of earlier fits. Received: a "
-                f"{type(self).__name__} without one, because its weights were trained or set in "
-                "another way. Call `fit` with all rows, or call `remember` with the earlier rows "
-                "first."
-            )
+        self._check_update(forget)
         logits = checked_logits(logits, labels, from_logits)
-        histogram = logit_histogram(logits, labels, sample_weight)
+        return self.update_sums(logit_histogram(logits, labels, sample_weight), forget)
+
+    def fit_sums(self, histogram: LogitHistogram) -> FitSummary:
+        """Fits the curve to rows that are summed in a histogram, and keeps it for `update`.
+
+        Raises:
+            ValueError: If all labels are of one class. The layer is then unchanged.
+        """
+        if not (histogram.positives > 0 and histogram.negatives > 0):
+            kind = "positives" if histogram.positives > 0 else "negatives"
+            raise ValueError(
+                "Argument `labels` must hold both classes. Received: one class only, "
+                f"{histogram.num_rows:g} rows that are all {kind} where the weight is above 0. Use "
+                "more rows, or check how the labels are made."
+            )
+        self.ensure_built()
+        fit = self.fit_histogram(histogram)
+        self.keep_posterior(factor=fit.factor)
+        self._histogram = histogram
+        return FitSummary(
+            num_rows=round(histogram.num_rows),
+            log_loss_before=mean_log_loss(histogram),
+            log_loss_after=fit.log_loss,
+            num_iterations=fit.num_iterations,
+            converged=fit.converged,
+        )
+
+    def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
+        """`update` with rows that are summed in a histogram."""
+        self._check_update(forget)
         if self._histogram is not None and forget < 1:
             histogram = self._histogram.scaled(1 - forget) + histogram
-        return self._fit_and_keep(histogram)
+        return self.fit_sums(histogram)
 
     def remember(
         self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None = None
@@ -200,22 +218,16 @@ class StreamingCalibrator(Calibrator):
         before, now = (ops.convert_to_numpy(layer(logits)) for layer in (fresh, self))
         return not np.allclose(before, now, rtol=0, atol=1e-4)
 
-    def _fit_and_keep(self, histogram: LogitHistogram) -> FitSummary:
-        if not (histogram.positives > 0 and histogram.negatives > 0):
-            kind = "positives" if histogram.positives > 0 else "negatives"
+    def _check_update(self, forget: float) -> None:
+        if not 0 <= forget <= 1:
             raise ValueError(
-                "Argument `labels` must hold both classes. Received: one class only, "
-                f"{histogram.num_rows:g} rows that are all {kind} where the weight is above 0. Use "
-                "more rows, or check how the labels are made."
+                "Argument `forget` must be in [0, 1]: it is the share of the old weight to drop. "
+                f"Received: forget={forget!r}."
             )
-        self.ensure_built()
-        fit = self.fit_histogram(histogram)
-        self.keep_posterior(factor=fit.factor)
-        self._histogram = histogram
-        return FitSummary(
-            num_rows=round(histogram.num_rows),
-            log_loss_before=mean_log_loss(histogram),
-            log_loss_after=fit.log_loss,
-            num_iterations=fit.num_iterations,
-            converged=fit.converged,
-        )
+        if self._histogram is None and self._is_fitted():
+            raise ValueError(
+                "`update` requires the histogram of the rows of earlier fits. Received: a "
+                f"{type(self).__name__} without one, because its weights were trained or set in "
+                "another way. Call `fit` with all rows, or call `remember` with the earlier rows "
+                "first."
+            )

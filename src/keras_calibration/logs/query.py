@@ -170,6 +170,18 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
     return Query(keys, {"rows": "1", **sums}, steps)
 
 
+# One of so many groups is counted.
+SAMPLED = 256
+
+
+def num_groups(query: Query) -> Query:
+    """A sample of the groups of a query: those whose hash is divisible by `SAMPLED`."""
+    group = ", ".join(query.keys.values())
+    chosen = {"key": f"hash({group})"}
+    keys = {"hash": f"CASE WHEN key % {SAMPLED} = 0 THEN key END"}
+    return Query(keys, {"rows": "1"}, [*query.steps, chosen])
+
+
 def _hash_steps(seed: int) -> list[dict[str, str]]:
     """`ops.folds.hashed_uniform` of the row key, up to the last shift, as h."""
     steps = [{"h": f"xor(xor(k, k >> 32) & {_MASK}, {seed * 0x9E3779B9 & _MASK}::UBIGINT)"}]

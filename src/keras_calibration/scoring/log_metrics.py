@@ -102,7 +102,7 @@ def add_log(metric: keras.metrics.Metric, sums: LogSums) -> None:
 
 def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     """Adds the sums of the values of a field, which are ids, to the state of a field metric."""
-    is_cross = isinstance(metric.num_values, tuple)
+    num_values = metric.num_values
     ids = [values for name, values in table.items() if name.startswith("key_")]
     if any(values.dtype == object for values in ids):
         raise ValueError(
@@ -110,9 +110,10 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
             "Received: strings. Name the field in `fields` of the ScoredLog instead: its field "
             "errors are then computed for any values."
         )
-    cells = (
-        crossed_ids(ids, metric.num_values) if is_cross else known_ids(ids[0], metric.num_values)
-    )
+    if isinstance(num_values, tuple):
+        cells = crossed_ids(ids, num_values)
+    else:
+        cells = known_ids(ids[0], num_values)
     ((name, shape),) = metric.sum_shapes.items()
     sums = np.zeros(shape)
     np.add.at(sums, ops.convert_to_numpy(cells), field_columns(table))

@@ -1,0 +1,217 @@
+"""fit_calibrator, update_calibrator: calibrators fitted to a scored log, without its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.logs import LogSums, Query, ScoredLog, log_sums
+from keras_calibration.logs.query import SAMPLED, logit_bins, num_groups
+from keras_calibration.solvers.logit_histogram import NUM_BINS, LogitHistogram
+
+_CELLS, _HISTOGRAM = "cells/", "histogram"
+# Bins of a logit unit, tried until there are at most so many groups of rows.
+_BINS_PER_UNIT = (64, 16, 4, 1)
+_MOST_CELLS = 1 << 21
+_LIMIT, _BINS_PER_OCTAVE = 16, 128
+
+
+def fit_calibrator(
+    layer: Calibrator | Head, log: ScoredLog | LogSums, verbose: int = 1
+) -> FitSummary:
+    """Fits a calibrator or head to a scored log of any size, in two to five passes.
+
+    - A `StreamingCalibrator` (`BiasCorrection`, `TemperatureScaling`, `PlattScaling`, `ILPS`, …)
+      needs a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all
+      rows.
+    - `FieldBias`, `FieldILPS` and all other layers with a direct fit are fitted to groups of rows
+      that have the same field values and nearly the same logit, each represented by two rows with
+      the group's mean and variance of the logit and its share of positives. Logits are divided into
+      64 bins a unit. If there are more than two million groups, into 16, 4 or 1: then the offsets
+      differ from those of a fit to all rows, by less than their standard errors.
+
+    Args:
+        layer: The calibrator or head. Its features are columns of the log.
+        log: The log, or the sums of `calibrator_queries`. Columns named in its `fields` are not
+            needed.
+        verbose: 1 shows a progress bar, 0 does not.
+
+    Returns:
+        The `FitSummary`; its log losses are those of the groups.
+
+    Raises:
+        ValueError: If the layer has no direct fit, a row is invalid, a feature is missing, or all
+            labels are of one class. The layer is then unchanged.
+
+    Example:
+        >>> import keras, pandas as pd
+        >>> from keras_calibration.layers import FieldBias
+        >>> rng = np.random.default_rng(0)
+        >>> site = rng.integers(0, 2, 5000)
+        >>> label = rng.random(5000) < np.where(site, 0.6, 0.2)
+        >>> rows = pd.DataFrame({"label": label, "probability": 0.4, "site": site})
+        >>> head = FieldBias({"site": 2})
+        >>> summary = fit_calibrator(head, ScoredLog(rows), verbose=0)
+        >>> logits = head(np.full(2, np.log(2 / 3)), {"site": np.array([0, 1])})
+        >>> keras.ops.convert_to_numpy(keras.ops.sigmoid(logits)).round(1).ravel().tolist()
+        [0.2, 0.6]
+    """
+    sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
+    if isinstance(layer, StreamingCalibrator):
+        return layer.fit_sums(_histogram(sums))
+    (name,) = (name for name in sums.names if name.startswith(_CELLS))
+    table = sums.table(name)
+    logits, labels, weights, group = _pseudo_rows(table, int(name.removeprefix(_CELLS)))
+    if isinstance(layer, Calibrator):
+        summary = layer.fit(logits, labels, weights)
+    else:
+        features = {
+            feature: _values(table[f"key_value_{place}"])[group]
+            for place, feature in enumerate(layer.feature_names or ())
+        }
+        summary = layer.fit(logits, labels, features, weights)
+    return dataclasses.replace(summary, num_rows=sums.num_rows)
+
+
+def update_calibrator(
+    layer: StreamingCalibrator,
+    log: ScoredLog | LogSums,
+    forget: float = 0.0,
+    verbose: int = 1,
+) -> FitSummary:
+    """Adds the rows of a log to those of earlier fits, and fits the calibrator to all of them.
+
+    Heads with fields keep no sums: keep the `LogSums` of `calibrator_queries`, add those of the new
+    rows, and call `fit_calibrator` with the sum.
+
+    Args:
+        layer: The calibrator.
+        log: The log of the new rows, or its sums.
+        forget: Share of the weight of all earlier rows to drop first, in [0, 1].
+        verbose: 1 shows a progress bar, 0 does not.
+
+    Raises:
+        ValueError: As `StreamingCalibrator.update`.
+
+    Example:
+        >>> import pandas as pd
+        >>> from keras_calibration.layers import BiasCorrection
+        >>> day = ScoredLog(pd.DataFrame({"label": [1, 0, 0, 0], "probability": [0.5] * 4}))
+        >>> layer = BiasCorrection()
+        >>> first = fit_calibrator(layer, day, verbose=0)
+        >>> update_calibrator(layer, day, verbose=0).num_rows
+        8
+    """
+    if not isinstance(layer, StreamingCalibrator):
+        raise ValueError(
+            "Argument `layer` must be a calibrator of logits alone, such as ILPS, which keeps its "
+            f"histogram. Received: {type(layer).__name__}. Add the sums of `calibrator_queries`, "
+            "and call `fit_calibrator`."
+        )
+    sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
+    return layer.update_sums(_histogram(sums), forget)
+
+
+def calibrator_queries(layer: Calibrator | Head, bins_per_unit: int = 64) -> dict[str, Query]:
+    """The sums that `fit_calibrator` needs of a log, for `logs.log_sums`.
+
+    Args:
+        layer: The calibrator or head.
+        bins_per_unit: Number of bins of a unit of the logit, for layers other than a
+            `StreamingCalibrator`.
+
+    Raises:
+        ValueError: If the layer has no direct fit.
+
+    Example:
+        >>> from keras_calibration.layers import FieldBias, ILPS
+        >>> list(calibrator_queries(ILPS())), list(calibrator_queries(FieldBias({"site": 9})))
+        (['histogram'], ['cells/64'])
+    """
+    if not isinstance(layer, Calibrator | Head) or not layer.has_direct_fit:
+        raise ValueError(
+            f"Argument `layer` must be a calibrator or head with a direct fit. Received: {layer!r}."
+        )
+    if isinstance(layer, StreamingCalibrator):
+        return {_HISTOGRAM: logit_bins(64)}
+    features = () if isinstance(layer, Calibrator) else layer.feature_names
+    if features is None:
+        raise ValueError(f"It is not known which features {layer!r} reads.")
+    return {f"{_CELLS}{bins_per_unit}": logit_bins(bins_per_unit, features)}
+
+
+def _sums(layer: Calibrator | Head, log: ScoredLog, verbose: int) -> LogSums:
+    features = getattr(layer, "feature_names", None) or ()
+    log = dataclasses.replace(log, fields=tuple(features))
+    queries = calibrator_queries(layer)
+    if _HISTOGRAM not in queries:
+        for bins_per_unit in _BINS_PER_UNIT:
+            queries = calibrator_queries(layer, bins_per_unit)
+            if bins_per_unit == _BINS_PER_UNIT[-1]:
+                break
+            (query,) = queries.values()
+            sample = log_sums(log, {"groups": num_groups(query)}, verbose=verbose)
+            if SAMPLED * len(sample.table("groups")["rows"]) <= _MOST_CELLS:
+                break
+    return log_sums(log, queries, verbose=verbose)
+
+
+def _histogram(sums: LogSums) -> LogitHistogram:
+    table = sums.table(_HISTOGRAM)
+    moments = np.zeros((2, NUM_BINS, 3))
+    places = table["key_bin"] + NUM_BINS // 2
+    for label, name in enumerate(("negatives", "positives")):
+        for power in range(3):
+            moments[label, places, power] = table[f"{name}_{power}"]
+    return LogitHistogram(moments, float(sums.num_rows))
+
+
+def _pseudo_rows(
+    table: dict[str, np.ndarray], bins_per_unit: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Logits, labels and weights of two rows for each group, or one; and the group of each.
+
+    They have the group's weight, mean and variance of the logit, number of positives and, unless a
+    label would leave [0, 1], its covariance of label and logit.
+    """
+    weight = table["negatives_0"] + table["positives_0"]
+    used = weight > 0
+    table = {name: values[used] for name, values in table.items()}
+    weight = weight[used]
+    offset = (table["negatives_1"] + table["positives_1"]) / weight
+    variance = (table["negatives_2"] + table["positives_2"]) / weight - offset**2
+    spread = np.sqrt(np.maximum(variance, 0.0))
+    mean = _centres(table["key_bin"], bins_per_unit) + offset
+    label = np.clip(table["positives_0"] / weight, 0.0, 1.0)
+    covariance = table["positives_1"] / weight - label * offset
+    # Below, the variance is rounding.
+    is_pair = (table["rows"] > 1) & (spread > 1e-7)
+    tilt = np.divide(covariance, spread, out=np.zeros_like(spread), where=is_pair)
+    room = np.minimum(label, 1 - label)
+    tilt = np.clip(tilt, -room, room)
+    both = np.where(is_pair, 2.0, 1.0)
+    signs = np.concatenate([np.where(is_pair, -1.0, 0.0), np.ones(int(is_pair.sum()))])
+    group = np.concatenate([np.arange(len(weight)), np.flatnonzero(is_pair)])
+    logits, labels = mean[group] + signs * spread[group], label[group] + signs * tilt[group]
+    return logits, labels, (weight / both)[group], np.flatnonzero(used)[group]
+
+
+def _centres(bins: np.ndarray, bins_per_unit: int) -> np.ndarray:
+    """The centres of the bins of `logs.query.logit_bins`."""
+    edge = _LIMIT * bins_per_unit
+    far = np.where(bins >= 0, bins - edge, -bins - edge - 1)
+    octave = far / _BINS_PER_OCTAVE
+    outer = np.sign(bins) * _LIMIT / 2 * (2.0**octave + 2.0 ** (octave + 1 / _BINS_PER_OCTAVE))
+    return np.where((bins >= -edge) & (bins < edge), (bins + 0.5) / bins_per_unit, outer)
+
+
+def _values(values: np.ndarray) -> np.ndarray:
+    """Field values as features: strings as NumPy strings, a missing one as ""."""
+    if values.dtype != object:
+        return values
+    return np.array(["" if value is None else value for value in values.tolist()])

@@ -1,0 +1,163 @@
+"""`fit_calibrator`: the fits of `layer.fit` to all rows, from sums of a log."""
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+
+from keras_calibration import layers
+from keras_calibration.calibration import (
+    calibrator_queries,
+    fit_calibrator,
+    log_fits,
+    update_calibrator,
+)
+from keras_calibration.logs import LogSums, ScoredLog, log_sums
+
+RNG = np.random.default_rng(0)
+N = 20_000
+Z = RNG.normal(-1.5, 2, N)
+SITE, DEVICE = RNG.integers(0, 40, N), RNG.integers(0, 4, N)
+OFFSETS = RNG.normal(0, 0.7, 40)
+Y = (RNG.random(N) < 1 / (1 + np.exp(-(0.8 * Z + 0.4 + OFFSETS[SITE] + 0.2 * DEVICE)))) * 1.0
+W = RNG.choice([0.5, 1.0, 3.0], N)
+NAMES = np.array([f"site {number}" for number in range(40)])
+GRID = np.linspace(-12, 8, 41)
+
+
+def frame(rows=slice(None)):
+    columns = {"label": Y, "z": Z, "w": W, "site": SITE, "device": DEVICE, "name": NAMES[SITE]}
+    return pd.DataFrame(columns).iloc[rows]
+
+
+def log(rows=slice(None)):
+    return ScoredLog(frame(rows), logit="z", sample_weight="w", num_threads=2)
+
+
+STREAMING = (
+    *("BiasCorrection", "TemperatureScaling", "PlattScaling", "BetaCalibration"),
+    *("QuadraticScaling", "ILPS"),
+)
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(name):
+    expected, found, updated = (getattr(layers, name)() for _ in range(3))
+    of_rows = expected.fit(Z, Y, W)
+    of_log = fit_calibrator(found, log(), verbose=0)
+    assert of_log.num_rows == N
+    assert of_log.log_loss_after == pytest.approx(of_rows.log_loss_after, abs=1e-9)
+    first, second = slice(0, 7000), slice(7000, None)
+    fit_calibrator(updated, log(first), verbose=0)
+    assert update_calibrator(updated, log(second), verbose=0).num_rows == N
+    for layer in (found, updated):
+        curves = (keras.ops.convert_to_numpy(each(GRID)) for each in (layer, expected))
+        np.testing.assert_allclose(*curves, rtol=2e-6, atol=2e-6)
+
+
+def test_forgetting():
+    expected, found = layers.PlattScaling(), layers.PlattScaling()
+    expected.fit(Z[:7000], Y[:7000], W[:7000])
+    expected.update(Z[7000:], Y[7000:], W[7000:], forget=0.9)
+    fit_calibrator(found, log(slice(0, 7000)), verbose=0)
+    update_calibrator(found, log(slice(7000, None)), forget=0.9, verbose=0)
+    assert found.bias == pytest.approx(expected.bias, abs=1e-6)
+    with pytest.raises(ValueError, match="Argument `forget`"):
+        update_calibrator(found, log(), forget=2, verbose=0)
+
+
+def heads():
+    lookup = keras.layers.StringLookup(vocabulary=NAMES[:30].tolist(), num_oov_indices=1)
+    return {
+        "ids": lambda: layers.FieldBias({"site": 40}),
+        "two fields": lambda: layers.FieldBias({"site": 30, "device": 4}),
+        "strings": lambda: layers.FieldBias({"name": lookup}),
+        "curve": lambda: layers.FieldBias({"site": 40}, calibrator=layers.ILPS()),
+        "curves": lambda: layers.FieldILPS({"site": 40}),
+        "isotonic": layers.IsotonicRegression,
+    }
+
+
+@pytest.mark.quick_cases(3)
+@pytest.mark.parametrize("kind", list(heads()))
+def test_heads_are_nearly_those_of_all_rows(kind):
+    make = heads()[kind]
+    expected, found = make(), make()
+    features = {name: frame()[name].to_numpy() for name in ("site", "device", "name")}
+    if kind == "isotonic":
+        of_rows = expected.fit(Z, Y, W)
+    else:
+        used = {name: features[name] for name in expected.feature_names}
+        of_rows = expected.fit(Z, Y, used, W)
+    summary = fit_calibrator(found, log(), verbose=0)
+    assert summary.num_rows == N
+    # Steps at single logits are finer than the groups.
+    bound = 1e-3 if kind == "isotonic" else 2e-6
+    assert summary.log_loss_after == pytest.approx(of_rows.log_loss_after, abs=bound)
+    if kind == "isotonic":
+        return
+    rows = RNG.integers(0, N, 300)
+    used = {name: values[rows] for name, values in used.items()}
+    q = [keras.ops.convert_to_numpy(each(Z[rows], used)) for each in (found, expected)]
+    np.testing.assert_allclose(*q, atol=2e-3)
+    if kind == "ids":
+        width = [each.interval(Z[rows], used) for each in (found, expected)]
+        np.testing.assert_allclose(width[0], width[1], atol=2e-3)
+
+
+def test_many_values_take_wider_bins(monkeypatch):
+    expected, found = layers.FieldBias({"site": 40}), layers.FieldBias({"site": 40})
+    expected.fit(Z, Y, {"site": SITE}, W)
+    monkeypatch.setattr(log_fits, "_MOST_CELLS", 600)
+    asked = []
+
+    def told(log, queries, **arguments):
+        asked.append([*queries])
+        return log_sums(log, queries, **arguments)
+
+    monkeypatch.setattr(log_fits, "log_sums", told)
+    fit_calibrator(found, log(), verbose=0)
+    assert asked[-1][0] in ("cells/4", "cells/1")
+    errors = found.get_offsets("site") - expected.get_offsets("site")
+    rows = np.bincount(SITE)
+    assert np.abs(errors).max() < 0.1 / np.sqrt(0.2 * rows.min())
+
+
+def test_sums_of_days_are_a_fit_to_all_days():
+    head, whole = layers.FieldBias({"site": 40}), layers.FieldBias({"site": 40})
+    queries = calibrator_queries(head)
+    description = ScoredLog(logit="z", sample_weight="w", fields=["site"])
+    days = [frame(slice(0, 9000)), frame(slice(9000, None))]
+    sums = sum((log_sums(description.of(day), queries) for day in days), LogSums())
+    fit_calibrator(head, sums, verbose=0)
+    fit_calibrator(whole, log(), verbose=0)
+    np.testing.assert_allclose(head.get_offsets("site"), whole.get_offsets("site"), atol=1e-6)
+
+
+def test_far_logits_stay_in_their_bins():
+    z = np.array([-2e4, -17.0, -16.0, -15.99, 0.0, 15.99, 16.0, 16.1, 300.0, 2e4])
+    y = np.array([0, 1, 0, 1, 0, 1, 0, 1, 0, 1.0])
+    rows = ScoredLog(pd.DataFrame({"label": y, "z": z}), logit="z")
+    expected, found = layers.ILPS(num_knots=5), layers.ILPS(num_knots=5)
+    expected.fit(z, y)
+    fit_calibrator(found, rows, verbose=0)
+    np.testing.assert_allclose(expected._histogram.moments, found._histogram.moments, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("layer", "arguments", "message"),
+    [
+        (layers.FieldBias({"absent": 3}), {}, "no columns .'absent'."),
+        (layers.ILPS(), {"where": "label = 1"}, "must hold both classes"),
+        (layers.FieldNetwork({"site": 3}), {}, "direct fit"),
+        (layers.ILPS(), {"where": "z > 1e9"}, "both classes"),
+    ],
+)
+def test_refusals(layer, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fit_calibrator(layer, ScoredLog(frame(), logit="z", **arguments), verbose=0)
+
+
+def test_heads_have_no_update():
+    with pytest.raises(ValueError, match="Add the sums of `calibrator_queries`"):
+        update_calibrator(layers.FieldBias({"site": 3}), log(), verbose=0)
