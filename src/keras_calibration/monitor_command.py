@@ -82,6 +82,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default=0.99,
         help="probability that correct probabilities raise no alert; default: %(default)s",
     )
+    parser.add_argument(
+        "--state",
+        metavar="FILE",
+        help="file of the sums read so far: only later periods that are over are read",
+    )
     parser.add_argument("--html", metavar="FILE", help="also write an HTML page")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=_run)
@@ -106,6 +111,7 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
             period=Periods(options.period, since=options.since, until=options.until),
             tolerance=options.tolerance,
             confidence=options.confidence,
+            state=options.state,
             verbose=int(sys.stderr.isatty()),
         )
     if options.html:

@@ -9,7 +9,6 @@ from keras_calibration import layers
 from keras_calibration.calibration import (
     calibrator_queries,
     fit_calibrator,
-    log_fits,
     update_calibrator,
 )
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
@@ -108,14 +107,14 @@ def test_heads_are_nearly_those_of_all_rows(kind):
 def test_many_values_take_wider_bins(monkeypatch):
     expected, found = layers.FieldBias({"site": 40}), layers.FieldBias({"site": 40})
     expected.fit(Z, Y, {"site": SITE}, W)
-    monkeypatch.setattr(log_fits, "_MOST_CELLS", 600)
+    monkeypatch.setitem(fit_calibrator.__globals__, "_MOST_CELLS", 600)
     asked = []
 
     def told(log, queries, **arguments):
         asked.append([*queries])
         return log_sums(log, queries, **arguments)
 
-    monkeypatch.setattr(log_fits, "log_sums", told)
+    monkeypatch.setitem(fit_calibrator.__globals__, "log_sums", told)
     fit_calibrator(found, log(), verbose=0)
     assert asked[-1][0] in ("cells/4", "cells/1")
     errors = found.get_offsets("site") - expected.get_offsets("site")

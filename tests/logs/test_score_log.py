@@ -273,7 +273,7 @@ def test_where_leaves_rows_out_and_missing_values_are_a_value():
             {},
             "2 invalid predictions .* of 1.5 in row 2998",
         ),
-        ({"label": np.where(np.arange(N) == 5, 2, Y)}, {}, "a label of 2.0 in row 5"),
+        ({"label": np.where(np.arange(N) == 5, 2, Y)}, {}, "a label of 2 in row 5"),
         ({"label": pa.array([None] + [1] * (N - 1))}, {}, "a label of None in row 0"),
         (
             {"weight": np.where(np.arange(N) == 3, -1, W)},
@@ -292,17 +292,21 @@ def test_where_leaves_rows_out_and_missing_values_are_a_value():
         ({}, {"memory_limit": "much"}, "Memory must have a number"),
     ],
 )
-def test_invalid_logs_are_refused(replaced, arguments, message):
+def test_invalid_logs_are_refused(replaced, arguments, message, tmp_path):
     columns = {name: values for name, values in frame().items()} | replaced
     table = pa.table({name: pa.array(values) for name, values in columns.items()})
     with pytest.raises(ValueError, match=message):
         score(ScoredLog(table, **arguments), LogLoss(), verbose=0)
+    # The statistics of a Parquet file do not tell of NaN.
+    pq.write_table(table, tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=message):
+        score(ScoredLog(tmp_path / "log.parquet", **arguments), LogLoss(), verbose=0)
 
 
 def test_the_file_of_an_invalid_row_is_named(tmp_path):
     label = np.where(np.arange(N) == 1500, -1, Y)
     parquet(tmp_path, pa.Table.from_pandas(frame(label=label), preserve_index=False))
-    with pytest.raises(ValueError, match=r"a label of -1.0 in row 500 of .*part-1\.parquet"):
+    with pytest.raises(ValueError, match=r"a label of -1 in row 500 of .*part-1\.parquet"):
         score(ScoredLog(tmp_path), LogLoss(), verbose=0)
 
 

@@ -3,6 +3,9 @@
 import datetime
 import html.parser
 import json
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +17,8 @@ import pytest
 from keras_calibration import scoring
 from keras_calibration.cli import main
 from keras_calibration.monitoring import Periods, monitor
-from keras_calibration.monitoring.log_sums import LogSums
-from keras_calibration.monitoring.monitor import _report
-from keras_calibration.monitoring.scored_log import FieldValues
-from keras_calibration.rendering.monitor_page import write_page
+from keras_calibration.monitoring.monitor_state import MonitorState
+from keras_calibration.rendering.monitor_page import page_html, write_page
 
 EVIL = "<script>alert(1)</script>\x1b[31m"
 START = np.datetime64("2026-03-01T00:00:00")
@@ -83,11 +84,9 @@ def test_false_alerts_are_as_rare_as_promised():
     for _ in range(100):
         n = 1000
         p = 1 / (1 + np.exp(-rng.normal(-2, 1.5, n)))
-        sums = LogSums(["site"])
-        sites = rng.integers(0, 20, n)
-        sums.add(rng.random(n) < p, p, rng.integers(0, 4, n) * 86400, {"site": sites})
-        names = {"site": ["(other)", *map(str, range(20))]}
-        alerts += _report(sums, names, DAY, tolerance=0.0, confidence=0.8).is_alert
+        columns = {"label": rng.random(n) < p, "probability": p, "site": rng.integers(0, 20, n)}
+        log = pa.table({**columns, "timestamp": rng.integers(0, 4, n) * 86400})
+        alerts += monitor(log, fields=["site"], tolerance=0.0, confidence=0.8).is_alert
     # 20 at most in the mean; 32 is three standard deviations above.
     assert alerts <= 32
 
@@ -196,21 +195,149 @@ def test_times_of_every_kind():
             DAY.starts(bad)
 
 
-def test_values_beyond_the_largest_number_are_other():
-    values = FieldValues(2)
-    sums = LogSums(["site"])
-    for batch in (["a", "b"], ["c", "a"]):
-        ids = values(np.array(batch))
-        sums.add(np.array([1, 0]), np.array([0.5, 0.25]), np.zeros(2, int), {"site": ids})
-    assert values.names == ["a", "b"]
-    assert sums.of_field("site")[:, 2].tolist() == [1, 2, 1]
+def test_every_value_is_kept_and_the_largest_are_listed(monkeypatch):
+    rng = np.random.default_rng(2)
+    n, num_values = 40_000, 12_000
+    user = rng.integers(0, num_values, n)
+    p = np.full(n, 0.3)
+    table = pa.table(
+        {
+            "timestamp": rng.integers(0, 30, n) * 3600,
+            "probability": p,
+            # One user beyond the listed ones, who has the fewest rows, is off by far.
+            "label": ((rng.random(n) < p) | (user >= num_values - 2)).astype(int),
+            "user": np.where(user >= num_values - 2, num_values, user),
+        }
+    )
+    extra = pa.table({name: table[name].take([0] * 3) for name in table.column_names})
+    report = monitor(pa.concat_tables([table, extra]), fields=["user"], period="hour")
+    of_users = report.fields["user"]
+    assert of_users.num_values == len(np.unique(table["user"]))
+    assert len(of_users.values) == 10_000
+    assert f"and {of_users.num_values - 10:,} more values" in str(report)
+    assert "10,000 values of" in page_html(report)
+    # Periods of a few groups at a time give the same.
+    monkeypatch.setattr("keras_calibration.monitoring.monitor_state._GROUPS_TOGETHER", 1000)
+    assert monitor(pa.concat_tables([table, extra]), fields=["user"], period="hour") == report
 
 
-def test_nan_is_one_value_in_all_batches():
-    values = FieldValues()
-    first, second = values(np.array([np.nan, 1.0])), values(np.array([1.0, np.nan]))
-    assert (first.tolist(), second.tolist()) == ([0, 1], [1, 0])
-    assert values.names == ["nan", "1.0"]
+def test_missing_values_are_a_value():
+    site = [None, None, "a", "a"] * 200
+    nan = [float("nan"), 1.0, None, 1.0] * 200
+    columns = {"timestamp": [0] * 800, "probability": [0.5] * 800, "label": [0, 1] * 400}
+    report = monitor(pa.table({**columns, "site": site, "x": nan}), fields=["site", "x"])
+    assert {rates.name for rates in report.fields["site"].values} == {"(missing)", "a"}
+    assert [rates.num_rows for rates in report.fields["x"].values] == [400, 200, 200]
+
+
+def test_a_daily_job_reads_the_new_day_only(tmp_path):
+    table = make_log()
+    table = table.append_column("hour", pa.array(np.arange(len(table)) % 24))
+    day = table["timestamp"].to_numpy().astype("datetime64[D]")
+    options = {"fields": ["site", ("site", "hour")]}
+    state = tmp_path / "state"
+    for until in ("2026-03-03", "2026-03-03", "2026-03-04", "2026-03-07"):
+        # What has been read is no longer there, and could not be read again.
+        there = table.filter(pa.array(day >= (until_of(state) or day.min())))
+        periods = Periods("day", until=until)
+        daily = monitor(there, period=periods, state=state, **options)
+        whole = monitor(table, period=periods, **options)
+        assert_same(daily.to_dict(), whole.to_dict())
+    # Long after the last day, without `until`.
+    assert_same(monitor(there.slice(0, 0), state=state, **options).to_dict(), whole.to_dict())
+    before = state.read_bytes()
+    for other, words in (
+        ({"fields": ["site"]}, "The state is of a monitor of"),
+        ({**options, "period": "hour"}, "The state is of a monitor of"),
+        ({**options, "tolerance": -1}, "tolerance"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            monitor(table, state=state, **other)
+        assert state.read_bytes() == before
+    state.write_bytes(before[:1000])
+    with pytest.raises(ValueError, match="Argument `state` must name a file that `monitor` wrote"):
+        monitor(table, state=state, **options)
+
+
+def until_of(state):
+    if not state.exists():
+        return None
+    return np.datetime64(MonitorState.load(state).until, "s").astype("datetime64[D]")
+
+
+def assert_same(one, two):
+    if isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for name in one:
+            assert_same(one[name], two[name])
+    elif isinstance(one, list):
+        assert len(one) == len(two)
+        for parts in zip(one, two, strict=True):
+            assert_same(*parts)
+    else:
+        assert one == (pytest.approx(two, rel=1e-9) if isinstance(two, float) else two)
+
+
+def test_a_period_that_is_not_over_is_left_for_later(tmp_path, monkeypatch):
+    table = make_log()
+    noon = np.datetime64("2026-03-04T12:00", "s").astype(float)
+    monkeypatch.setattr("time.time", lambda: noon)
+    report = monitor(table, state=tmp_path / "state")
+    assert report.periods[-1].rates.name == "2026-03-03"
+    monkeypatch.setattr("time.time", lambda: noon + 86400)
+    report = monitor(table, state=tmp_path / "state")
+    assert report.periods[-1].rates.name == "2026-03-04"
+    assert report.overall.num_rows == 4 * 1500
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_state_that_cannot_be_written_leaves_the_old_one(calibrated, tmp_path, monkeypatch, step):
+    state = tmp_path / "state"
+    monitor(calibrated, state=state, period=Periods("day", until="2026-03-03"))
+    before = state.read_bytes()
+
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(f"os.{step}", fail)
+    with pytest.raises(OSError, match="No space"):
+        monitor(calibrated, state=state)
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    assert state.read_bytes() == before
+
+
+WORKER = """
+import os, shutil, sys
+from keras_calibration.monitoring import monitor
+
+log, old, state = sys.argv[1:]
+while True:
+    shutil.copy(old, state + ".copy")
+    os.replace(state + ".copy", state)
+    print("go", flush=True)
+    monitor(log, state=state, fields=["site"])
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_the_state_is_the_old_or_the_new_one(calibrated, tmp_path):
+    old, state = tmp_path / "old", tmp_path / "state"
+    monitor(calibrated, state=old, fields=["site"], period=Periods("day", until="2026-03-04"))
+    seen = set()
+    for delay in np.random.default_rng(0).uniform(0, 0.6, 6):
+        arguments = [sys.executable, "-c", WORKER, str(calibrated), str(old), str(state)]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+            for _ in range(3):  # the first calls take longer
+                assert process.stdout.readline() == b"go\n"
+            time.sleep(delay)
+            process.kill()
+        left = MonitorState.load(state)
+        rows = left.of_classes[0].table("rows")["rows"].sum()
+        assert rows == (4500 if left.until == MonitorState.load(old).until else 9000)
+        seen.add(int(rows))
+        report = monitor(calibrated, state=state, fields=["site"])
+        assert report.overall.num_rows == 9000
+    assert seen <= {4500, 9000}
 
 
 def test_a_data_frame_is_a_log(calibrated):
@@ -243,10 +370,14 @@ def test_predictions_of_0_and_1_and_periods_of_one_class(tmp_path):
     [
         ({"probability": [1.5, 0.2]}, "Probabilities must be in"),
         ({"probability": [float("nan"), 0.2]}, "Probabilities must be in"),
-        ({"label": [2, 0]}, "Labels must be 0 or 1"),
+        ({"label": [2, 0]}, "Labels must be .*label of 2 in row 0"),
+        ({"label": [0.5, 0]}, "Labels must be 0 or 1. Received: 1 others in 2 rows"),
         ({"label": ["yes", "no"]}, "column 'label' must hold numbers"),
-        ({"timestamp": ["soon", "late"]}, "ISO 8601"),
-        ({"timestamp": [None, "2026-03-01"]}, "null values"),
+        (
+            {"timestamp": ["soon", "late"]},
+            "ISO 8601.*2 invalid times in 2 rows.*time of soon in row 0",
+        ),
+        ({"timestamp": [None, "2026-03-01"]}, "1 invalid times"),
         ({"score": [0.1, 0.2], "probability": None}, r"no columns \['probability'\]"),
     ],
 )
@@ -271,7 +402,7 @@ def test_bad_logs_are_refused(change, words, tmp_path):
         ({"fields": "site"}, "Argument `fields` must be a list"),
         ({"fields": ["site", "site"]}, "Received twice: .'site'"),
         ({"fields": ["user"]}, r"no columns \['user'\]"),
-        ({"log": "nowhere.csv"}, "existing files"),
+        ({"log": "nowhere.csv"}, "existing Parquet or CSV files"),
     ],
 )
 def test_bad_arguments_are_refused(calibrated, arguments, words):
@@ -349,13 +480,13 @@ all          800        0.3       0.2  1.500  1.220–1.889  !
 site  rows  predicted  observed  ratio     interval
 a      400        0.2       0.1  2.000  1.264–3.497  !
 b      400        0.4       0.3  1.333  1.053–1.757  !
-Field-RCE 0.6158; noise floor 0.06725 ± 0.04, bound 0.2876 !
+Field-RCE 0.6158; noise floor 0.06725 ± 0.039, bound 0.2815 !
 
 Bounds: relative errors up to 0.05 do not matter. If all probabilities are correct, the whole report
   raises no alert with probability 0.99.
 ALERT, 5 out of bounds:
 ! all rows: over-predicts: 0.3 predicted, 0.2 observed (ratio 1.5, at least 1.22), 800 rows
 ! 2026-03-02: over-predicts: 0.3 predicted, 0.1 observed (ratio 3, at least 1.9), 400 rows
-! site: Field-RCE 0.6158 is above its bound 0.2876
+! site: Field-RCE 0.6158 is above its bound 0.2815
 ! site a: over-predicts: 0.2 predicted, 0.1 observed (ratio 2, at least 1.26), 400 rows
 ! site b: over-predicts: 0.4 predicted, 0.3 observed (ratio 1.33, at least 1.05), 400 rows"""

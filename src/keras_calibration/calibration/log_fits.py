@@ -58,8 +58,8 @@ def fit_calibrator(
         >>> head = FieldBias({"site": 2})
         >>> summary = fit_calibrator(head, ScoredLog(rows), verbose=0)
         >>> logits = head(np.full(2, np.log(2 / 3)), {"site": np.array([0, 1])})
-        >>> keras.ops.convert_to_numpy(keras.ops.sigmoid(logits)).round(1).ravel().tolist()
-        [0.2, 0.6]
+        >>> keras.ops.convert_to_numpy(keras.ops.sigmoid(logits)).astype(float).round(1).ravel()
+        array([0.2, 0.6])
     """
     sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
     if isinstance(layer, StreamingCalibrator):

@@ -8,17 +8,22 @@ from typing import Any
 from keras_calibration.logs.embedded import Embedded, Selection
 from keras_calibration.logs.log_sums import LogSums
 from keras_calibration.logs.progress import Progress
-from keras_calibration.logs.query import Query, total_sums
+from keras_calibration.logs.query import Query, quoted, total_sums
 from keras_calibration.logs.scored_log import ScoredLog
 
 _EVERYTHING = Selection()
 # Of each kind of invalid row: the column that tells, what is named, its value, what is expected.
 _CHECKS = (
-    ("label", "y", "Labels must be in [0, 1]; for K classes, class numbers or names of classes."),
-    ("prediction", "given", "Probabilities must be in [0, 1], and logits finite."),
+    ("label", "given_label", "Labels must be in [0, 1]."),
+    ("prediction", "given", "Probabilities must be in [0, 1], not logits, and logits finite."),
     ("weight", "w", "Sample weights must be finite and not negative."),
-    ("time", "t", "Times must be timestamps, dates, ISO 8601 texts or seconds since 1970."),
+    ("time", "given_time", "Times must be times, dates, ISO 8601 texts or seconds since 1970."),
 )
+_OF_CLASSES = {
+    "label": "Labels must be class numbers or the names of the classes, {}.",
+    "prediction": "Probabilities must be in [0, 1], not logits, one for each of the classes {}, "
+    "and add up to 1.",
+}
 
 
 def log_sums(
@@ -26,6 +31,7 @@ def log_sums(
     queries: Mapping[str, Query],
     selection: Selection = _EVERYTHING,
     verbose: int = 0,
+    check: bool = True,
 ) -> LogSums:
     """The sums of the rows of a log, one table for each query, and their totals.
 
@@ -34,6 +40,7 @@ def log_sums(
         queries: Name → query, for example from `scoring.log_queries`.
         selection: Which rows.
         verbose: 1 shows a progress bar, 0 does not.
+        check: Whether to count invalid rows, in one more pass. False for rows that were checked.
 
     Raises:
         ImportError: If DuckDB, or Ray for a `ray.data.Dataset`, is not installed.
@@ -48,12 +55,13 @@ def log_sums(
         >>> sums.table("by site")["residual"].tolist()
         [-0.25, 0.25]
     """
-    queries = {"totals": total_sums(), **queries}
+    queries = {"totals": total_sums(), **queries} if check else queries
     if is_ray(log.source):
         from keras_calibration.logs.ray_blocks import ray_sums
 
         sums = ray_sums(log, queries, selection, verbose)
-        _refuse(sums, None, selection)
+        if check:
+            _refuse(sums, None, selection)
         return sums
     with Embedded(log) as opened:
         progress = Progress(opened.num_rows() if verbose else 0, len(queries), verbose)
@@ -65,6 +73,29 @@ def log_sums(
             if name == "totals":
                 _refuse(LogSums(tables), opened, selection)
     return LogSums(tables)
+
+
+def num_classes(log: ScoredLog) -> int | None:
+    """The length of the lists of probabilities of a log; None if each row has a single one.
+
+    Raises:
+        ValueError: If the lists differ in length.
+    """
+    if is_ray(log.source) or not isinstance(log.probability, str):
+        return None
+    with Embedded(log) as opened:
+        if not opened.types[log.probability].endswith("]"):
+            return None
+        length = f"len({quoted(log.probability)})"
+        (ends,) = opened.run(
+            f"SELECT min({length}) AS low, max({length}) AS high FROM log"
+        ).to_pylist()
+    if ends["low"] != ends["high"]:
+        raise ValueError(
+            "Lists must have one entry per class. Received: "
+            f"{log.probability!r} has lists of lengths {[*ends.values()]}."
+        )
+    return ends["low"]
 
 
 def is_ray(source: Any) -> bool:
@@ -79,6 +110,8 @@ def _refuse(sums: LogSums, opened: Embedded | None, selection: Selection) -> Non
         count = int(totals[f"invalid_{kind}s"])
         if not count:
             continue
+        if selection.class_names and kind in _OF_CLASSES:
+            expected = _OF_CLASSES[kind].format([*selection.class_names])
         first = opened and opened.first_row(f"NOT valid_{kind}", selection)
         example = f", for example a {kind} of {first[1].get(column)} in {first[0]}" if first else ""
         raise ValueError(

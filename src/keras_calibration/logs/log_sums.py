@@ -44,6 +44,11 @@ class LogSums:
         self._tables = dict(tables or {})
 
     @property
+    def tables(self) -> dict[str, pyarrow.Table]:
+        """Name → Arrow table."""
+        return dict(self._tables)
+
+    @property
     def names(self) -> list[str]:
         """The names of the tables."""
         return list(self._tables)
@@ -109,15 +114,17 @@ class LogSums:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the sums to a file, in one step: it is complete or not there."""
         path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        # Always the same name: what a killed process has left is overwritten.
+        temporary = path.with_name(f".{path.name}.new")
         try:
             with open(temporary, "wb") as file:
                 file.write(self.to_bytes())
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-        finally:
+        except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LogSums:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from keras_calibration.logs.query import quoted
 from keras_calibration.logs.scored_log import ScoredLog
-from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
+from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY, SUM_TOLERANCE
 
 _NUMBERS = (
     *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT"),
@@ -47,6 +47,7 @@ def rows_sql(
     columns = {
         "y": label,
         "given": prediction,
+        "given_label": quoted(log.label),
         "w": weight,
         "k": row_number if log.row_key is None else _key(log.row_key, types),
     }
@@ -55,20 +56,22 @@ def rows_sql(
     valid_time = "true"
     if period is not None:
         time = _time(log.timestamp, types)
+        columns["given_time"] = quoted(log.timestamp or "")
         columns["t"] = f"epoch(date_trunc('{period}', {time}))::BIGINT"
-        valid_time = f"({_is_finite_time(log.timestamp, types, time)}) IS TRUE"
+        valid_time = f"isfinite({time}) IS TRUE"
         for end, comparison in zip(ends, (">=", "<"), strict=True):
             if end is not None:
                 # A row whose time cannot be read is kept, and refused.
                 at = f"make_timestamp({end * 1_000_000}::BIGINT)"
                 conditions.append(f"(({time}) {comparison} {at} IS NOT FALSE)")
     columns["valid_time"] = valid_time
+    columns["adds_up"] = "true" if class_number is None else _adds_up(log, types, len(class_names))
     selected = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
     rows = f"SELECT {selected} FROM log"
     if conditions:
         rows += f" WHERE {' AND '.join(conditions)}"
     if log.logit is None:
-        valid = "given >= 0 AND given <= 1"
+        valid = "isfinite(given) AND given >= 0 AND given <= 1 AND adds_up"
         inside = f"greatest({SMALLEST_PROBABILITY!r}, least({LARGEST_PROBABILITY!r}, given))"
         derived = {
             "l": f"ln({inside} / (1 - {inside}))",
@@ -85,10 +88,12 @@ def rows_sql(
             "loss_0": f"greatest(given, 0) + {_log1p(tail)}",
             "loss_1": f"greatest(-given, 0) + {_log1p(tail)}",
         }
+    # The statistics of a Parquet file leave NaN out, and DuckDB believes them: `given <= 1` alone
+    # would be true of NaN.
     derived |= {
-        "valid_label": "(y >= 0 AND y <= 1) IS TRUE",
+        "valid_label": "(isfinite(y) AND y >= 0 AND y <= 1) IS TRUE",
         "valid_prediction": f"({valid}) IS TRUE",
-        "valid_weight": "(w >= 0 AND isfinite(w)) IS TRUE",
+        "valid_weight": "(isfinite(w) AND w >= 0) IS TRUE",
     }
     selected = ", ".join(f"{expression} AS {name}" for name, expression in derived.items())
     return f"SELECT *, {selected} FROM ({rows})"
@@ -146,10 +151,34 @@ def _prediction(log: ScoredLog, types: Mapping[str, str], class_number: int | No
     if log.logit is not None:
         return _number(log.logit, types)
     if not isinstance(log.probability, str):
-        return _number(log.probability[class_number or 0], types)
+        if class_number is None:
+            raise ValueError(
+                "Argument `probability` must name one column, of the probability of the label 1. "
+                f"Received: {[*log.probability]}. Logs of classes are for `monitor`."
+            )
+        return [_number(column, types) for column in log.probability][class_number]
     if class_number is None:
         return _number(log.probability, types)
-    return f"{quoted(log.probability)}[{class_number + 1}]::DOUBLE"
+    return f"{_list(log.probability, types)}[{class_number + 1}]"
+
+
+def _adds_up(log: ScoredLog, types: Mapping[str, str], num_classes: int) -> str:
+    """Whether a row has a probability for each class, and they add up to 1."""
+    if isinstance(log.probability, str):
+        given = _list(log.probability, types)
+        return f"len({given}) = {num_classes} AND abs(list_sum({given}) - 1) <= {SUM_TOLERANCE}"
+    total = " + ".join(_number(column, types) for column in log.probability)
+    return f"abs({total} - 1) <= {SUM_TOLERANCE}"
+
+
+def _list(column: str, types: Mapping[str, str]) -> str:
+    element = types[column].partition("[")[0].split("(")[0]
+    if not types[column].endswith("]") or element not in _NUMBERS:
+        raise ValueError(
+            f"The column {column!r} must hold lists of numbers, one for each class. Received: "
+            f"{types[column]}. Name the column of each class, probability=[…]."
+        )
+    return f"({quoted(column)}::DOUBLE[])"
 
 
 def _value(column: str, types: Mapping[str, str]) -> str:
@@ -182,10 +211,6 @@ def _time(column: str | None, types: Mapping[str, str]) -> str:
         f"The timestamp column {column!r} must hold times, dates, ISO 8601 strings or seconds "
         f"since 1970. Received: {types[column]}."
     )
-
-
-def _is_finite_time(column: str | None, types: Mapping[str, str], time: str) -> str:
-    return f"isfinite({time})"
 
 
 def _log1p(x: str) -> str:

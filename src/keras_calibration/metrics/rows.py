@@ -5,9 +5,7 @@ from __future__ import annotations
 from keras import ops
 
 from keras_calibration._typing import Tensor
-
-# Tolerance for the sum of a distribution over classes: bfloat16 keeps three digits.
-SUM_TOLERANCE = 0.01
+from keras_calibration.ops.losses import SUM_TOLERANCE
 
 
 def flat_rows(

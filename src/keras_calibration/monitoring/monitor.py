@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
-import keras
 import numpy as np
 from scipy.stats import gamma
 
-from keras_calibration.logs.periods import Periods
+from keras_calibration.logs import LogSums, Periods, ScoredLog
+from keras_calibration.logs.compute import num_classes
+from keras_calibration.logs.scored_log import Field
 from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
-from keras_calibration.monitoring.class_log import ClassNumbers, against_others, class_names
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
-from keras_calibration.monitoring.log_sums import LogSums
+from keras_calibration.monitoring.class_names import class_names
 from keras_calibration.monitoring.monitor_report import (
     FieldErrorCheck,
     FieldReport,
@@ -22,30 +24,31 @@ from keras_calibration.monitoring.monitor_report import (
     PeriodReport,
     RateCheck,
 )
-from keras_calibration.monitoring.scored_log import FieldValues, read_log
-from keras_calibration.scoring.batch import Batch
-from keras_calibration.scoring.parquet import ParquetBatches, Paths
-from keras_calibration.solvers.field_noise import drawn_field_sums
+from keras_calibration.monitoring.monitor_state import (
+    MonitorState,
+    field_error,
+    period_errors,
+    period_moments,
+    period_sums,
+    value_sums,
+)
 
-if TYPE_CHECKING:
-    import pandas
-
-_EPSILON = 0.01  # the paper's
-_NUM_DRAWS = 100
-_OTHER = "(other)"
+# Values of a field that are listed: those with most rows, and all that are off.
+_MOST_LISTED = 10_000
 
 
 def monitor(
-    log: Paths | pandas.DataFrame,
+    log: Any,
     *,
     probability: str | Sequence[str] = "probability",
     label: str = "label",
     timestamp: str = "timestamp",
-    fields: Sequence[str] = (),
+    fields: Sequence[Field] = (),
     classes: Sequence[str] | None = None,
     period: str | Periods = "day",
     tolerance: float = 0.05,
     confidence: float = 0.99,
+    state: str | os.PathLike[str] | None = None,
     verbose: int = 0,
 ) -> MonitorReport | ClassMonitorReport:
     """Checks the calibration of a scored log over time and by field.
@@ -69,34 +72,43 @@ def monitor(
     For a model of K classes, all this is done for each class against the others: its label is 1 in
     the rows of the class and 0 elsewhere. `1 - confidence` is divided equally among the classes.
 
-    The log is read once, in batches, so that memory does not grow with it: about 27 kB for each
-    period of each class, and 56 bytes for each field value in it.
+    DuckDB, or a cluster of Ray, computes the sums where the rows are (`logs.ScoredLog`), in three
+    passes and two more for each field. Memory does not grow with the number of rows.
+
+    A daily job reads the new day only: name a `state` file. The first call reads the log up to the
+    end of the last period that is over, or up to `until`, and writes its sums there; later calls
+    read from there on, add to the state, and report on all of it. Rows that arrive later for a
+    period that has been read are not counted: set `until` to a time when labels are complete. If a
+    call is killed, the file is the old one or the new one.
 
     Args:
-        log: A Parquet or CSV file, a folder or list of them, a `pyarrow.dataset.Dataset` or a
-            pandas data frame. Requires pyarrow: `pip install "keras-calibration[parquet]"`.
+        log: The rows: a Parquet or CSV file, a folder, glob or list of them, an Arrow table or data
+            set, a pandas or Polars data frame, a DuckDB relation or a Ray data set; or a
+            `logs.ScoredLog` of them, which then names the columns. Requires DuckDB: `pip install
+            "keras-calibration[duckdb]"`.
         probability: Column of the predicted probabilities. For K classes, of at least 3, a list of
-            K columns, or one Arrow column of lists of length K; each row must add up to 1 within
-            0.01.
+            K columns, or one column of lists of length K; each row must add up to 1 within 0.01.
         label: Column of the labels, 0 or 1. For K classes, class numbers from 0, or names of
             classes.
         timestamp: Column of the times: timestamps, dates, ISO 8601 texts, or seconds since 1970.
-        fields: Columns of the fields, of any type. The first 10,000 values of each are kept apart.
+        fields: Columns of the fields, of any type and number of values; tuples of columns for
+            crosses.
         classes: Names of the K classes, in the order of the probabilities. The default is the names
             of the columns of `probability`, or the class numbers.
-        period: `"hour"`, `"day"`, `"week"` or `"month"`, or `monitoring.Periods`.
+        period: `"hour"`, `"day"`, `"week"` or `"month"`, or `logs.Periods`.
         tolerance: Relative error that does not matter, at least 0.
         confidence: Probability that right predictions raise no alert, in (0, 1).
-        verbose: 1 shows a progress bar, 0 does not.
+        state: File of the sums that earlier calls have read, or None. Written anew by each call.
+        verbose: 1 shows a progress bar for each pass, 0 does not.
 
     Returns:
         A `MonitorReport`, or a `ClassMonitorReport` for K classes: print it, or read `is_alert` and
         `alerts`.
 
     Raises:
-        ValueError: An argument is out of its range, a column is missing or has invalid values, or
-            no rows are left.
-        ImportError: pyarrow is not installed.
+        ValueError: An argument is out of its range, a column is missing or has invalid values, no
+            rows are left, or the state is of other columns. The state file is then unchanged.
+        ImportError: DuckDB is not installed.
 
     Example:
         >>> import pandas as pd
@@ -109,38 +121,59 @@ def monitor(
         >>> [period.rates.is_off for period in monitor(log).periods]
         [False, False, True]
     """
-    _check(tolerance, confidence, fields)
-    names = class_names(probability, classes)
+    _check(tolerance, confidence)
+    if not isinstance(log, ScoredLog):
+        _check_names(probability, label, timestamp, fields)
+        log = ScoredLog(
+            log, label=label, probability=probability, timestamp=timestamp, fields=fields
+        )
+    if log.sample_weight is not None:
+        raise ValueError(
+            "Argument `log` of `monitor` must have no weights: its bounds count rows. Received: "
+            f"sample_weight={log.sample_weight!r}."
+        )
     periods = period if isinstance(period, Periods) else Periods(period)
-    values = {field: FieldValues() for field in fields}
-    batches = read_log(
-        log,
-        probability,
-        label,
-        fields,
-        timestamp,
-        lambda name: values.get(name, periods.starts),
-        None if names is None else ClassNumbers(names),
-    )
-    num_classes = None if names is None else len(names)
-    sums = _read(batches, num_classes, timestamp, periods, list(fields), verbose)
-    if not sums:
+    names = class_names(log.probability, classes)
+    received = num_classes(log)
+    if names is None and received is not None:
+        names = class_names("", [str(number) for number in range(received)])
+    known = MonitorState.load(state) if state is not None and os.path.exists(state) else None
+    ends = _ends(periods, known, state is not None)
+    read = MonitorState.read(log, periods, names, ends, verbose)
+    if known is not None:
+        read = known + read
+    if not period_sums(read.of_classes[0])[0]:
         between = f" with since={periods.since!r} and until={periods.until!r}"
         raise ValueError(
             f"The log has no rows{between if periods.since or periods.until else ''}. Check the "
             "file and the times."
         )
-    of_fields = {field: [_OTHER, *known.names] for field, known in values.items()}
-    if len(sums) == 1:
-        return _report(sums[0], of_fields, periods, tolerance, confidence)
-    of_each = 1 - (1 - confidence) / len(sums)
-    reports = [_report(of_class, of_fields, periods, tolerance, of_each) for of_class in sums]
-    names = names or [str(number) for number in range(len(sums))]
+    if state is not None:
+        read.save(state)
+    of_fields = read.settings["fields"]
+    if names is None:
+        return _report(read.of_classes[0], of_fields, periods, tolerance, confidence)
+    of_each = 1 - (1 - confidence) / len(names)
+    reports = [_report(each, of_fields, periods, tolerance, of_each) for each in read.of_classes]
     by_name = dict(zip(names, reports, strict=True))
     return ClassMonitorReport(periods.length, confidence, tolerance, by_name)
 
 
-def _check(tolerance: float, confidence: float, fields: Sequence[str]) -> None:
+def _ends(
+    periods: Periods, known: MonitorState | None, keeps_state: bool
+) -> tuple[int | None, int | None]:
+    """First second to read, and to leave for a later call."""
+    since, until = periods.ends
+    if keeps_state and until is None:
+        # The period that has not ended: the rest of its rows is still to come.
+        until = int(periods.starts([time.time()])[0])
+    if known is not None:
+        since = known.until
+        until = until if since is None or until is None else max(since, until)
+    return since, until
+
+
+def _check(tolerance: float, confidence: float) -> None:
     if not 0 <= tolerance < float("inf"):
         raise ValueError(
             "Argument `tolerance` must be a finite number of at least 0, for example 0.05 for 5 %. "
@@ -150,112 +183,88 @@ def _check(tolerance: float, confidence: float, fields: Sequence[str]) -> None:
         raise ValueError(
             f"Argument `confidence` must be between 0 and 1. Received: confidence={confidence!r}."
         )
-    if isinstance(fields, str):
-        raise ValueError(
-            f"Argument `fields` must be a list of columns. Received: fields={fields!r}. Pass "
-            f"fields=[{fields!r}]."
-        )
 
 
-def _read(
-    batches: ParquetBatches,
-    num_classes: int | None,
-    timestamp: str,
-    periods: Periods,
-    fields: list[str],
-    verbose: int,
-) -> list[LogSums]:
-    """The sums of the log, of each class if there are several; empty without rows."""
-    sums: list[LogSums] = []
-    # Only the bar needs the number of rows, which takes another pass over a CSV file.
-    bar = keras.utils.Progbar(batches.num_rows, unit_name="row") if verbose else None
-    rows = 0
-    for batch in batches:
-        keep = periods.includes(batch.fields[timestamp])
-        if keep.any():
-            of_classes = against_others(_kept(batch, keep), num_classes)
-            if not sums:
-                sums = [LogSums(fields) for _ in of_classes]
-                num_classes = None if len(sums) == 1 else len(sums)
-            for of_class, part in zip(sums, of_classes, strict=True):
-                of_class.add_batch(part, timestamp)
-        rows += len(keep)
-        if bar is not None:
-            bar.update(rows, finalize=False)
-    if bar is not None:
-        bar.update(rows, finalize=True)
-    return sums
-
-
-def _kept(batch: Batch, keep: np.ndarray) -> Batch:
-    """The rows of a batch where `keep` is true."""
-    if keep.all():
-        return batch
-    fields = {name: values[keep] for name, values in batch.fields.items()}
-    return Batch(batch.labels[keep], batch.predictions[keep], None, fields)
+def _check_names(
+    probability: str | Sequence[str], label: str, timestamp: str, fields: Sequence[Field]
+) -> None:
+    columns = [probability] if isinstance(probability, str) else [*probability]
+    of_fields = [] if isinstance(fields, str) else [*fields]
+    named = [*columns, label, timestamp, *(field for field in of_fields if isinstance(field, str))]
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise ValueError(f"Each column must be named only once. Received twice: {twice}.")
 
 
 def _report(
     sums: LogSums,
-    names: dict[str, list[str]],
+    fields: Sequence[str],
     periods: Periods,
     tolerance: float,
     confidence: float,
 ) -> MonitorReport:
     # Kinds of checks: all rows, periods, losses, and for each field its error and its values.
-    risk = (1 - confidence) / (3 + 2 * len(sums.fields))
-    starts = sums.periods
+    risk = (1 - confidence) / (3 + 2 * len(fields))
+    starts, of_periods = period_sums(sums)
     each = 1 - risk / len(starts)
-    of_periods = np.stack([sums.of_period(start) for start in starts])
     rates = _rates([periods.name(start) for start in starts], of_periods, tolerance, each)
+    errors = {
+        field: [_field_check(error, tolerance, risk) for error in period_errors(sums, field)]
+        for field in fields
+    }
     reports = [
         PeriodReport(
             rates=of_period,
-            loss=_loss(sums.moments(start), tolerance, each),
-            fields={
-                field: _field_error(sums.of_field(field, start), tolerance, risk)
-                for field in sums.fields
-            },
+            loss=_loss(moments, tolerance, each),
+            fields={field: errors[field][place] for field in fields},
         )
-        for start, of_period in zip(starts, rates, strict=True)
+        for place, (of_period, moments) in enumerate(zip(rates, period_moments(sums), strict=True))
     ]
-    fields = {
-        field: _field_report(sums.of_field(field), names[field], tolerance, risk)
-        for field in sums.fields
+    of_fields = {
+        field: _field_report(*value_sums(sums, field), tolerance, risk) for field in fields
     }
     overall = _rates(["all"], of_periods.sum(axis=0, keepdims=True), tolerance, 1 - risk)[0]
-    return MonitorReport(periods.length, confidence, tolerance, overall, reports, fields)
+    return MonitorReport(periods.length, confidence, tolerance, overall, reports, of_fields)
 
 
 def _field_report(
-    sums: np.ndarray, names: Sequence[str], tolerance: float, risk: float
+    names: Sequence[str], sums: np.ndarray, tolerance: float, risk: float
 ) -> FieldReport:
     """The checks of a field and of its values, the values with most rows first."""
-    present = np.flatnonzero(sums[:, 2])
-    by_rows = present[np.argsort(-sums[present, 2], kind="stable")]
+    by_rows = np.argsort(-sums[:, 2], kind="stable")
+    names, sums = [names[value] for value in by_rows], sums[by_rows]
+    confidence = 1 - risk / len(sums)
+    is_off = _rate_bounds(sums, tolerance, confidence)[-1]
+    listed = is_off | (np.arange(len(sums)) < _MOST_LISTED)
+    shown = [name for name, is_listed in zip(names, listed, strict=True) if is_listed]
     return FieldReport(
-        error=_field_error(sums, tolerance, risk),
-        values=_rates(
-            [names[value] for value in by_rows], sums[by_rows], tolerance, 1 - risk / len(present)
-        ),
+        error=_field_check(field_error(sums), tolerance, risk),
+        values=_rates(shown, sums[listed], tolerance, confidence),
+        num_values=len(sums),
     )
 
 
 def _rates(
     names: Sequence[str], sums: np.ndarray, tolerance: float, confidence: float
 ) -> list[RateCheck]:
-    residual, positives, rows, *_, squares = sums.T
-    # Probabilities that are all 0 count as the smallest positive number: no division by 0.
-    predicted = np.maximum(sums[:, 5], np.finfo(np.float64).tiny ** 0.5)
-    squares = np.maximum(squares, predicted**2 / rows)
-    low, high = rate_factors(positives, predicted, squares, confidence)
-    with np.errstate(divide="ignore"):
-        low, high = 1 / high, 1 / low
-    is_off = (low > 1 + tolerance) | (high < 1 / (1 + tolerance))
+    residual, positives, rows = sums[:, :3].T
+    low, high, is_off = _rate_bounds(sums, tolerance, confidence)
     observed, mean = positives / rows, np.clip(positives - residual, 0, rows) / rows
     columns = (rows.astype(int), mean, observed, low, high, is_off)
     values = zip(*(column.tolist() for column in columns), strict=True)
     return [RateCheck(name, *of_cell) for name, of_cell in zip(names, values, strict=True)]
+
+
+def _rate_bounds(
+    sums: np.ndarray, tolerance: float, confidence: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ends of the intervals of predicted / observed, and which are out of bounds."""
+    # Probabilities that are all 0 count as the smallest positive number: no division by 0.
+    predicted = np.maximum(sums[:, 5], np.finfo(np.float64).tiny ** 0.5)
+    squares = np.maximum(sums[:, 6], predicted**2 / sums[:, 2])
+    low, high = rate_factors(sums[:, 1], predicted, squares, confidence)
+    with np.errstate(divide="ignore"):
+        low, high = 1 / high, 1 / low
+    return low, high, (low > 1 + tolerance) | (high < 1 / (1 + tolerance))
 
 
 def _loss(moments: np.ndarray, tolerance: float, confidence: float) -> LossCheck:
@@ -265,18 +274,10 @@ def _loss(moments: np.ndarray, tolerance: float, confidence: float) -> LossCheck
     return LossCheck(value, expected, max(low, 0.0), high, is_off)
 
 
-def _field_error(sums: np.ndarray, tolerance: float, risk: float) -> FieldErrorCheck:
-    sums = sums[sums[:, 2] > 0]
-    value = _field_rce(sums)
-    drawn = [_field_rce(draw) for draw in drawn_field_sums(sums, _NUM_DRAWS)]
-    mean, deviation = float(np.mean(drawn)), float(np.std(drawn, ddof=1))
+def _field_check(error: Sequence[float], tolerance: float, risk: float) -> FieldErrorCheck:
+    """The check of a Field-RCE, given with its mean and deviation by chance."""
+    value, mean, deviation = map(float, error)
     # A gamma distribution: the error is a sum of absolute values, skewed if segments are few.
     spread = max(deviation, 1e-12) ** 2 / max(mean, 1e-12)
     high = float(gamma.isf(risk, mean / spread, scale=spread)) if mean else 0.0
     return FieldErrorCheck(value, mean, deviation, high + tolerance, value > high + tolerance)
-
-
-def _field_rce(sums: np.ndarray) -> float:
-    """Field-RCE in NumPy, which is faster than tensors for a hundred small draws."""
-    residual, positives, rows = sums[:, :3].T
-    return float(np.sum(np.abs(residual) * rows / (positives + _EPSILON * rows)) / rows.sum())

@@ -98,11 +98,14 @@ class FieldReport:
 
     Args:
         error: Its Field-RCE.
-        values: Rates of its values, those with most rows first.
+        values: Rates of its values, those with most rows first; of more than 10,000, the 10,000
+            with most rows and all that are off.
+        num_values: Number of its values.
     """
 
     error: FieldErrorCheck
     values: list[RateCheck]
+    num_values: int
 
 
 @dataclass(frozen=True)

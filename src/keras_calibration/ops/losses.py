@@ -12,6 +12,8 @@ from keras_calibration._typing import Tensor
 # largest float32 below 1, and an exact 0 by the smallest normal number.
 LARGEST_PROBABILITY = float(np.nextafter(np.float32(1), np.float32(0)))
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
+# Largest error of the sum of the probabilities of K classes: bfloat16 keeps three digits.
+SUM_TOLERANCE = 0.01
 
 
 def log_loss_from_logits(labels: Tensor, logits: Tensor) -> Tensor:

@@ -130,8 +130,13 @@ def _field_section(report: MonitorReport, name: str, field: FieldReport) -> str:
         f"<p>Field-RCE {html.escape(error_text(field.error))}</p>"
         f"{_ratio_plot(shown[:_MAX_DRAWN], report.tolerance)}"
         f"<h3>Field-RCE over time</h3>{_error_plot(report.periods[-_MAX_DRAWN:], name)}"
-        f"<details><summary>{len(field.values)} values</summary>{table}</details></section>"
+        f"<details><summary>{_listed(field)}</summary>{table}</details></section>"
     )
+
+
+def _listed(field: FieldReport) -> str:
+    listed = f"{len(field.values):,} values"
+    return listed if len(field.values) == field.num_values else f"{listed} of {field.num_values:,}"
 
 
 def _ratio_plot(cells: Sequence[RateCheck], tolerance: float) -> str:

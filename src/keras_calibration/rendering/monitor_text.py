@@ -43,7 +43,7 @@ def _tables(report: MonitorReport) -> list[str]:
     for name, field in report.fields.items():
         shown = shown_values(field.values)
         lines += grid([[shorten(name, _MAX_NAME), *RATES_HEADER], *map(rates_cells, shown)])
-        hidden = len(field.values) - len(shown)
+        hidden = field.num_values - len(shown)
         lines += [f"and {hidden:,} more values within bounds"] * (hidden > 0)
         lines += [f"Field-RCE {error_text(field.error)}", ""]
     return lines
