@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from keras_calibration.logs.embedded import Embedded, Selection
-from keras_calibration.logs.log_sums import LogSums
+from keras_calibration.logs.log_sums import TOTALS, LogSums
 from keras_calibration.logs.progress import Progress
-from keras_calibration.logs.query import Query, quoted, total_sums
+from keras_calibration.logs.query import Query, invalid_sums, quoted, total_sums
 from keras_calibration.logs.scored_log import ScoredLog
 
 _EVERYTHING = Selection()
-# Of each kind of invalid row: the column that tells, what is named, its value, what is expected.
-_CHECKS = (
-    ("label", "given_label", "Labels must be in [0, 1]."),
-    ("prediction", "given", "Probabilities must be in [0, 1], not logits, and logits finite."),
-    ("weight", "w", "Sample weights must be finite and not negative."),
-    ("time", "given_time", "Times must be times, dates, ISO 8601 texts or seconds since 1970."),
-)
+# What is invalid: its name, the column of its value, and what is expected.
+_CHECKS = {
+    "valid_label": ("label", "given_label", "Labels must be in [0, 1]."),
+    "valid_prediction": (
+        *("prediction", "given"),
+        "Probabilities must be in [0, 1], not logits, and logits finite.",
+    ),
+    "valid_weight": ("weight", "w", "Sample weights must be finite and not negative."),
+    "valid_time": (
+        *("time", "given_time"),
+        "Times must be times, dates, ISO 8601 texts or seconds since 1970.",
+    ),
+}
 _OF_CLASSES = {
     "label": "Labels must be class numbers or the names of the classes, {}.",
     "prediction": "Probabilities must be in [0, 1], not logits, one for each of the classes {}, "
@@ -55,13 +62,18 @@ def log_sums(
         >>> sums.table("by site")["residual"].tolist()
         [-0.25, 0.25]
     """
-    queries = {"totals": total_sums(), **queries} if check else queries
+    if check:
+        # With what else is asked of all rows, so that they are read once for both.
+        of_rows = queries.get(TOTALS, Query({}, {}))
+        totals = dataclasses.replace(of_rows, sums={**total_sums().sums, **of_rows.sums})
+        queries = {TOTALS: totals, **{n: query for n, query in queries.items() if n != TOTALS}}
     if is_ray(log.source):
         from keras_calibration.logs.ray_blocks import ray_sums
 
         sums = ray_sums(log, queries, selection, verbose)
-        if check:
-            _refuse(sums, None, selection)
+        if check and sums.table(TOTALS)["invalid"][0]:
+            counts = ray_sums(log, {"invalid": invalid_sums()}, selection, 0)
+            raise ValueError(_refusal(counts, sums.num_rows, None, selection))
         return sums
     with Embedded(log) as opened:
         progress = Progress(opened.num_rows() if verbose else 0, len(queries), verbose)
@@ -70,8 +82,10 @@ def log_sums(
             with opened.told(progress.tell if verbose else None):
                 tables[name] = opened.sums(query, selection)
             progress.next()
-            if name == "totals":
-                _refuse(LogSums(tables), opened, selection)
+            if name == TOTALS and check and tables[name].column("invalid")[0].as_py():
+                counts = LogSums({"invalid": opened.sums(invalid_sums(), selection)})
+                num_rows = LogSums(tables).num_rows
+                raise ValueError(_refusal(counts, num_rows, opened, selection))
     return LogSums(tables)
 
 
@@ -103,18 +117,16 @@ def is_ray(source: Any) -> bool:
     return type(source).__module__.partition(".")[0] == "ray"
 
 
-def _refuse(sums: LogSums, opened: Embedded | None, selection: Selection) -> None:
-    """Raises if the totals count invalid rows; names the first if the log is still open."""
-    totals = {name: float(values[0]) for name, values in sums.table("totals").items()}
-    for kind, column, expected in _CHECKS:
-        count = int(totals[f"invalid_{kind}s"])
-        if not count:
-            continue
-        if selection.class_names and kind in _OF_CLASSES:
-            expected = _OF_CLASSES[kind].format([*selection.class_names])
-        first = opened and opened.first_row(f"NOT valid_{kind}", selection)
-        example = f", for example a {kind} of {first[1].get(column)} in {first[0]}" if first else ""
-        raise ValueError(
-            f"{expected} Received: {count:,} invalid {kind}s in {int(totals['rows']):,} rows"
-            f"{example}. Check the name of the column, or leave these rows out with `where`."
-        )
+def _refusal(counts: LogSums, num_rows: int, opened: Embedded | None, selection: Selection) -> str:
+    """How many rows are invalid, and which is the first, if the log is still open."""
+    by_check = {name: int(values[0]) for name, values in counts.table("invalid").items()}
+    name, count = next((name, count) for name, count in by_check.items() if count)
+    kind, column, expected = _CHECKS[name]
+    if selection.class_names and kind in _OF_CLASSES:
+        expected = _OF_CLASSES[kind].format([*selection.class_names])
+    first = opened and opened.first_row(f"NOT {name}", selection)
+    example = f", for example a {kind} of {first[1].get(column)} in {first[0]}" if first else ""
+    return (
+        f"{expected} Received: {count:,} invalid {kind}s in {num_rows:,} rows{example}. Check the "
+        "name of the column, or leave these rows out with `where`."
+    )

@@ -20,9 +20,8 @@ _MASK = 0xFFFFFFFF
 class Query:
     """Sums of the rows of each group, over columns that `logs.rows` defines.
 
-    These columns are y (label), p (probability) and l (logit), w (weight), loss_0 and loss_1 (the
-    log loss of either label), t (start of the period), k (row key), and one for each column of a
-    field.
+    These columns are y (label), p (probability), l (logit), w (weight), loss (log loss), t (start
+    of the period), k (row key), and one for each column of a field.
 
     Args:
         keys: Name → expression of the group of a row.
@@ -68,11 +67,18 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+# Columns of `logs.rows` that tell which rows are valid.
+VALID = ("valid_label", "valid_prediction", "valid_weight", "valid_time")
+
+
 def total_sums() -> Query:
-    """Numbers of rows and of invalid rows, by kind."""
-    kinds = ("label", "prediction", "weight", "time")
-    invalid = {f"invalid_{kind}s": f"(NOT valid_{kind})::INT" for kind in kinds}
-    return Query(keys={}, sums={"rows": "1", **invalid})
+    """Numbers of rows and of invalid rows."""
+    return Query({}, {"rows": "1", "invalid": f"(NOT ({' AND '.join(VALID)}))::INT"})
+
+
+def invalid_sums() -> Query:
+    """Numbers of invalid rows, by what is invalid."""
+    return Query({}, {name: f"(NOT {name})::INT" for name in VALID})
 
 
 def label_sums() -> Query:
@@ -84,17 +90,26 @@ def label_sums() -> Query:
             "positives": "w * y",
             "negatives": "w * (1 - y)",
             "predicted": "w * p",
-            "loss": "w * CASE y WHEN 0 THEN loss_0 WHEN 1 THEN loss_1 "
-            "ELSE (1 - y) * loss_0 + y * loss_1 END",
+            "loss": "w * loss",
         },
     )
 
 
-def field_sums(columns: Sequence[str]) -> Query:
+def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
     """What `ops.field_sums` computes, for each value of a field or cross."""
     return Query(
         keys={f"value_{place}": quoted(column) for place, column in enumerate(columns)},
         sums={
+            "residual": "y - p",
+            "positives": "y",
+            "weight": "1",
+            "squares": "1",
+            "variance": "p * (1 - p)",
+            "predicted": "p",
+            "predicted_squares": "p * p",
+        }
+        if not weighted
+        else {
             "residual": "w * (y - p)",
             "positives": "w * y",
             "weight": "w",

@@ -65,6 +65,9 @@ def rows_sql(
                 at = f"make_timestamp({end * 1_000_000}::BIGINT)"
                 conditions.append(f"(({time}) {comparison} {at} IS NOT FALSE)")
     columns["valid_time"] = valid_time
+    if log.logit is None:
+        least = f"least({LARGEST_PROBABILITY!r}, {prediction})"
+        columns["clipped"] = f"greatest({SMALLEST_PROBABILITY!r}, {least})"
     columns["adds_up"] = "true" if class_number is None else _adds_up(log, types, len(class_names))
     selected = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
     rows = f"SELECT {selected} FROM log"
@@ -72,12 +75,12 @@ def rows_sql(
         rows += f" WHERE {' AND '.join(conditions)}"
     if log.logit is None:
         valid = "isfinite(given) AND given >= 0 AND given <= 1 AND adds_up"
-        inside = f"greatest({SMALLEST_PROBABILITY!r}, least({LARGEST_PROBABILITY!r}, given))"
         derived = {
-            "l": f"ln({inside} / (1 - {inside}))",
+            "l": "ln(clipped / (1 - clipped))",
             "p": "given",
-            "loss_0": f"-({_log1p(f'-({inside})')})",
-            "loss_1": f"-ln({inside})",
+            # One logarithm where the label is 0 or 1: of 1 - p or of p.
+            "loss": "CASE WHEN y = 0 OR y = 1 THEN -ln(abs(1 - y - clipped)) "
+            "ELSE -(1 - y) * ln(1 - clipped) - y * ln(clipped) END",
         }
     else:
         valid = "isfinite(given)"
@@ -85,15 +88,14 @@ def rows_sql(
         derived = {
             "l": "given",
             "p": "1 / (1 + exp(-given))",
-            "loss_0": f"greatest(given, 0) + {_log1p(tail)}",
-            "loss_1": f"greatest(-given, 0) + {_log1p(tail)}",
+            "loss": f"(1 - y) * greatest(given, 0) + y * greatest(-given, 0) + {_log1p(tail)}",
         }
     # The statistics of a Parquet file leave NaN out, and DuckDB believes them: `given <= 1` alone
     # would be true of NaN.
     derived |= {
         "valid_label": "(isfinite(y) AND y >= 0 AND y <= 1) IS TRUE",
         "valid_prediction": f"({valid}) IS TRUE",
-        "valid_weight": "(isfinite(w) AND w >= 0) IS TRUE",
+        "valid_weight": "true" if log.sample_weight is None else "(isfinite(w) AND w >= 0) IS TRUE",
     }
     selected = ", ".join(f"{expression} AS {name}" for name, expression in derived.items())
     return f"SELECT *, {selected} FROM ({rows})"

@@ -180,12 +180,14 @@ def _rce_terms(sums: np.ndarray) -> np.ndarray:
 
 def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
     """The sums of one class."""
-    of_rows = field_sums([])
+    of_rows = field_sums([], weighted=False)
     counts = {"rows": "1", "soft": "(y != 0 AND y != 1)::INT"}
     of_rows = dataclasses.replace(of_rows, sums={**of_rows.sums, **counts})
     queries = {"rows": of_rows.by_period(), "moments": logit_moments().by_period()}
     columns = {field_name(f): [f] if isinstance(f, str) else [*f] for f in log.fields}
-    queries |= {_FIELD + name: field_sums(of_field) for name, of_field in columns.items()}
+    queries |= {
+        _FIELD + name: field_sums(of_field, weighted=False) for name, of_field in columns.items()
+    }
     sums = log_sums(log, queries, selection, verbose)
     table = sums.table("rows")
     if soft := int(table["soft"].sum()):
@@ -196,7 +198,9 @@ def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
     tables = {name: sums.tables[name] for name in queries}
     for name, of_field in columns.items():
         num_values = sums.tables[_FIELD + name].num_rows
-        tables[_NOISE + name] = _noise(log, selection, field_sums(of_field), table, num_values)
+        tables[_NOISE + name] = _noise(
+            log, selection, field_sums(of_field, weighted=False), table, num_values
+        )
     return LogSums(tables)
 
 

@@ -26,7 +26,7 @@ from keras_calibration.ops.field_sums import (
 from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
 
 FIELD = "field/"
-_LABELS = "labels"
+_LABELS = "totals"
 EPSILON = 0.01  # of Field-RCE, as in the paper
 # The columns of the label sums that are the state of a metric.
 _OF_LABELS = {
@@ -56,7 +56,7 @@ def log_queries(
 
     Example:
         >>> list(log_queries(ScoredLog(fields=["site"]), [LogLoss(), CalibratedLogLoss()]))
-        ['labels', 'moments/2/None/0', 'field/site']
+        ['totals', 'moments/2/None/0', 'field/site']
     """
     queries: dict[str, Query] = {}
     for metric in [metrics] if isinstance(metrics, keras.Metric) else metrics:
@@ -68,7 +68,9 @@ def log_queries(
             )
         queries |= _queries_of(metric)
     of_fields = {
-        FIELD + field_name(field): field_sums([field] if isinstance(field, str) else field)
+        FIELD + field_name(field): field_sums(
+            [field] if isinstance(field, str) else field, weighted=log.sample_weight is not None
+        )
         for field in log.fields
     }
     return queries | of_fields

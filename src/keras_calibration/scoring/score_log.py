@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_calibration.logs import LogSums, Periods, Query, ScoredLog, Selection, log_sums
 from keras_calibration.logs.embedded import Embedded
+from keras_calibration.logs.log_sums import TOTALS
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.models.field_metrics_model import FieldMetrics
@@ -119,7 +120,9 @@ def score_by_period(
     """
     periods = period if isinstance(period, Periods) else Periods(period)
     given = [metrics] if isinstance(metrics, keras.Metric) else list(metrics)
-    queries = {"rows": Query({}, {"rows": "1"}), **log_queries(log, given)}
+    queries = log_queries(log, given)
+    of_rows = queries.pop(TOTALS, Query({}, {}))
+    queries["rows"] = dataclasses.replace(of_rows, sums={"rows": "1", **of_rows.sums})
     queries = {name: query.by_period() for name, query in queries.items()}
     sums = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
     if not sums.num_rows:
