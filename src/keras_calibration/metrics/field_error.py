@@ -12,8 +12,14 @@ from keras import ops
 
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import flat_ids, flat_rows, nan_outside_unit_interval
-from keras_calibration.ops.field_sums import crossed_ids, field_sums
+from keras_calibration.metrics.rows import (
+    aligned_rows,
+    flat_ids,
+    nan_outside_unit_interval,
+    rows_or_nan,
+)
+from keras_calibration.ops.compiled import compiled, filled_up, runs_on_gpu
+from keras_calibration.ops.field_sums import crossed_ids, field_sums, refuse_strings
 from keras_calibration.solvers.field_noise import drawn_field_sums, jeffreys_interval
 
 _LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" takes one of them
@@ -106,15 +112,14 @@ class FieldError(AdditiveMetric):
                 f"{type(self).__name__} to `field_metrics=` of a FieldMetricsModel or "
                 "CalibratedModel, not to `metrics=`."
             )
-        labels, probabilities, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
-        probabilities = nan_outside_unit_interval(probabilities)
-        if isinstance(self.num_values, tuple):
-            columns = field if isinstance(field, tuple | list) else (field,)
-            flat = [flat_ids(ids, labels, "field value") for ids in columns]
-            ids = crossed_ids(flat, self.num_values)
+        rows = aligned_rows(y_true, y_pred, sample_weight)
+        is_cross = isinstance(self.num_values, tuple)
+        columns = field if is_cross and isinstance(field, tuple | list) else (field,)
+        ids = [refuse_strings(flat_ids(column, rows[0], "field value")) for column in columns]
+        if runs_on_gpu():
+            self._sums.add(_batch_sums(self.num_values, self.dtype, *rows, *ids))
         else:
-            ids = flat_ids(field, labels, "field value")
-        self._sums.add(field_sums(labels, probabilities, weights, ids, self._num_cells))
+            self._sums.add(_compiled_sums(self.num_values, self.dtype, *filled_up(*rows, *ids)))
 
     def error(self, sums: Tensor) -> Tensor:
         """The error computed from the sums. A subclass defines it.
@@ -242,3 +247,23 @@ def noise_floors_of(
     ]
     of_metrics = np.concatenate(errors, axis=1).astype("float64")
     return [(float(each.mean()), float(each.std(ddof=1))) for each in of_metrics]
+
+
+def _batch_sums(
+    num_values: int | tuple[int, ...],
+    dtype: str,
+    labels: Tensor,
+    predictions: Tensor,
+    weights: Tensor,
+    *ids: Tensor,
+) -> Tensor:
+    labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
+    predictions = nan_outside_unit_interval(predictions)
+    if isinstance(num_values, tuple):
+        cells, num_cells = crossed_ids(ids, num_values), math.prod(num_values)
+    else:
+        cells, num_cells = ids[0], num_values
+    return field_sums(labels, predictions, weights, cells, num_cells)
+
+
+_compiled_sums = compiled(_batch_sums)

@@ -8,7 +8,10 @@ import keras
 from keras import ops
 
 from keras_calibration._typing import Tensor
-from keras_calibration.ops.compiled import runs_on_gpu
+from keras_calibration.ops.compiled import is_compiled, runs_on_gpu
+
+# Field values whose sums, seven columns apart, stay in the cache of a core.
+_VALUES_IN_CACHE = 1 << 16
 
 
 def field_sums(
@@ -48,6 +51,10 @@ def field_sums(
     columns += [counted, ops.square(counted)]
     cell, num_cells = known_ids(ids, num_values), num_values + 1
     if not runs_on_gpu():
+        if is_compiled(labels) and num_cells <= _VALUES_IN_CACHE:
+            # XLA on a CPU: three times as fast as the seven columns of a row together.
+            sums = [ops.segment_sum(column, cell, num_segments=num_cells) for column in columns]
+            return ops.stack(sums, axis=1)
         return ops.segment_sum(ops.stack(columns, axis=1), cell, num_segments=num_cells)
     # There, XLA adds four columns at once; seven it would add one by one.
     rows = ops.stack([*columns, ops.zeros_like(counted)], axis=1)
@@ -56,13 +63,8 @@ def field_sums(
 
 def known_ids(ids: Tensor, num_values: int | Tensor) -> Tensor:
     """Ids as int32, with `num_values` ("other") in place of every id outside [0, num_values)."""
-    ids = ops.convert_to_tensor(ids)
+    ids = refuse_strings(ops.convert_to_tensor(ids))
     dtype = keras.backend.standardize_dtype(ids.dtype)
-    if dtype == "string":
-        raise ValueError(
-            "Field values must be integers in [0, num_values). Received: strings. Convert them "
-            "first, for example with keras.layers.StringLookup."
-        )
     if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
         ids = ops.cast(ids, "int32")  # `num_values` may not fit the narrower dtype
     if dtype in ("float16", "bfloat16"):
@@ -70,6 +72,16 @@ def known_ids(ids: Tensor, num_values: int | Tensor) -> Tensor:
     # Compared before the cast: NaN and numbers beyond int32 cannot be cast.
     known = ops.logical_and(ids >= 0, ids < num_values)
     return ops.where(known, ops.cast(ids, "int32"), num_values)
+
+
+def refuse_strings(ids: Tensor) -> Tensor:
+    """The ids; raises if they are strings."""
+    if keras.backend.standardize_dtype(ids.dtype) == "string":
+        raise ValueError(
+            "Field values must be integers in [0, num_values). Received: strings. Convert them "
+            "first, for example with keras.layers.StringLookup."
+        )
+    return ids
 
 
 def crossed_ids(ids: Sequence[Tensor], num_values: Sequence[int]) -> Tensor:
