@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,18 @@ class Query:
     keys: Mapping[str, str]
     sums: Mapping[str, str]
     steps: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def uses_row_key(self) -> bool:
+        """Whether rows are grouped by their key, as for folds.
+
+        Example:
+            >>> logit_moments(num_folds=2).uses_row_key, field_sums(["k"]).uses_row_key
+            (True, False)
+        """
+        steps = [expression for step in self.steps for expression in step.values()]
+        expressions = " , ".join([*self.keys.values(), *self.sums.values(), *steps])
+        return re.search(r"\bk\b", re.sub(r'"[^"]*"', "", expressions)) is not None
 
     def by_period(self) -> Query:
         """The same sums for each period."""

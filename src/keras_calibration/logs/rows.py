@@ -110,12 +110,22 @@ def field_columns(log: ScoredLog) -> list[str]:
     return list(dict.fromkeys(column for columns in named for column in columns))
 
 
-def check_columns(log: ScoredLog, types: Mapping[str, str]) -> None:
-    """Raises if the log names columns that are not there."""
+def used_columns(log: ScoredLog) -> list[str]:
+    """The columns that a log names, each once; without those in `where`.
+
+    Example:
+        >>> used_columns(ScoredLog(fields=["site"], row_key="id"))
+        ['label', 'probability', 'id', 'site']
+    """
     probabilities = [log.probability] if isinstance(log.probability, str) else log.probability
     named = [log.label, *(probabilities if log.logit is None else [log.logit])]
     named += [c for c in (log.sample_weight, log.timestamp, log.row_key) if c is not None]
-    if missing := [name for name in (*named, *field_columns(log)) if name not in types]:
+    return list(dict.fromkeys([*named, *field_columns(log)]))
+
+
+def check_columns(log: ScoredLog, types: Mapping[str, str]) -> None:
+    """Raises if the log names columns that are not there."""
+    if missing := [name for name in used_columns(log) if name not in types]:
         raise ValueError(f"The log has no columns {missing}. Received: columns {[*types]}.")
 
 
