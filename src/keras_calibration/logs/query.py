@@ -22,8 +22,8 @@ class Query:
     """Sums of the rows of each group, over columns that `logs.rows` defines.
 
     These columns are y (label), p (probability) and l (logit), w (weight), loss_0 and loss_1 (the
-    log loss of either label), t (start of the period), k (row key), and one for each column of a
-    field.
+    log loss of either label), t (start of the period), k (row key), and `field_column` of
+    each column of a field.
 
     Args:
         keys: Name → expression of the group of a row.
@@ -81,6 +81,16 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def field_column(name: str) -> str:
+    """The column of a field in the rows that a query sums; another one than those named above.
+
+    Example:
+        >>> field_column("y")
+        '"field y"'
+    """
+    return quoted(f"field {name}")
+
+
 def total_sums() -> Query:
     """Numbers of rows and of invalid rows, by kind."""
     kinds = ("label", "prediction", "weight", "time")
@@ -106,7 +116,7 @@ def label_sums() -> Query:
 def field_sums(columns: Sequence[str]) -> Query:
     """What `ops.field_sums` computes, for each value of a field or cross."""
     return Query(
-        keys={f"value_{place}": quoted(column) for place, column in enumerate(columns)},
+        keys={f"value_{place}": field_column(column) for place, column in enumerate(columns)},
         sums={
             "residual": "w * (y - p)",
             "positives": "w * y",
@@ -174,7 +184,7 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
         },
     ]
     keys = {"bin": "bin::INT"}
-    keys |= {f"value_{place}": quoted(column) for place, column in enumerate(columns)}
+    keys |= {f"value_{place}": field_column(column) for place, column in enumerate(columns)}
     sums = {
         f"{label}_{power}": f"w * ({share}){' * d' * power}"
         for label, share in (("negatives", "1 - y"), ("positives", "y"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from keras_calibration.logs.query import quoted
+from keras_calibration.logs.query import field_column, quoted
 from keras_calibration.logs.scored_log import ScoredLog
 from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY, SUM_TOLERANCE
 
@@ -51,7 +51,7 @@ def rows_sql(
         "w": weight,
         "k": row_number if log.row_key is None else _key(log.row_key, types),
     }
-    columns |= {quoted(name): _value(name, types) for name in field_columns(log)}
+    columns |= {field_column(name): _value(name, types) for name in field_columns(log)}
     conditions = [f"({log.where})"] if log.where else []
     valid_time = "true"
     if period is not None:
