@@ -12,7 +12,7 @@ except ImportError:  # so that tests can run the methods without Beam
     CombineFn = object
 
 
-class CombineSums(CombineFn):  # type: ignore[misc]
+class CombineSums(CombineFn):
     """Combines batches of rows, Arrow tables, into the bytes of their sums.
 
     `ReadFromParquetBatched(pattern) | CombineGlobally(CombineSums(log, queries))`, and then

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from keras_calibration.calibration import fit_calibrator
+from keras_calibration.layers import FieldBias
 from keras_calibration.logs import LogSums, Periods, ScoredLog, Selection, log_sums
 from keras_calibration.logs.query import field_sums, logit_bins
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
@@ -240,12 +242,23 @@ def kill_once(folder):
     return same_rows
 
 
-def test_a_killed_worker_changes_nothing(tmp_path):
+@pytest.mark.parametrize("call", ["score", "fit_calibrator"])
+def test_a_killed_worker_changes_nothing(tmp_path, call):
     data = blocks().map_batches(kill_once(tmp_path), batch_format="pyarrow")
-    expected = score(LOG.of(TABLE), metrics(), verbose=0)
-    found = score(LOG.of(data), metrics(), verbose=0)
+
+    def results(log):
+        if call == "score":
+            return score(log, metrics(), verbose=0)
+        head = FieldBias({"device": 3})
+        summary = fit_calibrator(head, log, verbose=0)
+        logits = head(np.zeros(3, "float32"), {"device": np.arange(3)})
+        return {"loss": summary.log_loss_after, "logits": keras.ops.convert_to_numpy(logits)}
+
+    found, expected = results(LOG.of(data)), results(LOG.of(TABLE))
     assert (tmp_path / "killed").exists()
-    assert found == {name: pytest.approx(value, rel=1e-12) for name, value in expected.items()}
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, 1e-6 if name == "logits" else 1e-12)
 
 
 def test_the_bytes_of_sums_hold_all_of_them():
