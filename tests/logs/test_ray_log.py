@@ -15,7 +15,7 @@ import pytest
 
 from keras_calibration.calibration import fit_calibrator
 from keras_calibration.layers import FieldBias
-from keras_calibration.logs import LogSums, Periods, ScoredLog, Selection, log_sums
+from keras_calibration.logs import Periods, ScoredLog, Selection, log_sums
 from keras_calibration.logs.query import field_sums, logit_bins
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
 from keras_calibration.scoring import log_queries, score, score_by_period
@@ -259,8 +259,3 @@ def test_a_killed_worker_changes_nothing(tmp_path, call):
     assert list(found) == list(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, 1e-6 if name == "logits" else 1e-12)
-
-
-def test_the_bytes_of_sums_hold_all_of_them():
-    sums = log_sums(LOG.of(blocks()), log_queries(LOG, metrics()))
-    assert_same_sums(LogSums.from_bytes(sums.to_bytes()), sums)
