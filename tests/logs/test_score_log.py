@@ -242,6 +242,17 @@ def test_every_kind_of_time(kind):
         assert scores["log_loss"] == pytest.approx(expected, rel=TIGHT)
 
 
+def test_fields_may_have_the_names_of_columns_that_are_computed():
+    names = ["y", "w", "P", "l", "k", "t2", "bin", "given", "loss_0", "valid_label", "given_label"]
+    rows = frame().assign(**dict.fromkeys(names, SITE))
+    log = ScoredLog(rows, sample_weight="weight", fields=names, where="w >= 0")
+    found, expected = score(log, metrics(), verbose=0), streamed(W)
+    for name in ("log_loss", "platt", "calibrated_log_loss"):
+        assert found[name] == pytest.approx(expected[name], rel=BOUND)
+    for name in names:
+        assert found[f"{name}_field_ece"] == pytest.approx(expected["site_id_field_ece"], rel=TIGHT)
+
+
 def test_where_leaves_rows_out_and_missing_values_are_a_value():
     probability = P.copy()
     probability[7] = np.nan

@@ -152,12 +152,18 @@ class Embedded:
             looking.join()
 
 
-def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
+def merged(tables: Sequence[pyarrow.Table], num_threads: int | None = None) -> pyarrow.Table:
     """The sums of tables of sums, by their keys."""
+    duckdb = _duckdb()
     import pyarrow
 
-    duckdb = _duckdb()
-    together = pyarrow.concat_tables(tables, promote_options="permissive")
+    try:
+        together = pyarrow.concat_tables(tables, promote_options="permissive")
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        raise ValueError(
+            "Sums can be added if each column of a field has one type in all parts. Received: "
+            f"{error}."
+        ) from error
     names = together.column_names
     keys = [quoted(name) for name in names if name.startswith("key_")]
     sums = [
@@ -165,7 +171,8 @@ def merged(tables: Sequence[pyarrow.Table]) -> pyarrow.Table:
         for name in names
         if not name.startswith("key_")
     ]
-    with duckdb.connect() as connection:
+    config = {} if num_threads is None else {"threads": str(num_threads)}
+    with duckdb.connect(config=config) as connection:
         relation = connection.from_arrow(together)
         group = "GROUP BY ALL" if keys else ""
         sql = f"SELECT {', '.join(keys + sums)} FROM parts {group}"

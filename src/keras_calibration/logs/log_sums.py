@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from keras_calibration.logs.embedded import merged
 
 if TYPE_CHECKING:
     import pyarrow
@@ -80,17 +82,25 @@ class LogSums:
         return {start: LogSums(tables) for start, tables in parts.items()}
 
     def __add__(self, other: LogSums) -> LogSums:
-        from keras_calibration.logs.embedded import merged
+        return LogSums.merged([self, other])
 
-        if not self._tables or not other._tables:
-            return self if self._tables else other
-        if self.names != other.names:
-            raise ValueError(
-                "Sums can be added if they were computed by the same queries. Received: "
-                f"{self.names} and {other.names}."
-            )
-        return LogSums(
-            {name: merged([table, other._tables[name]]) for name, table in self._tables.items()}
+    @classmethod
+    def merged(cls, parts: Sequence[LogSums], num_threads: int | None = None) -> LogSums:
+        """The sum of many parts at once, with a number of threads, by default all cores."""
+        parts = [part for part in parts if part.names]
+        if not parts:
+            return cls()
+        for part in parts[1:]:
+            if part.names != parts[0].names:
+                raise ValueError(
+                    "Sums can be added if they were computed by the same queries. Received: "
+                    f"{parts[0].names} and {part.names}."
+                )
+        return cls(
+            {
+                name: merged([part._tables[name] for part in parts], num_threads)
+                for name in parts[0].names
+            }
         )
 
     def to_bytes(self) -> bytes:

@@ -34,3 +34,7 @@ class Progress:
         self._done += 1
         rows = self._num_rows * self._done // self._num_passes
         self._bar.update(rows, finalize=self._done == self._num_passes)
+
+    def count(self, num_rows: int, is_end: bool = False) -> None:
+        """Shows a number of rows, where the number of all is not known before."""
+        self._bar.update(num_rows, finalize=is_end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ class Query:
     """Sums of the rows of each group, over columns that `logs.rows` defines.
 
     These columns are y (label), p (probability), l (logit), w (weight), loss (log loss), t (start
-    of the period), k (row key), and one for each column of a field.
+    of the period), k (row key), and `field_column` of each column of a field.
 
     Args:
         keys: Name → expression of the group of a row.
@@ -37,6 +38,18 @@ class Query:
     keys: Mapping[str, str]
     sums: Mapping[str, str]
     steps: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def uses_row_key(self) -> bool:
+        """Whether rows are grouped by their key, as for folds.
+
+        Example:
+            >>> logit_moments(num_folds=2).uses_row_key, field_sums(["k"]).uses_row_key
+            (True, False)
+        """
+        steps = [expression for step in self.steps for expression in step.values()]
+        expressions = " , ".join([*self.keys.values(), *self.sums.values(), *steps])
+        return re.search(r"\bk\b", re.sub(r'"[^"]*"', "", expressions)) is not None
 
     def by_period(self) -> Query:
         """The same sums for each period."""
@@ -65,6 +78,16 @@ def quoted(name: str) -> str:
         '"a""b"'
     """
     return '"' + name.replace('"', '""') + '"'
+
+
+def field_column(name: str) -> str:
+    """The column of a field in the rows that a query sums; another one than those named above.
+
+    Example:
+        >>> field_column("y")
+        '"field y"'
+    """
+    return quoted(f"field {name}")
 
 
 # Columns of `logs.rows` that tell which rows are valid.
@@ -98,7 +121,7 @@ def label_sums() -> Query:
 def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
     """What `ops.field_sums` computes, for each value of a field or cross."""
     return Query(
-        keys={f"value_{place}": quoted(column) for place, column in enumerate(columns)},
+        keys={f"value_{place}": field_column(column) for place, column in enumerate(columns)},
         sums={
             "residual": "y - p",
             "positives": "y",
@@ -176,7 +199,7 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
         },
     ]
     keys = {"bin": "bin::INT"}
-    keys |= {f"value_{place}": quoted(column) for place, column in enumerate(columns)}
+    keys |= {f"value_{place}": field_column(column) for place, column in enumerate(columns)}
     sums = {
         f"{label}_{power}": f"w * ({share}){' * d' * power}"
         for label, share in (("negatives", "1 - y"), ("positives", "y"))

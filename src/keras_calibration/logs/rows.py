@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from keras_calibration.logs.query import quoted
+from keras_calibration.logs.query import field_column, quoted
 from keras_calibration.logs.scored_log import ScoredLog
 from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY, SUM_TOLERANCE
 
@@ -51,7 +51,7 @@ def rows_sql(
         "w": weight,
         "k": row_number if log.row_key is None else _key(log.row_key, types),
     }
-    columns |= {quoted(name): _value(name, types) for name in field_columns(log)}
+    columns |= {field_column(name): _value(name, types) for name in field_columns(log)}
     conditions = [f"({log.where})"] if log.where else []
     valid_time = "true"
     if period is not None:
@@ -112,12 +112,22 @@ def field_columns(log: ScoredLog) -> list[str]:
     return list(dict.fromkeys(column for columns in named for column in columns))
 
 
-def check_columns(log: ScoredLog, types: Mapping[str, str]) -> None:
-    """Raises if the log names columns that are not there."""
+def used_columns(log: ScoredLog) -> list[str]:
+    """The columns that a log names, each once; without those in `where`.
+
+    Example:
+        >>> used_columns(ScoredLog(fields=["site"], row_key="id"))
+        ['label', 'probability', 'id', 'site']
+    """
     probabilities = [log.probability] if isinstance(log.probability, str) else log.probability
     named = [log.label, *(probabilities if log.logit is None else [log.logit])]
     named += [c for c in (log.sample_weight, log.timestamp, log.row_key) if c is not None]
-    if missing := [name for name in (*named, *field_columns(log)) if name not in types]:
+    return list(dict.fromkeys([*named, *field_columns(log)]))
+
+
+def check_columns(log: ScoredLog, types: Mapping[str, str]) -> None:
+    """Raises if the log names columns that are not there."""
+    if missing := [name for name in used_columns(log) if name not in types]:
         raise ValueError(f"The log has no columns {missing}. Received: columns {[*types]}.")
 
 

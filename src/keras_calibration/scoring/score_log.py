@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_calibration.logs import LogSums, Periods, Query, ScoredLog, Selection, log_sums
+from keras_calibration.logs.compute import is_ray
 from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.log_sums import TOTALS
 from keras_calibration.logs.scored_log import field_name
@@ -51,7 +52,7 @@ def score_log(
                 "Argument `field_metrics` must hold FieldECE, FieldRCE or another FieldError to "
                 f"score a log. Received: {name!r}, {type(metric).__name__}."
             )
-    if others and isinstance(log, LogSums):
+    if others and (isinstance(log, LogSums) or is_ray(log.source)):
         log_queries(ScoredLog(), others.values())  # raises an error that names the metric
     if isinstance(log, ScoredLog):
         fields = list(dict.fromkeys([*log.fields, *of_fields.by_field]))
