@@ -119,7 +119,7 @@ def export_savedmodel(
         verify: `"new_process"`, or `"same_process"`, which saves some seconds but does not show
             that the SavedModel runs with TensorFlow alone.
         tolerance: Largest allowed difference between the logits of the SavedModel and of the Keras
-            model, as a share of the largest |logit| of the rows (at least 1); for probabilities, a
+            model, as a share of the largest absolute logit (at least 1); for probabilities, a
             quarter of it. The default is 4e-6; for a base model in half precision, 1/128 (float16)
             or 1/16 (bfloat16).
 
