@@ -92,24 +92,29 @@ INCLUDED = {
 
 
 def include_files(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Puts the text of included files into their pages, with links as seen from these."""
+    """Puts included files into their pages; links to such a file lead to its page."""
+    page = app.env.doc2path(docname)
+    if page.suffix != ".md":
+        return
     source[0] = re.sub(
         r"^```\{include\} (\S+)\n```$",
-        lambda match: _text_for(docname, (app.srcdir / docname).parent / match[1]),
-        source[0],
+        lambda match: _with_links(docname, (page.parent / match[1]).resolve()),
+        _with_links(docname, page, source[0]),
         flags=re.MULTILINE,
     )
 
 
-def _text_for(docname: str, file: Path) -> str:
-    file = file.resolve()
+def _with_links(docname: str, file: Path, text: str | None = None) -> str:
+    """The text of a file with its relative links as seen from a page."""
 
     def link(match: re.Match[str]) -> str:
-        target, _, anchor = match[1].partition("#")
+        target, mark, anchor = match[1].partition("#")
         path = (file.parent / target).resolve() if target else file
-        return f"]({_relative(docname, path)}{anchor and '#' + anchor})"
+        return f"]({_relative(docname, path)}{mark}{anchor})"
 
-    return re.sub(r"\]\((?![a-z]+:)([^)\s]+)\)", link, file.read_text("utf-8"))
+    return re.sub(
+        r"\]\((?![a-z]+:)([\w./-]+(?:#\S+?)?)\)", link, text or file.read_text("utf-8")
+    )
 
 
 def _relative(docname: str, path: Path) -> str:
