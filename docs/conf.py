@@ -112,9 +112,7 @@ def _with_links(docname: str, file: Path, text: str | None = None) -> str:
         path = (file.parent / target).resolve() if target else file
         return f"]({_relative(docname, path)}{mark}{anchor})"
 
-    return re.sub(
-        r"\]\((?![a-z]+:)([\w./-]+(?:#\S+?)?)\)", link, text or file.read_text("utf-8")
-    )
+    return re.sub(r"\]\((?![a-z]+:)([\w./-]+(?:#\S+?)?)\)", link, text or file.read_text("utf-8"))
 
 
 def _relative(docname: str, path: Path) -> str:
@@ -146,7 +144,9 @@ def _reference_pages() -> dict[str, str]:
     """The pages of all public names, by `room.Name`, and by `Name` where that is no plain word."""
     pages = {}
     for file in (DOCS / "reference").glob("*.rst"):
-        for name in re.findall(r"^   ~?keras_calibration\.([\w.]+)$", file.read_text("utf-8"), re.M):
+        for name in re.findall(
+            r"^   ~?keras_calibration\.([\w.]+)$", file.read_text("utf-8"), re.M
+        ):
             short = name.rpartition(".")[2]
             keys = [name, short] if re.search("[A-Z_]", short) else [name]
             pages.update(dict.fromkeys(keys, f"reference/generated/keras_calibration.{name}"))

@@ -1,4 +1,4 @@
-"""Programs of the README, and those that it had before the site, run as they stand, on fewer rows."""
+"""Programs of the README and of the page on calibration run as they stand, on fewer rows."""
 
 import re
 from pathlib import Path

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from test_public_names import ROOMS, TOP
 
 ROOT = Path(__file__).parents[1]
