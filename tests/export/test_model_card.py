@@ -1,6 +1,7 @@
 """The model card: what the provenance says, as a page that no name can break."""
 
 import json
+from pathlib import Path
 
 import keras
 import markdown_it
@@ -11,6 +12,7 @@ import keras_calibration as kc
 from keras_calibration.export.model_card import model_card
 
 pytestmark = pytest.mark.tensorflow
+SAVEDMODELS = Path(__file__).parents[2] / "savedmodels"
 HOSTILE = "a`` | b</td><script>*x*\n# y"
 
 
@@ -69,6 +71,12 @@ def test_refresh_writes_the_card_anew(exported):
         f"Version `1`: fitted to 3,000 rows, exported {provenance_of(first)['exported_at']}" in card
     )
     assert "Methods compared" not in card
+
+
+@pytest.mark.parametrize("name", ["click_log", "click_log_strings"])
+def test_the_cards_of_the_shipped_models(name):
+    path = SAVEDMODELS / name / "1"
+    assert card_of(path) == model_card(provenance_of(path))
 
 
 def named(provenance, name):

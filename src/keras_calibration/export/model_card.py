@@ -105,10 +105,7 @@ def _methods(report: Mapping[str, Any] | None) -> list[str]:
     ]
     for score in report["scores"]:
         name = f"**{score['name']}**" if score["name"] == report["chosen"] else score["name"]
-        change, error, *figures = (
-            _decimal(score[each])
-            for each in ("log_loss_change", "log_loss_change_error", *_FIGURES)
-        )
+        change, error, *figures = (_decimal(score[each]) for each in _FIGURES)
         cells = [name, _decimal(score["log_loss"]), f"{change} ± {error}", *figures]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, "", f"Chosen: {report['chosen']}. {_plain_text(report['reason'])}"]
