@@ -4,9 +4,11 @@ import os
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.util import inspect
 
 import keras_calibration
 
@@ -153,6 +155,16 @@ def _reference_pages() -> dict[str, str]:
     return pages
 
 
+def signature_of_class(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str, returned: str
+) -> tuple[str, str] | None:
+    """The signature of a class from `__init__`, which Keras hides behind a `__new__`."""
+    if what != "class" or value.__init__ is object.__init__ or not signature.startswith("(*args"):
+        return None
+    own = inspect.signature(value.__init__, bound_method=True)
+    return inspect.stringify_signature(own, show_annotation=False), ""
+
+
 def _is_linked(node: nodes.Node) -> bool:
     parent = node.parent
     while parent is not None:
@@ -166,4 +178,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Connects the functions above to the build."""
     app.connect("source-read", include_files)
     app.connect("doctree-resolved", link_names)
+    app.connect("autodoc-process-signature", signature_of_class)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
