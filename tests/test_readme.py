@@ -1,4 +1,4 @@
-"""Programs of the README run as they stand, on fewer rows."""
+"""Programs of the README and of the page on calibration run as they stand, on fewer rows."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,9 @@ import pytest
 
 import keras_calibration
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+CALIBRATION = ROOT / "docs" / "topics" / "calibration.md"
 
 
 @pytest.mark.tensorflow
@@ -32,7 +34,7 @@ def test_the_first_program(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.tensorflow
 def test_the_program_of_several_outputs():
-    programs = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    programs = re.findall(r"```python\n(.*?)```", CALIBRATION.read_text("utf-8"), re.DOTALL)
     (program,) = (each for each in programs if 'calibrated_output="buy"' in each)
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(2000, 2)).astype("float32")
@@ -46,7 +48,7 @@ def test_the_program_of_several_outputs():
         "x": {"scores": scores},
         "labels": {"click": outcomes[:, 0], "buy": outcomes[:, 1]},
     }
-    exec(compile(program, str(README), "exec"), names)
+    exec(compile(program, str(CALIBRATION), "exec"), names)
     received = names["predictions"]
     assert received.keys() == outputs.keys()
     assert received["click"].mean() == pytest.approx(outcomes[:, 0].mean(), abs=0.01)

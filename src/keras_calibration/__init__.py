@@ -33,7 +33,7 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration" or _sys.argv[1:2] == ["swee
     from keras_calibration.monitoring import MonitorReport as MonitorReport
     from keras_calibration.monitoring import monitor as monitor
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "CalibrationReport",

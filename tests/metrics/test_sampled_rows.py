@@ -1,4 +1,4 @@
-"""Rows of which a share r of the negatives was kept: what docs/sampling.md says of the metrics."""
+"""Rows of which a share r of the negatives was kept: the metrics, as the guide on sampling says."""
 
 import numpy as np
 import pytest

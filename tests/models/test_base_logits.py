@@ -1,3 +1,5 @@
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -170,6 +172,13 @@ def test_class_logits_are_those_before_the_softmax(name):
     if name in ("log probabilities", "clipped, told", "of one's own, told"):
         received, expected = (each - each.mean(1, keepdims=True) for each in (received, expected))
     np.testing.assert_allclose(received, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_softmax_gives_no_warning():
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        BaseLogits(of_classes(activation="softmax"))
+    assert [str(each.message) for each in shown if "softmax" in str(each.message)] == []
 
 
 def test_sigmoids_of_several_outputs_are_no_classes():

@@ -25,7 +25,7 @@ def generate_click_log(num_rows: int = 200_000, seed: int = 0, drift: float = 1.
     Row i of n happens at time `t = (i + 0.5) / n`. Rows are in chronological order and split
     60/20/20 in that order. Near the end of the training part, at t = 0.6, the pages are redesigned:
     `r(t) = sigmoid((t - 0.6) / 0.01)` goes from 0 to 1. The probability of a click is
-    `sigmoid(logit)` with
+    `sigmoid(logit)` with::
 
         logit = -3.2 + drift * 0.6 r(t)
               + sum over fields f of  a_f[id] + drift * (b_f[id] r(t) + c_f[id] t)

@@ -1,4 +1,4 @@
-"""Describes an exported model in `assets.extra/provenance.json`."""
+"""Describes an exported model in `assets.extra`: `provenance.json` and `model_card.md`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_calibration._typing import Tensor
+from keras_calibration.export.model_card import MODEL_CARD_FILE, model_card
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
@@ -31,9 +32,14 @@ _LONGEST_LIST = 100
 
 
 def write_provenance(extra: Path, provenance: Mapping[str, Any]) -> None:
-    """Writes `provenance.json` into `assets.extra`; numbers that are not finite become null."""
-    text = json.dumps(_plain(provenance), indent=1, allow_nan=False, ensure_ascii=False)
+    """Writes the provenance into `assets.extra`, as JSON and as a page for people.
+
+    Numbers that are not finite become null.
+    """
+    plain = _plain(provenance)
+    text = json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)
     (extra / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
+    (extra / MODEL_CARD_FILE).write_text(model_card(plain), encoding="utf-8")
 
 
 def read_provenance(extra: Path) -> dict[str, Any]:

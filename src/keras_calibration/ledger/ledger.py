@@ -35,27 +35,25 @@ class Ledger:
     under the same run id. A run that died in between stays `"started"` and is counted as
     unfinished. Other records are never replaced.
 
-    A record is a dict of JSON values (schema version 1, * required):
+    A record is a dict of JSON values (schema version 1):
 
-    | field | meaning |
-    |---|---|
-    | `pipeline`* | non-empty string; the runs of a pipeline differ only in their seed |
-    | `seed`* | int |
-    | `status`* | `"started"`, `"finished"`, or `"diverged"` (ended with values not finite) |
-    | `epochs` | epochs of the run, strictly increasing ints from 0 |
-    | `metrics` | metric name → list with a float for each epoch, or `None` if not measured |
-    | `kept_epoch` | epoch whose weights the run kept as the best; `None` for the last |
-    | `directions` | metric name → `"min"` or `"max"`, if known |
-    | `initial_weights` | hash of the weights before training, a string, or `None` |
-    | `backend` | name of the Keras backend, or `None` |
-    | `versions` | package name → version string, or `None` if not installed |
-    | `configuration` | any JSON value |
-    | `family` | pipelines of one family share their noise estimate; a string, or `None` |
-    | `seeds` | role → int, for separate seeds: `"initialization"`, `"order"`, |
-    | | `"dropout"`, `"augmentation"` |
-    | `num_rows` | number of held-out rows, or `None` |
-    | `row_losses` | result of `write_row_losses` for the held-out rows, or `None` |
-    | `schema_version`, `run_id`, `created` | set by the ledger; `created` is ISO 8601 in UTC |
+    - `pipeline` (required): non-empty string; the runs of a pipeline differ only in their seed
+    - `seed` (required): int
+    - `status` (required): `"started"`, `"finished"`, or `"diverged"` (ended with values not finite)
+    - `epochs`: epochs of the run, strictly increasing ints from 0
+    - `metrics`: metric name → list with a float for each epoch, or `None` if not measured
+    - `kept_epoch`: epoch whose weights the run kept as the best; `None` for the last
+    - `directions`: metric name → `"min"` or `"max"`, if known
+    - `initial_weights`: hash of the weights before training, a string, or `None`
+    - `backend`: name of the Keras backend, or `None`
+    - `versions`: package name → version string, or `None` if not installed
+    - `configuration`: any JSON value
+    - `family`: pipelines of one family share their noise estimate; a string, or `None`
+    - `seeds`: role → int, for separate seeds: `"initialization"`, `"order"`, `"dropout"`,
+      `"augmentation"`
+    - `num_rows`: number of held-out rows, or `None`
+    - `row_losses`: result of `write_row_losses` for the held-out rows, or `None`
+    - `schema_version`, `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
 
     Metrics may be NaN or infinite: the file stores them as the strings `"NaN"`, `"Infinity"` and
     `"-Infinity"`, and `runs` returns floats. Files are named by run id, which sorts by time. The

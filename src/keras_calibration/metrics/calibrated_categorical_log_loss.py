@@ -58,12 +58,14 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     the bound is above 0.001 nats. The error grows with the biases. On 10 classes, with a model that
     is right on half of the rows:
 
-    | standard deviation of the biases | error of the loss | its bound | error of a bias |
-    |----------------------------------|-------------------|-----------|-----------------|
-    | 0.02                             | 2e-6              | 2e-5      | 0.001           |
-    | 0.05                             | 7e-6              | 1e-4      | 0.003           |
-    | 0.1                              | 4e-5              | 8e-4      | 0.01            |
-    | 0.2, second pass                 | 2e-6              |           | 8e-4            |
+    ================================  =================  =========  ===============
+    standard deviation of the biases  error of the loss  its bound  error of a bias
+    ================================  =================  =========  ===============
+    0.02                              2e-6               2e-5       0.001
+    0.05                              7e-6               1e-4       0.003
+    0.1                               4e-5               8e-4       0.01
+    0.2, second pass                  2e-6                          8e-4
+    ================================  =================  =========  ===============
 
     For larger biases, make a second pass over the rows around the biases of the first, with
     `starting_bias=metric.bias.mean(axis=0).tolist()`.

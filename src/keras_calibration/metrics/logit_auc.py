@@ -28,12 +28,14 @@ class LogitAUC(AdditiveMetric):
     thousand is positive, nearly all of them lie above every prediction. Errors against the exact
     AUC, with 10⁶ rows and normal logits:
 
-    | positive rate | spread of logits | AUC    | this metric | Keras | Keras, 2000 thresholds |
-    |---------------|------------------|--------|-------------|-------|------------------------|
-    | 0.0015        | 1                | 0.7624 | 8e-8        | -0.16 | -6e-3                  |
-    | 0.0011        | 0.5              | 0.6385 | -6e-5       | -0.14 | -1e-2                  |
-    | 0.044         | 1                | 0.7517 | -5e-6       | -8e-4 | -1e-6                  |
-    | 0.5           | 2                | 0.8616 | -2e-7       | -6e-6 | -5e-7                  |
+    =============  ================  ======  ===========  =====  ======================
+    positive rate  spread of logits  AUC     this metric  Keras  Keras, 2000 thresholds
+    =============  ================  ======  ===========  =====  ======================
+    0.0015         1                 0.7624  8e-8         -0.16  -6e-3
+    0.0011         0.5               0.6385  -6e-5        -0.14  -1e-2
+    0.044          1                 0.7517  -5e-6        -8e-4  -1e-6
+    0.5            2                 0.8616  -2e-7        -6e-6  -5e-7
+    =============  ================  ======  ===========  =====  ======================
 
     The error is at most half the share of the pairs that fall into one bin. A model whose logits
     all lie within 1/64 therefore gets 1/2.

@@ -303,7 +303,7 @@ def _found_source(output: keras.KerasTensor) -> LogitSource:
             lambda values: to_logits(before(values, training=False)),
         )
     num_columns = math.prod(tensor.shape[1:])
-    if num_columns > 1 and _is_sigmoid(operation):
+    if num_columns > 1 and _is_sigmoid(operation, num_columns):
         return LogitSource("sigmoids", operation, output)
     if _is_softmax(operation, node, num_columns) if num_columns > 1 else _is_sigmoid(operation):
         is_dense = isinstance(operation, keras.layers.Dense)
@@ -335,9 +335,10 @@ def _passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
     return shapes[0] == shapes[1] or all(math.prod(shape[1:]) == 1 for shape in shapes)
 
 
-def _is_sigmoid(operation: keras.Operation) -> bool:
+def _is_sigmoid(operation: keras.Operation, num_columns: int = 1) -> bool:
     if _is_dense(operation) or type(operation) is keras.layers.Activation:
-        return _computes(operation, ops.sigmoid)
+        # With all columns: Keras warns of a softmax of one.
+        return _computes(operation, ops.sigmoid, num_columns)
     return type(operation).__name__ == "Sigmoid"
 
 

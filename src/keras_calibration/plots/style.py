@@ -26,7 +26,7 @@ class CurveStyle(NamedTuple):
     linestyle: str
 
 
-# In this order: before, after, and two more. They differ in lightness.
+#: Styles of sets of probabilities: before, after, and two more. They differ in lightness.
 STYLES = (
     CurveStyle("#f0a552", "s", "--"),
     CurveStyle("#2b69ad", "o", "-"),

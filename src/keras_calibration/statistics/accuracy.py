@@ -48,8 +48,9 @@ def metric_accuracy(a: RunValues, b: RunValues) -> float:
 def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -> Estimate:
     """Metric accuracy of independent runs, with Newcombe's score interval.
 
-    The ends t solve |Acc − t| = z √V(t), V(t) = t (1 − t) [1 + N ((1 − t)/(2 − t) + t/(1 + t))] /
-    (m_a m_b), N = (m_a + m_b)/2 − 1. z is the quantile of Student's t with m_a m_b degrees of
+    The ends t solve `|Acc − t| = z √V(t)`, with
+    `V(t) = t (1 − t) [1 + N ((1 − t)/(2 − t) + t/(1 + t))] / (m_a m_b)` and
+    `N = (m_a + m_b)/2 − 1`. z is the quantile of Student's t with m_a m_b degrees of
     freedom. Unlike bootstrap and Wald intervals, it keeps its coverage with five runs and without
     overlap: with five skewed runs each and an accuracy of 0.9, the coverage is 95.5 %, and with the
     normal quantile 92.9 %.

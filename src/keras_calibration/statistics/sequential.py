@@ -20,9 +20,9 @@ MAX_LOOKS = 50
 def pocock_confidence(num_looks: int, confidence: float = 0.95) -> float:
     """The confidence of each of `num_looks` evenly spaced looks, for a given joint confidence.
 
-    The bound c solves P(max_k |Z_k| ≤ c) = confidence, where Z_k = S_k/√k is a standardized random
-    walk; each look uses the confidence 2 Φ(c) − 1. Without this correction, looks after every seed
-    from 3 to 20 give false positives in 22 % of the cases.
+    The bound c solves `P(max_k |Z_k| ≤ c) = confidence`, where `Z_k = S_k/√k` is a standardized
+    random walk; each look uses the confidence `2 Φ(c) − 1`. Without this correction, looks after
+    every seed from 3 to 20 give false positives in 22 % of the cases.
 
     Args:
         num_looks: Planned number of looks, including the last; 1 to 50.

@@ -1,0 +1,182 @@
+"""The site: `./dev docs` builds it into build/docs, without network."""
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util import inspect
+
+import keras_calibration
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+
+project = "keras-calibration"
+author = "The keras-calibration authors"
+copyright = "The keras-calibration authors, Apache-2.0"
+version = release = keras_calibration.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+]
+default_role = "code"
+exclude_patterns = ["_templates", "reference/README.md"]
+templates_path = ["_templates"]
+nitpicky = True
+# Types of other packages; nothing is fetched to find their pages.
+nitpick_ignore_regex = [("py:.*", r".*")]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
+myst_heading_anchors = 4
+nb_execution_mode = "force"
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_merge_streams = True
+nb_output_stderr = "remove"  # progress bars, and what TensorFlow says of the machine
+
+# No further pages come yet from a pattern; cells that do not run have no language.
+suppress_warnings = ["toc.empty_glob", "myst-nb.lexer"]
+
+autosummary_generate = True
+autodoc_default_options = {"members": True, "show-inheritance": True, "member-order": "bysource"}
+autodoc_typehints = "none"  # the docstrings name shapes and dtypes
+autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False
+autodoc_class_signature = "mixed"
+python_maximum_signature_line_length = 88
+add_module_names = False
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Call arguments", "params_style"), ("Reference", "References")]
+
+html_theme = "pydata_sphinx_theme"
+html_title = "keras-calibration"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_show_sourcelink = False
+html_sidebars = {"index": [], "glossary": [], "changelog": []}
+html_theme_options = {
+    "logo": {"text": "keras-calibration"},
+    "navbar_align": "left",
+    "header_links_before_dropdown": 6,
+    "show_toc_level": 2,
+    "collapse_navigation": True,
+    "show_prev_next": False,
+    "navigation_with_keys": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+
+# Pages of the site whose text lies elsewhere in the repository: each holds one `include`.
+INCLUDED = {
+    "benchmarks/README.md": "benchmarks",
+    "examples/RESULTS.md": "papers/results",
+    "examples/field_aware_calibration/README.md": "papers/field_aware_calibration",
+    "examples/calibrated_metric/README.md": "papers/calibrated_metric",
+    "savedmodels/README.md": "savedmodels",
+    "CONTRIBUTING.md": "contributing",
+    "CHANGELOG.md": "changelog",
+    "README.md": "index",
+}
+
+
+def include_files(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Puts included files into their pages; links to such a file lead to its page."""
+    page = app.env.doc2path(docname)
+    if page.suffix != ".md":
+        return
+    source[0] = re.sub(
+        r"^```\{include\} (\S+)\n```$",
+        lambda match: _with_links(docname, (page.parent / match[1]).resolve()),
+        _with_links(docname, page, source[0]),
+        flags=re.MULTILINE,
+    )
+
+
+def _with_links(docname: str, file: Path, text: str | None = None) -> str:
+    """The text of a file with its relative links as seen from a page."""
+
+    def link(match: re.Match[str]) -> str:
+        target, mark, anchor = match[1].partition("#")
+        path = (file.parent / target).resolve() if target else file
+        return f"]({_relative(docname, path)}{mark}{anchor})"
+
+    return re.sub(r"\]\((?![a-z]+:)([\w./-]+(?:#\S+?)?)\)", link, text or file.read_text("utf-8"))
+
+
+def _relative(docname: str, path: Path) -> str:
+    """The path as seen from a page; that of the page which includes it, if there is one."""
+    page = INCLUDED.get(path.relative_to(ROOT).as_posix())
+    path = path if page is None else DOCS / f"{page}.md"
+    return Path(os.path.relpath(path, (DOCS / docname).parent)).as_posix()
+
+
+def link_names(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Makes every `name` of the package, in pages and docstrings, a link to its reference."""
+    for literal in list(doctree.findall(nodes.literal)):
+        page = _reference_page(literal.astext())
+        if page in (None, docname) or _is_linked(literal):
+            continue
+        uri = app.builder.get_relative_uri(docname, page)
+        literal.replace_self(nodes.reference("", "", literal.deepcopy(), internal=True, refuri=uri))
+
+
+def _reference_page(text: str) -> str | None:
+    """The page of `ILPS`, `kc.layers.ILPS(…)` or `ILPS.fit`; None for what is not public."""
+    name = text.partition("(")[0].removeprefix("kc.").removeprefix("keras_calibration.")
+    pages = _reference_pages()
+    return pages.get(name) or pages.get(name.rpartition(".")[0])
+
+
+@cache
+def _reference_pages() -> dict[str, str]:
+    """The pages of all public names, by `room.Name`, and by `Name` where that is no plain word."""
+    pages = {}
+    for file in (DOCS / "reference").glob("*.rst"):
+        for name in re.findall(
+            r"^   ~?keras_calibration\.([\w.]+)$", file.read_text("utf-8"), re.M
+        ):
+            short = name.rpartition(".")[2]
+            keys = [name, short] if re.search("[A-Z_]", short) else [name]
+            pages.update(dict.fromkeys(keys, f"reference/generated/keras_calibration.{name}"))
+    return pages
+
+
+def signature_of_class(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str, returned: str
+) -> tuple[str, str] | None:
+    """The signature of a class from `__init__`, which Keras hides behind a `__new__`."""
+    if what != "class" or value.__init__ is object.__init__ or not signature.startswith("(*args"):
+        return None
+    own = inspect.signature(value.__init__, bound_method=True)
+    return inspect.stringify_signature(own, show_annotation=False), ""
+
+
+def _is_linked(node: nodes.Node) -> bool:
+    parent = node.parent
+    while parent is not None:
+        if isinstance(parent, nodes.reference | nodes.title):
+            return True
+        parent = parent.parent
+    return False
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connects the functions above to the build."""
+    app.connect("source-read", include_files)
+    app.connect("doctree-resolved", link_names)
+    app.connect("autodoc-process-signature", signature_of_class)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,189 @@
+"""Checks what is to be released: `./dev release` builds `dist/` and runs this.
+
+    ./dev release            metadata, contents, four installations, all tests on two of them
+    ./dev release --quick    the same with a selection of the tests, on one
+
+The wheel and the source distribution are each installed in an empty environment with the lowest
+and with the newest versions that pyproject.toml allows.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+from packaging.metadata import Metadata
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+# What a source distribution may hold besides Python files.
+OTHER_FILES = r"examples/.*\.(md|png|json)|tests/gpu/specs/\w+\.txtpb|tests/serving/serve\.c"
+TOP_FILES = r"CHANGELOG\.md|LICENSE|PKG-INFO|README\.md|pyproject\.toml|\.gitignore"
+PACKAGE = r"keras_calibration/([\w/]+\.py|py\.typed)"
+ABOUT = r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)"
+IN_WHEEL = f"{PACKAGE}|{ABOUT}"
+IN_SOURCE = rf"src/{PACKAGE}|(tests|examples)/[\w/]+\.py|{OTHER_FILES}|{TOP_FILES}"
+LARGEST_FILE = 300_000
+QUICK_TESTS = [
+    *("tests/test_public_names.py", "tests/test_cli.py", "tests/test_readme.py"),
+    *("tests/layers/test_contract.py", "tests/export/test_export_savedmodel.py"),
+]
+SMOKE = """
+import pathlib, sys, tempfile
+import numpy as np
+import keras_calibration as kc
+assert pathlib.Path(kc.__file__).is_relative_to(sys.prefix), kc.__file__
+generator = np.random.default_rng(0)
+scores, site = generator.normal(-1, 1, 2000), generator.integers(0, 5, 2000)
+labels = generator.random(2000) < 1 / (1 + np.exp(-scores - 0.5 * (site - 2)))
+features = {"site": site}
+model = kc.calibrate_scores(scores, labels, features, fields=["site"], effort="quick", verbose=0)
+assert model.report.after.log_loss < model.report.before.log_loss
+path = kc.export_savedmodel(model, tempfile.mkdtemp() + "/1")
+print(kc.__version__, model.report.chosen, sorted(each.name for each in path.iterdir()))
+"""
+
+
+def main() -> None:
+    """Runs every check; the first that fails ends the program with an exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only a selection of the tests")
+    quick = parser.parse_args().quick
+    wheel, source = next(DIST.glob("*.whl")), next(DIST.glob("*.tar.gz"))
+    version = check_versions()
+    files = {wheel: files_of_wheel(wheel), source: files_of_source(source)}
+    for archive, contents in files.items():
+        check_metadata(archive, contents, version)
+        check_contents(archive, contents)
+    check_python_files(files[wheel], files[source])
+    for archive in (wheel, source):
+        for resolution in ("highest", "lowest-direct"):
+            with tempfile.TemporaryDirectory() as folder:
+                python = install(archive, "", resolution, Path(folder))
+                run([python, "-c", SMOKE], cwd=folder)
+    for resolution in ("highest",) if quick else ("highest", "lowest-direct"):
+        with tempfile.TemporaryDirectory() as folder:
+            test(install(wheel, "[dev]", resolution, Path(folder)), quick)
+    print(f"Ready: {wheel.name}, {source.name}")
+
+
+def check_versions() -> str:
+    """The version, which four files must share, with a dated section in the changelog."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    for file, pattern in {
+        "src/keras_calibration/__init__.py": f'^__version__ = "{re.escape(version)}"$',
+        "CITATION.cff": f"^version: {re.escape(version)}$",
+        "CHANGELOG.md": rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$",
+        "docs/citation.md": rf"version += \{{{re.escape(version)}\}}",
+    }.items():
+        if not re.search(pattern, (ROOT / file).read_text("utf-8"), re.MULTILINE):
+            sys.exit(f"{file} does not have version {version}: no line like {pattern}")
+    return version
+
+
+def files_of_wheel(wheel: Path) -> dict[str, bytes]:
+    """Name → content."""
+    with zipfile.ZipFile(wheel) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def files_of_source(source: Path) -> dict[str, bytes]:
+    """Name → content, without the folder in which everything lies."""
+    with tarfile.open(source) as opened:
+        files = {each.name: opened.extractfile(each) for each in opened if each.isfile()}
+        return {
+            name.partition("/")[2]: file.read() for name, file in files.items() if file is not None
+        }
+
+
+def check_metadata(archive: Path, files: dict[str, bytes], version: str) -> None:
+    """The metadata is valid, of this version, and has the README as Markdown."""
+    (name,) = (each for each in files if re.fullmatch(r"PKG-INFO|[^/]+\.dist-info/METADATA", each))
+    metadata = Metadata.from_email(files[name], validate=True)
+    found = (metadata.name, str(metadata.version), metadata.description_content_type)
+    if found != ("keras-calibration", version, "text/markdown"):
+        sys.exit(f"{archive.name}: unexpected metadata {found}")
+
+
+def check_contents(archive: Path, files: dict[str, bytes]) -> None:
+    """No data, nothing large, no path of this machine, nothing unexpected."""
+    expected = re.compile(IN_WHEEL if archive.suffix == ".whl" else IN_SOURCE)
+    here = [
+        str(path).encode() for path in {ROOT, ROOT.resolve(), Path.home()} if len(path.parts) > 1
+    ]
+    for name, content in files.items():
+        if not expected.fullmatch(name):
+            sys.exit(f"{archive.name}: unexpected file {name}")
+        if len(content) > LARGEST_FILE:
+            sys.exit(f"{archive.name}: {name} has {len(content):,} bytes")
+        if any(re.search(re.escape(path) + rb"\b", content) for path in here):
+            sys.exit(f"{archive.name}: {name} holds a path of this machine")
+
+
+def check_python_files(wheel: dict[str, bytes], source: dict[str, bytes]) -> None:
+    """Both hold exactly the files of the package that git knows."""
+    listed = subprocess.run(
+        ["git", "ls-files", "src/keras_calibration"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    known = {name.removeprefix("src/") for name in listed.stdout.split()}
+    in_wheel = {name for name in wheel if name.startswith("keras_calibration/")}
+    in_source = {name.removeprefix("src/") for name in source if name.startswith("src/")}
+    if not known == in_wheel == in_source:
+        sys.exit(
+            f"Files that are not everywhere: {sorted((known ^ in_wheel) | (known ^ in_source))}"
+        )
+
+
+def install(archive: Path, extras: str, resolution: str, folder: Path) -> str:
+    """Installs an archive into a new environment; returns its Python."""
+    print(f"{archive.name}{extras}, {resolution} versions", flush=True)
+    run(["uv", "venv", "--quiet", "--python", sys.executable, str(folder / "venv")])
+    python = str(folder / "venv" / "bin" / "python")
+    target = f"keras-calibration{extras} @ {archive.as_uri()}"
+    run(["uv", "pip", "install", "--quiet", "--python", python, "--resolution", resolution, target])
+    return python
+
+
+def test(python: str, quick: bool) -> None:
+    """Runs the tests of this checkout on the installed package."""
+    package = "import pathlib, keras_calibration as k; print(pathlib.Path(k.__file__).parent)"
+    found = subprocess.run(
+        [python, "-c", package], cwd=DIST, capture_output=True, text=True, check=True
+    )
+    if not Path(found.stdout.strip()).is_relative_to(Path(python).parents[1]):
+        sys.exit(f"The tests would not run on the installed package, but on {found.stdout}")
+    tests = ["-m", "not slow", *QUICK_TESTS] if quick else ["tests", "examples/data_folder.py"]
+    # `pytest`, not `python -m pytest`, which would put this folder on the path.
+    pytest = [
+        str(Path(python).with_name("pytest")),
+        "--numprocesses",
+        "auto",
+        "-p",
+        "no:cacheprovider",
+    ]
+    run([*pytest, *tests], cwd=ROOT)
+    if not quick:
+        run([*pytest, "--pyargs", "keras_calibration"], cwd=ROOT)
+
+
+def run(command: list[str], cwd: str | Path | None = None) -> None:
+    """Runs a command; ends the program if it fails."""
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_NUM_INTRAOP_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    code = subprocess.run(command, cwd=cwd, env=environment, check=False).returncode
+    if code:
+        sys.exit(f"Exit code {code}: {' '.join(command)[:300]}")
+
+
+if __name__ == "__main__":
+    main()
