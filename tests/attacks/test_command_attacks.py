@@ -242,7 +242,10 @@ def program(folder, *arguments, **options):
         "from keras_calibration.cli import main; sys.exit(main())"
     )
     command = [sys.executable, "-c", source, *arguments]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    # Buffered, as users have it.
+    environment = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    standard = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment}
+    options = standard | options
     return subprocess.run(command, text=True, cwd=folder, **options)
 
 
