@@ -18,7 +18,7 @@ from keras_calibration.ledger import ledger
 from keras_calibration.ledger.index import INDEX_NAME
 from keras_calibration.rendering.comparison_page import report_html
 from keras_calibration.rendering.comparison_text import FORMATS
-from keras_calibration.seeds import Ledger, compare, write_report
+from keras_calibration.seeds import Ledger, compare, import_csv, write_report
 from tiers import attack_size, only_in_full_attack
 
 RUN = {
@@ -522,3 +522,49 @@ def test_fifty_thousand_runs(tmp_path):
     print(f"memory: +{grown / 1024:.0f} MB, page: {page.stat().st_size / 1e6:.1f} MB")
     # A record of three epochs and two metrics takes 5 kB in memory, and is there twice at most.
     assert grown / 1024 < 1500
+
+
+TABLE = (
+    "pipeline,seed,epoch,val_loss,auc\ndcn,1,0,0.5,0.7\ndcn,1,1,0.4,\n" + "dcn,2,0,inf,nan\n" * 3
+)
+CELLS = ["", "nan", "-inf", "1e400", "0x10", "1_0", "７", "1.5", "2e0", "-1", "x" * 200_000]
+CELLS += ["\x1b[31m", '"', "a\nb", "\0", "9" * 5000, "9007199254740993", "1e-999999999", "True"]
+
+
+def damaged_tables(num_tables):
+    """Tables with bytes, cells or lines changed."""
+    rng = random.Random(0)
+    for _ in range(num_tables):
+        lines = [line.split(",") for line in TABLE.splitlines()]
+        for _ in range(rng.choice((1, 1, 3))):
+            line = rng.choice(lines)
+            line[rng.randrange(len(line))] = rng.choice(CELLS)
+        content = bytearray("\n".join(map(",".join, lines)).encode())
+        if rng.random() < 0.3:
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        yield bytes(content)
+
+
+def test_a_damaged_table_is_imported_exactly_or_refused_as_a_whole(tmp_path):
+    path, runs = tmp_path / "table.csv", Ledger(tmp_path / "runs")
+    num_refused = 0
+    for content in damaged_tables(attack_size(60, 3000)):
+        path.write_bytes(content)
+        before = len(runs)
+        try:
+            ids = import_csv(runs, path)
+        except ValueError as error:
+            num_refused += 1
+            assert len(runs) == before
+            message = str(error)
+            assert len(message) < 1000
+            assert all(c.isprintable() for c in message), message
+        else:
+            assert len(runs) == before + len(ids)
+    assert num_refused
+    shutil.rmtree(runs.path, ignore_errors=True)
+    # What is taken is exact.
+    path.write_text("pipeline,seed,loss\ndcn,9007199254740993,0.5\ndcn,9007199254740992,0.25\n")
+    import_csv(runs, path)
+    found = {run["seed"]: run["metrics"]["loss"] for run in runs.runs()}
+    assert found == {9007199254740993: [0.5], 9007199254740992: [0.25]}
