@@ -299,7 +299,7 @@ def test_damaged_bytes_give_a_record_or_an_error_that_names_it(tmp_path):
     path = tmp_path / f"{run_id}.json"
     text = path.read_bytes()
     rng = random.Random(0)
-    unnamed, num_errors, num_tries = 0, 0, attack_size(300, 20_000)
+    unnamed, num_errors, num_tries = 0, 0, attack_size(200, 5_000)
     for _ in range(num_tries):
         damaged = bytearray(text)
         for _ in range(rng.choice((1, 1, 3, 20))):
@@ -548,7 +548,7 @@ def damaged_tables(num_tables):
 def test_a_damaged_table_is_imported_exactly_or_refused_as_a_whole(tmp_path):
     path, runs = tmp_path / "table.csv", Ledger(tmp_path / "runs")
     num_refused = 0
-    for content in damaged_tables(attack_size(60, 3000)):
+    for content in damaged_tables(attack_size(60, 1000)):
         path.write_bytes(content)
         before = len(runs)
         try:
