@@ -118,9 +118,13 @@ def assert_steps_whole(folder):
 
 def test_the_steps_of_an_export_killed_at_forty_moments(tmp_path):
     rng, told = random.Random(0), []
-    for _ in range(attack_size(15, 400)):
+    start = time.monotonic()
+    started = start_steps(tmp_path, 3)
+    told += [int(line) for line in started.communicate()[0].split()]
+    seconds = time.monotonic() - start
+    for _ in range(attack_size(10, 40)):
         process = start_steps(tmp_path, 10**6)
-        time.sleep(rng.random() * 0.04)
+        time.sleep(rng.random() * seconds)
         process.kill()
         lines = process.communicate()[0].splitlines(keepends=True)
         told += [int(line) for line in lines if line.endswith("\n")]
@@ -133,7 +137,7 @@ def test_the_steps_of_an_export_killed_at_forty_moments(tmp_path):
 
 
 def test_exporters_side_by_side_get_versions_of_their_own(tmp_path):
-    num_processes, num_exports = attack_size((3, 6), (8, 100))
+    num_processes, num_exports = attack_size((3, 6), (6, 20))
     processes = [start_steps(tmp_path, num_exports) for _ in range(num_processes)]
     told = [int(line) for process in processes for line in process.communicate()[0].split()]
     assert [process.returncode for process in processes] == [0] * num_processes
@@ -220,7 +224,7 @@ def test_killed_at_any_moment_a_version_is_absent_or_whole(act, tmp_path):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", KILLS, str(tmp_path), act, str(attack_size(6, 20))],
+        [sys.executable, "-c", KILLS, str(tmp_path), act, str(attack_size(5, 18))],
         capture_output=True,
         text=True,
         env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -236,8 +240,10 @@ def test_killed_at_any_moment_a_version_is_absent_or_whole(act, tmp_path):
     assert_served(folder)
     export(folder, version="next")
     assert others(folder) == []
-    # Nothing elsewhere either, where no export would remove it.
-    assert list(temporary.iterdir()) == []
+    # No file elsewhere either, where no export would remove it, but TensorFlow's own; Keras leaves
+    # an empty folder.
+    left = [path.name for path in temporary.rglob("*") if path.is_file()]
+    assert [name for name in left if not name.startswith("__autograph_generated_file")] == []
 
 
 SIDE_BY_SIDE = f"""
