@@ -121,7 +121,7 @@ def _describe_base(base: keras.Model) -> dict[str, Any]:
     for weight in base.weights:
         values = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
         # Without a copy of a large embedding.
-        digest.update(values.reshape(-1).view("uint8"))
+        digest.update(values.reshape(-1).view(np.uint8).data)
     return {
         "name": base.name,
         "num_weights": sum(math.prod(weight.shape) for weight in base.weights),
