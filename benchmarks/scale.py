@@ -75,7 +75,7 @@ def by_hand(files: str, field: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         config = {"memory_limit": "512MB", "temp_directory": folder}
         with duckdb.connect(config=config) as connection:
-            (loss,) = connection.sql(LOSS_BY_HAND.format(files=files)).fetchone()
+            ((loss,),) = connection.sql(LOSS_BY_HAND.format(files=files)).fetchall()
             sums = connection.sql(BY_HAND.format(files=files, field=field)).fetchnumpy()
     return {"log_loss": loss, **errors(sums["residual"], sums["positives"], sums["rows"])}
 

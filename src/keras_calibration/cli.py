@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from keras_calibration._typing import RunRecord
 from keras_calibration.comparison_options import add_options, comparison_arguments
@@ -59,10 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             text, code = options.command(options)
-        _print(text, sys.stdout)
+        _show_result(text)
         return int(code)
     except KeyboardInterrupt:
         _say("interrupted")
+        return ERROR
+    except SystemExit as stop:
+        # Of a module that `sweep` imports, whose exit code would pass for this command's.
+        _say(f"the program called sys.exit({stop.code!r}) before the command ended")
         return ERROR
     except Exception as error:
         # All exceptions: Python's own exit code, 1, would mean "undecided" or "alert".
@@ -75,6 +80,17 @@ def _message(error: Exception) -> str:
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
+def _show_result(text: str) -> None:
+    """Prints to stdout now: at exit, a full disk or a closed pipe would give a traceback."""
+    try:
+        _print(text, sys.stdout)
+        sys.stdout.flush()
+    except OSError:
+        # What is left in the buffer is written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
@@ -98,12 +114,23 @@ def _print(text: str, file: TextIO) -> None:
     print(text, file=file)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports an error in one line, as the commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program."""
+        _say(f"{message}. `{self.prog} --help` shows the arguments.")
+        raise SystemExit(ERROR)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="keras-calibration",
         description="Train and compare pipelines over seeds, and monitor a scored log.",
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
+        required=True, metavar="COMMAND"
+    )
 
     runs = commands.add_parser("runs", help="list the pipelines of a ledger")
     runs.set_defaults(command=_runs)

@@ -1,25 +1,14 @@
-"""A version is there as a whole or not at all, whoever else exports and whenever one is killed."""
+"""A version is there as a whole or not at all, whoever else exports: the steps of the move."""
 
 import errno
 import fcntl
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
-import traceback
 
-import keras
-import numpy as np
 import pytest
-import tensorflow as tf
 
-import keras_calibration as kc
 from keras_calibration.export import version_folder
 from keras_calibration.export.version_folder import move_into_place, temporary_folder
-
-FILES = {"saved_model.pb", "fingerprint.pb", "assets", "assets.extra", "variables"}
 
 
 def write(folder, text):
@@ -173,101 +162,3 @@ def test_what_another_process_removes_is_no_version(moment, tmp_path, monkeypatc
         with pytest.raises(RuntimeError, match="Another process removed files"):
             move_into_place(folder / "new", tmp_path, "next")
     assert not [entry for entry in tmp_path.iterdir() if entry.name.isdecimal()]
-
-
-def export_and_tell(folder, duration_to):
-    """Exports a small model as the next version, and writes down how long it took."""
-    keras.utils.set_random_seed(0)
-    inputs = {"x": keras.Input((1,), name="x")}
-    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["x"]))
-    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
-    rows = {"x": np.linspace(-1, 1, 8)}
-    start = time.monotonic()
-    (folder / "started").touch()
-    kc.export_savedmodel(model, folder / "ctr", rows, version="next", verify="same_process")
-    duration_to.write_text(json.dumps(time.monotonic() - start))
-
-
-def in_a_child(function, *arguments):
-    """The id of a new process that runs the function."""
-    child = os.fork()
-    if child == 0:
-        try:
-            function(*arguments)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    return child
-
-
-def kill_exports(folder, num_kills):
-    """Kills exports at random moments of the time that one takes, until so many were killed."""
-    rng = np.random.default_rng(0)
-    duration, killed = folder / "seconds", 0
-    _, status = os.waitpid(in_a_child(export_and_tell, folder, duration), 0)
-    assert status == 0
-    seconds = json.loads(duration.read_text())
-    while killed < num_kills:
-        (folder / "started").unlink()
-        child = in_a_child(export_and_tell, folder, duration)
-        while not (folder / "started").exists():
-            time.sleep(0.001)
-        time.sleep(seconds * rng.random())
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        killed += os.WIFSIGNALED(status)
-        if status == 0:  # It was quicker than the first.
-            seconds = min(seconds, json.loads(duration.read_text()))
-
-
-def kill_at_the_move(folder, before):
-    """An export that is killed right before or right after it is moved into place."""
-    rename = os.rename
-
-    def rename_and_die(source, target):
-        if not os.path.basename(target).isdecimal():  # What a killed export has left is removed.
-            return rename(source, target)
-        if not before:
-            rename(source, target)
-        return os.kill(os.getpid(), signal.SIGKILL)
-
-    os.rename = rename_and_die
-    export_and_tell(folder, folder / "unused")
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_a_version_is_absent_or_whole(tmp_path):
-    # TensorFlow's threads do not live on in a fork: the forks are those of a fresh process that has
-    # imported it and computed nothing, which spares each of them the import.
-    program = (
-        "import importlib.util, os, pathlib, sys\n"
-        f"spec = importlib.util.spec_from_file_location('kills', {__file__!r})\n"
-        "kills = importlib.util.module_from_spec(spec); spec.loader.exec_module(kills)\n"
-        "folder = pathlib.Path(sys.argv[1])\n"
-        "kills.kill_exports(folder, 12)\n"
-        "for before in (False, True):\n"
-        "    child = kills.in_a_child(kills.kill_at_the_move, folder, before)\n"
-        "    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])\n"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    # The one that was killed right before the move has left everything but the last step.
-    assert list((tmp_path / "ctr").glob(".export-*/model/assets.extra/provenance.json"))
-    versions = sorted(int(e.name) for e in (tmp_path / "ctr").iterdir() if e.name.isdecimal())
-    assert versions == list(range(1, len(versions) + 1))
-    # The first, and the one killed right after the move, at least.
-    assert len(versions) >= 2
-    x = np.linspace(-1, 1, 5, dtype="float32")[:, None]
-    served = []
-    for version in versions:
-        path = tmp_path / "ctr" / str(version)
-        assert {entry.name for entry in path.iterdir()} == FILES
-        assert json.loads((path / "assets.extra" / "provenance.json").read_text())["verification"]
-        serving = tf.saved_model.load(str(path)).signatures["serving_default"]
-        served.append(serving(x=tf.constant(x))["probability"].numpy())
-        np.testing.assert_array_equal(served[-1], served[0])
-    export_and_tell(tmp_path, tmp_path / "unused")
-    assert not list((tmp_path / "ctr").glob(".export-*"))
-    assert (tmp_path / "ctr" / str(len(versions) + 1)).is_dir()

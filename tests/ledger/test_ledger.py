@@ -1,19 +1,14 @@
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_calibration.ledger import ledger
 from keras_calibration.seeds import Ledger
 
 STARTED = {"pipeline": "deepfm", "seed": 7, "status": "started"}
@@ -33,31 +28,6 @@ FINISHED = {
     "kept_epoch": 0,
     "directions": {"val_loss": "min"},
 }
-
-# Packages without their `__init__`: a process that only writes need not wait for Keras.
-WRITER = """
-import sys, types
-for name, folder in zip(("keras_calibration", "keras_calibration.ledger"), sys.argv[1].split("|")):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [folder]
-from keras_calibration.ledger.ledger import Ledger
-assert "keras" not in sys.modules and "numpy" not in sys.modules
-ledger, seed, num_runs = Ledger(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-record = {"pipeline": "deepfm", "seed": seed, "status": "started", "epochs": list(range(300))}
-for _ in range(num_runs):
-    run_id = ledger.append(record)
-    ledger.finish(run_id, {**record, "status": "finished", "metrics": {"loss": [0.1] * 300}})
-    print(run_id, flush=True)
-"""
-
-
-def start_writer(folder, seed, num_runs):
-    room = Path(ledger.__file__).parent
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, f"{room.parent}|{room}", folder, str(seed), str(num_runs)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
 
 
 def test_appends_and_reads(tmp_path):
@@ -351,31 +321,3 @@ def test_round_trip(data):
         Ledger(folder).append(record)
         (read,) = Ledger(folder).runs(record["pipeline"])
     np.testing.assert_equal({name: read[name] for name in record}, record)
-
-
-def test_many_processes_append_at_once(tmp_path):
-    writers = [start_writer(tmp_path, seed, 20) for seed in range(4)]
-    while any(writer.poll() is None for writer in writers):
-        # A reader beside them finds whole records only.
-        assert all(run["epochs"] == [*range(300)] for run in Ledger(tmp_path).runs())
-    written = [run_id for writer in writers for run_id in writer.communicate()[0].split()]
-    assert [writer.returncode for writer in writers] == [0] * 4
-    runs = Ledger(tmp_path).runs("deepfm", status="finished")
-    assert [run["run_id"] for run in runs] == sorted(written)
-    assert sorted(run["seed"] for run in runs) == sorted([*range(4)] * 20)
-
-
-def test_kill_9_loses_at_most_the_run_in_flight(tmp_path):
-    written = set()
-    for kill in range(5):
-        writer = start_writer(tmp_path, kill, 10**6)
-        lines = [writer.stdout.readline() for _ in range(1 + 7 * kill)]
-        writer.send_signal(signal.SIGKILL)
-        lines += writer.communicate()[0].splitlines(keepends=True)
-        written.update(line.strip() for line in lines if line.endswith("\n"))
-        runs = Ledger(tmp_path).runs()
-        finished = {run["run_id"] for run in runs if run["status"] == "finished"}
-        assert finished >= written
-        # A killed writer is at most one run ahead of what it said.
-        assert len(runs) <= len(written) + kill + 1
-        assert all(run["metrics"]["loss"] == [0.1] * 300 for run in runs if run["metrics"])

@@ -1,3 +1,7 @@
+import os
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -53,3 +57,18 @@ def test_a_reference_leads_nowhere_outside_the_ledger(tmp_path):
     runs = Ledger(tmp_path / "runs")
     with pytest.raises(ValueError, match="Cannot read"):
         runs.read_row_losses({"row_losses": {"file": "../secret.npy"}})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Asks Linux which file it is.")
+def test_losses_are_on_the_disk_with_their_folders(tmp_path, monkeypatch):
+    """When the call returns: the run that refers to them is recorded afterwards."""
+    synced, sync = [], os.fsync
+
+    def watched(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    Ledger(tmp_path).write_row_losses([0.5], [1])
+    assert [Path(path).suffix for path in synced] == [".tmp", "", ""]
+    assert synced[1:] == [str(tmp_path / "rows"), str(tmp_path)]

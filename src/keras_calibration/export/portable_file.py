@@ -24,7 +24,11 @@ from keras_calibration.export.serving_spec import (
     warn_if_unfitted,
 )
 from keras_calibration.export.verification import largest_difference, tolerance_for
-from keras_calibration.export.version_folder import temporary_folder
+from keras_calibration.export.version_folder import (
+    check_file,
+    move_file_into_place,
+    temporary_folder,
+)
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.ops.losses import probabilities_from_logits
 
@@ -203,8 +207,7 @@ def _export(
         file = temporary / path.name
         file.write_bytes(content)
         _compare(spec, rows, runtime, lambda inputs: _told(runtime, lambda: run(file, inputs)))
-        os.rename(file, path)
-    return path
+        return move_file_into_place(file, path)
 
 
 def _told(runtime: str, act: Callable[[], _Result]) -> _Result:
@@ -245,11 +248,7 @@ def _check(model: CalibratedModel, spec: ServingSpec, path: Path, runtime: str) 
             f"inputs and outputs named {sorted(named)}. Nothing was written. Rename these inputs, "
             "or these outputs of the base model."
         )
-    if path.exists():
-        raise ValueError(
-            f"Argument `path` must be a new file. Received: path={str(path)!r}, which exists. An "
-            "export never overwrites: choose another name."
-        )
+    check_file(path)
 
 
 def _compare(

@@ -143,7 +143,7 @@ def refresh_savedmodel(
     target, version = _target(source, destination)
     check_version_folder(target, version)
     before = _provenance_of(source)
-    wrapped, head, inputs = read_head(source / "assets.extra")
+    wrapped, head, inputs = _head_of(source)
     keys = collection_keys(source, HEAD_WEIGHTS)
     _check_served(source, head, keys)
     level = before.get("interval")
@@ -232,8 +232,17 @@ def _provenance_of(source: Path) -> dict[str, Any]:
             "Argument `path` must be a SavedModel written by `export_savedmodel`. Received: "
             f"{str(source)!r}, without {missing} in `assets.extra`. Export the model again."
         )
-    before = read_provenance(extra)
-    if before["files_sha256"] != files_sha256(source):
+    try:
+        before = read_provenance(extra)
+        is_same = before["files_sha256"] == files_sha256(source)
+        # What the refresh reads from it.
+        _ = before["logits"], before.get("interval")
+    except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
+        raise ValueError(
+            f"Argument `path` must be a whole SavedModel. Received: {str(source)!r}, which is "
+            f"damaged ({type(error).__name__}: {error}). Export the model again."
+        ) from error
+    if not is_same:
         raise ValueError(
             f"The graph or the weights in {str(source)!r} have changed since the export: their "
             "hash differs from the hash in provenance.json. Export the model again."
@@ -241,9 +250,22 @@ def _provenance_of(source: Path) -> dict[str, Any]:
     return before
 
 
+def _head_of(source: Path) -> tuple[keras.Model, Head, dict[str, keras.KerasTensor]]:
+    """Reads `head.keras`; raises `ValueError` whatever is wrong with the file."""
+    try:
+        return read_head(source / "assets.extra")
+    except Exception as error:
+        words = next((line for line in str(error).splitlines() if line.strip()), repr(error))
+        raise ValueError(
+            f"The head in {str(source / 'assets.extra')!r} must be the file that the export wrote. "
+            f"Received: a file that cannot be loaded ({words[:300]}). Import the module of a head "
+            "of your own first, or export the model again."
+        ) from error
+
+
 def _check_served(source: Path, head: Head, keys: list[str]) -> None:
     """Raises if the saved head is not the one that the SavedModel serves."""
-    tensors = read_tensors(source)
+    tensors = read_tensors(source, keys)
     served, weights = [tensors[key] for key in keys], _weights(served_head(head))
     # Values computed from the head's weights on another machine differ in the last digits.
     if len(weights) != len(served) or not all(

@@ -40,10 +40,14 @@ def collection_keys(savedmodel: Path, collection: str) -> list[str]:
     return [weights[number].attributes[0].checkpoint_key for number in sorted(weights)]
 
 
-def read_tensors(savedmodel: Path) -> dict[str, np.ndarray | bytes]:
-    """All tensors of a SavedModel's checkpoint: key → array (bytes for a single string)."""
+def read_tensors(
+    savedmodel: Path, keys: Iterable[str] | None = None
+) -> dict[str, np.ndarray | bytes]:
+    """Tensors of a SavedModel's checkpoint, by default all: key → array (bytes for a string)."""
     reader = _reader(savedmodel)
-    return {key: reader.get_tensor(key) for key in sorted(reader.get_variable_to_shape_map())}
+    if keys is None:
+        keys = sorted(reader.get_variable_to_shape_map())
+    return {key: reader.get_tensor(key) for key in keys}
 
 
 def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
@@ -14,6 +15,9 @@ from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.posterior_layer import interval_width, without_posterior
 from keras_calibration.ops.losses import probabilities_from_logits
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # The variable collections with the weights of the served head and, with intervals, of the head and
 # its posterior, by which a refresh finds them.
@@ -133,19 +137,26 @@ def _write(
     import tensorflow as tf
 
     archive = keras.export.ExportArchive()
-    # They contain the lookup tables.
-    archive.track(spec.base)
-    archive.track(head)
-    archive.add_variable_collection(HEAD_WEIGHTS, without_posterior(head.weights))
+    # They contain the lookup tables. Keras writes each weight of a layer that it tracks itself
+    # twice, as the layer's and as the function's; of those in a module it writes the function's.
+    parts = tf.Module()
+    parts.base, parts.head = spec.base, head
+    archive.track(parts)
+    archive.add_variable_collection(HEAD_WEIGHTS, _values(without_posterior(head.weights)))
     if with_interval:
-        archive.track(spec.head)
-        archive.add_variable_collection(INTERVAL_WEIGHTS, spec.head.weights)
+        parts.fitted_head = spec.head
+        archive.add_variable_collection(INTERVAL_WEIGHTS, _values(spec.head.weights))
     for name, endpoint in endpoints.items():
         inputs = spec.head_inputs if name == CALIBRATE else dict(spec.inputs)
         archive.add_endpoint(name, endpoint, input_signature=[inputs])
     # The SavedModel is not trained: without gradients, the graph is smaller and loads faster.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     archive.write_out(str(path), options=options, verbose=False)
+
+
+def _values(weights: Sequence[keras.Variable]) -> list[tf.Variable]:
+    """The TensorFlow variables of Keras weights."""
+    return [weight.value for weight in weights]
 
 
 def _compiled_if_possible(function: _Function, rows: _Rows, fill_up: bool) -> tuple[_Function, str]:

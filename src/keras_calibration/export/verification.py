@@ -120,7 +120,8 @@ def verify_signatures(
     Raises:
         RuntimeError: If it cannot be loaded, or an output differs too much.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    # Beside the SavedModel: what a killed export leaves there, the next one removes.
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         rows_file = f"{folder}/rows.npz"
         _write_rows(rows, rows_file)
         differ = _in_new_process if verify == "new_process" else largest_differences

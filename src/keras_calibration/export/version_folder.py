@@ -33,6 +33,24 @@ def check_version_folder(path: Path, version: int | str | None) -> None:
     target = path if version is None else path / str(version)
     if version != NEXT and os.path.lexists(target):
         raise _exists(target)
+    _check_above(target)
+
+
+def check_file(path: Path) -> None:
+    """Checks the target of a single file before anything is computed."""
+    if os.path.lexists(path):
+        raise _file_exists(path)
+    _check_above(path)
+
+
+def _check_above(target: Path) -> None:
+    """Raises if the target would be inside of a file."""
+    above = next(folder for folder in target.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise ValueError(
+            f"Argument `path` must be in a folder. Received: path={str(target)!r}, and "
+            f"{str(above)!r} is a file."
+        )
 
 
 def versions_in(folder: Path) -> list[int]:
@@ -141,6 +159,25 @@ def move_into_place(source: Path, path: Path, version: int | str | None) -> Path
     return target
 
 
+def move_file_into_place(source: Path, path: Path) -> Path:
+    """Moves a file to its final place in one step and returns it; never overwrites.
+
+    Raises:
+        ValueError: If the place is taken.
+    """
+    _sync_one(source)
+    try:
+        # A rename would replace a file that another process has just put there.
+        os.link(source, path)
+    except FileExistsError as error:
+        raise _file_exists(path) from error
+    except OSError:
+        # A file system without hard links.
+        os.rename(source, path)
+    _sync_one(path.parent)
+    return path
+
+
 def _moved(source: Path, path: Path, version: int | str | None) -> Path:
     while True:
         name = 1 + max(versions_in(path), default=0) if version == NEXT else version
@@ -166,6 +203,13 @@ def _exists(path: Path) -> ValueError:
         f"Argument `path` must be a new folder. Received: path={str(path)!r}, which exists. An "
         "export never overwrites: choose a new folder, for example the next version number with "
         f'version="{NEXT}".'
+    )
+
+
+def _file_exists(path: Path) -> ValueError:
+    return ValueError(
+        f"Argument `path` must be a new file. Received: path={str(path)!r}, which exists. An "
+        "export never overwrites: choose another name."
     )
 
 

@@ -80,7 +80,7 @@ def _load(folder: Path) -> dict[str, tuple[str, Record]]:
         if content["version"] != INDEX_VERSION:
             return {}
         return {name: (stamp, record) for name, (stamp, record) in content["records"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 
 

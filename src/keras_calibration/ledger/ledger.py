@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
+import re
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _MIN_INDEXED = 500
 # Older temporary files are from killed processes: no write takes this long.
 _STALE_SECONDS = 24 * 3600
+# The time in a run id, and the names of files that begin with one.
+_TIME = "%Y%m%dT%H%M%S%fZ"
+_ID = re.compile(r"\d{8}T\d{12}Z-")
 
 
 class Ledger:
@@ -56,9 +59,10 @@ class Ledger:
     - `schema_version`, `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
 
     Metrics may be NaN or infinite: the file stores them as the strings `"NaN"`, `"Infinity"` and
-    `"-Infinity"`, and `runs` returns floats. Files are named by run id, which sorts by time. The
-    bias that a calibrated loss fitted is a metric with the suffix `_bias`, for example
-    `val_calibrated_log_loss_bias`.
+    `"-Infinity"`, and `runs` returns floats. Files are named by run id, which sorts by time. Where
+    a clock was set back, or the clocks of two hosts differ, a new run still sorts behind those that
+    are there. The bias that a calibrated loss fitted is a metric with the suffix `_bias`, for
+    example `val_calibrated_log_loss_bias`.
 
     Reading many runs creates a cache file, `index.cache`, which may be deleted at any time. Losses
     of single rows are in the folder `rows`.
@@ -97,6 +101,8 @@ class Ledger:
                 f"path={str(self.path)!r}, which is a file."
             )
         self._is_swept = False
+        # The newest run id, and the time of the folder when it was found.
+        self._newest, self._stamp = "", 0
 
     def append(self, record: RunRecord) -> str:
         """Adds a run; when this returns, the record is on disk.
@@ -112,12 +118,13 @@ class Ledger:
         """
         record = validate_record(record)
         now = datetime.now(UTC)
-        run_id = f"{now:%Y%m%dT%H%M%S%fZ}-{uuid.uuid4().hex}"
         if not self.path.is_dir():
             self.path.mkdir(parents=True, exist_ok=True)
             _sync_folder(self.path.parent)
-        self._sweep()
+        run_id = f"{self._time_after_all(now):{_TIME}}-{uuid.uuid4().hex}"
         self._write(run_id, now.isoformat(), record)
+        self._newest, self._stamp = run_id, self._folder_time()
+        self._sweep()
         return run_id
 
     def finish(self, run_id: str, record: RunRecord) -> None:
@@ -273,17 +280,41 @@ class Ledger:
 
         return read_indexed(self.path, paths, read)
 
+    def _time_after_all(self, now: datetime) -> datetime:
+        """`now`, or the moment after the newest run: clocks are set back, and hosts' clocks differ.
+
+        The later of two runs of a seed counts, so a later run must sort behind the earlier one.
+        """
+        if self._folder_time() != self._stamp:
+            self._newest = max(
+                (path.name for path in self._files() if _ID.match(path.name)), default=""
+            )
+        newest = self._newest.partition("-")[0]
+        if f"{now:{_TIME}}" > newest:
+            return now
+        try:
+            return datetime.strptime(newest, _TIME).replace(tzinfo=UTC) + timedelta(microseconds=1)
+        except (ValueError, OverflowError):
+            return now
+
+    def _folder_time(self) -> int:
+        """When a file of the folder was last created, renamed or deleted, in nanoseconds."""
+        return self.path.stat().st_mtime_ns
+
     def _sweep(self) -> None:
-        """Deletes temporary files of killed processes, once per object."""
+        """Deletes temporary files of killed processes, once per object, after its first write."""
         if self._is_swept:
             return
         self._is_swept = True
         for folder in (self.path, self.path / "rows"):
-            for path in folder.glob("*.tmp"):
-                # Another process may delete it first.
-                with contextlib.suppress(OSError):
-                    if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                        path.unlink()
+            # Another process may delete a file first.
+            with contextlib.suppress(OSError):
+                # By the clock of the file system, which is the same for all hosts.
+                now = self.path.stat().st_mtime
+                for path in folder.glob("*.tmp"):
+                    with contextlib.suppress(OSError):
+                        if now - path.stat().st_mtime > _STALE_SECONDS:
+                            path.unlink()
 
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
         text = to_json({"run_id": run_id, "created": created}, record)
