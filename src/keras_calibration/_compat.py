@@ -111,7 +111,7 @@ def restart_names(counts: dict[str, int] | None = None) -> dict[str, int]:
 
 @contextlib.contextmanager
 def names_from_the_start() -> Iterator[None]:
-    """Names layers made inside the block as in a new process; the user's go on as if there were none.
+    """Names layers made inside the block as in a new process; later names go on as before it.
 
     TensorFlow keeps 35 kB for good for each new name of a variable: its cache of eager kernels has
     one that creates a variable of this name. Layers that are made in every fit must therefore not

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
-from keras_calibration.layers import ILPS, FieldBias, FieldNetwork, NeuralCalibration, PlattScaling
+from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration, PlattScaling
 
 pytestmark = [
     pytest.mark.tensorflow,
