@@ -6,8 +6,9 @@ Tested on Keras 3.14 and 3.15, TensorFlow 2.18 and 2.21. Nothing is imported bef
 from __future__ import annotations
 
 import collections
+import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keras_calibration._typing import Tensor
@@ -108,6 +109,21 @@ def restart_names(counts: dict[str, int] | None = None) -> dict[str, int]:
     return dict(before or {})
 
 
+@contextlib.contextmanager
+def names_from_the_start() -> Iterator[None]:
+    """Names layers made inside the block as in a new process; later names go on as before it.
+
+    TensorFlow keeps 35 kB for good for each new name of a variable: its cache of eager kernels has
+    one that creates a variable of this name. Layers that are made in every fit must therefore not
+    be numbered. Public: see `restart_names`.
+    """
+    names = restart_names()
+    try:
+        yield
+    finally:
+        restart_names(names)
+
+
 def build_for_fit(model: keras.Model, batch: tuple[Any, ...]) -> None:
     """Creates all variables of a compiled model, also those of its metrics and optimizer.
 
@@ -133,7 +149,8 @@ def without_replica_sums(optimizer: keras.optimizers.Optimizer) -> keras.optimiz
             return sum_over_replicas(grads_and_vars)
         return grads_and_vars
 
-    optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients
+    if sum_over_replicas.__name__ != all_reduce_sum_gradients.__name__:  # else it is done already
+        optimizer._all_reduce_sum_gradients = all_reduce_sum_gradients
     return optimizer
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import keras
 from numpy.typing import ArrayLike
 
+from keras_calibration._compat import names_from_the_start
 from keras_calibration._typing import Data, Features
 from keras_calibration._warn import warn
 from keras_calibration.calibration.calibration_report import CalibrationReport
@@ -166,7 +167,7 @@ def calibrate(
     )
     num_columns = num_logits(model, calibrated_output)
     num_classes = num_columns if num_columns > 1 else None
-    with trainable_flags_kept(model):
+    with trainable_flags_kept(model), names_from_the_start():
         unfitted = BiasCorrection() if num_classes is None else ClassTemperatureScaling()
         reader = CalibratedModel(model, unfitted, base_output, calibrated_output)
         logits = reader.base_logits(development.inputs)
@@ -182,7 +183,8 @@ def calibrate(
         possible = candidates(fields, numeric, num_members, seed, num_classes, with_network)
         tried = _chosen_candidates(possible, method)
         features = {name: columns[name] for name in (*fields, *numeric)}
-    fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
+    with names_from_the_start():
+        fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
     report = _report(fits, rows, features, fields, splits, method)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:

@@ -31,7 +31,7 @@ from keras_calibration.solvers.knots import (
     sigmoid_knots,
 )
 from keras_calibration.solvers.logistic_fit import LogisticFit
-from keras_calibration.solvers.logit_histogram import LogitHistogram, quantile_edges
+from keras_calibration.solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
 
 _KNOT_PLACES = ("balanced", "quantile", "sigmoid")
 _UNIT_SLOPE = math.log(math.e - 1)  # softplus of it is 1
@@ -287,6 +287,9 @@ class ILPS(StreamingCalibrator):
             initializer=lambda shape, dtype: ops.convert_to_tensor(value, dtype),
             trainable=trainable,
         )
+
+    def _is_affine_in_bins(self) -> bool:
+        return bool(np.isin(self.get_knots(), EDGES.astype(self.variable_dtype)).all())
 
     def _values(self) -> Tensor:
         if self.monotonic == "penalty":

@@ -9,7 +9,7 @@ from typing import TypeVar
 import keras
 import numpy as np
 
-from keras_calibration._compat import flatten_layers
+from keras_calibration._compat import flatten_layers, names_from_the_start
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
 
@@ -99,13 +99,16 @@ class NetworkTrainer:
 
 
 def copy_of(network: _Layer) -> _Layer:
-    """A layer or model of the same configuration, with fresh weights."""
+    """A layer or model of the same configuration but for its name, with fresh weights."""
     classes = {type(layer) for layer in flatten_layers(network)}
     known = {keras.saving.get_registered_name(each): each for each in classes}
     try:
         config = keras.saving.serialize_keras_object(network)
-        # Safe: the configuration comes from an object in memory, so a Lambda runs no foreign code.
-        return keras.saving.deserialize_keras_object(config, known, safe_mode=False)
+        if "name" in config["config"]:
+            config["config"]["name"] = "copy"
+        with names_from_the_start():
+            # Safe: the configuration is of an object in memory, so a Lambda runs no foreign code.
+            return keras.saving.deserialize_keras_object(config, known, safe_mode=False)
     except Exception as error:  # A user's constructor may raise anything.
         raise ValueError(
             "It must be possible to copy the field network from its configuration, because a "

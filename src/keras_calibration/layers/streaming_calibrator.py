@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -13,8 +14,9 @@ from numpy.typing import ArrayLike
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.calibrator import Calibrator, check_column, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.solvers.data_checks import Rows, checked_logits
-from keras_calibration.solvers.logistic_fit import LogisticFit, mean_log_loss
+from keras_calibration.layers.head_logits import row_slices
+from keras_calibration.solvers.data_checks import Rows, check_rows, checked_logits
+from keras_calibration.solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
 from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, LogitHistogram, logit_histogram
 
 _STORED = "logit_histogram_"
@@ -60,11 +62,13 @@ class StreamingCalibrator(Calibrator):
         """Fits the curve to labelled rows, exactly and in one pass. See `Calibrator.fit`."""
         check_labels_given(labels, type(self).__name__)
         logits = checked_logits(logits, labels, from_logits)
-        return self.fit_sums(logit_histogram(logits, labels, sample_weight))
+        summary = self.fit_sums(logit_histogram(logits, labels, sample_weight))
+        return self._of_rows(summary, logits, labels, sample_weight)
 
     def fit_rows(self, rows: Rows) -> FitSummary:
         """Fits to rows that are already checked."""
-        return self.fit_sums(logit_histogram(rows.logits, rows.labels, rows.weights))
+        summary = self.fit_sums(logit_histogram(rows.logits, rows.labels, rows.weights))
+        return self._of_rows(summary, rows.logits, rows.labels, rows.weights)
 
     def update(
         self,
@@ -217,6 +221,38 @@ class StreamingCalibrator(Calibrator):
         logits = np.linspace(-8, 8, 65)
         before, now = (ops.convert_to_numpy(layer(logits)) for layer in (fresh, self))
         return not np.allclose(before, now, rtol=0, atol=1e-4)
+
+    def _calibrated_rows(self, logits: np.ndarray) -> np.ndarray:
+        """Calibrated logits (n,), float64."""
+        parts = [ops.convert_to_numpy(self(logits[part])) for part in row_slices(len(logits))]
+        return np.concatenate(parts).astype("float64")
+
+    def _is_affine_in_bins(self) -> bool:
+        """Whether the log loss of the histogram is that of the rows."""
+        return True
+
+    def _of_rows(
+        self,
+        summary: FitSummary,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        sample_weight: ArrayLike | None,
+    ) -> FitSummary:
+        """The summary with the log losses of the rows themselves, where the histogram's differ.
+
+        The fit did not converge to the optimum of rows with logits that the histogram clips.
+        """
+        histogram = self._histogram
+        far = histogram is not None and bool(histogram.moments[:, [0, -1], 0].any())
+        if self._is_affine_in_bins() and not far:
+            return summary
+        rows = check_rows(logits, labels, sample_weight)
+        before, after = (
+            float(np.average(row_log_losses(rows.labels, each), weights=rows.weights))
+            for each in (rows.logits, self._calibrated_rows(rows.logits))
+        )
+        converged = summary.converged and not far
+        return replace(summary, log_loss_before=before, log_loss_after=after, converged=converged)
 
     def _check_update(self, forget: float) -> None:
         if not 0 <= forget <= 1:

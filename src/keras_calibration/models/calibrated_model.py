@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._compat import without_replica_sums
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_calibrator import ClassCalibrator
@@ -210,6 +211,8 @@ class CalibratedModel(FieldMetricsModel):
         if loss == "log_loss":
             loss = class_log_loss if self.output.shape[1] > 1 else "binary_crossentropy"
         super().compile(optimizer=optimizer, loss=loss, field_metrics=field_metrics, **kwargs)
+        if keras.backend.backend() == "tensorflow":
+            without_replica_sums(self.optimizer)
 
     def fit(
         self,

@@ -26,6 +26,8 @@ _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
 # Of a row of weight 1. That of saturated rows can be so small that a step overflows.
 _SMALLEST_CURVATURE = 1e-16
+# Prior precision of an effect in a step, as a share of the precision that its rows give it.
+_SMALLEST_PRECISION = 1e-12
 # Initial standard deviations: the first pass sets each, given the others.
 _STARTING_SCALE = 0.1
 # Factor by which a pass raises the prior precision of the bends of a common curve that is too flat.
@@ -131,7 +133,9 @@ class FieldEffects:
                 self._set_deviation(field, group, by_value, precision)
         shrinkage = self.shrinkage(field)
         by_value = by_value + shrinkage * offsets
-        precision = precision + np.diag(shrinkage)
+        # Beside huge weights a prior is lost to rounding, and the block could not be solved.
+        least = _SMALLEST_PRECISION * np.diagonal(precision, axis1=1, axis2=2)
+        precision = precision + np.maximum(shrinkage, least)[:, :, None] * np.eye(len(self.own))
         # The Schur complement of the blocks.
         solved = np.linalg.solve(precision, np.concatenate([cross, by_value[:, :, None]], axis=2))
         reduction = np.tensordot(cross, solved, axes=((0, 1), (0, 1)))

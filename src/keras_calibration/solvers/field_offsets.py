@@ -141,7 +141,8 @@ def fit_field_curves(
     compared to its straight part, and the sum of the curves of a row compared to the common curve,
     where each field may use an equal part of the slope. If the common curve would rise less, its
     bends are shrunk more. If a deviation would fall more, it is drawn towards its level
-    (`within_room`), and all levels are fitted again.
+    (`within_room`), and all levels are fitted again. If the result is then worse than with levels
+    alone, the values differ by their levels alone.
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
@@ -165,11 +166,28 @@ def fit_field_curves(
     )
     seen, places = _seen_values(ids, num_values)
     fit = FieldEffects(rows, places, list(map(len, seen)), log_prior, curve)
+    found, is_drawn = _fit_curves(fit, basis)
+    if is_drawn:
+        # What was drawn in may have cost more than the shapes had gained: those of a value with few
+        # rows, if these have large weights.
+        levels = replace(curve, own=curve.own[:1])
+        with_levels = FieldEffects(rows, places, list(map(len, seen)), log_prior, levels)
+        other, _ = _fit_curves(with_levels, basis)
+        found = other if other.log_loss < found.log_loss else found
+    return replace(found, deviations=_of_all(found.deviations, seen, num_values))
+
+
+def _fit_curves(fit: FieldEffects, basis: np.ndarray) -> tuple[FieldCurves, bool]:
+    """Curves of the values that have rows, and whether some were drawn towards their levels."""
     num_passes, converged = fit.run()
-    values = basis @ fit.shared
-    inside = [within_room(offsets @ basis.T, values, len(ids)) for offsets in fit.offsets]
-    fit.offsets = [curves @ basis / len(knots) for curves in inside]
-    scales = fit.deviations[:, np.minimum(np.arange(3), len(knots) - 1)]
+    values, own = basis @ fit.shared, basis[:, fit.own]
+    free = [offsets @ own.T for offsets in fit.offsets]
+    inside = [within_room(curves, values, len(fit.ids)) for curves in free]
+    fit.offsets = [curves @ own / len(basis) for curves in inside]
+    # Levels, slopes and bends; there are no bends with two knots, and levels alone may be fitted.
+    num_groups = fit.deviations.shape[1]
+    scales = fit.deviations[:, np.minimum(np.arange(3), num_groups - 1)]
+    scales = scales if len(fit.own) > 1 else scales * [1.0, 0.0, 0.0]
     level, levels = fit.shared[0], [offsets[:, :1] for offsets in fit.offsets]
     fit.hold_shapes()
     num_more, converged_again = fit.run(learn_scales=False)
@@ -177,14 +195,19 @@ def fit_field_curves(
         (curves + (new - old))[:-1]
         for curves, new, old in zip(inside, fit.offsets, levels, strict=True)
     ]
-    return FieldCurves(
+    found = FieldCurves(
         values=values + (fit.shared[0] - level),
-        deviations=_of_all(deviations, seen, num_values),
+        deviations=deviations,
         scales=scales,
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes + num_more,
         converged=converged and converged_again,
     )
+    # Those within their room are not changed but for rounding.
+    is_drawn = any(
+        not np.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(free, inside, strict=True)
+    )
+    return found, is_drawn
 
 
 def _seen_values(

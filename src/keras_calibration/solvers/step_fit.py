@@ -74,6 +74,8 @@ def equal_mass_steps(rows: TiedRows, num_bins: int) -> Steps:
     """
     middles = np.cumsum(rows.weights) - 0.5 * rows.weights
     bin_number = np.floor(middles * (num_bins / rows.weights.sum()))
+    # Beside a huge weight, the middle of a tiny one rounds to the total.
+    bin_number = np.minimum(bin_number, num_bins - 1)
     starts = np.flatnonzero(np.r_[True, np.diff(bin_number) > 0])
     positives, weights = (
         np.add.reduceat(rows.positives, starts),

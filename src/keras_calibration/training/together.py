@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import restart_names
+from keras_calibration._compat import names_from_the_start
 from keras_calibration.ops.compiled import runs_on_gpu
 from keras_calibration.training.model_state import built_model, check_alike, num_bytes
 from keras_calibration.training.processes import num_cores
@@ -88,14 +88,14 @@ def train_together(
 
 def _new_models(task: SeedTask, seeds: Sequence[int]) -> list[keras.Model]:
     """A model of each seed. The user's random numbers and names go on as if there were none."""
-    state, names = random.getstate(), restart_names()
+    state = random.getstate()
     numpy_state = np.random.get_state()  # noqa: NPY002
     try:
-        return [built_model(task, seed) for seed in seeds]
+        with names_from_the_start():
+            return [built_model(task, seed) for seed in seeds]
     finally:
         random.setstate(state)
         np.random.set_state(numpy_state)  # noqa: NPY002
-        restart_names(names)
 
 
 def _train_group(group: Group, task: SeedTask, seeds: Sequence[int]) -> None:
