@@ -12,6 +12,7 @@ processes of Ray together, less what its idle cluster takes).
 """
 
 import argparse
+import glob
 import json
 import os
 import resource
@@ -112,7 +113,7 @@ def calibrated(files: str, field: str) -> dict[str, float]:
 def ray(files: str, field: str) -> dict[str, float]:
     import ray
 
-    return of_log(ray.data.read_parquet(sorted(Path(files).parent.glob("*.parquet"))), field)
+    return of_log(ray.data.read_parquet(sorted(glob.glob(files)), override_num_blocks=16), field)
 
 
 def batches(files: str, field: str) -> dict[str, float]:
@@ -123,7 +124,7 @@ def batches(files: str, field: str) -> dict[str, float]:
     lookup = None
     if field.endswith("_name"):
         lookup = {f"{field.removesuffix('_name')}-{each}": each for each in range(number)}
-    rows = read_parquet(str(Path(files).parent), fields={field: lookup})
+    rows = read_parquet(sorted(glob.glob(files)), fields={field: lookup})
     by_field = {field: [FieldECE(number), FieldRCE(number)]}
     scores = score(rows, LogLoss(), by_field, verbose=0)
     return {name.removeprefix(f"{field}_"): value for name, value in scores.items()}

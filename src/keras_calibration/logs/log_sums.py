@@ -66,6 +66,11 @@ class LogSums:
         table = _in_order(self._tables[name])
         return {column: _array(table.column(column)) for column in table.column_names}
 
+    def columns(self, name: str, columns: Sequence[str]) -> np.ndarray:
+        """Some columns of a table, side by side, in any order of the rows but the same for all."""
+        table = self._tables[name]
+        return np.stack([_array(table.column(column)) for column in columns], axis=1)
+
     def by_period(self) -> dict[int, LogSums]:
         """Start of each period → its sums; of queries `by_period`, of which one is named "rows"."""
         starts = self.table("rows")["key_period"]

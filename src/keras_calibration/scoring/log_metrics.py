@@ -132,7 +132,7 @@ def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str
     found = [name.removeprefix(FIELD) for name in sums.names if name.startswith(FIELD)]
     errors = {}
     for field in found if fields is None else fields:
-        columns = field_columns(sums.table(FIELD + field))
+        columns = sums.columns(FIELD + field, _OF_FIELDS)
         errors[f"{field}_field_ece"] = float(field_ece_from_sums(columns))
         errors[f"{field}_field_rce"] = float(field_rce_from_sums(columns, EPSILON))
     return errors
