@@ -63,11 +63,13 @@ class Query:
         keys = [
             f"{expression} AS {quoted('key_' + name)}" for name, expression in self.keys.items()
         ]
-        sums = [
-            f"coalesce(sum({expression}), 0)::DOUBLE AS {quoted(name)}"
-            for name, expression in self.sums.items()
-        ]
+        sums = [f"{_sum(each)}::DOUBLE AS {quoted(name)}" for name, each in self.sums.items()]
         return f"SELECT {', '.join(keys + sums)} FROM ({rows}) GROUP BY ALL"
+
+
+def _sum(expression: str) -> str:
+    """A sum over rows; 0 without rows."""
+    return "count(*)" if expression == "1" else f"coalesce(sum({expression}), 0)"
 
 
 def quoted(name: str) -> str:
@@ -104,44 +106,32 @@ def invalid_sums() -> Query:
     return Query({}, {name: f"(NOT {name})::INT" for name in VALID})
 
 
-def label_sums() -> Query:
-    """Sums of weights, labels, predictions and log loss."""
-    return Query(
-        keys={},
-        sums={
-            "weight": "w",
-            "positives": "w * y",
-            "negatives": "w * (1 - y)",
-            "predicted": "w * p",
-            "loss": "w * loss",
-        },
-    )
+def label_sums(names: Sequence[str], weighted: bool = True) -> Query:
+    """Those of the sums of weights, labels, predictions and log loss that are named."""
+    factor = "w * " if weighted else ""
+    sums = {
+        "weight": "w" if weighted else "1",
+        "positives": f"{factor}y",
+        "negatives": f"{factor}(1 - y)",
+        "predicted": f"{factor}p",
+        "loss": f"{factor}loss",
+    }
+    return Query({}, {name: sums[name] for name in names})
 
 
 def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
     """What `ops.field_sums` computes, for each value of a field or cross."""
-    return Query(
-        keys={f"value_{place}": field_column(column) for place, column in enumerate(columns)},
-        sums={
-            "residual": "y - p",
-            "positives": "y",
-            "weight": "1",
-            "squares": "1",
-            "variance": "p * (1 - p)",
-            "predicted": "p",
-            "predicted_squares": "p * p",
-        }
-        if not weighted
-        else {
-            "residual": "w * (y - p)",
-            "positives": "w * y",
-            "weight": "w",
-            "squares": "w * w",
-            "variance": "w * w * p * (1 - p)",
-            "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END",
-            "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END",
-        },
-    )
+    factor = "w * " if weighted else ""
+    sums = {
+        "residual": f"{factor}(y - p)",
+        "positives": f"{factor}y",
+        "weight": "w" if weighted else "1",
+        "squares": "w * w" if weighted else "1",
+        "variance": f"{factor}{factor}p * (1 - p)",
+        "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END" if weighted else "p",
+        "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END" if weighted else "p * p",
+    }
+    return Query({f"value_{n}": field_column(column) for n, column in enumerate(columns)}, sums)
 
 
 def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:

@@ -78,9 +78,10 @@ def rows_sql(
         derived = {
             "l": "ln(clipped / (1 - clipped))",
             "p": "given",
-            # One logarithm where the label is 0 or 1: of 1 - p or of p.
-            "loss": "CASE WHEN y = 0 OR y = 1 THEN -ln(abs(1 - y - clipped)) "
-            "ELSE -(1 - y) * ln(1 - clipped) - y * ln(clipped) END",
+            # One logarithm, of 1 - p or of p, where the label cannot be a share.
+            "loss": "-ln(abs(1 - y - clipped))"
+            if types[log.label] in _WHOLE
+            else "-(1 - y) * ln(1 - clipped) - y * ln(clipped)",
         }
     else:
         valid = "isfinite(given)"
@@ -91,9 +92,10 @@ def rows_sql(
             "loss": f"(1 - y) * greatest(given, 0) + y * greatest(-given, 0) + {_log1p(tail)}",
         }
     # The statistics of a Parquet file leave NaN out, and DuckDB believes them: `given <= 1` alone
-    # would be true of NaN.
+    # would be true of NaN. Whole numbers have none.
+    is_number = "" if types[log.label] in _WHOLE else "isfinite(y) AND "
     derived |= {
-        "valid_label": "(isfinite(y) AND y >= 0 AND y <= 1) IS TRUE",
+        "valid_label": f"({is_number}y >= 0 AND y <= 1) IS TRUE",
         "valid_prediction": f"({valid}) IS TRUE",
         "valid_weight": "true" if log.sample_weight is None else "(isfinite(w) AND w >= 0) IS TRUE",
     }

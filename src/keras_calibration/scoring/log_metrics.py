@@ -59,6 +59,7 @@ def log_queries(
         ['totals', 'moments/2/None/0', 'field/site']
     """
     queries: dict[str, Query] = {}
+    of_labels: tuple[str, ...] = ()
     for metric in [metrics] if isinstance(metrics, keras.Metric) else metrics:
         if not has_sums(metric):
             raise ValueError(
@@ -66,10 +67,15 @@ def log_queries(
                 "NormalizedEntropy, CalibrationRatio, CalibratedLogLoss, CalibrationGain. "
                 f"Received: {type(metric).__name__}. Pass it to `score` of a log that DuckDB reads."
             )
-        queries |= _queries_of(metric)
+        queries |= _moments_of(metric)
+        if type(metric) is not CalibratedLogLoss:
+            of_labels += _OF_LABELS.get(type(metric), _OF_LABELS[LogLoss])[1]
+    weighted = log.sample_weight is not None
+    if of_labels:
+        queries = {_LABELS: label_sums(list(dict.fromkeys(of_labels)), weighted), **queries}
     of_fields = {
         FIELD + field_name(field): field_sums(
-            [field] if isinstance(field, str) else field, weighted=log.sample_weight is not None
+            [field] if isinstance(field, str) else field, weighted
         )
         for field in log.fields
     }
@@ -138,14 +144,12 @@ def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str
     return errors
 
 
-def _queries_of(metric: keras.metrics.Metric) -> dict[str, Query]:
-    queries = {}
-    if type(metric) is not CalibratedLogLoss:
-        queries[_LABELS] = label_sums()
-    if isinstance(metric, CalibratedLogLoss):
-        sharing = (metric.num_folds, metric.bias_fraction, metric.seed)
-        queries[_moments_name(metric)] = logit_moments(*sharing)
-    return queries
+def _moments_of(metric: keras.metrics.Metric) -> dict[str, Query]:
+    if not isinstance(metric, CalibratedLogLoss):
+        return {}
+    return {
+        _moments_name(metric): logit_moments(metric.num_folds, metric.bias_fraction, metric.seed)
+    }
 
 
 def _moments_name(metric: CalibratedLogLoss) -> str:
