@@ -183,8 +183,8 @@ def calibrate(
         possible = candidates(fields, numeric, num_members, seed, num_classes, with_network)
         tried = _chosen_candidates(possible, method)
         features = {name: columns[name] for name in (*fields, *numeric)}
-    with names_from_the_start():
-        fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
+    # Not from the start: two heads of one model, of two outputs, must differ in name.
+    fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
     report = _report(fits, rows, features, fields, splits, method)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
