@@ -183,8 +183,8 @@ def calibrate(
         possible = candidates(fields, numeric, num_members, seed, num_classes, with_network)
         tried = _chosen_candidates(possible, method)
         features = {name: columns[name] for name in (*fields, *numeric)}
-    # Not from the start: two heads of one model, of two outputs, must differ in name.
-    fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
+    with names_from_the_start():
+        fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
     report = _report(fits, rows, features, fields, splits, method)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
@@ -199,8 +199,10 @@ def calibrate(
         candidate = by_name[name]
         if candidate.parts:
             return candidate.make_head([head_of(part) for part in candidate.parts])
-        if fits[name].head is not None:
-            return fits[name].head
+        if (head := fits[name].head) is not None:
+            # Numbered like a new one: two heads of one model, of two outputs, must differ in name.
+            head.name = candidate.make_head().name
+            return head
         return fitted_head(candidate, rows, features, seed)
 
     calibrated = CalibratedModel(model, head_of(chosen.name), base_output, calibrated_output)
