@@ -69,6 +69,7 @@ def sources(folder):
     return {
         "folder": str(files),
         "glob": str(files / "part-*.parquet"),
+        "remote": f"file://{files}/part-*.parquet",
         "list": sorted(files.glob("part-*.parquet")),
         "dataset": pyarrow.dataset.dataset(sorted(map(str, files.glob("part-*.parquet")))),
         "arrow": table,
@@ -82,7 +83,17 @@ def sources(folder):
     }
 
 
-KINDS = ("folder", "glob", "list", "dataset", "arrow", "dictionary", "pandas", "categories")
+KINDS = (
+    "folder",
+    "glob",
+    "remote",
+    "list",
+    "dataset",
+    "arrow",
+    "dictionary",
+    "pandas",
+    "categories",
+)
 KINDS += ("polars", "lazy", "relation", "csv")
 
 
@@ -104,7 +115,7 @@ def streamed(weights=None):
     return score(rows, metrics(), by_field, verbose=0)
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_numbers_of_the_streaming_metrics_from_every_source(tmp_path, kind):
     fields = ["site_id"] if kind == "csv" else ["site", "site_id"]

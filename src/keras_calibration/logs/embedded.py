@@ -91,10 +91,10 @@ class Embedded:
         """The sums of a query, in any order."""
         return self.run(query.sql(self.rows(selection)))
 
-    def rows(self, selection: Selection) -> str:
-        """A SELECT of the columns that a query uses."""
+    def rows(self, selection: Selection, log: ScoredLog | None = None) -> str:
+        """A SELECT of the columns that a query uses, of the log or of another description of it."""
         return rows_sql(
-            self.log,
+            log or self.log,
             self.types,
             self.row_number,
             selection.period,
@@ -105,10 +105,10 @@ class Embedded:
 
     def first_row(self, condition: str, selection: Selection) -> tuple[str, dict[str, Any]] | None:
         """Where the first row is that fulfils a condition, in words, and what it holds."""
-        numbered = Embedded.__new__(Embedded)
-        numbered.__dict__ = self.__dict__ | {"log": replace(self.log, row_key=None)}
-        rows = f"SELECT * FROM ({numbered.rows(selection)}) WHERE {condition} ORDER BY k LIMIT 1"
-        found = self.run(rows).to_pylist()
+        # Without a key, k is the number of the row.
+        rows = self.rows(selection, replace(self.log, row_key=None))
+        sql = f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY k LIMIT 1"
+        found = self.run(sql).to_pylist()
         if not found:
             return None
         number = found[0]["k"]
@@ -216,7 +216,8 @@ def _files(
     connection: duckdb.DuckDBPyConnection, source: Any
 ) -> tuple[duckdb.DuckDBPyRelation, str, _Starts]:
     is_one = isinstance(source, str | os.PathLike)
-    paths = [path for given in ([source] if is_one else source) for path in _expanded(given)]
+    given = [source] if is_one else source
+    paths = [path for each in given for path in _expanded(connection, os.fspath(each))]
     files = f"[{', '.join(map(text, paths))}]"
     if all(".csv" in Path(path).suffixes for path in paths):
         rows = connection.sql(f"SELECT * FROM read_csv({files}, union_by_name = true)")
@@ -234,11 +235,11 @@ def _files(
     return rows, f"({first}{_ROW})::UBIGINT", list(zip(starts, paths, strict=True))
 
 
-def _expanded(path: str | os.PathLike[str]) -> list[str]:
-    """The files of a folder or glob, in the order of their names; a remote path as it is."""
-    name = os.fspath(path)
+def _expanded(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
+    """The files of a path, folder or glob, in the order of their names."""
     if "://" in name:
-        return [name]
+        found = connection.sql(f"SELECT file FROM glob({text(name)}) ORDER BY file").fetchall()
+        return [path for (path,) in found] or [name]
     if os.path.isdir(name):
         found = sorted(str(file) for file in Path(name).rglob("*") if _is_data(file))
     else:

@@ -39,10 +39,8 @@ def rows_sql(
     Raises:
         ValueError: If a column is missing or of another type than required.
     """
-    label, prediction = (
-        _label(log, types, class_number, class_names),
-        _prediction(log, types, class_number),
-    )
+    label = _label(log, types, class_number, class_names)
+    prediction = _prediction(log, types, class_number)
     weight = "1.0" if log.sample_weight is None else _number(log.sample_weight, types)
     columns = {
         "y": label,
@@ -61,9 +59,10 @@ def rows_sql(
         valid_time = f"isfinite({time}) IS TRUE"
         for end, comparison in zip(ends, (">=", "<"), strict=True):
             if end is not None:
-                # A row whose time cannot be read is kept, and refused.
+                # A row whose time cannot be read is kept, and refused. In this form, DuckDB skips
+                # the parts of files that hold other times.
                 at = f"make_timestamp({end * 1_000_000}::BIGINT)"
-                conditions.append(f"(({time}) {comparison} {at} IS NOT FALSE)")
+                conditions.append(f"({time} {comparison} {at} OR {time} IS NULL)")
     columns["valid_time"] = valid_time
     if log.logit is None:
         least = f"least({LARGEST_PROBABILITY!r}, {prediction})"
