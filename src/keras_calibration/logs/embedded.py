@@ -220,6 +220,8 @@ def _files(
     paths = [path for each in given for path in _expanded(connection, os.fspath(each))]
     files = f"[{', '.join(map(text, paths))}]"
     if all(".csv" in Path(path).suffixes for path in paths):
+        for path in paths:
+            _check_header(connection, path)
         rows = connection.sql(f"SELECT * FROM read_csv({files}, union_by_name = true)")
         return rows, _COUNTED, [(0, paths[0])] if len(paths) == 1 else []
     rows = connection.sql(
@@ -233,6 +235,18 @@ def _files(
     # Unlike a count of the rows, this is known in each thread.
     first = f"{starts}[({_FILE} + 1)::BIGINT] + " if len(paths) > 1 else ""
     return rows, f"({first}{_ROW})::UBIGINT", list(zip(starts, paths, strict=True))
+
+
+def _check_header(connection: duckdb.DuckDBPyConnection, path: str) -> None:
+    """Raises if a CSV file has two columns of one name: DuckDB would rename the second."""
+    options = "header = false, all_varchar = true"
+    rows = connection.sql(f"SELECT * FROM read_csv({text(path)}, {options}) LIMIT 1").fetchall()
+    names = [name for row in rows for name in row]
+    if twice := sorted({name for name in names if name is not None and names.count(name) > 1}):
+        raise ValueError(
+            f"Columns must have different names. Received twice: {twice}, in the first line of "
+            f"{path!r}."
+        )
 
 
 def _expanded(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:

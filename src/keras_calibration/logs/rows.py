@@ -13,6 +13,7 @@ _NUMBERS = (
     *("UINTEGER", "UBIGINT", "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL"),
 )
 _WHOLE = tuple(name for name in _NUMBERS if "INT" in name)
+# In seconds: the year 5138. Milliseconds are beyond it.
 _LARGEST_TIME = 10**11
 
 
@@ -56,7 +57,7 @@ def rows_sql(
         time = _time(log.timestamp, types)
         columns["given_time"] = quoted(log.timestamp or "")
         columns["t"] = f"epoch(date_trunc('{period}', {time}))::BIGINT"
-        valid_time = f"isfinite({time}) IS TRUE"
+        valid_time = f"(isfinite({time}) AND abs(epoch({time})) <= {_LARGEST_TIME}) IS TRUE"
         for end, comparison in zip(ends, (">=", "<"), strict=True):
             if end is not None:
                 # A row whose time cannot be read is kept, and refused. In this form, DuckDB skips
