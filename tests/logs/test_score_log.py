@@ -350,6 +350,7 @@ def test_invalid_times_are_refused():
     [
         ({"fields": "site"}, "must be a list"),
         ({"fields": ["site", "site"]}, "only once"),
+        ({"fields": ["a_x_b", ("a", "b")]}, "Received twice: .'a_x_b'"),
         ({"fields": [("site", 3)]}, "names of columns"),
         ({"num_threads": 0}, "at least 1"),
     ],

@@ -100,7 +100,8 @@ class ScoredLog:
                 "Argument `fields` must hold names of columns, or tuples of names. Received: "
                 f"fields={list(self.fields)!r}."
             )
-        if twice := sorted({field_name(f) for f in self.fields if self.fields.count(f) > 1}):
+        names = [field_name(field) for field in self.fields]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"Each field must be named only once. Received twice: {twice}.")
 
     def of(self, source: Any) -> ScoredLog:
