@@ -119,7 +119,7 @@ def _limits(provenance: Mapping[str, Any]) -> list[str]:
         "- A field value that the fit has not seen counts as the field's value for all others.",
     ]
     logits = provenance.get("logits")
-    if logits is not None:
+    if logits is not None and "min" in logits:  # not if none of a sample is finite
         lines.append(
             f"- Logits of {_number(logits['num_rows'])} rows: from {_decimal(logits['min'])} to "
             f"{_decimal(logits['max'])}, mean {_decimal(logits['mean'])}"

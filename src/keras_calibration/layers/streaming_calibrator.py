@@ -238,21 +238,15 @@ class StreamingCalibrator(Calibrator):
         labels: ArrayLike,
         sample_weight: ArrayLike | None,
     ) -> FitSummary:
-        """The summary with the log losses of the rows themselves, where the histogram's differ.
-
-        The fit did not converge to the optimum of rows with logits that the histogram clips.
-        """
-        histogram = self._histogram
-        far = histogram is not None and bool(histogram.moments[:, [0, -1], 0].any())
-        if self._is_affine_in_bins() and not far:
+        """The summary with the log losses of the rows themselves, where the histogram's differ."""
+        if self._is_affine_in_bins():
             return summary
         rows = check_rows(logits, labels, sample_weight)
         before, after = (
             float(np.average(row_log_losses(rows.labels, each), weights=rows.weights))
             for each in (rows.logits, self._calibrated_rows(rows.logits))
         )
-        converged = summary.converged and not far
-        return replace(summary, log_loss_before=before, log_loss_after=after, converged=converged)
+        return replace(summary, log_loss_before=before, log_loss_after=after)
 
     def _check_update(self, forget: float) -> None:
         if not 0 <= forget <= 1:
