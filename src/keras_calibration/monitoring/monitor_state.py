@@ -29,8 +29,10 @@ _FIELD, _NOISE, _SETTINGS = "field/", "noise/", "settings"
 EPSILON = 0.01  # of Field-RCE, as in the paper
 # Groups of a field value and a period whose sums are in memory at once.
 _GROUPS_TOGETHER = 1 << 21
-# Draws of the labels of a field, and numbers that all draws may take.
-_MOST_DRAWN, _FEWEST_DRAWS, _MOST_DRAWS = 1 << 20, 4, 100
+# Draws of the labels of a field, and numbers that all draws may take, of the log and of a period,
+# of which there may be thousands.
+_FEWEST_DRAWS, _MOST_DRAWS = 4, 100
+_MOST_DRAWN, _MOST_DRAWN_OF_PERIOD = 1 << 20, 1 << 17
 
 
 @dataclass(frozen=True)
@@ -154,14 +156,14 @@ def value_sums(sums: LogSums, field: str) -> tuple[list[str], np.ndarray]:
     return names, _columns(table)
 
 
-def field_error(sums: np.ndarray) -> tuple[float, float, float]:
+def field_error(sums: np.ndarray, most_drawn: int = _MOST_DRAWN) -> tuple[float, float, float]:
     """Field-RCE of the sums of its values (values, 7), and its mean and deviation by chance.
 
     The labels of each value are drawn from its predictions, independently of the other values: the
     variance of the error is the sum of theirs. With many values, few draws are enough.
     """
     sums = sums[sums[:, 2] > 0]
-    num_draws = int(np.clip(_MOST_DRAWN // len(sums), _FEWEST_DRAWS, _MOST_DRAWS))
+    num_draws = int(np.clip(most_drawn // len(sums), _FEWEST_DRAWS, _MOST_DRAWS))
     first = second = np.zeros(len(sums))
     for draw in drawn_field_sums(sums, num_draws):
         terms = _rce_terms(draw)
@@ -226,7 +228,8 @@ def _noise(
         table = sums.table("values")
         periods, edges = np.unique(table["key_period"], return_index=True)
         for start, values in zip(periods, np.split(_columns(table), edges[1:]), strict=True):
-            errors[np.searchsorted(starts, start)] = field_error(values)
+            error = field_error(values, _MOST_DRAWN_OF_PERIOD)
+            errors[np.searchsorted(starts, start)] = error
     return pyarrow.table({"key_period": starts, **dict(zip(names, errors.T, strict=True))})
 
 
