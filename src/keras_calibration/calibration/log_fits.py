@@ -11,14 +11,19 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.logs import LogSums, Query, ScoredLog, log_sums
-from keras_calibration.logs.query import SAMPLED, logit_bins, num_groups
+from keras_calibration.logs.query import (
+    BINS_PER_OCTAVE,
+    INNER_LIMIT,
+    SAMPLED,
+    logit_bins,
+    num_groups,
+)
 from keras_calibration.solvers.logit_histogram import NUM_BINS, LogitHistogram
 
 _CELLS, _HISTOGRAM = "cells/", "histogram"
 # Bins of a logit unit, tried until there are at most so many groups of rows.
 _BINS_PER_UNIT = (64, 16, 4, 1)
 _MOST_CELLS = 1 << 21
-_LIMIT, _BINS_PER_OCTAVE = 16, 128
 
 
 def fit_calibrator(
@@ -203,10 +208,10 @@ def _pseudo_rows(
 
 def _centres(bins: np.ndarray, bins_per_unit: int) -> np.ndarray:
     """The centres of the bins of `logs.query.logit_bins`."""
-    edge = _LIMIT * bins_per_unit
+    edge = INNER_LIMIT * bins_per_unit
     far = np.where(bins >= 0, bins - edge, -bins - edge - 1)
-    octave = far / _BINS_PER_OCTAVE
-    outer = np.sign(bins) * _LIMIT / 2 * (2.0**octave + 2.0 ** (octave + 1 / _BINS_PER_OCTAVE))
+    octave = far / BINS_PER_OCTAVE
+    outer = np.sign(bins) * INNER_LIMIT / 2 * (2.0**octave + 2.0 ** (octave + 1 / BINS_PER_OCTAVE))
     return np.where((bins >= -edge) & (bins < edge), (bins + 0.5) / bins_per_unit, outer)
 
 

@@ -15,6 +15,8 @@ from keras_calibration.ops.logit_moments import (
 )
 
 _MASK = 0xFFFFFFFF
+# The bins of `logit_bins` are of equal width within ±INNER_LIMIT, and grow in proportion beyond.
+INNER_LIMIT, BINS_PER_OCTAVE = 16, 128
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
     Beyond, 128 bins to an octave up to ±16384, as in `solvers.logit_histogram`; there, the bin of a
     logit is `±(1024 + bins to ±16)`. With `columns`, also by the values of fields.
     """
-    limit, per_octave, octaves = 16, 128, 10
+    limit, per_octave, octaves = INNER_LIMIT, BINS_PER_OCTAVE, 10
     edge = limit * bins_per_unit
     far = f"least(floor(log2(abs(c) / {limit}) * {per_octave}), {octaves * per_octave - 1})"
     steps = [

@@ -16,17 +16,13 @@ from keras_calibration.logs import LogSums, Periods, Query, ScoredLog, Selection
 from keras_calibration.logs.query import field_sums, logit_moments
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
+from keras_calibration.scoring.log_metrics import EPSILON, FIELD, field_columns
 from keras_calibration.solvers.field_noise import drawn_field_sums
 
 if TYPE_CHECKING:
     import pyarrow
 
-SUMS = (
-    *("residual", "positives", "weight", "squares", "variance", "predicted"),
-    "predicted_squares",
-)
-_FIELD, _NOISE, _SETTINGS = "field/", "noise/", "settings"
-EPSILON = 0.01  # of Field-RCE, as in the paper
+_NOISE, _SETTINGS = "noise/", "settings"
 # Groups of a field value and a period whose sums are in memory at once.
 _GROUPS_TOGETHER = 1 << 21
 # Draws of the labels of a field, and numbers that all draws may take, of the log and of a period,
@@ -124,9 +120,9 @@ class MonitorState:
 
 
 def period_sums(sums: LogSums) -> tuple[list[int], np.ndarray]:
-    """Starts of the periods, and their seven sums (periods, 7), of the columns `SUMS`."""
+    """Starts of the periods, and their seven sums (periods, 7), of `ops.field_sums`."""
     table = sums.table("rows")
-    return table["key_period"].tolist(), _columns(table)
+    return table["key_period"].tolist(), field_columns(table)
 
 
 def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
@@ -150,10 +146,10 @@ def period_errors(sums: LogSums, field: str) -> np.ndarray:
 
 def value_sums(sums: LogSums, field: str) -> tuple[list[str], np.ndarray]:
     """Names of the values of a field, and their seven sums (values, 7)."""
-    table = sums.table(_FIELD + field)
+    table = sums.table(FIELD + field)
     keys = [values.tolist() for name, values in table.items() if name.startswith("key_")]
     names = [" × ".join(map(_text, values)) for values in zip(*keys, strict=True)]
-    return names, _columns(table)
+    return names, field_columns(table)
 
 
 def field_error(sums: np.ndarray, most_drawn: int = _MOST_DRAWN) -> tuple[float, float, float]:
@@ -188,7 +184,7 @@ def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
     queries = {"rows": of_rows.by_period(), "moments": logit_moments().by_period()}
     columns = {field_name(f): [f] if isinstance(f, str) else [*f] for f in log.fields}
     queries |= {
-        _FIELD + name: field_sums(of_field, weighted=False) for name, of_field in columns.items()
+        FIELD + name: field_sums(of_field, weighted=False) for name, of_field in columns.items()
     }
     sums = log_sums(log, queries, selection, verbose)
     table = sums.table("rows")
@@ -199,7 +195,7 @@ def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
         )
     tables = {name: sums.tables[name] for name in queries}
     for name, of_field in columns.items():
-        num_values = sums.tables[_FIELD + name].num_rows
+        num_values = sums.tables[FIELD + name].num_rows
         tables[_NOISE + name] = _noise(
             log, selection, field_sums(of_field, weighted=False), table, num_values
         )
@@ -227,14 +223,10 @@ def _noise(
         sums = log_sums(log, {"values": query.by_period()}, part, check=False)
         table = sums.table("values")
         periods, edges = np.unique(table["key_period"], return_index=True)
-        for start, values in zip(periods, np.split(_columns(table), edges[1:]), strict=True):
+        for start, values in zip(periods, np.split(field_columns(table), edges[1:]), strict=True):
             error = field_error(values, _MOST_DRAWN_OF_PERIOD)
             errors[np.searchsorted(starts, start)] = error
     return pyarrow.table({"key_period": starts, **dict(zip(names, errors.T, strict=True))})
-
-
-def _columns(table: dict[str, np.ndarray]) -> np.ndarray:
-    return np.stack([table[name] for name in SUMS], axis=1)
 
 
 def _text(value: object) -> str:
