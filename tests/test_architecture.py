@@ -12,10 +12,11 @@ ROOT = Path(keras_calibration.__file__).parent
 PACKAGE = "keras_calibration"
 
 # What every room may import.
-EVERYWHERE = {"_typing", "_warn"}
+EVERYWHERE = {"_files", "_typing", "_warn"}
 # Each room with the other rooms that its modules may import when they are loaded.
 CALIBRATION = {
     "_compat": set(),
+    "_files": set(),
     "_typing": set(),
     "_warn": set(),
     "ops": {"_compat"},
@@ -60,6 +61,7 @@ ALLOWED = CALIBRATION | EVIDENCE | TOP
 WITHOUT_KERAS = (
     *(
         "_compat",
+        "_files",
         "_typing",
         "_warn",
         "ledger",

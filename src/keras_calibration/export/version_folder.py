@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from keras_calibration._files import sync
+
 # Not a number, so TensorFlow Serving does not take it for a version.
 _PREFIX = ".export-"
 _GONE = f"{_PREFIX}gone"
@@ -165,7 +167,7 @@ def move_file_into_place(source: Path, path: Path) -> Path:
     Raises:
         ValueError: If the place is taken.
     """
-    _sync_one(source)
+    sync(source)
     try:
         # A rename would replace a file that another process has just put there.
         os.link(source, path)
@@ -174,7 +176,7 @@ def move_file_into_place(source: Path, path: Path) -> Path:
     except OSError:
         # A file system without hard links.
         os.rename(source, path)
-    _sync_one(path.parent)
+    sync(path.parent)
     return path
 
 
@@ -194,7 +196,7 @@ def _moved(source: Path, path: Path, version: int | str | None) -> Path:
             if version != NEXT:
                 raise _exists(target) from error
             continue
-        _sync_one(target.parent)
+        sync(target.parent)
         return target
 
 
@@ -248,15 +250,7 @@ def _sync(folder: Path) -> list[Path]:
     files = []
     for directory, _, names in os.walk(folder):
         files += [Path(directory) / name for name in names]
-        _sync_one(Path(directory))
+        sync(Path(directory))
     for file in files:
-        _sync_one(file)
+        sync(file)
     return [file.relative_to(folder) for file in files]
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

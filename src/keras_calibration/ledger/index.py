@@ -3,10 +3,11 @@
 import contextlib
 import json
 import os
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from keras_calibration._files import write_atomically
 
 INDEX_NAME = "index.cache"
 INDEX_VERSION = 2
@@ -85,12 +86,8 @@ def _load(folder: Path) -> dict[str, tuple[str, Record]]:
 
 
 def _store(folder: Path, records: dict[str, tuple[str, Record]]) -> None:
-    # Each writer has its own temporary file; the last rename wins.
-    temporary = folder / f"{INDEX_NAME}.{uuid.uuid4().hex}.tmp"
-    try:
-        # Python's JSON with NaN, which is fine for a file that only this module reads.
-        temporary.write_text(json.dumps({"version": INDEX_VERSION, "records": records}))
-        os.replace(temporary, folder / INDEX_NAME)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    # Python's JSON with NaN, which is fine for a file that only this module reads.
+    content = json.dumps({"version": INDEX_VERSION, "records": records})
+    # Of several writers, the last wins. The records are all there without an index.
+    with contextlib.suppress(OSError):
+        write_atomically(folder / INDEX_NAME, content.encode())

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keras_calibration._files import sync, write_atomically
 from keras_calibration._typing import RunRecord
 from keras_calibration._warn import warn
 from keras_calibration.ledger.run_record import STATUSES, from_json, to_json, validate_record
@@ -120,7 +121,7 @@ class Ledger:
         now = datetime.now(UTC)
         if not self.path.is_dir():
             self.path.mkdir(parents=True, exist_ok=True)
-            _sync_folder(self.path.parent)
+            sync(self.path.parent)
         run_id = f"{self._time_after_all(now):{_TIME}}-{uuid.uuid4().hex}"
         self._write(run_id, now.isoformat(), record)
         self._newest, self._stamp = run_id, self._folder_time()
@@ -221,7 +222,7 @@ class Ledger:
 
         reference = write_row_losses(self.path, losses, row_ids)
         for folder in (self.path / "rows", self.path):
-            _sync_folder(folder)
+            sync(folder)
         return reference
 
     def read_row_losses(self, run: RunRecord) -> NDArray[np.float32]:
@@ -318,29 +319,9 @@ class Ledger:
 
     def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
         text = to_json({"run_id": run_id, "created": created}, record)
-        path = self._file(run_id)
-        temporary = path.with_suffix(".tmp")
-        try:
-            with temporary.open("w", encoding="ascii") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            # Still there only after an error.
-            temporary.unlink(missing_ok=True)
-        _sync_folder(self.path)
+        write_atomically(self._file(run_id), text.encode("ascii"))
+        sync(self.path)
 
 
 def _read(path: Path) -> dict[str, Any]:
     return from_json(path.read_bytes(), str(path))
-
-
-def _sync_folder(path: Path) -> None:
-    # A rename is durable only once its folder is synced; Windows has no such call.
-    if os.name == "posix":
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

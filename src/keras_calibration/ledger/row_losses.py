@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import io
 import uuid
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_calibration._files import write_atomically
 from keras_calibration._typing import RunRecord
 
 FOLDER = "rows"
@@ -54,15 +55,9 @@ def write_row_losses(folder: Path, losses: ArrayLike, row_ids: ArrayLike) -> dic
     target = folder / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     name = uuid.uuid4().hex
-    temporary = target / f"{name}.tmp"
-    try:
-        with temporary.open("wb") as file:
-            np.save(file, array)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target / f"{name}.npy")
-    finally:
-        temporary.unlink(missing_ok=True)
+    content = io.BytesIO()
+    np.save(content, array)
+    write_atomically(target / f"{name}.npy", content.getvalue())
     return {
         "file": f"{FOLDER}/{name}.npy",
         "rows_hash": hash_row_ids(row_ids),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_calibration._files import write_atomically
 from keras_calibration.logs.embedded import merged
 
 if TYPE_CHECKING:
@@ -132,16 +133,7 @@ class LogSums:
         """Writes the sums to a file, in one step: it is complete or not there."""
         path = Path(path)
         # Always the same name: what a killed process has left is overwritten.
-        temporary = path.with_name(f".{path.name}.new")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(self.to_bytes())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_atomically(path, self.to_bytes(), temporary=f".{path.name}.new")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LogSums:

@@ -2,9 +2,10 @@
 
 import html
 import os
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
+
+from keras_calibration._files import write_atomically
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1f23; --faint: #5c6670; --paper: #fff; --line: #c9d0d6;
@@ -60,18 +61,8 @@ def page(title: str, heading: str, body: str) -> str:
 
 def write(text: str, path: str | os.PathLike[str]) -> None:
     """Writes a page atomically in UTF-8: an older page stays until the new one is complete."""
-    target = Path(path)
-    # A rename is atomic only within one file system, hence the same folder.
-    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            # UTF-8 cannot encode some names, such as half a surrogate pair.
-            file.write(text.encode("utf-8", "backslashreplace"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    # UTF-8 cannot encode some names, such as half a surrogate pair.
+    write_atomically(Path(path), text.encode("utf-8", "backslashreplace"))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
