@@ -128,6 +128,35 @@ def test_the_numbers_of_the_streaming_metrics_from_every_source(tmp_path, kind):
             assert found[name.replace("_id", "")] == pytest.approx(found[name], rel=1e-13)
 
 
+class Notebook:
+    """A connection in a notebook without `ipywidgets`, where DuckDB refuses its progress bar."""
+
+    def __init__(self, connection):
+        self._connection = connection
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._connection.close()
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+    def execute(self, sql):
+        if "progress_bar" in sql:
+            raise duckdb.InvalidInputException("required package 'ipywidgets' is missing")
+        return self._connection.execute(sql)
+
+
+def test_in_a_notebook_without_widgets(monkeypatch, capsys):
+    log, connect = ScoredLog(frame(), fields=["site_id"]), duckdb.connect
+    expected = score(log, metrics(), verbose=0)
+    monkeypatch.setattr(duckdb, "connect", lambda **options: Notebook(connect(**options)))
+    assert score(log, metrics(), verbose=1) == expected
+    assert f"{N}/{N}" in capsys.readouterr().out
+
+
 def test_without_weights_and_from_logits():
     expected = streamed()
     found = score(ScoredLog(frame(), fields=["site_id"]), metrics(), verbose=0)

@@ -73,8 +73,12 @@ class Embedded:
             if self.log.num_threads is not None:
                 config["threads"] = str(self.log.num_threads)
             self._connection = stack.enter_context(duckdb.connect(config=config))
-            self._connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = true")
-            self._connection.execute("SET enable_progress_bar_print = false")
+            self._connection.execute("SET TimeZone = 'UTC'")
+            # DuckDB knows how far it is only with its own bar, which it refuses in a notebook
+            # without `ipywidgets`. The progress then moves once a pass.
+            with contextlib.suppress(duckdb.Error):
+                self._connection.execute("SET enable_progress_bar = true")
+                self._connection.execute("SET enable_progress_bar_print = false")
             self.relation, self.row_number, self.files = _relation(
                 self._connection, self.log.source
             )
