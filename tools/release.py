@@ -166,10 +166,7 @@ def test(python: str, quick: bool) -> None:
     # `pytest`, not `python -m pytest`, which would put this folder on the path.
     pytest = [
         str(Path(python).with_name("pytest")),
-        "--numprocesses",
-        "auto",
-        "-p",
-        "no:cacheprovider",
+        *("--numprocesses", "auto", "--dist", "worksteal", "-p", "no:cacheprovider"),
     ]
     run([*pytest, *tests], cwd=ROOT)
     if not quick:
@@ -178,7 +175,8 @@ def test(python: str, quick: bool) -> None:
 
 def run(command: list[str], cwd: str | Path | None = None) -> None:
     """Runs a command; ends the program if it fails."""
-    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_NUM_INTRAOP_THREADS": "1"}
+    one_thread = dict.fromkeys(["TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"], "1")
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", **one_thread}
     environment.pop("PYTHONPATH", None)
     code = subprocess.run(command, cwd=cwd, env=environment, check=False).returncode
     if code:
