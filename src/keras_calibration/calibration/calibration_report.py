@@ -1,5 +1,6 @@
 """CalibrationReport: the candidates that `calibrate` compared, its choice and the reason."""
 
+import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -146,17 +147,18 @@ class CalibrationReport:
                 "after the first is scored by a fit on all earlier blocks and weighted by that "
                 "fit's number of rows"
             )
-        lines.append(f"{how}{by_field}. Chosen: {self.chosen}.")
-        lines.append(self.reason)
+        notes = [f"{how}{by_field}. Chosen: {self.chosen}.", self.reason]
         if shown in self.noise_floor:
             ece, ece_deviation, rce, rce_deviation = self.noise_floor[shown]
-            lines.append(
+            notes.append(
                 "If the chosen probabilities were correct, chance alone would give F-ECE "
                 f"{ece:.4f} ± {ece_deviation:.4f} and F-RCE {rce:.4f} ± {rce_deviation:.4f}."
             )
-        lines += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
+        notes += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
         if self.still_off:
             most, others = self.still_off[0], len(self.still_off) - 1
-            lines.append(f"Still off beyond chance, most of all: {most}")
-            lines += [f"and {others} more, see `still_off`."] if others else []
+            notes.append(f"Still off beyond chance, most of all: {most}")
+            notes += [f"and {others} more, see `still_off`."] if others else []
+        for note in notes:
+            lines += textwrap.wrap(note, len(lines[0]), subsequent_indent="  ")
         return "\n".join(lines)
