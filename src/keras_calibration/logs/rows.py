@@ -40,67 +40,84 @@ def rows_sql(
     Raises:
         ValueError: If a column is missing or of another type than required.
     """
-    label = _label(log, types, class_number, class_names)
     prediction = _prediction(log, types, class_number)
-    weight = "1.0" if log.sample_weight is None else _number(log.sample_weight, types)
     columns = {
-        "y": label,
+        "y": _label(log, types, class_number, class_names),
         "given": prediction,
         "given_label": quoted(log.label),
-        "w": weight,
+        "w": "1.0" if log.sample_weight is None else _number(log.sample_weight, types),
         "k": row_number if log.row_key is None else _key(log.row_key, types),
+        "valid_time": "true",
+        "adds_up": "true" if class_number is None else _adds_up(log, types, len(class_names)),
+        **{field_column(name): _value(name, types) for name in field_columns(log)},
     }
-    columns |= {field_column(name): _value(name, types) for name in field_columns(log)}
-    conditions = [f"({log.where})"] if log.where else []
-    valid_time = "true"
-    if period is not None:
-        time = _time(log.timestamp, types)
-        columns["given_time"] = quoted(log.timestamp or "")
-        columns["t"] = f"epoch(date_trunc('{period}', {time}))::BIGINT"
-        valid_time = f"(isfinite({time}) AND abs(epoch({time})) <= {_LARGEST_TIME}) IS TRUE"
-        for end, comparison in zip(ends, (">=", "<"), strict=True):
-            if end is not None:
-                # A row whose time cannot be read is kept, and refused. In this form, DuckDB skips
-                # the parts of files that hold other times.
-                at = f"make_timestamp({end * 1_000_000}::BIGINT)"
-                conditions.append(f"({time} {comparison} {at} OR {time} IS NULL)")
-    columns["valid_time"] = valid_time
     if log.logit is None:
         least = f"least({LARGEST_PROBABILITY!r}, {prediction})"
         columns["clipped"] = f"greatest({SMALLEST_PROBABILITY!r}, {least})"
-    columns["adds_up"] = "true" if class_number is None else _adds_up(log, types, len(class_names))
-    selected = ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
-    rows = f"SELECT {selected} FROM log"
+    conditions = [f"({log.where})"] if log.where else []
+    if period is not None:
+        columns |= _period_columns(log, types, period)
+        conditions += _period_conditions(_time(log.timestamp, types), ends)
+    rows = f"SELECT {_selected(columns)} FROM log"
     if conditions:
         rows += f" WHERE {' AND '.join(conditions)}"
+    return f"SELECT *, {_selected(_derived_columns(log, types))} FROM ({rows})"
+
+
+def _selected(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{expression} AS {name}" for name, expression in columns.items())
+
+
+def _period_columns(log: ScoredLog, types: Mapping[str, str], period: str) -> dict[str, str]:
+    """The period of each row, as seconds since 1970, and whether its time can be read."""
+    time = _time(log.timestamp, types)
+    return {
+        "given_time": quoted(log.timestamp or ""),
+        "t": f"epoch(date_trunc('{period}', {time}))::BIGINT",
+        "valid_time": f"(isfinite({time}) AND abs(epoch({time})) <= {_LARGEST_TIME}) IS TRUE",
+    }
+
+
+def _period_conditions(time: str, ends: tuple[int | None, int | None]) -> list[str]:
+    # A row whose time cannot be read is kept, and refused. In this form, DuckDB skips the parts of
+    # files that hold other times.
+    return [
+        f"({time} {comparison} make_timestamp({end * 1_000_000}::BIGINT) OR {time} IS NULL)"
+        for end, comparison in zip(ends, (">=", "<"), strict=True)
+        if end is not None
+    ]
+
+
+def _derived_columns(log: ScoredLog, types: Mapping[str, str]) -> dict[str, str]:
+    """Logit, probability, log loss, and whether label, prediction and weight are valid."""
+    has_whole_labels = types[log.label] in _WHOLE
     if log.logit is None:
         valid = "isfinite(given) AND given >= 0 AND given <= 1 AND adds_up"
-        derived = {
+        columns = {
             "l": "ln(clipped / (1 - clipped))",
             "p": "given",
             # One logarithm, of 1 - p or of p, where the label cannot be a share.
             "loss": "-ln(abs(1 - y - clipped))"
-            if types[log.label] in _WHOLE
+            if has_whole_labels
             else "-(1 - y) * ln(1 - clipped) - y * ln(clipped)",
         }
     else:
         valid = "isfinite(given)"
         tail = "exp(-abs(given))"
-        derived = {
+        columns = {
             "l": "given",
             "p": "1 / (1 + exp(-given))",
             "loss": f"(1 - y) * greatest(given, 0) + y * greatest(-given, 0) + {_log1p(tail)}",
         }
     # The statistics of a Parquet file leave NaN out, and DuckDB believes them: `given <= 1` alone
     # would be true of NaN. Whole numbers have none.
-    is_number = "" if types[log.label] in _WHOLE else "isfinite(y) AND "
-    derived |= {
+    is_number = "" if has_whole_labels else "isfinite(y) AND "
+    return {
+        **columns,
         "valid_label": f"({is_number}y >= 0 AND y <= 1) IS TRUE",
         "valid_prediction": f"({valid}) IS TRUE",
         "valid_weight": "true" if log.sample_weight is None else "(isfinite(w) AND w >= 0) IS TRUE",
     }
-    selected = ", ".join(f"{expression} AS {name}" for name, expression in derived.items())
-    return f"SELECT *, {selected} FROM ({rows})"
 
 
 def field_columns(log: ScoredLog) -> list[str]:
