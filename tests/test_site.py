@@ -44,3 +44,53 @@ def test_links_lead_somewhere(page):
         if not path.exists() or (anchor and anchor not in slugs_of(path)):
             broken.append(link)
     assert broken == []
+
+
+QUESTIONS = {
+    "Are the probabilities of my Keras model right?": "guides/calibrate",
+    "Which sites are off?": "guides/segments",
+    "My model is a LightGBM.": "guides/scores",
+    "I down-sampled the negatives.": "guides/sampling",
+    "Is +0.1 % real, or luck of the seed?": "guides/compare",
+    "How do I serve it?": "guides/serve",
+    "Last month's calibration is off this month.": "guides/drift",
+    "How do I notice that it is off?": "guides/monitor",
+    "My log has a billion rows.": "guides/scale",
+    "My model has five classes.": "guides/classes",
+    "I predict a number.": "guides/regression",
+    "I know CalibratedClassifierCV.": "coming_from/scikit_learn",
+    "How sure is one probability?": "guides/calibrate",
+    "What does `calibrate` take?": "reference/generated/keras_calibration.calibrate",
+    "What is ILPS?": "glossary",
+}
+
+
+def pages_linked_from(page):
+    """The pages that a page of the site links to: by links, and by names, which are links too."""
+    path = ROOT / "docs" / page
+    path = next(p for p in (path.with_suffix(".md"), path.with_suffix(".rst")) if p.exists())
+    text = path.read_text("utf-8")
+    targets = {
+        (path.parent / link).resolve() for link in re.findall(r"\]\(([\w./-]+)\.(?:md|rst)\b", text)
+    }
+    docs = ROOT / "docs"
+    pages = {t.relative_to(docs).as_posix() for t in targets if t.is_relative_to(docs)}
+    return pages | {
+        f"reference/generated/keras_calibration.{name}" for name in re.findall(r"`(\w+)`", text)
+    }
+
+
+def test_two_clicks_lead_from_the_front_page_to_an_answer():
+    first = pages_linked_from("index")
+    second = set().union(
+        *(pages_linked_from(page) for page in first if "generated" not in page and "/" in page)
+    )
+    missing = {question: page for question, page in QUESTIONS.items() if page not in first | second}
+    assert missing == {}
+    guides = {
+        page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        for folder in ("guides", "coming_from")
+        for page in (ROOT / "docs" / folder).glob("*.md")
+        if page.stem != "index"
+    }
+    assert guides <= first
