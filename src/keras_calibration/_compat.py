@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,30 @@ def names_from_the_start() -> Iterator[None]:
         yield
     finally:
         restart_names(names)
+
+
+@contextlib.contextmanager
+def unnumbered_variables() -> Iterator[None]:
+    """Names TensorFlow's variables made inside the block without their scope and its numbers.
+
+    A head or an optimizer that is made anew in every fit then costs no new names, see
+    `names_from_the_start`. This is TensorFlow's own name, which tells variables apart nowhere;
+    Keras' `name` and `path` are as ever. Public: `tf.variable_creator_scope`, used here.
+    """
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    def create(next_creator: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
+        name = re.sub(r"_\d+(?=_|$)", "", arguments.get("name") or "variable")
+        with tf.name_scope(""):
+            return next_creator(**{**arguments, "name": name})
+
+    with tf.variable_creator_scope(create):
+        yield
 
 
 def build_for_fit(model: keras.Model, batch: tuple[Any, ...]) -> None:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.calibrator import Calibrator
@@ -247,7 +248,8 @@ class ServedNetwork(keras.layers.Layer):
         return ops.sum(ops.reshape(added, of_columns), axis=1)
 
     def _weight(self, name: str, value: np.ndarray) -> keras.Variable:
-        weight = self.add_weight(name=name, shape=value.shape, trainable=False)
+        with unnumbered_variables():
+            weight = self.add_weight(name=name, shape=value.shape, trainable=False)
         weight.assign(value.astype(self.variable_dtype))
         return weight
 

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.layers.adaptation import known_value, on_gradient
@@ -107,7 +108,10 @@ class FieldNetwork(keras.layers.Layer):
         self.dropout = float(dropout)
         self.num_outputs = num_outputs
         self._check_arguments()
-        initializers = keras.random.SeedGenerator(seed)
+        with unnumbered_variables():
+            initializers = keras.random.SeedGenerator(seed)
+            # A seed generator is part of the layer's state: created only if dropout is used.
+            self._dropout_seeds = keras.random.SeedGenerator(seed) if self.dropout else None
         self._hidden = [
             keras.layers.Dense(
                 units,
@@ -121,8 +125,6 @@ class FieldNetwork(keras.layers.Layer):
         self._output = keras.layers.Dense(
             num_outputs, kernel_initializer="zeros", dtype=self.dtype_policy, name="output"
         )
-        # A seed generator is part of the layer's state: created only if dropout is used.
-        self._dropout_seeds = keras.random.SeedGenerator(seed) if self.dropout else None
         self._embedding_initializer = keras.initializers.RandomUniform(seed=initializers)
 
     @property
@@ -151,6 +153,7 @@ class FieldNetwork(keras.layers.Layer):
         """Ids (batch,) of a field, int32; the id `num_values(field)` is "other"."""
         return ids_of_field(features[field], self.fields[field], self.num_values(field))
 
+    @unnumbered_variables()
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the embeddings, the knots and the layers."""
         self._num_values = {field: self.num_values(field) for field in self.fields}

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import without_replica_sums
+from keras_calibration._compat import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Tensor
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
@@ -40,9 +40,10 @@ class KerasTrainer(NetworkTrainer):
         )
         correction = ops.reshape(correction, (-1, num_columns))
         self.model = keras.Model([curve, *inputs], curve + ops.cast(correction, "float32"))
-        optimizer = keras.optimizers.Adam(
-            settings.learning_rate, use_ema=True, ema_momentum=self.momentum
-        )
+        with unnumbered_variables():
+            optimizer = keras.optimizers.Adam(
+                settings.learning_rate, use_ema=True, ema_momentum=self.momentum
+            )
         if keras.backend.backend() == "tensorflow":
             optimizer = without_replica_sums(optimizer)
         losses = keras.losses
@@ -53,7 +54,8 @@ class KerasTrainer(NetworkTrainer):
         self.model.compile(
             optimizer, loss(from_logits=True), jit_compile=keras.backend.backend() == "jax"
         )
-        optimizer.build(self.model.trainable_variables)
+        with unnumbered_variables():
+            optimizer.build(self.model.trainable_variables)
         self._fresh_optimizer = [np.array(v) for v in optimizer.variables]
         if keras.backend.backend() == "tensorflow":
             columns = [ops.convert_to_tensor(each) for each in self._together]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit, ndtri
 
+from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.head_logits import row_slices
 
@@ -28,6 +30,11 @@ class PosteriorLayer(keras.layers.Layer):
 
     # A number of the weights that the posterior belongs to; 0 before a fit.
     _posterior_checksum: keras.Variable | None = None
+
+    def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
+        """As `keras.layers.Layer.add_weight`."""
+        with unnumbered_variables():
+            return super().add_weight(*args, **kwargs)
 
     def interval(
         self,

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Tensor
 from keras_calibration._warn import warn
 from keras_calibration.ops.compensated import two_sum
@@ -70,6 +71,11 @@ class AdditiveMetric(keras.metrics.Metric):
             self._dtype_policy = keras.dtype_policies.get("float32")
             self._dtype = "float32"
         self._running_sums: list[RunningSum] = []
+
+    def add_variable(self, *args: Any, **kwargs: Any) -> keras.Variable:
+        """As `keras.metrics.Metric.add_variable`."""
+        with unnumbered_variables():
+            return super().add_variable(*args, **kwargs)
 
     def add_sum(self, shape: tuple[int, ...], name: str) -> RunningSum:
         """Creates a sum over rows, 0 at the start.

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._compat import without_replica_sums
+from keras_calibration._compat import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_calibrator import ClassCalibrator
@@ -210,7 +210,8 @@ class CalibratedModel(FieldMetricsModel):
         """
         if loss == "log_loss":
             loss = class_log_loss if self.output.shape[1] > 1 else "binary_crossentropy"
-        super().compile(optimizer=optimizer, loss=loss, field_metrics=field_metrics, **kwargs)
+        with unnumbered_variables():
+            super().compile(optimizer=optimizer, loss=loss, field_metrics=field_metrics, **kwargs)
         if keras.backend.backend() == "tensorflow":
             without_replica_sums(self.optimizer)
 
@@ -498,6 +499,10 @@ class CalibratedModel(FieldMetricsModel):
             epochs=arguments["epochs"],
             steps=arguments["steps_per_epoch"] or num_batches,
         )
+        if keras.backend.backend() == "tensorflow" and not self.optimizer.built:
+            # Keras would name the variables of the optimizer like the numbered layers.
+            with self.distribute_strategy.scope(), unnumbered_variables():
+                self.optimizer.build(self.trainable_variables)
         x, y, weights = rows.keras_data
         super().fit(x, y, sample_weight=weights, callbacks=seen_by, **arguments)
 
