@@ -1,6 +1,7 @@
 """Checks what is to be released: `./dev release` builds `dist/` and runs this.
 
-    ./dev release            metadata, contents, four installations, all tests on two of them
+    ./dev release            metadata, contents, four installations; all tests on the wheel with the
+                             newest versions, all but the slow ones with the lowest
     ./dev release --quick    the same with a selection of the tests, on one
 
 The wheel and the source distribution are each installed in an empty environment with the lowest
@@ -69,7 +70,8 @@ def main() -> None:
                 run([python, "-c", SMOKE], cwd=folder)
     for resolution in ("highest",) if quick else ("highest", "lowest-direct"):
         with tempfile.TemporaryDirectory() as folder:
-            test(install(wheel, "[dev]", resolution, Path(folder)), quick)
+            python = install(wheel, "[dev]", resolution, Path(folder))
+            test(python, quick, has_slow=resolution == "highest" and not quick)
     print(f"Ready: {wheel.name}, {source.name}")
 
 
@@ -154,7 +156,7 @@ def install(archive: Path, extras: str, resolution: str, folder: Path) -> str:
     return python
 
 
-def test(python: str, quick: bool) -> None:
+def test(python: str, quick: bool, has_slow: bool) -> None:
     """Runs the tests of this checkout on the installed package."""
     package = "import pathlib, keras_calibration as k; print(pathlib.Path(k.__file__).parent)"
     found = subprocess.run(
@@ -162,13 +164,14 @@ def test(python: str, quick: bool) -> None:
     )
     if not Path(found.stdout.strip()).is_relative_to(Path(python).parents[1]):
         sys.exit(f"The tests would not run on the installed package, but on {found.stdout}")
-    tests = ["-m", "not slow", *QUICK_TESTS] if quick else ["tests", "examples/data_folder.py"]
+    tests = QUICK_TESTS if quick else ["tests", "examples/data_folder.py"]
+    selection = [] if has_slow else ["-m", "not slow"]
     # `pytest`, not `python -m pytest`, which would put this folder on the path.
     pytest = [
         str(Path(python).with_name("pytest")),
         *("--numprocesses", "auto", "--dist", "worksteal", "-p", "no:cacheprovider"),
     ]
-    run([*pytest, *tests], cwd=ROOT)
+    run([*pytest, *selection, *tests], cwd=ROOT)
     if not quick:
         run([*pytest, "--pyargs", "keras_calibration"], cwd=ROOT)
 
