@@ -82,12 +82,13 @@ _START = np.array([1, 0, 3e38, 0, 0, 1, np.inf, 0])[:, None]
 
 def _start(summary: Tensor, is_platt: bool) -> Tensor:
     """The initial state of the search for scale and bias, shape (8, g); NaN where there is none."""
+    positives, negatives, _ = label_sums(summary)
+    bias = ops.where(ops.logical_and(positives > 0, negatives > 0), 0.0, float("nan"))
+    bias = ops.cast(bias, summary.dtype)
     if is_platt:
-        bias = bias_root(summary)
-    else:
-        positives, negatives, _ = label_sums(summary)
-        bias = ops.where(ops.logical_and(positives > 0, negatives > 0), 0.0, float("nan"))
-        bias = ops.cast(bias, summary.dtype)
+        # A bias that is not determined at scale 1 may be at another.
+        root = bias_root(summary)
+        bias = ops.where(ops.isnan(root), bias, root)
     is_bias = ops.cast(np.eye(_NUM_STATES)[:, 1:2], bias.dtype)
     return ops.cast(_START, bias.dtype) + is_bias * bias
 

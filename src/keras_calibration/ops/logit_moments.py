@@ -287,8 +287,8 @@ def bias_root(summary: Tensor) -> Tensor:
     It is `argmin_c` of the log loss of `σ(l + c)`. The equation is solved in logits,
     `logit mean σ(l + c) = logit mean y`, where it is nearly linear in c: by Newton steps from c =
     0, with bisection where a step leaves the bracket. NaN if there are no rows, if all labels are 0
-    or all are 1 (no finite bias exists), or if the bias would move logits from beyond ±88 close to
-    0.
+    or all are 1 (no finite bias exists), if the bias would move logits from beyond ±88 close to 0,
+    or if the rows do not determine it, because all predictions are 0 or 1 to the last bit.
 
     Reference:
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
