@@ -48,7 +48,7 @@ def few_lengths(elements, *, min_size=0, max_size):
 # Logits, labels and weights of a few rows, for the fits that must take or refuse whatever comes.
 HOSTILE_ROWS = few_lengths(
     st.tuples(
-        st.sampled_from([-1e30, -500.0, -2.0, -2.0, 0.0, 0.3, 3.0, 40.0, 1e30]),
+        st.sampled_from([-16384.0, -500.0, -2.0, -2.0, 0.0, 0.3, 3.0, 40.0, 16384.0]),
         st.sampled_from([0.0, 0.0, 1.0, 0.5]),
         st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
     ),

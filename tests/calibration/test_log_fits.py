@@ -134,13 +134,21 @@ def test_sums_of_days_are_a_fit_to_all_days():
 
 
 def test_far_logits_stay_in_their_bins():
-    z = np.array([-2e4, -17.0, -16.0, -15.99, 0.0, 15.99, 16.0, 16.1, 300.0, 2e4])
+    z = np.array([-16200, -17.0, -16.0, -15.99, 0.0, 15.99, 16.0, 16.1, 300.0, 16200])
     y = np.array([0, 1, 0, 1, 0, 1, 0, 1, 0, 1.0])
     rows = ScoredLog(pd.DataFrame({"label": y, "z": z}), logit="z")
     expected, found = layers.ILPS(num_knots=5), layers.ILPS(num_knots=5)
     expected.fit(z, y)
     fit_calibrator(found, rows, verbose=0)
     np.testing.assert_allclose(expected._histogram.moments, found._histogram.moments, atol=1e-9)
+
+
+@pytest.mark.parametrize("far", [-2e4, 16300.0, 1e30])
+@pytest.mark.parametrize("layer", [layers.ILPS(), layers.FieldBias({"site": 3})])
+def test_logits_beyond_all_bins_are_refused(layer, far):
+    rows = pd.DataFrame({"label": [0, 1, 1.0], "z": [0.0, far, 1.0], "site": [0, 1, 2]})
+    with pytest.raises(ValueError, match=r"within ±16,295.*1 rows with others.*Leave them out"):
+        fit_calibrator(layer, ScoredLog(rows, logit="z"), verbose=0)
 
 
 @pytest.mark.parametrize(

@@ -147,3 +147,22 @@ def test_a_copy_by_pickle_starts_anew_as_keras_own_do():
     for metric in (LogLoss(), keras.metrics.Mean()):
         copy = pickle.loads(pickle.dumps(metric))
         assert all(not np.any(np.asarray(variable)) for variable in copy.variables)
+
+
+@pytest.mark.parametrize("correction", ["temperature", "platt"])
+def test_a_scale_that_logits_beyond_the_bins_hide_is_nan(correction):
+    """Their curvature is 0 at scale 1, where the loss was 300 instead of log 2."""
+    metric = CalibratedLogLoss(1, correction=correction, from_logits=True)
+    logits = np.array([-1000.0, -100.0, 100.0, 1000.0] * 20)
+    metric.update_state(np.full(80, 0.5), logits)
+    with pytest.warns(RuntimeWarning, match="beyond ±88"):
+        assert np.isnan(float(metric.result()))
+
+
+def test_the_bias_of_separated_labels_is_the_root():
+    """The search ended where sum of predictions and sum of labels agreed to 15 digits."""
+    labels, logits = np.repeat([0.0, 1.0], [3, 11]), np.repeat([-80.0, 16.0], [3, 11])
+    metric = CalibratedLogLoss(1, from_logits=True)
+    metric.update_state(labels, logits)
+    root = 0.5 * (80 - 16 + np.log(11 / 3))  # 3 σ(c - 80) = 11 σ(-16 - c)
+    assert metric.bias[0] == pytest.approx(root, rel=digits(1e-9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from keras_calibration.logs import LogSums, Query, ScoredLog, log_sums
 from keras_calibration.logs.query import (
     BINS_PER_OCTAVE,
     INNER_LIMIT,
+    NUM_OCTAVES,
     SAMPLED,
     logit_bins,
     num_groups,
@@ -50,8 +52,8 @@ def fit_calibrator(
         The `FitSummary`; its log losses are those of the groups.
 
     Raises:
-        ValueError: If the layer has no direct fit, a row is invalid, a feature is missing, or all
-            labels are of one class. The layer is then unchanged.
+        ValueError: If the layer has no direct fit, a row is invalid, a feature is missing, all
+            labels are of one class, or a logit is beyond ±16295. The layer is then unchanged.
 
     Example:
         >>> import keras, pandas as pd
@@ -70,8 +72,9 @@ def fit_calibrator(
     if isinstance(layer, StreamingCalibrator):
         return layer.fit_sums(_histogram(sums))
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
-    table = sums.table(name)
-    logits, labels, weights, group = _pseudo_rows(table, int(name.removeprefix(_CELLS)))
+    table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
+    _refuse_far_logits(table, bins_per_unit)
+    logits, labels, weights, group = _pseudo_rows(table, bins_per_unit)
     if isinstance(layer, Calibrator):
         summary = layer.fit(logits, labels, weights)
     else:
@@ -166,8 +169,22 @@ def _sums(layer: Calibrator | Head, log: ScoredLog, verbose: int) -> LogSums:
     return log_sums(log, queries, verbose=verbose)
 
 
+def _refuse_far_logits(table: dict[str, np.ndarray], bins_per_unit: int) -> None:
+    """Raises if a row is in one of the end bins, which also hold all logits farther out."""
+    last = INNER_LIMIT * bins_per_unit + NUM_OCTAVES * BINS_PER_OCTAVE - 1
+    is_far = np.isin(table["key_bin"], (last, -last - 1))
+    if is_far.any():
+        limit = INNER_LIMIT * 2.0 ** (NUM_OCTAVES - 1 / BINS_PER_OCTAVE)
+        raise ValueError(
+            f"Logits must be within ±{math.floor(limit):,} for a fit to sums. Received: "
+            f"{table['rows'][is_far].sum():.0f} rows with others. Leave them out if they are few; "
+            "else divide all logits by one number, in the fit and in every call."
+        )
+
+
 def _histogram(sums: LogSums) -> LogitHistogram:
     table = sums.table(_HISTOGRAM)
+    _refuse_far_logits(table, 64)
     moments = np.zeros((2, NUM_BINS, 3))
     places = table["key_bin"] + NUM_BINS // 2
     for label, name in enumerate(("negatives", "positives")):

@@ -10,8 +10,8 @@ from keras import ops
 from scipy import special
 
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.calibrator import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.ops.increasing_softplus import increasing_softplus
 from keras_calibration.solvers.logistic_fit import (
     LogisticFit,
     check_scale,
@@ -35,8 +35,7 @@ class BetaCalibration(StreamingCalibrator):
     rows.
 
     When trained with a model, the weights are log a, log b and c. The layer starts as the identity.
-    An infinite logit stays infinite. The curve is increasing up to float32 rounding: neighbouring
-    logits may come out in reverse order by 1e-6.
+    An infinite logit stays infinite. The curve never falls, not even by rounding.
 
     Args:
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
@@ -67,9 +66,15 @@ class BetaCalibration(StreamingCalibrator):
         """`-a softplus(-l) + b softplus(l) + c`."""
         below = ops.exp(ops.convert_to_tensor(self._log_slope_below))
         above = ops.exp(ops.convert_to_tensor(self._log_slope_above))
-        line = scaled_logits(ops.softplus(logits), above)
-        line = line - scaled_logits(ops.softplus(-logits), below)
-        return line + ops.convert_to_tensor(self._bias)
+        # As a line of the smaller slope plus a bend that rises too, `a l + (b - a) softplus(l)` or
+        # `b l + (b - a) softplus(-l)`: rounding keeps the order of what rises.
+        bends_up = above >= below
+        infinite = ops.isinf(logits)
+        finite = ops.where(infinite, 0.0, logits)
+        line = ops.where(infinite, logits, finite * ops.where(bends_up, below, above))
+        side = ops.cast(ops.where(bends_up, 1.0, -1.0), logits.dtype)
+        bend = (above - below) * increasing_softplus(side * finite)
+        return line + bend + ops.convert_to_tensor(self._bias)
 
     def derivatives(self, logits: Tensor) -> list[Tensor]:
         """By c, b and a."""

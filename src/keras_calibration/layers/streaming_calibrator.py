@@ -59,7 +59,10 @@ class StreamingCalibrator(Calibrator):
         *,
         from_logits: bool = True,
     ) -> FitSummary:
-        """Fits the curve to labelled rows, exactly and in one pass. See `Calibrator.fit`."""
+        """Fits the curve to labelled rows, exactly and in one pass. See `Calibrator.fit`.
+
+        Logits beyond ±16384 are refused too.
+        """
         check_labels_given(labels, type(self).__name__)
         logits = checked_logits(logits, labels, from_logits)
         summary = self.fit_sums(logit_histogram(logits, labels, sample_weight))

@@ -16,7 +16,7 @@ from keras_calibration.ops.logit_moments import (
 
 _MASK = 0xFFFFFFFF
 # The bins of `logit_bins` are of equal width within ±INNER_LIMIT, and grow in proportion beyond.
-INNER_LIMIT, BINS_PER_OCTAVE = 16, 128
+INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES = 16, 128, 10
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,11 @@ def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: 
 def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
     """Weights and two moments of the logits of either label, in bins of equal width on [-16, 16].
 
-    Beyond, 128 bins to an octave up to ±16384, as in `solvers.logit_histogram`; there, the bin of a
-    logit is `±(1024 + bins to ±16)`. With `columns`, also by the values of fields.
+    Beyond, 128 bins to an octave up to ±16384, as in `solvers.logit_histogram`, with all logits
+    farther out in the end bins; there, the bin of a logit is `±(1024 + bins to ±16)`. With
+    `columns`, also by the values of fields.
     """
-    limit, per_octave, octaves = INNER_LIMIT, BINS_PER_OCTAVE, 10
+    limit, per_octave, octaves = INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES
     edge = limit * bins_per_unit
     far = f"least(floor(log2(abs(c) / {limit}) * {per_octave}), {octaves * per_octave - 1})"
     steps = [

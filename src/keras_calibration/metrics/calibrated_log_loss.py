@@ -50,6 +50,8 @@ class CalibratedLogLoss(CrossFittedMetric):
     - if there are no rows, or the rows that a bias is fitted on have labels of one class only,
     - if a label is outside [0, 1], a weight is negative, a prediction is NaN or infinite, or a
       probability is outside [0, 1] (most often a logit without `from_logits=True`),
+    - if the rows do not determine the correction, because logits beyond ±88 are all 0 or 1 with it
+      and without it,
     - if the error bound of the loss is above 1e-6 of it: when a correction moves logits from beyond
       ±88 close to 0, or when the scale is too large for the bins. The largest scale depends on the
       rows: typically 4.5 to 5, and about half of that where logits are beyond ±16.

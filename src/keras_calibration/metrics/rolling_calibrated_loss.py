@@ -51,8 +51,8 @@ class RollingCalibratedLoss(AdditiveMetric):
     - if a label is outside [0, 1] (for `"quadratic"`: not finite), a prediction is not finite, a
       probability is outside [0, 1] (most often a logit without `from_logits=True`), or a weight is
       negative,
-    - for `"log"`, if a period that corrects another has labels of one class only, or its bias moves
-      logits from beyond ±88 close to 0.
+    - for `"log"`, if a period that corrects another has labels of one class only, its bias moves
+      logits from beyond ±88 close to 0, or all its logits are beyond ±88.
 
     For `"log"`, the state is 27 kB a period in float64, moments of the logits in 418 bins. For
     `"quadratic"`, it is six sums a period.

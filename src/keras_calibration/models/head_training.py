@@ -19,6 +19,7 @@ from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.head_rows import HeadRows
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.models.model_fit_summary import ModelFitSummary
+from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _HELD_OUT_SHARE = 0.2
@@ -106,7 +107,10 @@ def model_summary(
     flat = rows.flat
     logits = head_logits(head, flat.logits, rows.features)
     calibrator = head.lone_calibrator()
-    if isinstance(calibrator, StreamingCalibrator):
+    # A curve that was trained by gradient alone has seen any logit. No histogram can hold all.
+    if isinstance(calibrator, StreamingCalibrator) and (
+        np.abs(flat.logits).max(initial=0.0) <= LARGEST_LOGIT
+    ):
         calibrator.remember(flat.logits, flat.labels, flat.weights)
     _warn_of_bias(logits, flat.labels, flat.row_weights)
     with np.errstate(invalid="ignore"):

@@ -27,6 +27,8 @@ _LARGEST_NUM_STEPS = 80
 _SMALLEST_FRACTION = 1e-6
 # As shares of the loss: the gain at which Newton's steps end, and the largest gain of a result.
 _LAST_GAIN, _LARGEST_GAIN = 1e-9, 1e-7
+# As a share of the loss: its largest slope by log scale that counts as rounding.
+_LARGEST_SLOPE = 1e-3
 # Relative error of the loss from rounding, and of the curvature from rounding and the bins.
 _ROUNDING = {"float32": 1e-6, "float64": 1e-14}
 _NOISE = {"float32": 1e-5, "float64": 1e-6}
@@ -80,12 +82,13 @@ _START = np.array([1, 0, 3e38, 0, 0, 1, np.inf, 0])[:, None]
 
 def _start(summary: Tensor, is_platt: bool) -> Tensor:
     """The initial state of the search for scale and bias, shape (8, g); NaN where there is none."""
+    positives, negatives, _ = label_sums(summary)
+    bias = ops.where(ops.logical_and(positives > 0, negatives > 0), 0.0, float("nan"))
+    bias = ops.cast(bias, summary.dtype)
     if is_platt:
-        bias = bias_root(summary)
-    else:
-        positives, negatives, _ = label_sums(summary)
-        bias = ops.where(ops.logical_and(positives > 0, negatives > 0), 0.0, float("nan"))
-        bias = ops.cast(bias, summary.dtype)
+        # A bias that is not determined at scale 1 may be at another.
+        root = bias_root(summary)
+        bias = ops.where(ops.isnan(root), bias, root)
     is_bias = ops.cast(np.eye(_NUM_STATES)[:, 1:2], bias.dtype)
     return ops.cast(_START, bias.dtype) + is_bias * bias
 
@@ -136,6 +139,9 @@ def _newton_step(
     second = ops.where(second > noise, second, 0.0)
     scale_step = ops.divide_no_nan(by_scale, second)
     gain = ops.abs(by_scale * scale_step)
+    # Beyond all bins there is no curvature: where the loss still falls, its minimum is unknown.
+    falls = ops.abs(scale * by_scale) > _LARGEST_SLOPE * loss
+    gain = ops.where(ops.logical_and(second <= 0, falls), float("nan"), gain)
     bias_step = ops.zeros_like(bias)
     if is_platt:
         own_step = ops.divide_no_nan(by_bias, total)

@@ -104,6 +104,7 @@ _LARGEST_BIAS = 256.0
 _LARGEST_NUM_STEPS = 100
 _TOLERANCE = 1e-5  # the error after a Newton step of this size is about 1e-10
 _ROUNDING = {"float32": 3e-7, "float64": 1e-15}
+_LARGEST_BIAS_ERROR = {"float32": 1e-2, "float64": 1e-6}
 
 
 def logit_moments(
@@ -286,8 +287,8 @@ def bias_root(summary: Tensor) -> Tensor:
     It is `argmin_c` of the log loss of `σ(l + c)`. The equation is solved in logits,
     `logit mean σ(l + c) = logit mean y`, where it is nearly linear in c: by Newton steps from c =
     0, with bisection where a step leaves the bracket. NaN if there are no rows, if all labels are 0
-    or all are 1 (no finite bias exists), or if the bias would move logits from beyond ±88 close to
-    0.
+    or all are 1 (no finite bias exists), if the bias would move logits from beyond ±88 close to 0,
+    or if the rows do not determine it, because all predictions are 0 or 1 to the last bit.
 
     Reference:
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
@@ -347,7 +348,10 @@ def _improved_bias(
     rounding = _ROUNDING[keras.backend.standardize_dtype(bias.dtype)]
     at = terms_at(*weights, bias)
     # `Σ w σ - Σ w y` from the labels that disagree with each bin's side: no large sums cancel.
-    excess, curvature = sums([at.weight * with_bias(at.slope), at.weight * at.curvature])
+    slope = at.weight * with_bias(at.slope)
+    excess, size, curvature = sums([slope, ops.abs(slope), at.weight * at.curvature])
+    # Relative to the terms, which are all tiny where a threshold separates the labels.
+    of_sums = 4 * rounding * size
     excess = ops.clip(excess, (rounding - 1) * positives, (1 - rounding) * negatives)
     ones, zeros = positives + excess, negatives - excess
     share = excess * (1 / positives + 1 / negatives)
@@ -359,13 +363,17 @@ def _improved_bias(
     # At the root, the bias is itself an end of the bracket and must be allowed to stay there.
     inside = ops.logical_and(proposed >= low, proposed <= high)
     improved = ops.where(inside, proposed, 0.5 * (low + high))
-    improved = ops.where(ops.abs(value) <= rounding, bias, improved)
+    improved = ops.where(ops.abs(excess) <= of_sums, bias, improved)
     # What the open bins neglect: an error of the sum over rows moves the bias by that error over
     # the curvature. (The exponent is capped at 0, where the error is too large in any case.)
     beyond = below * ops.exp(ops.minimum(bias - LARGEST_LOGIT, 0.0)) + above * ops.exp(
         ops.minimum(-bias - LARGEST_LOGIT, 0.0)
     )
-    is_known = beyond <= 1e-7 * curvature + _ABSOLUTE_ERROR * (ones + zeros)
+    is_known = ops.logical_and(
+        beyond <= 1e-7 * curvature,
+        # Where all predictions are 0 or 1 before and after, no bias is better than another.
+        of_sums <= _LARGEST_BIAS_ERROR[keras.backend.standardize_dtype(bias.dtype)] * curvature,
+    )
     moved = ops.abs(improved - bias)
     return [
         improved,

@@ -5,7 +5,7 @@ arrays, a few nanoseconds a row. For each bin, it keeps the weight and the first
 the centre, separately for negatives and positives.
 
 Bins are 1/64 wide on [-16, 16]. Beyond, they grow in proportion, 128 to an octave, up to ±16384;
-logits farther out are clipped. For a curve that is affine within each bin, the labels count
+logits farther out are refused. For a curve that is affine within each bin, the labels count
 exactly, and `Σ w softplus` is accurate to second order: at slope 1 the error is at most 8e-9 nats a
 row, and typically below 1e-11. Each bin acts as two atoms, at its mean ± its standard deviation,
 which keeps a fit convex.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration.solvers.data_checks import check_rows
+from keras_calibration.solvers.data_checks import check_rows, refuse_rows
 
 _INNER_LIMIT = 16.0
 _BINS_PER_UNIT = 64
@@ -136,7 +136,7 @@ def logit_histogram(
     """Sums labelled logits into a histogram and checks them, in one pass over the rows.
 
     float32 and float64 arrays are read chunk by chunk, without a copy. Raises a `ValueError` for
-    invalid rows, but accepts labels of one class only.
+    invalid rows and for logits beyond ±16384, but accepts labels of one class only.
     """
     given = (logits, labels) if sample_weight is None else (logits, labels, sample_weight)
     columns = [_column(values) for values in given]
@@ -152,7 +152,9 @@ def logit_histogram(
                 break
             _add_rows(moments, *chunk)
     if not fine or not moments[..., 0].any():
-        check_rows(logits, labels, sample_weight)  # raises an error that names the invalid row
+        # One of the two raises an error that names the invalid row.
+        rows = check_rows(logits, labels, sample_weight)
+        refuse_far_logits(rows.logits)
     return LogitHistogram(moments, float(num_rows))
 
 
@@ -188,6 +190,17 @@ def bin_numbers(logits: np.ndarray) -> np.ndarray:
     return _binned(logits)[0]
 
 
+def refuse_far_logits(logits: np.ndarray) -> None:
+    """Raises if a logit is beyond all bins."""
+    refuse_rows(
+        np.abs(logits) > LARGEST_LOGIT,
+        logits,
+        f"Logits must be within ±{LARGEST_LOGIT:,.0f} for this fit.",
+        "Leave them out if they are few; else divide all logits by one number, in the fit and in "
+        "every call.",
+    )
+
+
 def _column(values: ArrayLike) -> np.ndarray:
     array = np.asarray(values)
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
@@ -201,10 +214,10 @@ def _rows_are_fine(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
 ) -> bool:
     # Minima and maxima propagate NaN, and comparisons with it are false.
-    finite = -np.inf < logits.min() and logits.max() < np.inf
+    within = -LARGEST_LOGIT <= logits.min() and logits.max() <= LARGEST_LOGIT
     in_range = labels.min() >= 0 and labels.max() <= 1
     weighted = weights is None or (weights.min() >= 0 and weights.max() < np.inf)
-    return bool(finite and in_range and weighted)
+    return bool(within and in_range and weighted)
 
 
 def _add_rows(

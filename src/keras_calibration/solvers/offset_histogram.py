@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_calibration.solvers.logit_histogram import (
-    EDGES,
     NUM_BINS,
     Atoms,
     LogitHistogram,
@@ -40,7 +39,6 @@ def offset_histogram(
     logits, labels, weights, offsets = (
         values[counts].astype(np.float64) for values in (logits, labels, weights, offsets)
     )
-    logits = np.clip(logits, EDGES[0], EDGES[-1])
     bin_number = bin_numbers(logits)
     slot = np.floor(np.clip(offsets, -1e6, 1e6) * _CELLS_PER_UNIT).astype(np.int64)
     _, cell = np.unique(slot * NUM_BINS + bin_number, return_inverse=True)

@@ -1,0 +1,405 @@
+"""Every metric in plain NumPy and float64, written from its definition, for a handful of rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.optimize
+from scipy import special
+
+# The probabilities nearest to 0 and 1 that count (`ops/losses.py`).
+SMALLEST_PROBABILITY, LARGEST_PROBABILITY = 2.0**-126, 1 - 2.0**-24
+# No scale beyond is looked at: a threshold separates the labels.
+LARGEST_SCALE = 200.0
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a metric, in float64.
+
+    Args:
+        labels: Labels (n,), or shares of the classes (n, K).
+        predictions: Probabilities, logits or real numbers (n,), or those of the classes (n, K).
+        weights: Weights (n,).
+        numbers: The number of each row in its shard (n,), which decides its fold.
+        ids: Field values or periods (n,).
+        from_logits: Whether predictions are logits.
+        dtype: The dtype that the predictions came in.
+    """
+
+    labels: np.ndarray
+    predictions: np.ndarray
+    weights: np.ndarray
+    numbers: np.ndarray
+    ids: np.ndarray
+    from_logits: bool = False
+    dtype: str = "float32"
+
+    def __getitem__(self, chosen):
+        columns = ("labels", "predictions", "weights", "numbers", "ids")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
+    @property
+    def logits(self):
+        if self.from_logits:
+            return self.predictions
+        inside = np.clip(self.predictions, SMALLEST_PROBABILITY, LARGEST_PROBABILITY)
+        return np.log(inside) - np.log1p(-inside)
+
+    @property
+    def probabilities(self):
+        return special.expit(self.predictions) if self.from_logits else self.predictions
+
+    @property
+    def class_logits(self):
+        if self.from_logits:
+            return self.predictions
+        return np.log(np.maximum(self.predictions, SMALLEST_PROBABILITY))
+
+
+def _mean(values, weights):
+    total = weights.sum()
+    return (weights * values).sum() / total if total > 0 else np.nan
+
+
+def _losses(labels, logits):
+    return (1 - labels) * np.logaddexp(0, logits) + labels * np.logaddexp(0, -logits)
+
+
+def _label_sums(rows):
+    return (rows.weights * rows.labels).sum(), (rows.weights * (1 - rows.labels)).sum()
+
+
+def log_loss(rows):
+    return _mean(_losses(rows.labels, rows.logits), rows.weights)
+
+
+def normalized_entropy(rows):
+    positives, negatives = _label_sums(rows)
+    if not (positives > 0 and negatives > 0 and np.isfinite(rows.logits).all()):
+        return np.nan
+    rate = positives / (positives + negatives)
+    rest = negatives / (positives + negatives)
+    return log_loss(rows) / -(rate * np.log(rate) + rest * np.log(rest))
+
+
+def calibration_ratio(rows):
+    positives, _ = _label_sums(rows)
+    predicted = (rows.weights * rows.probabilities).sum()
+    return predicted / positives if positives > 0 else np.nan
+
+
+def _binned_error(rows, bins):
+    residuals = rows.weights * (rows.labels - rows.probabilities)
+    total = rows.weights.sum()
+    errors = [abs(residuals[bins == each].sum()) for each in np.unique(bins)]
+    return sum(errors) / total if total > 0 else np.nan
+
+
+def equal_width_error(rows, num_bins, edges):
+    """Bins (edge k, edge k + 1], the first with 0."""
+    below = rows.probabilities[:, None] > np.asarray(edges)[None, 1:-1]
+    return _binned_error(rows, below.sum(axis=1))
+
+
+def equal_mass_error(rows, num_bins):
+    """Bins of width 1/64 of the logit, merged by the middle of their weight."""
+    fine = np.clip(np.floor(64 * rows.logits), -1024, 1023)
+    total, before, merged = rows.weights.sum(), 0.0, np.zeros(len(fine))
+    if not total > 0:
+        return np.nan
+    for each in np.unique(fine):
+        own = rows.weights[fine == each].sum()
+        place = np.floor((before + own / 2) / total * num_bins)
+        merged[fine == each] = np.clip(place, 0, num_bins - 1)
+        before += own
+    return _binned_error(rows, merged)
+
+
+def smooth_error(rows, num_points=512):
+    """The bandwidth σ at which `∫ |r_σ(t)| dt = σ`, with a Gaussian kernel reflected at 0 and 1."""
+    total = rows.weights.sum()
+    if not total > 0:
+        return np.nan
+    residuals = rows.weights / total * (rows.labels - rows.probabilities)
+    points = (np.arange(num_points) + 0.5) / num_points
+    shifts = np.arange(-6, 7, 2)
+    centres = np.concatenate([shifts + sign * rows.probabilities[:, None] for sign in (1, -1)], 1)
+    distances = points[:, None, None] - centres
+
+    def excess(bandwidth):
+        kernel = np.exp(-0.5 * (distances / bandwidth) ** 2).sum(axis=2)
+        smooth = kernel @ residuals / (bandwidth * np.sqrt(2 * np.pi))
+        return np.abs(smooth).mean() - bandwidth
+
+    # Where the kernel is narrower than the points are apart, the integral is not known.
+    low, high = 1.5 / num_points, 1.0 + 1e-9
+    if excess(low) <= 0:
+        return low
+    return scipy.optimize.brentq(excess, low, high, xtol=1e-5)
+
+
+def field_error(rows, num_values, epsilon=None, skip=False):
+    """Field-ECE; with an ε, Field-RCE."""
+    known = (rows.ids >= 0) & (rows.ids < num_values)
+    values = np.where(known, rows.ids, num_values)
+    error = counted = 0.0
+    for value in np.unique(values):
+        own = rows[values == value]
+        (positives, _), number = _label_sums(own), own.weights.sum()
+        residual = abs((own.weights * (own.labels - own.probabilities)).sum())
+        if number == 0 or (skip and positives == 0):
+            continue
+        relative = number / (positives + epsilon * number) if epsilon is not None else 1.0
+        error, counted = error + residual * relative, counted + number
+    return error / counted if counted > 0 else np.nan
+
+
+def auc(rows):
+    """The area under the ROC curve, and half the share of the pairs that lie in one bin."""
+    positives, negatives = rows.weights * rows.labels, rows.weights * (1 - rows.labels)
+    if not (positives.sum() > 0 and negatives.sum() > 0):
+        return np.nan, 0.0
+    pairs = (positives / positives.sum())[:, None] * (negatives / negatives.sum())
+    difference = rows.logits[:, None] - rows.logits
+    inside = np.clip(rows.logits, -88, np.nextafter(88, 0))
+    bins = np.where(np.abs(inside) < 16, np.floor(64 * inside) / 64, np.floor(16 * inside) / 16)
+    same_bin = bins[:, None] == bins
+    area = pairs[difference > 0].sum() + 0.5 * pairs[difference == 0].sum()
+    return area, 0.5 * pairs[same_bin & (difference != 0)].sum()
+
+
+def share_of_pairs_beyond(rows):
+    """The share of the pairs whose logits are both below -88, or both 88 or more."""
+    share = 0.0
+    for beyond in (rows.logits < -88, rows.logits >= 88):
+        sums, totals = _label_sums(rows[beyond]), _label_sums(rows)
+        share += np.prod(np.divide(sums, totals, out=np.zeros(2), where=np.array(totals) > 0))
+    return share
+
+
+def hashed(numbers, seed=0):
+    """The finaliser of MurmurHash3 of the row number xor the seed times 0x9E3779B9, in [0, 1)."""
+    mask = 0xFFFFFFFF
+    key = np.asarray(numbers).astype(np.uint64) & mask ^ (seed * 0x9E3779B9 & mask)
+    key = (key ^ key >> 16) * 0x85EBCA6B & mask
+    key = (key ^ key >> 13) * 0xC2B2AE35 & mask
+    key ^= key >> 16
+    return (key >> 8).astype("float32") * np.float32(2.0**-24)
+
+
+def cross_fitted(rows, fit: Callable, loss: Callable, num_folds=2, bias_fraction=None, seed=0):
+    """`Σ w loss / Σ w` of each part at what is fitted to the others; `fit` returns None for NaN."""
+    uniform = hashed(rows.numbers, seed)
+    if bias_fraction is not None:
+        scored = uniform >= np.float32(bias_fraction)
+        parts = [(rows[~scored], rows[scored])]
+    elif num_folds == 1:
+        parts = [(rows, rows)]
+    else:
+        fold = (uniform * np.float32(num_folds)).astype(int)
+        parts = [(rows[fold != each], rows[fold == each]) for each in range(num_folds)]
+    total = weight = 0.0
+    for others, own in parts:
+        found = fit(others)
+        if found is None:
+            return np.nan
+        total += (own.weights * loss(own, found)).sum()
+        weight += own.weights.sum()
+    return total / weight if weight > 0 else np.nan
+
+
+def calibrated_log_loss(rows, correction="bias", **folds):
+    """The log loss of σ(a l + c). Any number, None, if rows are scored at no certain scale."""
+    if not np.isfinite(rows.logits).all():
+        return np.nan
+    mean, largest = _loss_and_largest_scale(rows, correction, **folds)
+    if folds.get("num_folds") == 1 or largest <= 2.2:
+        return mean
+    # Steep scales, often fitted to two or three rows, are extrapolated to the others: the errors
+    # of the fit, which its own loss hardly shows, are then of first order.
+    return (mean, 1e-3 * abs(mean)) if largest < LARGEST_SCALE else None
+
+
+def largest_scale(rows, correction, **folds):
+    """The largest absolute scale of the fits."""
+    return _loss_and_largest_scale(rows, correction, **folds)[1]
+
+
+def _loss_and_largest_scale(rows, correction, **folds):
+    scales = [0.0]
+
+    def fit(others):
+        line = affine_correction(others, correction)
+        scales.append(0.0 if line is None else abs(line[0]))
+        return line
+
+    def loss(own, line):
+        return _losses(own.labels, line[0] * own.logits + line[1])
+
+    mean = cross_fitted(rows, fit, loss, **folds)
+    return mean, max(scales)
+
+
+def affine_correction(rows, correction):
+    """Scale a and bias c that minimise the log loss, or None where there are none."""
+    if not all(total > 0 for total in _label_sums(rows)):
+        return None
+    rows = rows[rows.weights > 0]
+    if correction == "bias":
+        return 1.0, _best_bias(rows, rows.logits)
+    if correction == "temperature":
+        return _best_scale(rows, lambda scale: 0.0), 0.0
+    if np.ptp(rows.logits) == 0:
+        return 1.0, _best_bias(rows, rows.logits)
+
+    def bias(scale):
+        return _best_bias(rows, scale * rows.logits)
+
+    scale = _best_scale(rows, bias)
+    return scale, bias(scale)
+
+
+def _best_bias(rows, logits):
+    """Where what negatives are predicted too high is what positives are predicted too low."""
+    with np.errstate(divide="ignore"):
+        of_positives, of_negatives = np.log(rows.labels), np.log(1 - rows.labels)
+    log_weights = np.log(rows.weights)
+
+    def excess(bias):
+        too_high = special.logsumexp(log_weights + of_negatives - np.logaddexp(0, -logits - bias))
+        too_low = special.logsumexp(log_weights + of_positives - np.logaddexp(0, logits + bias))
+        return too_high - too_low
+
+    positives, negatives = _label_sums(rows)
+    odds = np.log(positives) - np.log(negatives)
+    ends = odds - logits.max() - 1, odds - logits.min() + 1
+    return scipy.optimize.brentq(excess, *ends, xtol=1e-13, rtol=1e-15, maxiter=500)
+
+
+def _best_scale(rows, bias):
+    """The root of the slope of the loss by the scale, at the best bias of each scale.
+
+    Where a threshold separates the labels, the largest scale that is looked at.
+    """
+    share = rows.weights / rows.weights.sum()
+
+    def slope(scale):
+        logits = scale * rows.logits + bias(scale)
+        one, zero = special.expit(logits), special.expit(-logits)
+        # From the labels that disagree with the side, where no digits are lost.
+        residual = np.where(logits > 0, (1 - rows.labels) - zero, one - rows.labels)
+        return (share * residual * rows.logits).sum()
+
+    if not rows.logits.any():
+        return 1.0
+    low = high = 0.0
+    size = 1e-3
+    while slope(high) < 0 and high < LARGEST_SCALE:
+        low, high, size = high, min(high + size, LARGEST_SCALE), 2 * size
+    while slope(low) > 0 and low > -LARGEST_SCALE:
+        low, high, size = max(low - size, -LARGEST_SCALE), low, 2 * size
+    if slope(low) >= 0 or slope(high) <= 0:
+        return low if slope(low) >= 0 else high
+    return scipy.optimize.brentq(slope, low, high, xtol=1e-14, rtol=1e-14)
+
+
+def calibration_gain(rows):
+    return log_loss(rows) - calibrated_log_loss(rows)
+
+
+def calibrated_quadratic_loss(rows, correction="bias", **folds):
+    """The squared error of `c + s p`."""
+
+    def fit(others):
+        weight = others.weights.sum()
+        if not weight > 0:
+            return None
+        predictions, labels = others.predictions, others.labels
+        centre, level = (_mean(values, others.weights) for values in (predictions, labels))
+        if correction == "bias":
+            return level - centre, 1.0
+        away = predictions - centre
+        variance = _mean(away**2, others.weights)
+        if variance <= 1e-11 * _mean(predictions**2, others.weights):
+            return None
+        slope = _mean(away * (labels - level), others.weights) / variance
+        return level - slope * centre, slope
+
+    def loss(own, line):
+        return (own.labels - line[0] - line[1] * own.predictions) ** 2
+
+    return cross_fitted(rows, fit, loss, **folds)
+
+
+def rolling_loss(rows, num_periods, loss="log"):
+    """The loss of each period, with the bias of the nearest earlier one that has weight."""
+    is_period = (rows.ids >= 0) & (rows.ids < num_periods)
+    if not (is_period.all() and np.isfinite(rows.predictions).all()):
+        return np.nan
+    earlier, total, weight = None, 0.0, 0.0
+    for period in range(num_periods):
+        own = rows[rows.ids == period]
+        if not own.weights.sum() > 0:
+            continue
+        if earlier is not None and loss == "log":
+            line = affine_correction(earlier, "bias")
+            if line is None:
+                return np.nan
+            losses = _losses(own.labels, own.logits + line[1])
+        elif earlier is not None:
+            bias = _mean(earlier.labels - earlier.predictions, earlier.weights)
+            losses = (own.labels - own.predictions - bias) ** 2
+        if earlier is not None:
+            total, weight = total + (own.weights * losses).sum(), weight + own.weights.sum()
+        earlier = own
+    return total / weight if weight > 0 else np.nan
+
+
+def _class_losses(labels, logits):
+    """`-Σ_k y_k log softmax(l)_k`."""
+    return -(labels * special.log_softmax(logits, axis=1)).sum(axis=1)
+
+
+def calibrated_class_loss(rows, correction="temperature", **folds):
+    fits = {"temperature": _best_inverse_temperature, "class_bias": _newton_class_bias}
+
+    def loss(own, found):
+        scale, bias = found if correction == "temperature" else (1.0, found)
+        return _class_losses(own.labels, scale * own.class_logits + bias)
+
+    return cross_fitted(rows, fits[correction], loss, **folds)
+
+
+def _best_inverse_temperature(rows):
+    """β in [1/16, 16] that minimises the loss of softmax(β l), and no bias."""
+    rows = rows[rows.weights > 0]
+    if not len(rows.weights) or not np.ptp(rows.class_logits, axis=1).any():
+        return None
+    logits = rows.class_logits - rows.class_logits.max(axis=1, keepdims=True)
+    share = rows.weights / rows.weights.sum()
+
+    def slope(scale):
+        probabilities = special.softmax(scale * logits, axis=1)
+        expected = (probabilities * logits).sum(axis=1) * rows.labels.sum(axis=1)
+        return (share * (expected - (rows.labels * logits).sum(axis=1))).sum()
+
+    if slope(1 / 16) >= 0:
+        return 1 / 16, 0.0
+    if slope(16.0) <= 0:
+        return 16.0, 0.0
+    return scipy.optimize.brentq(slope, 1 / 16, 16.0, xtol=1e-14), 0.0
+
+
+def _newton_class_bias(rows):
+    """The biases that minimise the loss to second order about 0; None if a class has no label."""
+    weights = rows.weights[:, None]
+    if not ((weights * rows.labels).sum(axis=0) > 0).all():
+        return None
+    weights = weights / weights.sum() * rows.labels.sum(axis=1, keepdims=True)
+    probabilities = special.softmax(rows.class_logits, axis=1)
+    gradient = (weights * probabilities).sum(axis=0)
+    gradient -= (rows.weights[:, None] * rows.labels).sum(axis=0) / rows.weights.sum()
+    hessian = np.diag((weights * probabilities).sum(axis=0))
+    hessian -= probabilities.T @ (weights * probabilities)
+    return -np.linalg.lstsq(hessian, gradient, rcond=1e-12)[0]
