@@ -83,6 +83,19 @@ def data_sets(folder):
     }
 
 
+def test_workers_do_not_load_the_package():
+    """The first test of this file: others use the package in the same workers."""
+
+    @ray.remote
+    def modules():
+        return [name for name in ("keras_calibration", "keras", "duckdb") if name in sys.modules]
+
+    score(LOG.of(blocks()), metrics(), verbose=0)
+    found = ray.get([modules.remote() for _ in range(4)])
+    assert ["duckdb"] in found
+    assert {name for names in found for name in names} == {"duckdb"}
+
+
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("kind", ["arrow", "dictionary", "shuffled", "pandas", "parquet", "mapped"])
 def test_the_numbers_of_the_embedded_engine(tmp_path, kind):
@@ -216,17 +229,6 @@ def test_progress_counts_the_rows_without_the_bars_of_ray(capfd):
     assert "2000/2000" in told.out
     assert "Dataset" not in told.err
     assert data.context.enable_progress_bars == before
-
-
-def test_workers_do_not_load_the_package():
-    @ray.remote
-    def modules():
-        return [name for name in ("keras_calibration", "keras", "duckdb") if name in sys.modules]
-
-    score(LOG.of(blocks()), metrics(), verbose=0)
-    found = ray.get([modules.remote() for _ in range(4)])
-    assert ["duckdb"] in found
-    assert {name for names in found for name in names} == {"duckdb"}
 
 
 def kill_once(folder):

@@ -75,9 +75,10 @@ def import_csv(
         if given[name] is None and columns[name] not in header
     ]
     if missing:
+        named = [name if len(name) <= 60 else f"{name[:60]}…" for name in header]
         raise ValueError(
             f"The CSV file must have the columns {missing}. Received: {str(path)!r} with the "
-            f"columns {header}. Name the columns in `columns`, or pass `pipeline` and `seed` for "
+            f"columns {named}. Name the columns in `columns`, or pass `pipeline` and `seed` for "
             "the whole file."
         )
     cells = {

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from keras_calibration._files import write_atomically
 from keras_calibration.logs.embedded import Embedded, Selection
 from keras_calibration.logs.log_sums import LogSums
 from keras_calibration.logs.progress import Progress
@@ -224,7 +225,8 @@ def _sent_to_workers() -> Iterator[None]:
 
     registered = cloudpickle.list_registry_pickle_by_value()
     with contextlib.ExitStack() as stack:
-        for code in (_sums_of_block, Embedded, LogSums, Query, ScoredLog, check_columns):
+        used = (_sums_of_block, Embedded, LogSums, Query, ScoredLog)
+        for code in (*used, check_columns, write_atomically):
             module = sys.modules[code.__module__]
             if module.__name__ not in registered:
                 cloudpickle.register_pickle_by_value(module)

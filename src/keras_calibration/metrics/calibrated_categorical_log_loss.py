@@ -78,7 +78,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     - if no correction can be fitted: the logits of every row are all equal (temperature), or a
       class has no label (biases),
     - if a logit is not finite, a probability is outside [0, 1], the probabilities or labels of a
-      row do not sum to 1 within 0.01 (most often logits without `from_logits=True`), or a weight is
+      row do not sum to 1 within 0.03 (most often logits without `from_logits=True`), or a weight is
       negative.
 
     Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.

@@ -87,7 +87,7 @@ def monitor(
             `logs.ScoredLog` of them, which then names the columns. Requires DuckDB: `pip install
             "keras-calibration[duckdb]"`.
         probability: Column of the predicted probabilities. For K classes, of at least 3, a list of
-            K columns, or one column of lists of length K; each row must add up to 1 within 0.01.
+            K columns, or one column of lists of length K; each row must add up to 1 within 0.03.
         label: Column of the labels, 0 or 1. For K classes, class numbers from 0, or names of
             classes.
         timestamp: Column of the times: timestamps, dates, ISO 8601 texts, or seconds since 1970.

@@ -12,8 +12,9 @@ from keras_calibration._typing import Tensor
 # largest float32 below 1, and an exact 0 by the smallest normal number.
 LARGEST_PROBABILITY = float(np.nextafter(np.float32(1), np.float32(0)))
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
-# Largest error of the sum of the probabilities of K classes: bfloat16 keeps three digits.
-SUM_TOLERANCE = 0.01
+# Largest error of the sum of the probabilities of K classes. A softmax in bfloat16 rounds three
+# times: the sum of 1,000 probabilities was off by 0.019.
+SUM_TOLERANCE = 0.03
 
 
 def log_loss_from_logits(labels: Tensor, logits: Tensor) -> Tensor:
