@@ -84,7 +84,6 @@ def data_sets(folder):
 
 
 def test_workers_do_not_load_the_package():
-    """The first test of this file: others use the package in the same workers."""
 
     @ray.remote
     def modules():
