@@ -84,7 +84,6 @@ def data_sets(folder):
 
 
 def test_workers_do_not_load_the_package():
-
     @ray.remote
     def modules():
         return [name for name in ("keras_calibration", "keras", "duckdb") if name in sys.modules]
