@@ -20,7 +20,11 @@ from keras_calibration.logs.query import (
     logit_bins,
     num_groups,
 )
-from keras_calibration.solvers.logit_histogram import NUM_BINS, LogitHistogram
+from keras_calibration.solvers.logit_histogram import (
+    FAR_LOGITS_ADVICE,
+    NUM_BINS,
+    LogitHistogram,
+)
 
 _CELLS, _HISTOGRAM = "cells/", "histogram"
 # Bins of a logit unit, tried until there are at most so many groups of rows.
@@ -146,7 +150,7 @@ def calibrator_queries(layer: Calibrator | Head, bins_per_unit: int = 64) -> dic
             f"Argument `layer` must be a calibrator or head with a direct fit. Received: {layer!r}."
         )
     if isinstance(layer, StreamingCalibrator):
-        return {_HISTOGRAM: logit_bins(64)}
+        return {_HISTOGRAM: logit_bins(_BINS_PER_UNIT[0])}
     features = () if isinstance(layer, Calibrator) else layer.feature_names
     if features is None:
         raise ValueError(f"It is not known which features {layer!r} reads.")
@@ -177,14 +181,13 @@ def _refuse_far_logits(table: dict[str, np.ndarray], bins_per_unit: int) -> None
         limit = INNER_LIMIT * 2.0 ** (NUM_OCTAVES - 1 / BINS_PER_OCTAVE)
         raise ValueError(
             f"Logits must be within ±{math.floor(limit):,} for a fit to sums. Received: "
-            f"{table['rows'][is_far].sum():.0f} rows with others. Leave them out if they are few; "
-            "else divide all logits by one number, in the fit and in every call."
+            f"{table['rows'][is_far].sum():.0f} rows with others. {FAR_LOGITS_ADVICE}"
         )
 
 
 def _histogram(sums: LogSums) -> LogitHistogram:
     table = sums.table(_HISTOGRAM)
-    _refuse_far_logits(table, 64)
+    _refuse_far_logits(table, _BINS_PER_UNIT[0])
     moments = np.zeros((2, NUM_BINS, 3))
     places = table["key_bin"] + NUM_BINS // 2
     for label, name in enumerate(("negatives", "positives")):

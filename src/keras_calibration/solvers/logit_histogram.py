@@ -190,14 +190,19 @@ def bin_numbers(logits: np.ndarray) -> np.ndarray:
     return _binned(logits)[0]
 
 
+FAR_LOGITS_ADVICE = (
+    "Leave them out if they are few; else divide all logits by one number, in the fit and in every "
+    "call."
+)
+
+
 def refuse_far_logits(logits: np.ndarray) -> None:
     """Raises if a logit is beyond all bins."""
     refuse_rows(
         np.abs(logits) > LARGEST_LOGIT,
         logits,
         f"Logits must be within ±{LARGEST_LOGIT:,.0f} for this fit.",
-        "Leave them out if they are few; else divide all logits by one number, in the fit and in "
-        "every call.",
+        FAR_LOGITS_ADVICE,
     )
 
 
