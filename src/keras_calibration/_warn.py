@@ -1,8 +1,11 @@
-"""Warnings that point to the line of the user's program."""
+"""Warnings that point to the line of the user's program, and notices that are left out."""
 
+import contextlib
+import logging
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -15,3 +18,15 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(folders):
         stacklevel, frame = stacklevel + 1, frame.f_back
     warnings.warn(message, category, stacklevel=stacklevel)
+
+
+@contextlib.contextmanager
+def without_notices(library: str) -> Iterator[None]:
+    """Leaves out what a library's logger says below a warning: it names files that are gone."""
+    logger = logging.getLogger(library)
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -358,6 +358,23 @@ def test_an_existing_path_is_left_alone(string_model, tmp_path):
     assert (tmp_path / "1" / "precious").read_text() == "kept"
 
 
+def test_the_temporary_folder_is_not_named(tmp_path, caplog):
+    model = small_model()
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        with caplog.at_level("INFO", "tensorflow"):
+            model.base_model.export(tmp_path / "plain", verbose=False)
+            assert "Assets written to" in caplog.text  # what Keras' own export says
+            caplog.clear()
+            export(model, tmp_path / "1")
+            kc.export_litert(model, tmp_path / "ctr.tflite")
+            logger.info("Afterwards, TensorFlow speaks again.")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert {each.message for each in caplog.records} == {"Afterwards, TensorFlow speaks again."}
+
+
 def test_the_next_version_is_chosen(tmp_path):
     model = small_model()
     for name in ("1", "9", "10", "notes"):

@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_calibration._compat import flatten_layers, patch_tf2onnx, with_constant_weights
 from keras_calibration._typing import Features, Inputs, Tensor
+from keras_calibration._warn import without_notices
 from keras_calibration.export.serving_spec import (
     ServingSpec,
     by_signature,
@@ -202,7 +203,8 @@ def _export(
     rows = sample_rows(model, spec, sample)
     outputs = outputs_on(spec, rows, is_random=sample is None)
     warn_if_unfitted(model, outputs["probability"], outputs["logit"])
-    content = _told(runtime, lambda: convert(*portable_function(spec)))
+    with without_notices("tensorflow"):
+        content = _told(runtime, lambda: convert(*portable_function(spec)))
     with temporary_folder(path.parent) as temporary:
         file = temporary / path.name
         file.write_bytes(content)

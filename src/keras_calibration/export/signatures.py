@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_calibration._typing import Features, Tensor
+from keras_calibration._warn import without_notices
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.head import Head
@@ -151,7 +152,8 @@ def _write(
         archive.add_endpoint(name, endpoint, input_signature=[inputs])
     # The SavedModel is not trained: without gradients, the graph is smaller and loads faster.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
-    archive.write_out(str(path), options=options, verbose=False)
+    with without_notices("tensorflow"):
+        archive.write_out(str(path), options=options, verbose=False)
 
 
 def _values(weights: Sequence[keras.Variable]) -> list[tf.Variable]:
