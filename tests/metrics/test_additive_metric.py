@@ -46,10 +46,18 @@ def test_two_sum_loses_nothing():
         "float32"
     )
     term = (generator.normal(size=1000) * 10.0 ** generator.integers(-6, 7, 1000)).astype("float32")
-    rounded, error = two_sum(total, term)
+    rounded, error = (keras.ops.convert_to_numpy(part) for part in two_sum(total, term))
     exact = total.astype("float64") + term.astype("float64")
     np.testing.assert_array_equal(rounded.astype("float64") + error.astype("float64"), exact)
     assert (error != 0).any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_an_infinite_sum_stays_infinite(dtype):
+    metric = LogLoss(from_logits=True, dtype=dtype)
+    for _ in range(2):
+        metric.update_state([0.5, 1.0], [np.inf, 1.0])
+    assert float(metric.result()) == np.inf
 
 
 def test_merging_adds_up_and_refuses_others():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from keras import ops
+
 from keras_calibration._typing import Tensor
 
 
 def two_sum(total: Tensor, term: Tensor) -> tuple[Tensor, Tensor]:
     """The rounded `total + term` and its rounding error, exactly (Knuth's two-sum).
+
+    Where the sum is infinite or NaN, the error is 0.
 
     Reference:
         Knuth, *The Art of Computer Programming*, volume 2, section 4.2.2, theorem B.
@@ -14,4 +18,4 @@ def two_sum(total: Tensor, term: Tensor) -> tuple[Tensor, Tensor]:
     rounded = total + term
     of_term = rounded - total
     error = (total - (rounded - of_term)) + (term - of_term)
-    return rounded, error
+    return rounded, ops.where(ops.isfinite(rounded), error, 0.0)
