@@ -64,24 +64,33 @@ def replace_tensors(savedmodel: Path, values: Mapping[str, np.ndarray]) -> None:
     """
     import tensorflow as tf
 
-    tensors = read_tensors(savedmodel)
+    reader = _reader(savedmodel)
+    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     for key, value in values.items():
-        old, new = np.asarray(tensors[key]), np.asarray(value)
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
+        new = np.asarray(value)
+        old_shape, old_dtype = tuple(shapes[key]), dtypes[key].as_numpy_dtype
+        if (old_shape, np.dtype(old_dtype)) != (new.shape, new.dtype):
             raise ValueError(
                 f"The refitted weight {key!r} must have the shape and dtype of the weight in the "
-                f"SavedModel, {old.shape} and {old.dtype}. Received: {new.shape} and {new.dtype}. "
-                "Export the model again."
+                f"SavedModel, {old_shape} and {np.dtype(old_dtype)}. Received: {new.shape} and "
+                f"{new.dtype}. Export the model again."
             )
+    prefix, names = str(savedmodel / "variables" / "variables"), sorted(shapes)
+    whole = [""] * len(names)
+    # From tensor to tensor: an embedding may take gigabytes, which arrays would double.
+    tensors = tf.raw_ops.RestoreV2(
+        prefix=prefix,
+        tensor_names=names,
+        shape_and_slices=whole,
+        dtypes=[dtypes[name] for name in names],
+    )
+    tensors = [
+        tf.constant(values[name]) if name in values else old
+        for name, old in zip(names, tensors, strict=True)
+    ]
     for file in (savedmodel / "variables").iterdir():
         file.unlink()
-    everything = {**tensors, **values}
-    tf.raw_ops.SaveV2(
-        prefix=str(savedmodel / "variables" / "variables"),
-        tensor_names=list(everything),
-        shape_and_slices=[""] * len(everything),
-        tensors=[tf.constant(value) for value in everything.values()],
-    )
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=whole, tensors=tensors)
     write_fingerprint(str(savedmodel))
 
 
