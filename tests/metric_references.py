@@ -217,8 +217,9 @@ def calibrated_log_loss(rows, correction="bias", **folds):
     if folds.get("num_folds") == 1 or largest <= 2.2:
         return mean
     # Steep scales, often fitted to two or three rows, are extrapolated to the others: the errors
-    # of the fit, which its own loss hardly shows, are then of first order.
-    return (mean, 1e-3 * abs(mean)) if largest < LARGEST_SCALE else None
+    # of the fit, which its own loss hardly shows, are then of first order. The loss of separated
+    # rows is e to minus their distance from the threshold.
+    return (mean, 1e-3 * abs(mean) + 1e-9) if largest < LARGEST_SCALE else None
 
 
 def largest_scale(rows, correction, **folds):

@@ -157,6 +157,18 @@ def mean_squares(rows):
     return np.square(rows.labels).max(initial=0) + np.square(rows.predictions).max(initial=0)
 
 
+def squares_overflow(rows):
+    """Float32 holds no weighted squares above 3e38."""
+    return not HAS_FLOAT64 and bool(rows.weights.sum() * mean_squares(rows) > 1e38)
+
+
+def is_nearly_constant(rows):
+    """In float32, no slope can be fitted to predictions that differ by less than rounding."""
+    if HAS_FLOAT64:
+        return False
+    return not np.ptp(rows.predictions) > 0.01 * np.abs(rows.predictions).max(initial=0)
+
+
 def width_error(rows):
     dtype = rows.dtype if not rows.from_logits else "float64" if HAS_FLOAT64 else "float32"
     edges = (np.arange(16) / 15).astype(np.dtype(dtype)).astype(float)
@@ -233,10 +245,7 @@ def quadratic_forms():
             scale=mean_squares,
             # A slope is a quotient of differences.
             digits=1e-9 if HAS_FLOAT64 else 1e-4,
-            may_be_nan=lambda rows: (
-                not HAS_FLOAT64
-                and not np.ptp(rows.predictions) > 0.01 * np.abs(rows.predictions).max(initial=0)
-            ),
+            may_be_nan=lambda rows: squares_overflow(rows) or is_nearly_constant(rows),
         )
         for settings in SETTINGS[:3]
         for named in ({"correction": "bias", **settings}, {"correction": "linear", **settings})
@@ -308,6 +317,7 @@ def rolling_forms():
         functools.partial(references.rolling_loss, num_periods=NUM_PERIODS, loss="quadratic"),
         "real",
         scale=mean_squares,
+        may_be_nan=squares_overflow,
         **periods,
     )
     return named

@@ -41,8 +41,8 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     leaves the loss unchanged.
 
     The result is NaN if there are no rows to fit on or to score, if a label, prediction or residual
-    is not finite, if a weight is negative, or, with `"linear"`, if all predictions are equal (R
-    above 3e5).
+    is not finite, if a weight is negative, if the weighted squares add up to more than the dtype
+    holds (3e38 in float32), or, with `"linear"`, if all predictions are equal (R above 3e5).
 
     Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
