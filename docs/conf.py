@@ -31,8 +31,14 @@ default_role = "code"
 exclude_patterns = ["_templates", "reference/README.md"]
 templates_path = ["_templates"]
 nitpicky = True
-# Types of other packages; nothing is fetched to find their pages.
-nitpick_ignore_regex = [("py:.*", r".*")]
+# Types of other packages: nothing is fetched to find their pages.
+nitpick_ignore_regex = [("py:.*", r"(?!keras_calibration\.).*")]
+# Base classes that are not public.
+nitpick_ignore = [
+    ("py:class", "keras_calibration.layers.neural_head.NeuralHead"),
+    ("py:class", "keras_calibration.layers.posterior_layer.PosteriorLayer"),
+    ("py:class", "keras_calibration.plots.display.Display"),
+]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
 myst_heading_anchors = 4
