@@ -141,7 +141,7 @@ class ILPS(StreamingCalibrator):
         self._num_rows = self._add_weight("num_rows", np.zeros(()), trainable=False)
         if self.monotonic == "strict":
             # Trained as mean level and slopes, which hardly depend on each other; the values do.
-            self._level = self._add_weight("level", identity.mean())
+            self._level = self._add_weight("level", np.asarray(identity.mean()))
             self._raw_slopes = self._add_weight("raw_slopes", np.zeros(self.num_knots - 1))
         else:
             self._free_values = self._add_weight("values", identity)

@@ -52,6 +52,7 @@ class FieldCurves:
         values: b at the knots (K,), increasing.
         deviations: d of each field at the knots (num_values, K).
         scales: s of each field (fields, 3): the standard deviations of levels, slopes and bends.
+            Slopes and bends have 0 where the values differ by their levels alone.
         log_loss: Mean log loss, in nats a row, without the priors.
         num_iterations: Number of passes over the fields.
         converged: Whether a further pass would gain less than 1e-10 nats a row.
