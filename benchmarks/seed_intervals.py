@@ -3,8 +3,8 @@
 Four tables by simulation: coverage of the intervals of the metric accuracy and of the mean
 difference, with rliable's bootstrap and statsmodels' intervals beside ours where these are
 installed; coverage of the intervals of the ratio of standard deviations; how often each test, and
-the sequential plans, see a difference where there is none; and coverage with shared seeds, for new
-rows and with three runs by their family.
+the sequential plans, see a difference where there is none; and coverage with shared seeds and for
+new rows.
 
 `--trials` sets the number of experiments for each figure: 4000 give it a standard error of 0.3
 points.
@@ -19,14 +19,12 @@ import numpy as np
 from scipy import special
 
 from keras_calibration.statistics import (
-    FamilyNoise,
     accuracy_interval,
     always_valid_difference,
     detection_gain,
     difference_on_new_rows,
     independent_seed_accuracy,
     mean_difference,
-    moderated_difference,
     pitman_morgan,
     pocock_confidence,
     same_seed_accuracy,
@@ -212,9 +210,6 @@ def other_table(trials: int) -> None:
     for num_runs in (3, 5, 10):
         covered = share(new_rows(rng, num_runs) for _ in range(trials // 4))
         print(f"m = {num_runs}, difference on new rows: {covered:.3f}")
-    for num_runs in (1, 2, 3):
-        covered = share(by_family(rng, num_runs) for _ in range(trials))
-        print(f"m = {num_runs}, moderated by ten pipelines of five runs: {covered:.3f}")
 
 
 def new_rows(rng: np.random.Generator, num_runs: int, num_rows: int = 400) -> bool:
@@ -227,13 +222,6 @@ def new_rows(rng: np.random.Generator, num_runs: int, num_rows: int = 400) -> bo
         for of_rows in (rows, moved)
     ]
     return not difference_on_new_rows(*losses).excludes(0.1)
-
-
-def by_family(rng: np.random.Generator, num_runs: int) -> bool:
-    variances = 20 / rng.chisquare(20, 12)
-    family = FamilyNoise.fit(variances[:10] * rng.chisquare(4, 10) / 4, np.full(10, 4))
-    a, b = (np.sqrt(variance) * rng.normal(size=num_runs) for variance in variances[10:])
-    return not moderated_difference(a, b, family).excludes(0)
 
 
 if __name__ == "__main__":

@@ -68,9 +68,9 @@ ROOMS = {
         metric_accuracy set_dropout_seed set_seeds train write_report
     """,
     "statistics": """
-        Estimate FamilyNoise VarianceComponents accuracy_interval always_valid_difference
+        Estimate VarianceComponents accuracy_interval always_valid_difference
         detection_gain difference_on_new_rows hybrid_loss independent_seed_accuracy
-        mean_difference metric_accuracy minimum_detectable_effect moderated_difference
+        mean_difference metric_accuracy minimum_detectable_effect
         pitman_morgan pocock_confidence probability_better same_seed_accuracy seeds_needed
         std_ratio summarize variance_components
     """,

@@ -214,7 +214,6 @@ def run(
         "epochs": [0],
         "metrics": {metric: [value] for metric, value in (found | timing).items()},
         "directions": DIRECTIONS,
-        "family": settings["data"],
         "configuration": {"settings": settings, "data": data},
         "num_rows": len(task.test.labels),
         "backend": keras.backend.backend(),

@@ -445,16 +445,14 @@ HOSTILE_NAMES = [
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=ascii)
 def test_a_hostile_name_is_a_name(tmp_path, name):
-    """Of a pipeline, a metric, a family and values: nothing leaves the folder of the ledger."""
+    """Of a pipeline, a metric and values: nothing leaves the folder of the ledger."""
     folder = tmp_path / "runs"
     runs = Ledger(folder)
     for pipeline in (name, f"{name}2"):
         for seed in range(4):
             metrics = {"val_loss": [0.5 + seed / 100], f"val_{name}": [1.0]}
             record = {**RUN, "epochs": [0], "pipeline": pipeline, "seed": seed}
-            runs.append(
-                {**record, "metrics": metrics, "family": name, "configuration": {name: name}}
-            )
+            runs.append({**record, "metrics": metrics, "configuration": {name: name}})
     assert {run["pipeline"] for run in runs.runs()} == {name, f"{name}2"}
     assert [*tmp_path.iterdir()] == [folder]
     assert all(path.suffix == ".json" for path in folder.iterdir())

@@ -81,7 +81,7 @@ def comparison_page(folder):
             for pipeline in (a, b):
                 values = {name: [0.5 + 0.01 * seed + 0.1 * (pipeline == b)] for name in metrics}
                 record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
-                texts = {"family": a, "configuration": {a: [b]}, "initial_weights": b}
+                texts = {"configuration": {a: [b]}, "initial_weights": b}
                 runs.append({**record, **texts, "metrics": values, "versions": {a: b}})
         pages.append(compare(runs, a, b, metric=f"val_{a}", directions={f"val_{a}": "min"}))
     return report_html(pages)

@@ -121,11 +121,11 @@ def test_the_calibrated_loss_brings_its_bias_and_the_std_reduction(tmp_path):
     assert "bias" not in "".join(name for name in history if not name.startswith("seed/"))
 
 
-def test_the_record_has_the_family_and_the_seeds_of_roles(tmp_path):
+def test_the_record_has_the_seeds_of_roles(tmp_path):
     seeds = {"initialization": 5, "order": 0}
-    train(tmp_path, 5, epochs=1, family="towers", seeds=seeds, num_rows=64)
+    train(tmp_path, 5, epochs=1, seeds=seeds, num_rows=64)
     (run,) = Ledger(tmp_path).runs()
-    assert (run["family"], run["seeds"], run["num_rows"]) == ("towers", seeds, 64)
+    assert (run["seeds"], run["num_rows"]) == (seeds, 64)
 
 
 def test_other_pipelines_are_left_out(tmp_path):

@@ -21,7 +21,6 @@ FINISHED = {
     "backend": "tensorflow",
     "versions": {"keras": "3.15.1", "torch": None},
     "configuration": {"layers": [8, 8], "lr": 0.1},
-    "family": "click models",
     "seeds": {"initialization": 7, "order": 1},
     "num_rows": 60_000,
     "row_losses": None,
@@ -54,11 +53,11 @@ def test_a_record_from_before_the_later_fields_is_read(tmp_path):
     run_id = Ledger(tmp_path).append(FINISHED)
     path = tmp_path / f"{run_id}.json"
     content = json.loads(path.read_text())
-    for name in ("family", "seeds", "num_rows", "row_losses"):
+    for name in ("seeds", "num_rows", "row_losses"):
         del content[name]
     path.write_text(json.dumps(content))
     (record,) = Ledger(tmp_path).runs()
-    assert (record["family"], record["seeds"], record["num_rows"]) == (None, {}, None)
+    assert (record["seeds"], record["num_rows"]) == ({}, None)
     assert record["metrics"] == FINISHED["metrics"]
 
 
@@ -151,7 +150,6 @@ def test_finish_replaces_nothing_else(tmp_path):
         ({"versions": ["3.15"]}, "a dict from the package's name"),
         ({"configuration": {"at": {1, 2}}}, "configuration=.* JSON"),
         ({"configuration": [math.nan]}, "configuration=.* JSON"),
-        ({"family": 3}, "must be a string or None.*family=3"),
         ({"seeds": {"weights": 3}}, "must be a dict from one of .*'initialization'.*seeds="),
         ({"seeds": {"order": 0.5}}, "must be a dict from one of .*'initialization'.*seeds="),
         ({"num_rows": -1}, "must be a number of rows or None.*num_rows=-1"),

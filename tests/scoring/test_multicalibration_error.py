@@ -26,10 +26,10 @@ def reference(labels, predictions, features, weights, max_depth, min_rows, min_p
         for chosen in itertools.combinations(conditions, depth):
             for segment in itertools.product(*chosen):
                 inside = [i for i in rows if all(features[c][i] == v for c, v in segment)]
-                seen, expected = (sum(each[i] for i in inside) for each in (labels, predictions))
-                positives = max(seen, expected)
-                negatives = len(inside) - min(seen, expected)
-                is_large = len(inside) >= min_rows and min(positives, negatives) >= min_positives
+                positives = math.fsum(predictions[i] for i in inside)
+                negatives = math.fsum(1 - predictions[i] for i in inside)
+                rarer = min(positives, negatives) * (1 + 1e-9)
+                is_large = len(inside) >= min_rows and rarer >= min_positives
                 if inside and (is_large or not depth):
                     name = ", ".join(f"{c} = {v}" for c, v in segment) or "all rows"
                     found[name] = len(inside), *ecce(inside, labels, predictions, weights)
@@ -221,6 +221,35 @@ def test_correct_predictions_are_seldom_refuted():
     ]
     assert np.mean(np.array(found) <= 0.05) <= 0.05
     assert min(found) > 1e-4
+
+
+def test_chance_does_not_choose_the_segments():
+    # Each value expects 3.6 positives. Some observe 10 or more by chance: they may not enter alone.
+    rng = np.random.default_rng(0)
+    site, predictions = np.repeat(np.arange(200), 300), np.full(60_000, 0.012)
+    labels = rng.random(60_000) < predictions
+    most = np.bincount(site, labels).argmax()
+    labels[np.flatnonzero(site == most)[:12]] = True
+    result = multicalibration_error(labels, predictions, {"site": site})
+    assert [segment.name for segment in result.segments] == ["all rows"]
+    # The same for values that expect just less, and just as many, as needed.
+    for rate, num_segments in ((0.0333, 1), (0.0334, 201)):
+        predictions = np.full(60_000, rate)
+        found = multicalibration_error(labels, predictions, {"site": site})
+        assert len(found.segments) == num_segments
+    flipped = multicalibration_error(~labels, 1 - np.full(60_000, 0.012), {"site": site})
+    assert len(flipped.segments) == 1
+
+
+def test_the_level_holds_where_some_values_expect_too_few_positives():
+    rng = np.random.default_rng(0)
+    predictions = 0.012 * rng.uniform(0.5, 1.5, 30_000)
+    site = np.repeat(np.arange(100), 300)
+    results = [
+        multicalibration_error(rng.random(30_000) < predictions, predictions, {"site": site})
+        for _ in range(50)
+    ]
+    assert np.mean([result.p_value <= 0.05 for result in results]) <= 0.1
 
 
 def test_the_planted_segment_is_found():

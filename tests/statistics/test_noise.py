@@ -1,14 +1,12 @@
-"""Variance components, the noise of a family, the hybrid loss and the posterior."""
+"""Variance components, the hybrid loss and the posterior."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from keras_calibration.statistics import (
-    FamilyNoise,
     difference_on_new_rows,
     hybrid_loss,
-    moderated_difference,
     probability_better,
     variance_components,
 )
@@ -61,46 +59,6 @@ def test_components_refuse_what_is_not_seeds_by_rows():
         variance_components(np.array([[1.0, np.inf], [1.0, 2.0]]))
     with pytest.raises(ValueError, match="5 and 6 rows"):
         difference_on_new_rows(np.ones((2, 5)), np.ones((2, 6)))
-
-
-def test_family_noise_is_found():
-    rng = np.random.default_rng(4)
-    variances = 2.0 * 12 / rng.chisquare(12, 4000)
-    seen = variances * rng.chisquare(2, 4000) / 2
-    family = FamilyNoise.fit(seen, np.full(4000, 2))
-    assert family.variance == pytest.approx(2.0, rel=0.05)
-    assert family.degrees == pytest.approx(12, rel=0.25)
-
-
-def test_equal_pipelines_have_one_variance():
-    family = FamilyNoise.fit([1.0, 1.01, 0.99], [9, 9, 9])
-    assert family.degrees == np.inf
-    assert family.moderate(50.0, 2) == (pytest.approx(1.0), 27.0)
-
-
-@pytest.mark.parametrize("num_runs", [1, 2, 3])
-def test_coverage_of_few_runs_by_their_family(num_runs):
-    rng = np.random.default_rng(5)
-    covered = width = 0.0
-    for _ in range(1000):
-        variances = 20 / rng.chisquare(20, 12)
-        seen = variances[:10] * rng.chisquare(4, 10) / 4
-        family = FamilyNoise.fit(seen, np.full(10, 4))
-        a = np.sqrt(variances[10]) * rng.normal(size=num_runs)
-        b = np.sqrt(variances[11]) * rng.normal(size=num_runs)
-        estimate = moderated_difference(a, b, family)
-        covered += not estimate.excludes(0.0)
-        width += (estimate.high - estimate.low) / 1000
-        assert estimate.p_value is None
-    assert 0.925 <= covered / 1000 <= 0.98
-    assert width < 7 / np.sqrt(num_runs)
-
-
-def test_family_refuses_too_few_pipelines_and_no_spread():
-    with pytest.raises(ValueError, match="at least 3 runs"):
-        FamilyNoise.fit([1.0, 2.0], [3, 3])
-    with pytest.raises(ValueError, match="must be positive"):
-        FamilyNoise.fit([1.0, 0.0, 2.0], [3, 3, 3])
 
 
 def test_hybrid_counts_the_systematic_bias_only():

@@ -34,7 +34,6 @@ class RecordFields(TypedDict, total=False):
     """Fields of a run's record that a user may give, see `Ledger`."""
 
     configuration: Any
-    family: str | None
     seeds: Mapping[str, int] | None
     num_rows: int | None
 
@@ -90,9 +89,8 @@ class SeedVariance(keras.callbacks.Callback):
         tensorboard_folder: `log_dir` of the run's `keras.callbacks.TensorBoard`, to add the run to
             TensorBoard's HParams page. The pipeline is the trial, and the top level of
             `configuration` its hyperparameters.
-        **record: Further fields of the record: `configuration`, any JSON value; `family`, the name
-            of a family of pipelines whose noise is shared in comparisons of few runs; `seeds`, the
-            result of `seeds.set_seeds`; `num_rows`, the number of held-out rows.
+        **record: Further fields of the record: `configuration`, any JSON value; `seeds`, the result
+            of `seeds.set_seeds`; `num_rows`, the number of held-out rows.
 
     Raises:
         ValueError: An argument is invalid, or, at the end of the first epoch, a name in `monitor`

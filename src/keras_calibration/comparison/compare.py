@@ -33,7 +33,6 @@ from keras_calibration.statistics.accuracy import (
 )
 from keras_calibration.statistics.difference import seeds_needed, standard_error
 from keras_calibration.statistics.estimate import t_quantile
-from keras_calibration.statistics.family_noise import moderated_error
 
 
 def compare(
@@ -50,10 +49,9 @@ def compare(
 ) -> Comparison:
     """Tells whether pipeline B is better than A, or whether the difference is seed noise.
 
-    The mean difference B − A gets Student's paired interval if the pipelines share their seeds,
-    Welch's interval if not, and with three runs or fewer a moderated interval that borrows the
-    noise of the ledger's other pipelines. Diverged, unfinished and repeated runs are excluded and
-    counted.
+    The mean difference B − A gets Student's paired interval if the pipelines share their seeds, and
+    Welch's interval if not. With three runs or fewer of a pipeline the verdict is "cannot tell".
+    Diverged, unfinished and repeated runs are excluded and counted.
 
     Args:
         ledger: A `Ledger`, or the path of its folder.
@@ -121,7 +119,7 @@ def compare_runs(
         gather_runs(records, a, wanted, epoch=question.epoch, maximize=maximize),
         gather_runs(records, b, wanted, epoch=question.epoch, maximize=maximize),
     )
-    plan = make_plan(records, runs, wanted, question, maximize=maximize)
+    plan = make_plan(runs, question)
     common = [name for name in wanted if all(pipeline.complete(name) for pipeline in runs)]
     # The deciding metric is shown even without runs; a fitted bias is not a loss and never shown.
     metrics = {
@@ -150,7 +148,7 @@ def compare_runs(
         metric=deciding,
         metrics=metrics,
         verdict=verdict,
-        method=plan.method(deciding),
+        method=plan.method,
         shared_seeds=plan.seeds,
         confidence=question.confidence,
         delta=question.delta,
@@ -179,7 +177,7 @@ def _compare_metric(
     elif direction is not None and min(a.size, b.size) > 0:
         beats = accuracy_interval(sign * b, sign * a, confidence=plan.level)
     if min(a.size, b.size) > 0:
-        difference = plan.difference(paired_a, paired_b, plan.family(metric))
+        difference = plan.difference(paired_a, paired_b)
     return MetricComparison(
         metric=metric,
         maximize=None if direction is None else direction == "max",
@@ -197,10 +195,6 @@ def _compare_metric(
 
 def _noise(metric: str, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan) -> Noise | None:
     a, b = plan.values(metric, *runs)
-    family = plan.family(metric)
-    if family is not None:
-        variance, error, degrees = moderated_error(a, b, family)
-        return Noise(2 * variance, error, degrees)
     if min(a.size, b.size) < 2:
         return None
     error, degrees = standard_error(a, b, paired=plan.paired)

@@ -1,22 +1,15 @@
-"""How the differences of a comparison are judged: pairing, level, and noise of few runs."""
+"""How the differences of a comparison are judged: pairing and level."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_calibration._typing import RunRecord
-from keras_calibration.comparison.pipeline_runs import PipelineRuns, gather_runs
+from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.question import Question
 from keras_calibration.statistics.difference import mean_difference
 from keras_calibration.statistics.estimate import MAX_RUNS_WITHOUT_P_VALUE, Estimate, RunValues
-from keras_calibration.statistics.family_noise import (
-    MIN_PIPELINES,
-    FamilyNoise,
-    moderated_difference,
-)
 from keras_calibration.statistics.sequential import always_valid_difference, pocock_confidence
 
 # Runs are paired if the pipelines share at least this part of the smaller one's seeds.
@@ -30,15 +23,13 @@ class Plan(NamedTuple):
         seeds: shared seeds by which the runs are paired; empty for independent runs.
         level: confidence of each interval.
         num_looks: planned looks at the ledger; `None` for intervals that hold at every look.
-        few: whether a pipeline has too few runs for an interval of its own.
-        others: runs of the ledger's other pipelines, whose noise stands in for few runs.
+        few: whether a pipeline has too few runs for a verdict.
     """
 
     seeds: tuple[int, ...]
     level: float
     num_looks: int | None
     few: bool
-    others: list[PipelineRuns]
 
     @property
     def paired(self) -> bool:
@@ -49,24 +40,8 @@ class Plan(NamedTuple):
         """The values of a metric in the runs that are compared, an array a pipeline."""
         return [np.asarray(runs.of_seeds(metric, self.seeds)) for runs in pipelines]
 
-    def family(self, metric: str) -> FamilyNoise | None:
-        """The noise of the other pipelines; `None` if it is not needed or they are too few."""
-        if not self.few:
-            return None
-        usable = [runs.of_seeds(metric) for runs in self.others if runs.complete(metric)]
-        spreads = [(float(np.var(values, ddof=1)), len(values) - 1) for values in usable]
-        spreads = [spread for spread in spreads if spread[0] > 0]
-        if len(spreads) < MIN_PIPELINES:
-            return None
-        variances, degrees = zip(*spreads, strict=True)
-        return FamilyNoise.fit(variances, degrees)
-
-    def difference(
-        self, a: RunValues, b: RunValues, family: FamilyNoise | None = None
-    ) -> Estimate | None:
+    def difference(self, a: RunValues, b: RunValues) -> Estimate | None:
         """The mean of B − A with its interval; `None` with too few runs."""
-        if family is not None:
-            return moderated_difference(a, b, family, confidence=self.level)
         num_pairs = min(len(a), len(b))
         if num_pairs < 2:
             return None
@@ -75,12 +50,9 @@ class Plan(NamedTuple):
             return always_valid_difference(a[:num_pairs], b[:num_pairs], confidence=self.level)
         return mean_difference(a, b, paired=self.paired, confidence=self.level)
 
-    def method(self, metric: str) -> str:
+    @property
+    def method(self) -> str:
         """The method of the intervals in words."""
-        if self.few:
-            if self.family(metric) is None:
-                return "Welch's t"
-            return f"moderated t, with the noise of {len(self.others)} other pipelines"
         pairing = "paired by seed" if self.paired else "independent seeds"
         if self.num_looks is None:
             return f"always-valid t, {pairing}"
@@ -93,24 +65,16 @@ class Plan(NamedTuple):
         for runs in pipelines:
             if len(runs) == 0:
                 return f"no finished run of {runs.pipeline} with {metric}"
-        if self.few and self.family(metric) is None:
+        if self.few:
             return (
-                f"{' and '.join(str(len(runs)) for runs in pipelines)} runs, and fewer than "
-                f"{MIN_PIPELINES} other pipelines to estimate the noise from; train at least "
+                f"{' and '.join(str(len(runs)) for runs in pipelines)} runs; train at least "
                 f"{MAX_RUNS_WITHOUT_P_VALUE + 1} seeds each"
             )
         return None
 
 
-def make_plan(
-    records: Sequence[RunRecord],
-    runs: tuple[PipelineRuns, PipelineRuns],
-    metrics: Sequence[str],
-    question: Question,
-    *,
-    maximize: bool,
-) -> Plan:
-    """Decides on pairing, level and the use of other pipelines' noise."""
+def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Plan:
+    """Decides on pairing and level."""
     of_a, of_b = runs
     shared = tuple(seed for seed in of_a.seeds if seed in set(of_b.seeds))
     smaller = min(len(of_a), len(of_b))
@@ -121,17 +85,4 @@ def make_plan(
     level = question.confidence
     if question.num_looks is not None:
         level = pocock_confidence(question.num_looks, question.confidence)
-    others: list[PipelineRuns] = []
-    if few:
-        families = {record.get("family") for pipeline in runs for record in pipeline.records}
-        by_pipeline: dict[str, list[RunRecord]] = {}
-        for record in records:
-            is_alike = families <= {None} or record.get("family") in families
-            if is_alike and record["pipeline"] not in (of_a.pipeline, of_b.pipeline):
-                by_pipeline.setdefault(record["pipeline"], []).append(record)
-        gathered = [
-            gather_runs(mine, name, metrics, epoch=question.epoch, maximize=maximize)
-            for name, mine in by_pipeline.items()
-        ]
-        others = [pipeline for pipeline in gathered if len(pipeline) > 1]
-    return Plan(shared if is_paired else (), level, question.num_looks, few, others)
+    return Plan(shared if is_paired else (), level, question.num_looks, few)

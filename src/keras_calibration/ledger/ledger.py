@@ -52,7 +52,6 @@ class Ledger:
     - `backend`: name of the Keras backend, or `None`
     - `versions`: package name → version string, or `None` if not installed
     - `configuration`: any JSON value
-    - `family`: pipelines of one family share their noise estimate; a string, or `None`
     - `seeds`: role → int, for separate seeds: `"initialization"`, `"order"`, `"dropout"`,
       `"augmentation"`
     - `num_rows`: number of held-out rows, or `None`

@@ -27,7 +27,6 @@ _OPTIONAL: dict[str, Any] = {
     "backend": None,
     "versions": {},
     "configuration": None,
-    "family": None,
     "seeds": {},
     "num_rows": None,
     "row_losses": None,
@@ -215,7 +214,6 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
         "a dict from the package's name to its version",
         "Pass an empty dict if they are unknown",
     ),
-    "family": (_is_optional_string, "a string or None", "Name the family of the pipeline"),
     "seeds": (
         _is_seeds,
         f"a dict from one of {SEED_ROLES} to an int",

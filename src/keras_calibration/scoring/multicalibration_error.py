@@ -134,8 +134,9 @@ def multicalibration_error(
     `ECCE / σ` has the distribution of the range of a Brownian motion under correct predictions,
     from which the p-value of a segment follows; where positives are rare it is corrected upwards,
     by Bennett's inequality. The p-value of the whole is the smallest one times the number of
-    segments (Bonferroni), so it can be compared with 0.05 as it is. It holds for rows that the
-    predictions were not fitted to. With soft labels, p-values are too high.
+    segments (Bonferroni), so it can be compared with 0.05 as it is: correct predictions have a
+    smaller one in at most 5 % of the data sets. It holds for rows that the predictions were not
+    fitted to. With soft labels, p-values are too high.
 
     This needs all rows at once, in memory. It takes one sort of the rows for each combination of
     columns, however many values these have. Equal predictions count together, so the order of the
@@ -154,9 +155,11 @@ def multicalibration_error(
         num_ranges: Number of ranges of a numeric column. Missing values are one more.
         min_rows: Smallest number of rows of a segment. Values with fewer rows form one segment,
             "other values".
-        min_positives: Smallest number of positives, and of negatives, of a segment, each the
-            larger of the expected and the observed number. Segments with fewer give the largest
-            errors by chance.
+        min_positives: Smallest expected number of positives, `Σ p`, and of negatives, `Σ (1 - p)`,
+            of a segment. Segments with fewer give the largest errors by chance. The labels do not
+            decide which segments count, so that chance does not choose those with too many
+            positives. Where predictions may be far too low, pass less, for example 1: the p-values
+            hold for any number.
 
     Returns:
         The error, its p-value, the smallest detectable error, and all segments, the worst first.

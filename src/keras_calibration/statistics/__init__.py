@@ -13,8 +13,6 @@ from keras_calibration.statistics.difference import (
 )
 from keras_calibration.statistics.difference import seeds_needed as seeds_needed
 from keras_calibration.statistics.estimate import Estimate as Estimate
-from keras_calibration.statistics.family_noise import FamilyNoise as FamilyNoise
-from keras_calibration.statistics.family_noise import moderated_difference as moderated_difference
 from keras_calibration.statistics.hybrid import hybrid_loss as hybrid_loss
 from keras_calibration.statistics.posterior import probability_better as probability_better
 from keras_calibration.statistics.sequential import (

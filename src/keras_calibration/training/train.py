@@ -91,8 +91,7 @@ def train(
             are trained once the comparison is decided.
         verbose: 1 shows a progress bar, with the mean of the held-out loss, its standard error, and
             the seeds that the comparison of `until` still needs; 0 shows nothing.
-        **record: Further fields of the record, as in `SeedVariance`: `configuration`, `family`,
-            `num_rows`.
+        **record: Further fields of the record, as in `SeedVariance`: `configuration`, `num_rows`.
 
     Returns:
         The records of the given seeds that have ended, in the order of `seeds`.
