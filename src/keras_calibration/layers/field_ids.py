@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import keras
@@ -71,11 +71,13 @@ def id_names(fields: Fields | Iterable[str]) -> set[str]:
 
 
 def called_features(
-    features: Any, names: Iterable[str] | None, ids: Collection[str], reader: str
+    features: Any, names: Iterable[str] | None, readers: Iterable[Any], reader: str
 ) -> Any:
     """The features of a call, exactly: arrays, tables and their columns become tensors or arrays.
 
-    Keras would convert an array of floats to float32, and thereby merge ids beyond 2²⁴.
+    Keras would convert an array of floats to float32, and thereby merge ids beyond 2²⁴. Where ids
+    are numbered from 0, all that are not exact are outside the vocabulary, as in a graph, which
+    cannot raise; those of a lookup layer are refused.
     """
     is_mapping = isinstance(features, Mapping)
     if is_mapping and all(isinstance(each, keras.KerasTensor) for each in features.values()):
@@ -84,10 +86,15 @@ def called_features(
     if not isinstance(columns, Mapping):
         return features  # The layer reports the error.
     read = select_features(columns, columns if names is None else names, reader)
-    return {name: _called(values, name, name in ids) for name, values in read.items()}
+    fields = {name: v for each in readers for name, v in each.fields.items()}
+    ids = id_names(fields)
+    return {
+        name: _called(values, name, name in ids, isinstance(fields.get(name), int))
+        for name, values in read.items()
+    }
 
 
-def _called(values: Tensor, name: str, is_id: bool) -> Tensor:
+def _called(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
     if isinstance(values, keras.KerasTensor):
         return values
     if not ops.is_tensor(values):
@@ -95,10 +102,14 @@ def _called(values: Tensor, name: str, is_id: bool) -> Tensor:
         if is_array and values.dtype == object and values.size:
             if isinstance(values.reshape(-1)[0], bytes):
                 return values  # strings of a tensor, of which none is missing
-        return ids_of(values, repr(name)) if is_id else column_of(values, repr(name))
+        column = column_of(values, repr(name))
+        if is_numbered and np.asarray(column).dtype.kind == "f":
+            return exact_ids(ops.convert_to_tensor(column, column.dtype.name))
+        return ids_of(values, repr(name)) if is_id else column
     if not is_id or "float" not in keras.backend.standardize_dtype(values.dtype):
         return values
-    return exact_ids(values) if is_symbolic(values) else ids_of(values, repr(name))
+    is_exact = is_numbered or is_symbolic(values)
+    return exact_ids(values) if is_exact else ids_of(values, repr(name))
 
 
 def vocabulary_size(vocabulary: Vocabulary) -> int:

@@ -21,7 +21,6 @@ from keras_calibration.layers.field_ids import (
     called_features,
     checked_fields,
     deserialize_fields,
-    id_fields,
     ids_of_field,
     serialize_fields,
     table_rows,
@@ -131,8 +130,7 @@ class FieldNetwork(keras.layers.Layer):
 
     def __call__(self, features: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Calls the layer; `features` may also hold columns of a data frame, or be one."""
-        reader = type(self).__name__
-        columns = called_features(features, self.feature_names, id_fields([self]), reader)
+        columns = called_features(features, self.feature_names, [self], type(self).__name__)
         return super().__call__(columns, *args, **kwargs)
 
     @property

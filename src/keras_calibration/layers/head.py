@@ -83,8 +83,8 @@ class Head(PosteriorLayer):
         """Calls the layer; `features` may also hold columns of a data frame, or be one."""
         if features is None:
             return super().__call__(logits, *args, **kwargs)
-        ids, reader = id_fields(self.field_readers()), type(self).__name__
-        columns = called_features(features, self.feature_names, ids, reader)
+        names, readers = self.feature_names, self.field_readers()
+        columns = called_features(features, names, readers, type(self).__name__)
         return super().__call__(logits, columns, *args, **kwargs)
 
     @property
