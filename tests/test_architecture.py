@@ -15,27 +15,29 @@ PACKAGE = "keras_calibration"
 EVERYWHERE = {"_files", "_typing", "_warn"}
 # Each room with the other rooms that its modules may import when they are loaded.
 CALIBRATION = {
+    "_columns": {"_compat", "ops"},
     "_compat": set(),
     "_files": set(),
     "_typing": set(),
     "_warn": set(),
     "ops": {"_compat"},
     "solvers": {"_compat", "ops"},
-    "layers": {"_compat", "ops", "solvers"},
-    "metrics": {"_compat", "ops", "solvers"},
-    "models": {"_compat", "ops", "solvers", "layers", "metrics"},
+    "layers": {"_columns", "_compat", "ops", "solvers"},
+    "metrics": {"_columns", "_compat", "ops", "solvers"},
+    "models": {"_columns", "_compat", "ops", "solvers", "layers", "metrics"},
     "logs": {"ops"},
-    "scoring": {"_compat", "ops", "solvers", "metrics", "models", "logs"},
+    "scoring": {"_columns", "_compat", "ops", "solvers", "metrics", "models", "logs"},
     "datasets": {"ops"},
     "calibration": {
-        *("_compat", "ops", "solvers", "layers", "metrics", "models", "scoring", "logs"),
+        *("_columns", "_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"),
+        "logs",
     },
     "export": {
-        *("_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"),
+        *("_columns", "_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"),
         *("calibration",),
     },
     "plots": {"_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"},
-    "sklearn": {"models", "calibration"},
+    "sklearn": {"_columns", "calibration"},
 }
 EVIDENCE = {
     "ledger": {"_compat"},

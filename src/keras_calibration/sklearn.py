@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import is_table
 from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scores
-from keras_calibration.models.tables import is_data_frame
 
 try:
     import sklearn.base
@@ -209,7 +209,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     def _columns(self, X: Any) -> Iterator[tuple[str, np.ndarray]]:
         for column in dict.fromkeys([*self.fields, *self.numeric]):
-            values = np.asarray(X[column] if is_data_frame(X) else X[:, column])
+            values = np.asarray(X[column] if is_table(X) else X[:, column])
             yield _name(column), _ids(values, column) if column in self.fields else values
 
 

@@ -93,7 +93,7 @@ def test_field_sums_of_the_whole_are_the_sum_over_chunks():
         (np.uint64([3, 2**63, 2**64 - 1]), [3, 5000, 5000]),
         (np.float32([np.nan, np.inf, -np.inf]), [5000, 5000, 5000]),
         (np.float64([1e300, -0.0, 4999]), [5000, 0, 4999]),
-        (np.float16([4996, 1, np.nan]), [4996, 1, 5000]),
+        (np.float32([4999.5, 0.5, 1]), [5000, 5000, 1]),
         (np.array([True, False]), [1, 0]),
     ],
 )
@@ -105,11 +105,12 @@ def test_known_ids_of_every_dtype(run, ids, expected):
     np.testing.assert_array_equal(received, expected)
 
 
-def test_known_ids_compare_half_floats_with_the_exact_number_of_values():
-    ids = keras.ops.convert_to_tensor([4992.0], "bfloat16")  # 5000 itself would be rounded to 4992
-    np.testing.assert_array_equal(known_ids(ids, 5000), [4992])
-    ids = keras.ops.convert_to_tensor([5000.0], "float16")
-    np.testing.assert_array_equal(known_ids(ids, 5001), [5000])
+@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 256), ("float16", 2048)])
+def test_known_ids_refuse_floats_that_merge_ids(dtype, most):
+    ids = keras.ops.convert_to_tensor([most - 1.0, 4.0, 4.5], dtype)
+    np.testing.assert_array_equal(known_ids(ids, most), [most - 1, 4, most])
+    with pytest.raises(ValueError, match=f"{dtype}, which holds .* only up to {most:,}"):
+        known_ids(ids, most + 1)
 
 
 @pytest.mark.tensorflow

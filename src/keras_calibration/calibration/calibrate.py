@@ -35,7 +35,7 @@ from keras_calibration.calibration.cross_fitted_scores import (
 from keras_calibration.calibration.splits import Splits, splits_of
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.class_temperature_scaling import ClassTemperatureScaling
-from keras_calibration.layers.field_ids import Fields
+from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.models.base_logits import (
     check_base_model,
@@ -44,7 +44,7 @@ from keras_calibration.models.base_logits import (
 )
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy, read_development_set
-from keras_calibration.models.model_inputs import inputs_by_name
+from keras_calibration.models.model_inputs import inputs_by_name, named_inputs
 from keras_calibration.models.output_names import output_name, symbolic_input
 from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
 from keras_calibration.solvers.row_folds import Folds
@@ -162,8 +162,9 @@ def calibrate(
         x,
         y,
         sample_weight,
-        expected=symbolic_input(model),
+        expected=named_inputs(symbolic_input(model)),
         output=output_name(model, calibrated_output),
+        ids=id_names(fields),
     )
     num_columns = num_logits(model, calibrated_output)
     num_classes = num_columns if num_columns > 1 else None

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import (
+    as_array,
+    by_name,
+    check_one_value_a_row,
+    column_of,
+    ids_of,
+    suggestion,
+)
 from keras_calibration._typing import Data
 from keras_calibration.calibration.calibrate import calibrate
-from keras_calibration.layers.field_ids import Fields
+from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
-from keras_calibration.models.development_set import as_numpy
-from keras_calibration.models.tables import column_of, columns_of
 from keras_calibration.solvers.data_checks import check_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
@@ -93,11 +99,11 @@ def calibrate_scores(
         array([[0.4],
                [0.2]], dtype=float32)
     """
-    columns = _used_columns(features, [*fields, *numeric])
+    columns = _used_columns(features, [*fields, *numeric], id_names(fields))
     scores = _checked(scores, from_logits)
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
     for feature, column in columns.items():
-        dtype = _DTYPES.get(as_numpy(column).dtype.kind, "string")
+        dtype = _DTYPES.get(column.dtype.kind, "string")
         inputs[feature] = keras.Input(column.shape[1:], dtype=dtype, name=feature)
     model = keras.Model(inputs, keras.layers.Identity(name="base_score")(inputs[SCORE]))
     return calibrate(
@@ -116,8 +122,10 @@ def calibrate_scores(
     )
 
 
-def _used_columns(features: Data | None, names: list[str]) -> dict[str, np.ndarray]:
-    """The named columns as arrays."""
+def _used_columns(
+    features: Data | None, names: list[str], ids: Collection[str]
+) -> dict[str, np.ndarray]:
+    """The named columns as arrays; `ids` as integers or strings."""
     if features is None:
         features = {}
     elif not names:
@@ -125,8 +133,8 @@ def _used_columns(features: Data | None, names: list[str]) -> dict[str, np.ndarr
             "Arguments `fields` or `numeric` must name the features to use. Received: features, "
             'and no name. Pass, for example, fields=["site_id"].'
         )
-    columns = columns_of(features)
-    if not isinstance(columns, dict):
+    columns = by_name(features)
+    if not isinstance(columns, Mapping):
         raise ValueError(
             "Argument `features` must be a mapping of names to arrays, or a data frame. Received: "
             f"{type(features).__name__}. The order of the arguments is scores, labels, features, "
@@ -134,20 +142,28 @@ def _used_columns(features: Data | None, names: list[str]) -> dict[str, np.ndarr
         )
     if missing := [name for name in names if name not in columns]:
         raise ValueError(
-            f"Arguments `fields` and `numeric` must name columns of `features`, {sorted(columns)}. "
-            f"Received: {missing}."
+            "Arguments `fields` and `numeric` must name columns of `features`, "
+            f"{sorted(map(str, columns))}. Received: {missing}.{suggestion(missing, columns)}"
         )
     if SCORE in names:
         raise ValueError(
             f"The name {SCORE!r} is kept for the input of the score. Received: a feature of that "
             "name. Rename the column."
         )
-    return {name: columns[name] for name in dict.fromkeys(names)}
+    read = {}
+    for name in dict.fromkeys(names):
+        if name in ids:
+            column = ids_of(columns[name], repr(name), "strings or whole numbers, to be a field")
+        else:
+            column = column_of(columns[name], repr(name))
+        read[name] = as_array(column)
+        check_one_value_a_row(read[name], name, "Feature")
+    return read
 
 
 def _checked(scores: ArrayLike, from_logits: bool) -> np.ndarray:
     """The scores, (n,) or (n, K), float32; raises for probabilities outside [0, 1]."""
-    array = as_numpy(column_of(scores, "scores"))
+    array = as_array(column_of(scores, "scores"))
     if array.ndim == 2 and array.shape[1] == 2:
         raise ValueError(
             "Argument `scores` must have shape (n,) or (n, 1), or (n, K) for at least 3 classes. "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
+from keras_calibration._columns import as_array, check_one_value_a_row, ids_of, suggestion
 from keras_calibration._typing import Features
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
@@ -25,7 +26,6 @@ from keras_calibration.layers.platt_scaling import PlattScaling
 from keras_calibration.layers.quadratic_scaling import QuadraticScaling
 from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
-from keras_calibration.models.development_set import as_numpy
 
 IDENTITY = "identity"
 
@@ -159,33 +159,34 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
     if missing:
         raise ValueError(
             f"Argument `fields` must name inputs of the model, {sorted(columns)}. Received: "
-            f"{missing}, which are not inputs."
+            f"{missing}, which are not inputs.{suggestion(missing, columns)}"
         )
+    for name in names:
+        check_one_value_a_row(columns[name], name, "Field")
     if isinstance(fields, Mapping):
         return dict(fields)
-    return {name: _vocabulary(name, as_numpy(columns[name]).reshape(-1)) for name in names}
+    return {name: _vocabulary(name, as_array(columns[name]).reshape(-1)) for name in names}
 
 
 def check_numeric(names: Sequence[str], columns: Features) -> None:
     """Raises if a numeric column is missing or does not hold numbers."""
-    wrong = [n for n in names if n not in columns or as_numpy(columns[n]).dtype.kind not in "iubf"]
+    wrong = [n for n in names if n not in columns or as_array(columns[n]).dtype.kind not in "iubf"]
     if wrong:
         raise ValueError(
             "Argument `numeric` must name inputs of the model that hold numbers. Received: "
             f"{wrong}; the inputs are {sorted(columns)}. Name strings and ids in `fields`."
+            + suggestion([name for name in wrong if name not in columns], columns)
         )
+    for name in names:
+        check_one_value_a_row(columns[name], name, "Numeric column")
 
 
 def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:
     if column.dtype.kind in "OSU":
         values = sorted({v.decode() if isinstance(v, bytes) else str(v) for v in column.tolist()})
         return keras.layers.StringLookup(vocabulary=values)
-    if column.dtype.kind not in "iub":
-        raise ValueError(
-            f"Field {name!r} must hold strings or integer ids. Received: dtype {column.dtype}. "
-            "Name it in `numeric`, or convert it to integers."
-        )
-    distinct = np.unique(column)
+    # A float input may hold whole numbers.
+    distinct = np.unique(ids_of(column, repr(name), "strings or whole numbers, to be a field"))
     smallest, largest = int(distinct[0]), int(distinct[-1])
     # A table has one row per id up to the largest; account numbers would fill the memory.
     if smallest < 0 or largest >= max(_DENSE_SHARE * len(distinct), _SMALL_TABLE):

@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import entering, select_features
 from keras_calibration._typing import Features, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.export.provenance import (
@@ -54,7 +55,7 @@ from keras_calibration.export.version_folder import (
     temporary_folder,
     versions_in,
 )
-from keras_calibration.layers.field_ids import select_features
+from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
@@ -95,7 +96,7 @@ def refresh_savedmodel(
         labels: Labels in [0, 1] (n,) or (n, 1). For K classes: class numbers (n,) or (n, 1), or
             one-hot or soft labels (n, K).
         features: Name → values, (n,) or (n, 1), of the features that the head reads, under the
-            model's own names. Not needed for a logit-only calibrator.
+            model's own names, or a data frame. Not needed for a logit-only calibrator.
         sample_weight: Sample weights (n,), not negative; ones by default.
         from_logits: Whether `logits` holds logits. Pass False for the base model's probabilities
             (`uncalibrated_probability`), which are then converted; not for classes.
@@ -148,7 +149,7 @@ def refresh_savedmodel(
     _check_served(source, head, keys)
     level = before.get("interval")
     logits = _logits(logits, from_logits, before["logits"])
-    columns = _columns(inputs, features)
+    columns = _columns(head, inputs, features)
     with warnings.catch_warnings():
         # `_logits` has already checked this, against the distribution of the earlier logits.
         warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
@@ -327,17 +328,23 @@ def _logits(values: ArrayLike, from_logits: bool, before: Mapping[str, Any] | No
 
 
 def _columns(
-    inputs: Mapping[str, keras.KerasTensor], features: Mapping[str, ArrayLike] | None
+    head: Head,
+    inputs: Mapping[str, keras.KerasTensor],
+    features: Mapping[str, ArrayLike] | None,
 ) -> dict[str, Tensor]:
     """The features that the head reads, in the dtypes of its inputs."""
     import tensorflow as tf
 
     names = sorted(name for name in inputs if name != "logit")
+    read = select_features({} if features is None else features, names, "The head")
+    ids = id_fields(head.field_readers())
+    columns = {
+        name: entering(values, repr(name), inputs[name], name in ids)
+        for name, values in read.items()
+    }
     return {
-        name: tf.constant(np.asarray(values))
-        if inputs[name].dtype == "string"
-        else np.asarray(values).astype(inputs[name].dtype)
-        for name, values in select_features(features or {}, names, "The head").items()
+        name: tf.convert_to_tensor(column) if inputs[name].dtype == "string" else column
+        for name, column in columns.items()
     }
 
 

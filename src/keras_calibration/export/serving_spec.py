@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from keras_calibration._columns import suggestion
 from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration._warn import warn
+from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
 from keras_calibration.models.all_outputs import all_base_outputs
 from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.models.development_set import as_inputs
 from keras_calibration.models.model_inputs import inputs_by_name
 from keras_calibration.ops.losses import probabilities_from_logits
 
@@ -206,12 +209,13 @@ def sample_rows(model: CalibratedModel, spec: ServingSpec, sample: Inputs | None
     """The rows for comparing an export: the first rows of `sample`, or random rows."""
     if sample is None:
         return _random_rows(model, spec)
-    columns = inputs_by_name(sample, model.input)
+    ids = id_fields(model.head.field_readers())
+    columns = inputs_by_name(as_inputs(sample, model.input, ids), model.input)
     missing = [name for name in spec.inputs if name not in columns]
     if missing:
         raise ValueError(
             f"Argument `sample` must have the model's inputs {sorted(spec.inputs)}. Received: "
-            f"{sorted(columns)}, without {missing}."
+            f"{sorted(columns)}, without {missing}.{suggestion(missing, columns)}"
         )
     rows = first_rows(columns, spec.inputs)
     num_rows = {name: len(values) for name, values in rows.items()}

@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import select_features
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import (
     Calibrator,
@@ -23,7 +24,6 @@ from keras_calibration.layers.field_ids import (
     checked_fields,
     deserialize_fields,
     ids_of_field,
-    select_features,
     serialize_fields,
     table_rows,
     table_starts,

@@ -9,8 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._columns import by_name, column_of, ids_of, is_symbolic, select_features
 from keras_calibration._typing import Features, Tensor
-from keras_calibration.ops.field_sums import known_ids
+from keras_calibration.ops.field_sums import exact_ids, known_ids
 
 # The ids of a field: their number, or a layer that looks them up.
 Vocabulary: TypeAlias = int | keras.layers.Layer
@@ -43,24 +44,72 @@ def checked_fields(fields: Fields) -> dict[str, Vocabulary]:
     return dict(fields)
 
 
-def select_features(features: Features, names: Iterable[str], reader: str) -> dict[str, Tensor]:
-    """The features of these names; raises if one is missing.
+def id_fields(readers: Iterable[Any]) -> set[str]:
+    """Names of the fields of layers that are numbered by ids, which must be exact.
 
     Example:
-        >>> select_features({"site": [1], "hour": [2]}, ["sites"], "FieldBias")
-        Traceback (most recent call last):
-        ...
-        ValueError: Argument `features` must hold all features that FieldBias reads, ['sites'].
-        Received: ['hour', 'site'], without ['sites'].
+        >>> from keras_calibration.layers import FieldBias
+        >>> bins = keras.layers.Discretization([0.5])
+        >>> id_fields([FieldBias({"site": 3, "price": bins})])
+        {'site'}
     """
-    names = list(names)
-    missing = [name for name in names if name not in features]
-    if missing:
-        raise ValueError(
-            f"Argument `features` must hold all features that {reader} reads, {names}. "
-            f"Received: {sorted(features)}, without {missing}."
-        )
-    return {name: features[name] for name in names}
+    return {name for reader in readers for name in id_names(reader.fields)}
+
+
+def id_names(fields: Fields | Iterable[str]) -> set[str]:
+    """Names of the fields that are numbered by ids; without vocabularies, all of them are.
+
+    Example:
+        >>> id_names({"site": 3, "price": keras.layers.Discretization([0.5])})
+        {'site'}
+    """
+    if not isinstance(fields, Mapping):
+        return {fields} if isinstance(fields, str) else set(fields)
+    # Other lookup layers take what they like: bins take any number.
+    kinds = int, keras.layers.IntegerLookup, keras.layers.Hashing
+    return {name for name, vocabulary in fields.items() if isinstance(vocabulary, kinds)}
+
+
+def called_features(
+    features: Any, names: Iterable[str] | None, readers: Iterable[Any], reader: str
+) -> Any:
+    """The features of a call, exactly: arrays, tables and their columns become tensors or arrays.
+
+    Keras would convert an array of floats to float32, and thereby merge ids beyond 2²⁴. Where ids
+    are numbered from 0, all that are not exact are outside the vocabulary, as in a graph, which
+    cannot raise; those of a lookup layer are refused.
+    """
+    is_mapping = isinstance(features, Mapping)
+    if is_mapping and all(isinstance(each, keras.KerasTensor) for each in features.values()):
+        return features
+    columns = by_name(features)
+    if not isinstance(columns, Mapping):
+        return features  # The layer reports the error.
+    read = select_features(columns, columns if names is None else names, reader)
+    fields = {name: v for each in readers for name, v in each.fields.items()}
+    ids = id_names(fields)
+    return {
+        name: _called(values, name, name in ids, isinstance(fields.get(name), int))
+        for name, values in read.items()
+    }
+
+
+def _called(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:
+    if isinstance(values, keras.KerasTensor):
+        return values
+    if not ops.is_tensor(values):
+        is_array = isinstance(values, np.ndarray)
+        if is_array and values.dtype == object and values.size:
+            if isinstance(values.reshape(-1)[0], bytes):
+                return values  # strings of a tensor, of which none is missing
+        column = column_of(values, repr(name))
+        if is_numbered and np.asarray(column).dtype.kind == "f":
+            return exact_ids(ops.convert_to_tensor(column, column.dtype.name))
+        return ids_of(values, repr(name)) if is_id else column
+    if not is_id or "float" not in keras.backend.standardize_dtype(values.dtype):
+        return values
+    is_exact = is_numbered or is_symbolic(values)
+    return exact_ids(values) if is_exact else ids_of(values, repr(name))
 
 
 def vocabulary_size(vocabulary: Vocabulary) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import check_same_rows, column_of, select_features
 from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration._warn import warn
@@ -17,10 +18,10 @@ from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.calibrator import calibration_dtype, check_column
 from keras_calibration.layers.field_ids import (
     Fields,
+    called_features,
     checked_fields,
     deserialize_fields,
     ids_of_field,
-    select_features,
     serialize_fields,
     table_rows,
     vocabulary_size,
@@ -127,6 +128,11 @@ class FieldNetwork(keras.layers.Layer):
         )
         self._embedding_initializer = keras.initializers.RandomUniform(seed=initializers)
 
+    def __call__(self, features: Any, *args: Any, **kwargs: Any) -> Tensor:
+        """Calls the layer; `features` may also hold columns of a data frame, or be one."""
+        columns = called_features(features, self.feature_names, [self], type(self).__name__)
+        return super().__call__(columns, *args, **kwargs)
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The features that the network reads."""
@@ -217,14 +223,10 @@ class FieldNetwork(keras.layers.Layer):
             ValueError: If a feature is missing, or has another shape or number of rows.
         """
         read = select_features(features, self.feature_names, type(self).__name__)
-        columns = {name: np.asarray(values) for name, values in read.items()}
+        columns = {name: np.asarray(column_of(values, repr(name))) for name, values in read.items()}
         self._check_features(columns)
         num_rows = {name: len(column) for name, column in columns.items()}
-        if len(set(num_rows.values())) > 1:
-            raise ValueError(
-                "Argument `features` must have the same number of rows in every feature. Received: "
-                f"{num_rows}."
-            )
+        check_same_rows("The features", num_rows)
         if not self.built:
             self.build()
         numbers = [columns[name].astype(np.float64).reshape(-1) for name in self.numeric]

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import by_name, column_of, ids_of, select_features
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import (
     Calibrator,
@@ -17,7 +18,7 @@ from keras_calibration.layers.calibrator import (
     check_column,
     check_labels_given,
 )
-from keras_calibration.layers.field_ids import select_features
+from keras_calibration.layers.field_ids import called_features, id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_log_losses, head_logits
@@ -77,6 +78,14 @@ class Head(PosteriorLayer):
 
     def __init__(self, *, dtype: str | keras.DTypePolicy | None = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
+
+    def __call__(self, logits: Tensor, features: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        """Calls the layer; `features` may also hold columns of a data frame, or be one."""
+        if features is None:
+            return super().__call__(logits, *args, **kwargs)
+        names, readers = self.feature_names, self.field_readers()
+        columns = called_features(features, names, readers, type(self).__name__)
+        return super().__call__(logits, columns, *args, **kwargs)
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
@@ -138,7 +147,7 @@ class Head(PosteriorLayer):
             logits: Uncalibrated logits (n,) or (n, 1), finite; class logits (n, K).
             labels: Labels in [0, 1] (n,) or (n, 1), of both classes. For class logits: class
                 numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
-            features: A mapping of feature names to arrays with n rows.
+            features: A mapping of feature names to arrays with n rows, or a data frame.
             sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default.
             settings: How to train the head's network, if it has one.
             verbose: 1 shows a progress bar while a network is trained.
@@ -220,7 +229,18 @@ class Head(PosteriorLayer):
         self, features: Mapping[str, ArrayLike] | None, num_rows: int
     ) -> dict[str, np.ndarray]:
         """The features that the head reads, as arrays; raises if they do not fit the rows."""
-        return _columns(features, self.feature_names, num_rows, type(self).__name__)
+        reader, names = type(self).__name__, self.feature_names
+        given = by_name({} if features is None else features)
+        read = select_features(given, given if names is None else names, reader)
+        ids = id_fields(self.field_readers())
+        columns = {name: _read(values, name, name in ids) for name, values in read.items()}
+        for name, column in columns.items():
+            if len(column) != num_rows:
+                raise ValueError(
+                    "Logits and features must have the same number of rows. Received: "
+                    f"{num_rows} logits and {len(column)} rows of {name!r}."
+                )
+        return columns
 
     def finalize(self) -> None:
         """Adjusts the weights after training; does nothing by default."""
@@ -248,26 +268,6 @@ def unchanged_if_refused(head: Head) -> Iterator[None]:
         raise
 
 
-def _columns(
-    features: Mapping[str, ArrayLike] | None,
-    names: Sequence[str] | None,
-    num_rows: int,
-    reader: str,
-) -> dict[str, np.ndarray]:
-    """The features that a head reads, as arrays; checks names and numbers of rows."""
-    features = {} if features is None else features
-    if not isinstance(features, Mapping):
-        raise ValueError(
-            "Argument `features` must be a mapping of feature names to arrays. Received: "
-            f"features of type {type(features).__name__}. The order of the arguments is logits, "
-            "labels, features, sample_weight."
-        )
-    read = select_features(features, features if names is None else names, reader)
-    columns = {name: np.asarray(values) for name, values in read.items()}
-    for name, column in columns.items():
-        if len(column) != num_rows:
-            raise ValueError(
-                "Logits and features must have the same number of rows. Received: "
-                f"{num_rows} logits and {len(column)} rows of {name!r}."
-            )
-    return columns
+def _read(values: ArrayLike, name: str, is_id: bool) -> np.ndarray:
+    column = ids_of(values, repr(name)) if is_id else column_of(values, repr(name))
+    return np.asarray(column)

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._columns import select_features
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import as_column, check_column
-from keras_calibration.layers.field_ids import select_features
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
+from keras_calibration._columns import field_values
 from keras_calibration._typing import Tensor
 from keras_calibration.ops.losses import SUM_TOLERANCE
 
@@ -94,6 +95,8 @@ def nan_outside_unit_interval(values: Tensor) -> Tensor:
 
 def flat_ids(ids: Tensor, labels: Tensor, name: str) -> Tensor:
     """Ids as a flat tensor of their own dtype, one for each row."""
+    of_tensors = isinstance(ids, list | tuple) and any(map(ops.is_tensor, ids))
+    ids = ids if of_tensors else field_values(ids, repr(name))
     ids = ops.reshape(ops.convert_to_tensor(ids), (-1,))
     num_ids, num_rows = ids.shape[0], labels.shape[0]
     if num_ids is not None and num_rows is not None and num_ids != num_rows:

@@ -11,11 +11,13 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import suggestion
 from keras_calibration._compat import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
+from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.all_outputs import model_with_all_outputs
@@ -164,8 +166,8 @@ class CalibratedModel(FieldMetricsModel):
             raise ValueError(
                 "Argument `base_model` must have an input for each feature that the head reads, "
                 f"{list(names)}. Received: a base model with the inputs {sorted(features)}, "
-                f"without {missing}. Add them to the base model as inputs, even if it does not use "
-                "them."
+                f"without {missing}.{suggestion(missing, features)} Add them to the base model as "
+                "inputs, even if it does not use them."
             )
         features = {name: features[name] for name in names}
         with trainable_flags_kept(base_model):
@@ -287,7 +289,7 @@ class CalibratedModel(FieldMetricsModel):
                 "omit `epochs` if the head has a direct fit."
             )
         development = read_development_set(
-            x, y, sample_weight, steps_per_epoch, self.input, self._output_name
+            x, y, sample_weight, steps_per_epoch, self.input, self._output_name, self._ids
         )
         rows = self._with_logits(development, verbose, both_classes=True)
         rows, held_out, validation = self._held_out(
@@ -330,17 +332,6 @@ class CalibratedModel(FieldMetricsModel):
         self.fit_summary, self.fitted_at = summary, summary.fitted_at
         return self.history
 
-    def predict(self, x: Data, *args: Any, **kwargs: Any) -> np.ndarray:
-        """As `keras.Model.predict`; `x` may also be a data frame, or hold its columns."""
-        return super().predict(as_inputs(x, self.input), *args, **kwargs)
-
-    def evaluate(
-        self, x: Data | None = None, y: ArrayLike | None = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        """As `keras.Model.evaluate`; `x` may also be a data frame, or hold its columns."""
-        x = x if x is None or is_head_input(x) else as_inputs(x, self.input)
-        return super().evaluate(x, y, *args, **kwargs)
-
     def interval(self, x: Data, *, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Computes an interval of the calibrated probability of each row; see `Head.interval`.
 
@@ -364,7 +355,7 @@ class CalibratedModel(FieldMetricsModel):
                 "Argument `x` of `interval` must hold arrays or be a data frame. Received: a data "
                 f"set of type {type(x).__name__}. Call `interval` for each batch."
             )
-        inputs = expected_inputs(as_inputs(x, self.input), self.input)
+        inputs = expected_inputs(as_inputs(x, self.input, self._ids), self.input)
         features = inputs_by_name(inputs, self.input)
         return self.head.interval(self.base_logits(inputs), features, level=level)
 
@@ -427,7 +418,8 @@ class CalibratedModel(FieldMetricsModel):
         """Calibrated probabilities (batch, 1) or (batch, K)."""
         if is_head_input(inputs):
             return self.probability(self.head(inputs[LOGIT], inputs[FEATURES]))
-        return super().call(expected_inputs(inputs, self.input), training=training, mask=mask)
+        inputs = expected_inputs(inputs, self.input, self._ids)
+        return super().call(inputs, training=training, mask=mask)
 
     @property
     def input_spec(self) -> None:
@@ -471,6 +463,15 @@ class CalibratedModel(FieldMetricsModel):
             for name in ("base_model", "head")
         }
         return cls(**{**config, **parts})
+
+    def _entering(self, x: Data) -> Data:
+        """Inputs as they enter the model; base logits and features are already those of a fit."""
+        return x if is_head_input(x) else super()._entering(x)
+
+    @property
+    def _ids(self) -> set[str]:
+        """Names of the inputs that hold ids of the head's fields."""
+        return id_fields(self.head.field_readers())
 
     @property
     def _output_name(self) -> str:
@@ -541,7 +542,7 @@ class CalibratedModel(FieldMetricsModel):
             parts = data if isinstance(data, tuple | list) else (data,)
             val_x, val_y, val_weight = (*parts, None, None)[:3]
             read = read_development_set(
-                val_x, val_y, val_weight, num_steps, self.input, self._output_name
+                val_x, val_y, val_weight, num_steps, self.input, self._output_name, self._ids
             )
             held_out = self._with_logits(read, verbose)
             num_steps = num_steps if read.batch_size is None else None

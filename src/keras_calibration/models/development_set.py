@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,9 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import as_array, check_same_rows, column_of, inputs_of, is_table
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration._warn import warn
-from keras_calibration.models.tables import column_of, columns_of, is_data_frame
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,11 @@ def read_development_set(
     num_batches: int | None = None,
     expected: Inputs | None = None,
     output: str | None = None,
+    ids: Collection[str] = (),
 ) -> DevelopmentSet:
     """Reads the data passed to `fit` into arrays.
+
+    Of the inputs, `ids` names those that hold ids, which must be exact.
 
     Labels and weights may be dictionaries, as for a model with several outputs: those of the output
     with the given name are read.
@@ -63,21 +66,28 @@ def read_development_set(
                 f"x={type(x).__name__} and y or sample_weight. Put them into the batches, (x, y) "
                 "or (x, y, sample_weight)."
             )
-        return _read_batches(x, num_batches, output)
+        return _read_batches(x, num_batches, output, expected, ids)
     if y is None:
         raise ValueError(
             "The development set must have labels. Received: arrays without y. Pass fit(x, y), or "
             "a dataset of batches (x, y)."
         )
-    inputs = as_inputs(x, expected)
+    inputs = as_inputs(x, expected, ids)
     y, sample_weight = _of_output(y, output), _of_output(sample_weight, output)
     weights = None if sample_weight is None else as_numpy(column_of(sample_weight, "weights"))
     return _checked(DevelopmentSet(inputs, as_numpy(column_of(y, "labels")), weights, None))
 
 
-def as_inputs(x: Data, expected: Inputs | None = None) -> Data:
-    """Arrays and data frames as inputs that a model expects; data sets are returned unchanged."""
-    return x if is_batches(x) else keras.tree.map_structure(_as_array, columns_of(x, expected))
+def as_inputs(
+    x: Data,
+    expected: Inputs | None = None,
+    ids: Collection[str] = (),
+    also: Collection[str] = (),
+) -> Data:
+    """Arrays and tables as inputs that a model expects; data sets are returned unchanged."""
+    if is_batches(x):
+        return x
+    return keras.tree.map_structure(_as_array, inputs_of(x, expected, ids, also))
 
 
 def is_batches(x: Data) -> bool:
@@ -97,7 +107,13 @@ def _of_output(values: Any, output: str | None) -> Any:
     return values[output]
 
 
-def _read_batches(batches: Iterable, num_batches: int | None, output: str | None) -> DevelopmentSet:
+def _read_batches(
+    batches: Iterable,
+    num_batches: int | None,
+    output: str | None,
+    expected: Inputs | None,
+    ids: Collection[str],
+) -> DevelopmentSet:
     if num_batches is None and _may_be_endless(batches):
         raise ValueError(
             "The development set must be finite, because base logits are computed once for all "
@@ -105,7 +121,8 @@ def _read_batches(batches: Iterable, num_batches: int | None, output: str | None
             "steps_per_epoch (validation_steps), or dataset.take(...)."
         )
     iterator = _iterate(batches)
-    parts = [_batch(batch, output) for batch in itertools.islice(iterator, num_batches)]
+    read = itertools.islice(iterator, num_batches)
+    parts = [_batch(batch, output, expected, ids) for batch in read]
     if not parts:
         raise ValueError("The development set is empty. Received: a dataset without batches.")
     if num_batches is not None and next(iterator, None) is not None:
@@ -140,7 +157,9 @@ def _iterate(batches: Iterable) -> Iterator:
     return iter(batches)
 
 
-def _batch(batch: Any, output: str | None) -> tuple[Inputs, ...]:
+def _batch(
+    batch: Any, output: str | None, expected: Inputs | None, ids: Collection[str]
+) -> tuple[Inputs, ...]:
     """Inputs, labels and, if given, weights of a batch, as NumPy arrays."""
     is_pair = isinstance(batch, tuple | list) and len(batch) in (2, 3)
     if not is_pair or batch[1] is None:
@@ -149,7 +168,7 @@ def _batch(batch: Any, output: str | None) -> tuple[Inputs, ...]:
             f"Received: {type(batch).__name__} of {keras.tree.map_structure(type, batch)}."
         )
     x, *labels_and_weights = batch if batch[-1] is not None else batch[:-1]
-    inputs = keras.tree.map_structure(as_numpy, columns_of(x))
+    inputs = keras.tree.map_structure(as_numpy, inputs_of(x, expected, ids))
     arrays = (inputs, *(as_numpy(_of_output(part, output)) for part in labels_and_weights))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
         raise ValueError(
@@ -167,23 +186,20 @@ def _checked(rows: DevelopmentSet) -> DevelopmentSet:
     named += [("labels", rows.labels)]
     named += [] if rows.weights is None else [("sample weights", rows.weights)]
     num_rows = {name: array.shape[0] if array.shape else 0 for name, array in named}
-    if len(set(num_rows.values())) > 1:
-        raise ValueError(
-            f"Inputs, labels and weights must have the same number of rows. Received: {num_rows}."
-        )
+    check_same_rows("Inputs, labels and weights", num_rows)
     if not num_rows["labels"]:
         raise ValueError("The development set is empty. Pass at least one row of each class.")
     return rows
 
 
 def _is_arrays(x: Data) -> bool:
-    is_structure = isinstance(x, dict | list | tuple) or is_data_frame(x)
+    is_structure = isinstance(x, dict | list | tuple) or is_table(x)
     return is_structure or hasattr(x, "__array__") or ops.is_tensor(x)
 
 
 def as_numpy(values: Tensor) -> np.ndarray:
     """Converts a tensor, an array or a list to a NumPy array."""
-    return ops.convert_to_numpy(values) if ops.is_tensor(values) else np.asarray(values)
+    return as_array(values)
 
 
 def _as_array(values: Tensor) -> Tensor:

@@ -8,8 +8,11 @@ from typing import Any, TypeAlias
 import keras
 from keras import ops
 
-from keras_calibration._typing import Inputs, Tensor
+from keras_calibration._columns import suggestion
+from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.metrics.field_error import FieldError
+from keras_calibration.models.development_set import as_inputs
+from keras_calibration.models.output_names import symbolic_input
 
 # The metrics of each field; a key is a name, or a tuple of names for a cross. `Mapping` is
 # invariant in its keys, so that a type for both would refuse a dictionary with names alone.
@@ -174,6 +177,39 @@ class FieldMetricsModel(keras.Model):
         )
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
+    def fit(self, x: Data = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+        """As `keras.Model.fit`; `x` may also be a data frame, or hold its columns."""
+        held_out = kwargs.get("validation_data")
+        if isinstance(held_out, tuple | list):
+            kwargs["validation_data"] = (self._entering(held_out[0]), *held_out[1:])
+        return super().fit(self._entering(x), *args, **kwargs)
+
+    def evaluate(self, x: Data = None, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.evaluate`; `x` may also be a data frame, or hold its columns."""
+        return super().evaluate(self._entering(x), *args, **kwargs)
+
+    def predict(self, x: Data, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.predict`; `x` may also be a data frame, or hold its columns."""
+        return super().predict(self._entering(x), *args, **kwargs)
+
+    def _entering(self, x: Data) -> Data:
+        """Arrays and tables as the model and its field metrics read them, exactly.
+
+        Keras would convert whole numbers in float64 to float32, and thereby merge ids beyond 2²⁴.
+        """
+        inputs = symbolic_input(self)
+        by_position = isinstance(inputs, Mapping) and isinstance(x, list | tuple)
+        if x is None or inputs is None or by_position:
+            return x
+        field_metrics = getattr(self, "_field_metrics", None)
+        also = () if field_metrics is None else field_metrics.fields
+        return as_inputs(x, inputs, self._ids, also)
+
+    @property
+    def _ids(self) -> set[str]:
+        """Names of the inputs that must hold exact ids, also where an input takes floats."""
+        return set()
+
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
         """All metrics of the model; the field metrics come last, as one metric."""
@@ -201,10 +237,11 @@ class FieldMetricsModel(keras.Model):
         """
         if not isinstance(x, Mapping) or field not in x:
             received = sorted(x) if isinstance(x, Mapping) else type(x).__name__
+            near = suggestion([field], x) if isinstance(x, Mapping) else ""
             raise ValueError(
                 f"The input must be a dictionary with the feature {field!r}, which field metrics "
-                f"need. Received: {received}. Build the model on a dictionary of named inputs, one "
-                "of which is the field."
+                f"need. Received: {received}.{near} Build the model on a dictionary of named "
+                "inputs, one of which is the field."
             )
         return ops.reshape(x[field], (-1,))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import keras
 from keras import ops
 
+from keras_calibration._columns import by_name, input_names, inputs_of
 from keras_calibration._typing import Inputs, Tensor
 
 
@@ -30,15 +31,15 @@ def inputs_by_name(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:
     """Inputs as a dictionary, by their keys or else by the names of the Input tensors."""
     if isinstance(inputs, Mapping):
         return dict(inputs)
-    return dict(zip(_by_name(named), keras.tree.flatten(inputs), strict=True))
+    return dict(zip(input_names(named), keras.tree.flatten(inputs), strict=True))
 
 
-def expected_inputs(inputs: Inputs, expected: Inputs) -> Inputs:
-    """Selects the inputs that a model expects, with the rank that it expects.
+def expected_inputs(inputs: Inputs, expected: Inputs, ids: Collection[str] = ()) -> Inputs:
+    """Selects the inputs that a model expects, with the rank and dtype that it expects.
 
     Other entries of a dictionary are ignored. If the model expects a tensor or a list, the entries
     are found by the names of the Input tensors. As in Keras, a column may have shape (n,) or
-    (n, 1).
+    (n, 1). Of the inputs, `ids` names those that hold ids, which must be exact.
 
     Example:
         >>> price = keras.Input((1,), name="price")
@@ -48,28 +49,15 @@ def expected_inputs(inputs: Inputs, expected: Inputs) -> Inputs:
         >>> expected_inputs(x, price).shape
         TensorShape([3, 1])
     """
-    tensors = expected if isinstance(expected, Mapping) else _by_name(expected)
-    if isinstance(inputs, Mapping) or isinstance(expected, Mapping):
-        received = (
-            sorted(map(str, inputs)) if isinstance(inputs, Mapping) else type(inputs).__name__
-        )
-        missing = [name for name in tensors if isinstance(received, str) or name not in inputs]
-        if missing:
-            raise ValueError(
-                "The input must be a dictionary with all features of the model, "
-                f"{sorted(tensors)}. Received: {received}, without {sorted(missing)}."
-            )
-        inputs = {name: inputs[name] for name in tensors}
-        if not isinstance(expected, Mapping):
-            inputs = keras.tree.pack_sequence_as(expected, list(inputs.values()))
+    inputs = by_name(inputs)
+    is_named = isinstance(inputs, Mapping)
+    inputs = inputs_of(inputs, expected, ids)
+    if is_named and not isinstance(expected, Mapping):
+        inputs = keras.tree.pack_sequence_as(expected, list(inputs.values()))
     given, symbolic = keras.tree.flatten(inputs), keras.tree.flatten(expected)
     if len(given) != len(symbolic):
         return inputs  # Keras reports the error.
     return keras.tree.pack_sequence_as(expected, list(map(_of_rank, symbolic, given)))
-
-
-def _by_name(named: Inputs) -> dict[str, keras.KerasTensor]:
-    return {tensor.name: tensor for tensor in keras.tree.flatten(named)}
 
 
 def _of_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:

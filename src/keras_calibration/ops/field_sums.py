@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Tensor
 from keras_calibration.ops.compiled import is_compiled, runs_on_gpu
 
+# Floats hold all whole numbers up to these; two larger ones may be the same float.
+EXACT_WHOLE_NUMBERS = {
+    "bfloat16": 2**8,
+    "float16": 2**11,
+    "float32": 2**24,
+    "float64": 2**53,
+}
 # Field values whose sums, seven columns apart, stay in the cache of a core.
 _VALUES_IN_CACHE = 1 << 16
 
@@ -63,15 +71,38 @@ def field_sums(
 
 def known_ids(ids: Tensor, num_values: int | Tensor) -> Tensor:
     """Ids as int32, with `num_values` ("other") in place of every id outside [0, num_values)."""
-    ids = refuse_strings(ops.convert_to_tensor(ids))
+    ids = exact_ids(refuse_strings(ops.convert_to_tensor(ids)), num_values)
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
         ids = ops.cast(ids, "int32")  # `num_values` may not fit the narrower dtype
-    if dtype in ("float16", "bfloat16"):
-        ids = ops.cast(ids, "float32")  # `num_values` would be rounded in half precision
-    # Compared before the cast: NaN and numbers beyond int32 cannot be cast.
+    # Compared before the cast: numbers beyond int32 cannot be cast.
     known = ops.logical_and(ids >= 0, ids < num_values)
     return ops.where(known, ops.cast(ids, "int32"), num_values)
+
+
+def exact_ids(ids: Tensor, num_values: int | Tensor | None = None) -> Tensor:
+    """Ids given as floats as integers, with -1 for NaN, fractions, and all that floats merge.
+
+    Raises if the dtype of the floats cannot tell `num_values` ids apart.
+
+    Example:
+        >>> print(exact_ids(ops.array([3.0, 0.5, float("nan")]), 4).numpy())
+        [ 3 -1 -1]
+    """
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    if "float" not in dtype:
+        return ids
+    most = EXACT_WHOLE_NUMBERS[dtype]
+    if num_values is not None and np.max(num_values) > most:
+        raise ValueError(
+            f"Ids of {np.max(num_values):,} field values must be integers. Received: ids of dtype "
+            f"{dtype}, which holds whole numbers exactly only up to {most:,}. Cast them to int64 "
+            'before they become floats; for an input, declare it with dtype="int64".'
+        )
+    if dtype in ("float16", "bfloat16"):
+        ids = ops.cast(ids, "float32")  # in which the limits below are exact
+    is_exact = ops.logical_and(ids == ops.floor(ids), ops.abs(ids) < most)
+    return ops.cast(ops.where(is_exact, ids, -1.0), "int64" if dtype == "float64" else "int32")
 
 
 def refuse_strings(ids: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from keras_calibration._columns import by_name, field_values, suggestion
 from keras_calibration._typing import Tensor
 
 
@@ -71,11 +72,11 @@ def _checked(given: Any, fields: tuple[str, ...], name: str) -> Batch:
             f"{f' with {len(given)} items' if isinstance(given, tuple | list) else ''}."
         )
     batch = Batch(*given)
-    available = batch.fields or {}
+    available = {} if batch.fields is None else by_name(batch.fields)
     if missing := [field for field in fields if field not in available]:
         raise ValueError(
             f"Argument `batches` must have the fields {missing}, which the field metrics need. "
-            f"Received: {name} with the fields {sorted(available)}."
+            f"Received: {name} with the fields {sorted(available)}.{suggestion(missing, available)}"
         )
     predictions = np.asarray(batch.predictions)
     one_column = predictions.ndim == 1 or (predictions.ndim == 2 and predictions.shape[1] == 1)
@@ -84,7 +85,10 @@ def _checked(given: Any, fields: tuple[str, ...], name: str) -> Batch:
     columns = {
         "labels": labels.reshape(-1, 1) if one_column else labels,
         "predictions": predictions.reshape(-1, 1) if one_column else predictions,
-        **{f"field {field!r}": np.asarray(available[field]).reshape(-1) for field in fields},
+        **{
+            f"field {field!r}": np.asarray(field_values(available[field], repr(field))).reshape(-1)
+            for field in fields
+        },
     }
     if batch.sample_weight is not None:
         columns["sample_weight"] = np.asarray(batch.sample_weight).reshape(shape)

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import as_array
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.scoring.score import score
+from keras_calibration.solvers.segments import comparable
 
 
 def calibrated_log_loss(
@@ -111,7 +113,7 @@ def _field_error(
     sample_weight: ArrayLike | None,
     **arguments: Any,
 ) -> float:
-    values, ids = np.unique(np.asarray(field), return_inverse=True)
+    values, ids = np.unique(comparable(as_array(field, "'field'")), return_inverse=True)
     metric = metric_class(max(len(values), 1), **arguments)
     batch = (labels, predictions, sample_weight, {"field": ids})
     return score(batch, field_metrics={"field": metric}, verbose=0)[f"field_{metric.name}"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import as_array, by_name, suggestion
 from keras_calibration._warn import warn
 from keras_calibration.solvers.cumulative_error import SegmentFigures, p_values, segment_figures
 from keras_calibration.solvers.data_checks import refuse_rows
@@ -286,21 +287,22 @@ def _columns(
     features: Mapping[str, ArrayLike], numeric: Sequence[str] | None, num_rows: int
 ) -> list[tuple[str, np.ndarray, bool]]:
     """Name and values of each column, and whether it is numeric."""
-    if not hasattr(features, "keys"):
+    features = by_name(features)
+    if not isinstance(features, Mapping):
         raise ValueError(
             "Argument `features` must map column names to values, for example "
-            f"{{'site_id': site_ids}}. Received: {type(features).__name__}."
+            f"{{'site_id': site_ids}}, or be a data frame. Received: {type(features).__name__}."
         )
     values = {
-        name: _flat(np.asarray(features[name]), f"features[{name!r}]", num_rows)
-        for name in features.keys()
+        name: _flat(as_array(features[name], repr(name)), f"features[{name!r}]", num_rows)
+        for name in features
     }
     if numeric is None:
         numeric = [name for name, column in values.items() if column.dtype.kind == "f"]
     if unknown := [name for name in numeric if name not in values]:
         raise ValueError(
             f"Argument `numeric` must name columns of `features`, {list(values)}. "
-            f"Received: {unknown}."
+            f"Received: {unknown}.{suggestion(unknown, values)}"
         )
     if text := [name for name in numeric if values[name].dtype.kind not in "biuf"]:
         raise ValueError(f"Argument `numeric` must name columns of numbers. Received: {text}.")

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import keras_calibration as kc
-from keras_calibration.models.tables import column_of, columns_of
+from keras_calibration._columns import column_of, inputs_of
 
 pytestmark = pytest.mark.tensorflow
 
@@ -61,7 +61,7 @@ def test_columns_become_arrays(column, expected):
 )
 def test_missing_strings_are_empty_and_said_to_be(column):
     with pytest.warns(UserWarning, match=r"Input 'site' has missing .* 1 of 2 rows.*fillna"):
-        array = columns_of({"site": column})["site"]
+        array = inputs_of({"site": column})["site"]
     np.testing.assert_array_equal(array, ["a", ""])
 
 
@@ -75,20 +75,20 @@ def test_missing_strings_are_empty_and_said_to_be(column):
 )
 def test_other_columns_are_refused_by_name(column, message):
     with pytest.raises(ValueError, match=message):
-        columns_of(pd.DataFrame({"it": column}))
+        inputs_of(pd.DataFrame({"it": column}))
 
 
 def test_what_the_model_does_not_take_is_refused_by_name():
     expected = {"id": keras.Input((), dtype="int32"), "price": keras.Input(())}
     good = {"id": pd.Series([1.0, 2.0]), "price": np.array([1, 2])}
-    columns_of(good, expected)
+    inputs_of(good, expected)
     for name, column, message in [
         ("id", pd.Series([1.0, np.nan]), r"'id'.*integers \(int32\).*nan in row 1"),
         ("id", [1.5, 2], r"'id'.*1.5 in row 0"),
         ("price", ["1", "2"], r"'price'.*numbers \(float32\)"),
     ]:
         with pytest.raises(ValueError, match=message):
-            columns_of({**good, name: column}, expected)
+            inputs_of({**good, name: column}, expected)
 
 
 def test_a_data_frame_goes_all_the_way(frame, base):
