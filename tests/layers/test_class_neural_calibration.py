@@ -228,7 +228,8 @@ def test_forms_of_labels_and_any_network():
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
     # Of rows that it cannot learn from, it is left at 0.
-    head.fit(logits, np.arange(600) == 3, columns)
+    with pytest.warns(UserWarning, match="no rows of class 2"):
+        head.fit(logits, np.arange(600) == 3, columns)
     np.testing.assert_array_equal(network(columns), np.zeros((600, 3)))
 
 

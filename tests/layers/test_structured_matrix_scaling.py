@@ -161,6 +161,7 @@ def test_logits_that_mislead_give_the_largest_temperature_and_a_warning():
     )
 )
 @pytest.mark.filterwarnings("ignore:.*the best 1 / T:UserWarning")
+@pytest.mark.filterwarnings("ignore:The development set has no rows:UserWarning")
 def test_any_rows_are_fitted_or_refused(rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = StructuredMatrixScaling(3)

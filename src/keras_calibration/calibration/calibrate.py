@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import keras
+import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._compat import names_from_the_start
@@ -46,6 +47,7 @@ from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy, read_development_set
 from keras_calibration.models.model_inputs import inputs_by_name, named_inputs
 from keras_calibration.models.output_names import output_name, symbolic_input
+from keras_calibration.solvers.class_rows import absent_classes, warn_of_absent_classes
 from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
@@ -136,7 +138,8 @@ def calibrate(
 
     Warns:
         UserWarning: If the requested method increases the cross-fitted log loss by more than one
-            standard error.
+            standard error; if the logits look like probabilities; if a class has no rows. Such a
+            class is scaled by the temperature of the others, and the report's figures leave it out.
 
     Example:
         >>> import numpy as np
@@ -174,6 +177,7 @@ def calibrate(
         logits = reader.base_logits(development.inputs)
         rows = reader.head.check_rows(logits, development.labels, development.weights)
         warn_of_probabilities(logits, development.labels)
+        warn_of_absent_classes(rows)
         columns = inputs_by_name(development.inputs, reader.input)
         fields = vocabularies(fields, columns)
         check_numeric(numeric, columns)
@@ -246,13 +250,17 @@ def _report(
     splits: Splits,
     method: str,
 ) -> CalibrationReport:
-    num_rows = len(rows.logits)
+    num_rows, absent = len(rows.logits), absent_classes(rows)
     rows = some_rows(rows, splits.scored)
     if splits.weights is not None:
         rows = replace(rows, weights=rows.row_weights * splits.weights)
     columns = {name: some(as_numpy(column), splits.scored) for name, column in features.items()}
     of_fields = {name: columns[name] for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
+    if absent:
+        # The rows cannot tell whether a probability of these classes is right.
+        rows = replace(rows, labels=np.delete(rows.labels, absent, axis=1))
+        fitted = {name: np.delete(logits, absent, axis=1) for name, logits in fitted.items()}
     losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
     chosen, reason = method, "It was requested by `method`."
     if method == "auto":
@@ -266,6 +274,7 @@ def _report(
         chosen=chosen,
         reason=reason,
         noise_floor=noise_floors(rows, fitted[chosen], of_fields),
+        absent_classes=tuple(absent),
         left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
         still_off=segments_off(rows, fitted[chosen], columns, of_fields),
     )

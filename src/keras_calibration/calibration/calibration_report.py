@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentError
+from keras_calibration.solvers.class_rows import named_classes
 
 _COLUMNS = (
     ("method", 12),
@@ -77,6 +78,7 @@ class CalibrationReport:
             significant first: values of the fields, ranges of the numeric columns, and their pairs
             (`scoring.multicalibration_error`). Empty without fields and numeric columns, and for
             classes.
+        absent_classes: Numbers of the classes without rows. The figures are those among the others.
         fitted_at: Time of the fit in UTC; by default now.
 
     Example:
@@ -103,6 +105,7 @@ class CalibrationReport:
     left_out: dict[str, str] = field(default_factory=dict)
     still_off: tuple[SegmentError, ...] = ()
     is_forward: bool = False
+    absent_classes: tuple[int, ...] = ()
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
     @property
@@ -154,6 +157,9 @@ class CalibrationReport:
                 "If the chosen probabilities were correct, chance alone would give F-ECE "
                 f"{ece:.4f} ± {ece_deviation:.4f} and F-RCE {rce:.4f} ± {rce_deviation:.4f}."
             )
+        if self.absent_classes:
+            named = named_classes(list(self.absent_classes))
+            notes.append(f"No rows of {named}: the figures are among the other classes.")
         notes += [f"Left out: {name}. {why}" for name, why in self.left_out.items()]
         if self.still_off:
             most, others = self.still_off[0], len(self.still_off) - 1

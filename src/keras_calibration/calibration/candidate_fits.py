@@ -76,7 +76,7 @@ def fitted_head(candidate: Candidate, rows: Rows, features: Features, seed: int)
     if candidate.name == IDENTITY:
         return head
     settings = FitSettings(seed=seed)
-    head.fit(rows.logits, rows.labels, features, rows.weights, settings=settings)
+    head.fit_checked(rows, features, settings)
     return head
 
 
@@ -109,7 +109,7 @@ def _scored_logits(
         # The head cross-fits on these folds itself, to choose the number of epochs.
         head = candidate.make_head()
         settings = FitSettings(folds=splits.fold, seed=seed)
-        summary = head.fit(rows.logits, rows.labels, features, rows.weights, settings=settings)
+        summary = head.fit_checked(rows, features, settings)
         if not (isinstance(summary, NeuralFitSummary) and len(summary.cross_fitted_logits)):
             raise ValueError("The network needs at least ten rows of each class per fold.")
         return head, summary.cross_fitted_logits

@@ -11,7 +11,11 @@ from numpy.typing import ArrayLike
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator, check_labels_given
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.solvers.class_rows import ClassRows, check_class_rows
+from keras_calibration.solvers.class_rows import (
+    ClassRows,
+    check_class_rows,
+    warn_of_absent_classes,
+)
 from keras_calibration.solvers.data_checks import Rows, checked_class_logits
 from keras_calibration.solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 
@@ -74,12 +78,16 @@ class ClassCalibrator(Calibrator):
                 negative, or all weights are 0. The layer is then unchanged.
 
         Warns:
-            UserWarning: If the logits look like probabilities.
+            UserWarning: If the logits look like probabilities; if a class has no rows. The rows say
+                nothing about such a class: it is scaled by the temperature of the others, and keeps
+                the mean probability that this gives it.
         """
         check_labels_given(labels, type(self).__name__)
         self.check_shape(np.shape(logits))
         logits = checked_class_logits(logits, from_logits)
-        return self._fit_counted(check_class_rows(logits, labels, sample_weight))
+        rows = check_class_rows(logits, labels, sample_weight)
+        warn_of_absent_classes(Rows(rows.logits, rows.labels, rows.weights))
+        return self._fit_counted(rows)
 
     def fit_rows(self, rows: Rows) -> FitSummary:
         """Fits to rows that are already checked."""

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from scipy import special
 
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.field_network import FieldNetwork
@@ -16,6 +17,7 @@ from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.keras_trainer import KerasTrainer
 from keras_calibration.layers.network_trainer import TrainingRows, copy_of
+from keras_calibration.solvers.class_rows import keep_absent_classes, present_classes
 from keras_calibration.solvers.data_checks import Rows, shares_of_classes
 from keras_calibration.solvers.offset_histogram import offset_histogram
 from keras_calibration.solvers.standard_errors import mean_and_error
@@ -85,7 +87,7 @@ def cross_fit(
     """For each fold, fits η and the network on the other folds and scores both on this one."""
     num_rows = len(rows.logits)
     # Binary logits have one column.
-    logits, labels = (each.reshape(num_rows, -1) for each in (rows.logits, rows.labels))
+    logits, labels = rows.logits.reshape(num_rows, -1), _trained_labels(calibrator, rows)
     weights = rows.row_weights
     training = TrainingRows(
         curve=np.empty(logits.shape, "float32"),
@@ -163,6 +165,17 @@ def _cross_fitted_under(
         fit_under(curve, others, corrections[fitted])
         logits[~fitted] += ops.convert_to_numpy(curve(rows.logits[~fitted]))
     return logits
+
+
+def _trained_labels(calibrator: Calibrator | None, rows: Rows) -> np.ndarray:
+    """The labels (n, 1) or (n, K), in which classes without rows keep the share that η gives."""
+    if rows.labels.ndim == 1:
+        return rows.labels.reshape(-1, 1)
+    present = present_classes(rows.labels, rows.weights)
+    if present.all():
+        return rows.labels
+    curve = _fitted_curve(calibrator, rows, np.arange(len(rows.labels)))
+    return keep_absent_classes(rows.labels, special.softmax(curve, axis=1), present)
 
 
 def _fitted_curve(calibrator: Calibrator | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import PosteriorLayer
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.solvers.class_rows import warn_of_absent_classes
 from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
 
 
@@ -160,7 +161,8 @@ class Head(PosteriorLayer):
                 the head has no direct fit. The layer is then unchanged.
 
         Warns:
-            UserWarning: If the logits look like probabilities or like the labels.
+            UserWarning: If the logits look like probabilities or like the labels; if a class has no
+                rows.
         """
         taker = type(self).__name__
         check_labels_given(labels, taker)
@@ -171,6 +173,27 @@ class Head(PosteriorLayer):
             )
         warn_of_probabilities(logits, labels)
         rows = self.check_rows(logits, labels, sample_weight)
+        warn_of_absent_classes(rows)
+        return self.fit_checked(rows, features, settings, verbose)
+
+    def fit_checked(
+        self,
+        rows: Rows,
+        features: Mapping[str, ArrayLike] | None = None,
+        settings: FitSettings | None = None,
+        verbose: int = 0,
+    ) -> FitSummary:
+        """As `fit`, for rows from `check_rows`: what is wrong with them has been said.
+
+        Args:
+            rows: Logits, labels and weights.
+            features: A mapping of feature names to arrays with n rows.
+            settings: How to train the head's network, if it has one.
+            verbose: 1 shows a progress bar while a network is trained.
+
+        Returns:
+            A `FitSummary`.
+        """
         columns = self.read_features(features, len(rows.logits))
         # This call builds the head and checks the shapes.
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})

@@ -21,11 +21,11 @@ class VectorScaling(ClassCalibrator):
 
     The fit minimizes the class log loss under the prior `0.05 Σ_k [(a_k - 1)² + b_k²]`, which
     weighs as much as a tenth of a row (less for a if the logits are small, see
-    `solvers.softmax_fit`). The prior keeps a and b finite if a class has no rows, or if the logits
-    predict every label. The biases sum to 0. A scale may be negative. Unlike temperature scaling,
-    vector scaling may change the most likely class, usually for the better. Adding a constant to
-    all logits of a row changes the result: pass the logits as the model returns them, both to `fit`
-    and to the call.
+    `solvers.softmax_fit`). The prior keeps a and b finite if the logits predict every label. A
+    class without rows is scaled by the temperature of the others. The biases sum to 0. A scale may
+    be negative. Unlike temperature scaling, vector scaling may change the most likely class,
+    usually for the better. Adding a constant to all logits of a row changes the result: pass the
+    logits as the model returns them, both to `fit` and to the call.
 
     When trained with a model, the weights are a and b. The layer starts as the identity. An
     infinite logit is returned unchanged.

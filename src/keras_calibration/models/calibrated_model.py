@@ -45,6 +45,7 @@ from keras_calibration.models.epoch_reports import (
 from keras_calibration.models.field_metrics_model import FieldMetricsModel, MetricsByField
 from keras_calibration.models.head_rows import FEATURES, LOGIT, HeadRows, is_head_input
 from keras_calibration.models.head_training import (
+    check_development_rows,
     fit_exactly,
     model_summary,
     train_from_exact,
@@ -276,7 +277,8 @@ class CalibratedModel(FieldMetricsModel):
 
         Warns:
             UserWarning: If the mean prediction differs from the mean label after the fit; if a data
-                set has more batches than `steps_per_epoch`.
+                set has more batches than `steps_per_epoch`; if a class has no rows (see `Head.fit`;
+                training by gradient is then refused).
         """
         _check_arguments(initialize, kwargs.pop("class_weight", None))
         is_exact = initialize == "exact" and self.head.has_direct_fit
@@ -292,6 +294,7 @@ class CalibratedModel(FieldMetricsModel):
             x, y, sample_weight, steps_per_epoch, self.input, self._output_name, self._ids
         )
         rows = self._with_logits(development, verbose, both_classes=True)
+        check_development_rows(rows, is_trained=num_epochs > 0 or not is_exact)
         rows, held_out, validation = self._held_out(
             rows, validation_data, validation_steps, verbose, kwargs.pop("validation_split", 0.0)
         )

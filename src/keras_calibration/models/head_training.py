@@ -19,6 +19,13 @@ from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.head_rows import HeadRows
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.models.model_fit_summary import ModelFitSummary
+from keras_calibration.solvers.class_rows import (
+    absent_classes,
+    named_classes,
+    present_classes,
+    warn_of_absent_classes,
+)
+from keras_calibration.solvers.data_checks import warn_of_probabilities
 from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT
 from keras_calibration.solvers.standard_errors import mean_and_error
 
@@ -32,8 +39,23 @@ _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
 def fit_exactly(head: Head, rows: HeadRows, verbose: bool = False) -> FitSummary:
-    """Fits a head by its direct fit."""
-    return head.fit(rows.logits, rows.labels, rows.features, rows.weights, verbose=int(verbose))
+    """Fits a head by its direct fit, to rows about which `check_development_rows` has warned."""
+    checked = head.check_rows(rows.logits, rows.labels, rows.weights)
+    return head.fit_checked(checked, rows.features, verbose=int(verbose))
+
+
+def check_development_rows(rows: HeadRows, is_trained: bool) -> None:
+    """Warns of suspicious rows, once for all fits; refuses training without rows of a class."""
+    flat = rows.flat
+    absent = absent_classes(flat)
+    if absent and is_trained:
+        raise ValueError(
+            "Training by gradient needs rows of every class: it drives the probability of a class "
+            f"without rows to 0. Received: no rows of {named_classes(absent)}. Add rows of these "
+            "classes, or use the direct fit alone, with epochs=0."
+        )
+    warn_of_probabilities(flat.logits, flat.labels)
+    warn_of_absent_classes(flat)
 
 
 def split_off(rows: HeadRows, seed: int = 0) -> tuple[HeadRows, HeadRows]:
@@ -154,6 +176,11 @@ def _log_losses(head: Head, rows: HeadRows) -> np.ndarray:
 
 def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
     """Warns if mean prediction and mean label differ by more than chance, for any class."""
+    classes = np.arange(1)
+    if labels.ndim == 2:
+        # Of a class without rows, only the other classes' shares among themselves are known.
+        classes = np.flatnonzero(present_classes(labels, weights))
+        labels, logits = labels[:, classes], logits[:, classes]
     outcomes, predictions = outcome_columns(labels, logits)
     total = weights.sum()
     predicted, observed = weights @ predictions / total, weights @ outcomes / total
@@ -165,7 +192,7 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     column = int(np.argmax(num_errors))
     if num_errors[column] <= _STANDARD_ERRORS:
         return
-    of_class = f" of class {column}" if len(predicted) > 1 else ""
+    of_class = f" of class {classes[column]}" if len(predicted) > 1 else ""
     warn(
         f"The mean prediction{of_class} is {predicted[column]:.4g} and the mean label "
         f"{observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard errors "

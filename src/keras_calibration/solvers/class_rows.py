@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration.solvers.data_checks import check_rows
+from keras_calibration._warn import warn
+from keras_calibration.solvers.data_checks import Rows, check_rows
 
 # Tolerance for the sum of soft labels, which may have been rounded to float32.
 _LABEL_TOLERANCE = 1e-3
 # Far beyond any meaningful logit; differences and products of such logits are still finite.
 _LARGEST_LOGIT = 1e15
+# Classes that a warning names.
+_MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,21 @@ class ClassRows:
     labels: np.ndarray
     weights: np.ndarray
     num_rows: int
+
+    @property
+    def present(self) -> np.ndarray:
+        """Numbers of the classes that have a label of positive weight."""
+        return np.flatnonzero(present_classes(self.labels, self.weights))
+
+    @property
+    def absent(self) -> np.ndarray:
+        """Numbers of all other classes."""
+        return np.flatnonzero(~present_classes(self.labels, self.weights))
+
+    def of_classes(self, classes: np.ndarray) -> ClassRows:
+        """The columns of the classes with these numbers."""
+        columns = self.logits[:, classes], self.labels[:, classes]
+        return ClassRows(*columns, self.weights, self.num_rows)
 
 
 def check_class_rows(
@@ -101,3 +119,59 @@ def class_shares(labels: ArrayLike, num_rows: int, num_classes: int) -> np.ndarr
             f"values, the first being {given[rows[0]]} in row {rows[0]}. Recode or drop these rows."
         )
     return shares
+
+
+def present_classes(labels: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Whether each class has a label of positive weight, (K,).
+
+    Example:
+        >>> present_classes(np.eye(3)[[0, 2]], np.array([1.0, 0.0]))
+        array([ True, False, False])
+    """
+    return (labels if weights is None else labels[weights > 0]).any(axis=0)
+
+
+def absent_classes(rows: Rows) -> list[int]:
+    """Numbers of the classes without a label of positive weight; none for binary labels."""
+    if rows.labels is None or rows.labels.ndim < 2:
+        return []
+    return np.flatnonzero(~present_classes(rows.labels, rows.weights)).tolist()
+
+
+def warn_of_absent_classes(rows: Rows) -> None:
+    """Warns if a class of labels (n, K) has no row, naming the classes."""
+    if absent := absent_classes(rows):
+        warn(
+            f"The development set has no rows of {named_classes(absent)}, of "
+            f"{rows.labels.shape[1]} classes. The fit cannot tell how often they occur: they are "
+            "calibrated by the temperature of the other classes, and keep the mean probability "
+            "that this gives them. Add rows of these classes."
+        )
+
+
+def named_classes(classes: list[int]) -> str:
+    """Class numbers as words; of many, the first ones.
+
+    Example:
+        >>> named_classes([3]), named_classes([1, 4])
+        ('class 3', 'classes 1, 4')
+    """
+    named = ", ".join(map(str, classes[:_MOST_NAMED]))
+    more = f" and {len(classes) - _MOST_NAMED} more" if len(classes) > _MOST_NAMED else ""
+    return f"class{'es' if len(classes) > 1 else ''} {named}{more}"
+
+
+def keep_absent_classes(
+    labels: np.ndarray, probabilities: np.ndarray, present: np.ndarray
+) -> np.ndarray:
+    """Labels (n, K) in which every class that is not present has its probability as its share.
+
+    Training on them leaves the probabilities of these classes as they are. Without, it would drive
+    them to 0.
+
+    Example:
+        >>> keep_absent_classes(np.array([[1.0, 0.0]]), np.array([[0.8, 0.2]]), np.array([1, 0]))
+        array([[0.8, 0.2]])
+    """
+    kept = np.where(present, 0.0, probabilities)
+    return (1 - kept.sum(axis=1, keepdims=True)) * labels + kept

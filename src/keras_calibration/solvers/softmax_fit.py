@@ -2,10 +2,13 @@
 
 Each fit maximises the likelihood under a Gaussian prior about the identity. Except for the matrix,
 it is so weak (a tenth of the information of one row) that a few rows outweigh it. The prior matters
-where the rows do not determine the fit: the bias of a class without rows stays finite, and so does
-the scale if the largest logit always predicts the label. Its precision κ is 0.1; for scales it is
-multiplied by the mean square of the logits where that is below 1, since small logits need large
-scales.
+where the rows do not determine the fit: the scale stays finite if the largest logit always predicts
+the label. Its precision κ is 0.1; for scales it is multiplied by the mean square of the logits
+where that is below 1, since small logits need large scales.
+
+The rows say nothing about a class that none of them has. Each fit maximises the likelihood of the
+labels among the classes that occur, `softmax` over these alone. The others are scaled by the
+temperature, and share one bias, with which their mean probability is that of the temperature.
 """
 
 from collections.abc import Callable
@@ -24,6 +27,8 @@ from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 PRECISION = 0.1
 # Lower log probabilities count as this one in the matrix, as products with -inf are not defined.
 SMALLEST_LOG_PROBABILITY = float(np.log(np.finfo(np.float32).tiny))
+# The scale and bias of a class with fewer rows than this are drawn to the temperature.
+_FEW_ROWS = 10
 _LARGEST_NUM_STEPS = 200
 _LARGEST_NUM_HALVINGS = 40
 # Largest gain of a further step, in nats a row, at which steps end and a fit counts as converged.
@@ -65,6 +70,7 @@ def fit_temperature(rows: ClassRows) -> SoftmaxFit:
     Weights are relative to their mean. The derivative is increasing; Brent's method finds its root
     in log β.
     """
+    all_classes, rows = rows, rows.of_classes(rows.present)
     share = rows.weights / rows.weights.sum()
     precision = _precision(rows, float(share @ rows.logits.var(axis=1)))
     label_sum = share @ (rows.labels * rows.logits).sum(axis=1)
@@ -82,7 +88,7 @@ def fit_temperature(rows: ClassRows) -> SoftmaxFit:
             lowest, highest = highest, highest + np.log(64)
         log_scale, root = scipy.optimize.brentq(slope, lowest, highest, full_output=True)
         scale, num_steps = np.asarray(np.exp(log_scale)), root.iterations
-    loss = mean_class_log_loss(rows, scale, np.zeros(()))
+    loss = mean_class_log_loss(all_classes, scale, np.zeros(()))
     return SoftmaxFit(scale, np.zeros(()), loss, num_steps, True)
 
 
@@ -90,14 +96,20 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
     """`argmin Σ w log loss(y, softmax(a_k l_k + b_k)) + κ/2 Σ_k [(a_k - 1)² + b_k²]`, a and b (K,).
 
     Newton's method, with weights relative to their mean. The biases are shifted to sum 0, which
-    changes only the prior.
+    changes only the prior. A class with m < 10 rows has a further prior of precision 10 - m, about
+    the temperature: it would otherwise follow its few rows.
     """
+    all_classes, rows = rows, rows.of_classes(rows.present)
     num_classes = rows.logits.shape[1]
     share = rows.weights / rows.weights.sum()
     mean_square = float(share @ np.mean(rows.logits**2, axis=1))
-    of_scales, of_biases = _precision(rows, mean_square), PRECISION / len(rows.weights)
-    precision = np.repeat([of_scales, of_biases], num_classes)
+    # A class with a handful of rows stays near the temperature, as one without rows does.
+    missing = np.maximum(_FEW_ROWS - share @ rows.labels * len(share), 0.0)
+    towards = fit_temperature(rows).scales if missing.any() else 1.0
+    of_scale, of_bias = _precision(rows, mean_square), PRECISION / len(share)
+    precision = np.concatenate([part * (1 + missing / PRECISION) for part in (of_scale, of_bias)])
     centre = np.repeat([1.0, 0.0], num_classes)
+    centre[:num_classes] += (towards - 1) * missing / (PRECISION + missing)
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
         scales, biases = theta.reshape(2, num_classes)
@@ -115,8 +127,10 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
     start = centre * 4.0 / max(4.0, np.sqrt(mean_square))
     theta, num_steps, converged = _minimum(objective, newton_step, start)
     scales, biases = theta.reshape(2, num_classes)
+    if len(all_classes.absent):
+        scales, biases = _with_absent_classes(all_classes, scales, biases)
     biases = biases - biases.mean()
-    loss = mean_class_log_loss(rows, scales, biases)
+    loss = mean_class_log_loss(all_classes, scales, biases)
     return SoftmaxFit(scales, biases, loss, num_steps, converged)
 
 
@@ -131,12 +145,14 @@ def fit_matrix(rows: ClassRows) -> MatrixFit:
         Berta et al., *Structured Matrix Scaling for Multi-Class Calibration*, arXiv 2511.03685.
     """
     temperature = fit_temperature(rows)
-    num_rows, num_classes = rows.logits.shape
+    all_classes, present = rows, rows.present
     share = (rows.weights / rows.weights.sum())[:, None]
-    scaled = temperature.scales * rows.logits
+    all_scaled = temperature.scales * rows.logits
     log_probabilities = np.maximum(
-        scipy.special.log_softmax(scaled, axis=1), SMALLEST_LOG_PROBABILITY
-    )
+        scipy.special.log_softmax(all_scaled, axis=1), SMALLEST_LOG_PROBABILITY
+    )[:, present]
+    rows, scaled = rows.of_classes(present), all_scaled[:, present]
+    num_rows, num_classes = scaled.shape
     # The last column of the parameters (K, K + 1) is the bias.
     columns = np.concatenate([log_probabilities, np.ones((num_rows, 1))], axis=1)
     precision = np.full((num_classes, num_classes + 1), 2.0 * num_classes * (num_classes - 1))
@@ -171,10 +187,15 @@ def fit_matrix(rows: ClassRows) -> MatrixFit:
         return gradient, step
 
     theta, num_steps, converged = _minimum(objective, newton_step, np.zeros(precision.size))
-    matrix, biases = np.split(theta.reshape(shape), [num_classes], axis=1)
-    loss = _loss_and_probabilities(rows, scaled + columns @ theta.reshape(shape).T)[0]
     num_steps += temperature.num_iterations
-    return MatrixFit(temperature.scales, biases[:, 0], loss, num_steps, converged, matrix)
+    theta, absent = theta.reshape(shape), all_classes.absent
+    change, matrix = np.zeros_like(all_scaled), np.zeros((all_scaled.shape[1],) * 2)
+    biases = np.zeros(len(matrix))
+    change[:, present] = columns @ theta.T
+    matrix[np.ix_(present, present)], biases[present] = theta[:, :-1], theta[:, -1]
+    biases[absent] = change[:, absent] = _bias_of_absent(all_classes, all_scaled, change)
+    loss = _loss_and_probabilities(all_classes, all_scaled + change)[0]
+    return MatrixFit(temperature.scales, biases, loss, num_steps, converged, matrix)
 
 
 def check_class_scale(scale: np.ndarray, taker: str) -> None:
@@ -185,6 +206,41 @@ def check_class_scale(scale: np.ndarray, taker: str) -> None:
             f"classes. It is set to {SMALLEST_SCALE}, which keeps the ranking. Check the order of "
             "the classes and of the rows.",
         )
+
+
+def _with_absent_classes(
+    rows: ClassRows, scales: np.ndarray, biases: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and biases (K,) of all classes, from those of the classes that are present."""
+    temperature = fit_temperature(rows).scales
+    scaled = temperature * rows.logits
+    all_scales, all_biases = np.full(scaled.shape[1], temperature), np.zeros(scaled.shape[1])
+    all_scales[rows.present], all_biases[rows.present] = scales, biases
+    change = all_scales * rows.logits + all_biases - scaled
+    all_biases[rows.absent] = _bias_of_absent(rows, scaled, change)
+    return all_scales, all_biases
+
+
+def _bias_of_absent(rows: ClassRows, scaled: np.ndarray, change: np.ndarray) -> float:
+    """The bias of absent classes with which `scaled + change` gives them the mean of `scaled`."""
+    absent, present = rows.absent, rows.present
+    if not len(absent):
+        return 0.0
+    share = rows.weights / rows.weights.sum()
+
+    def log_odds(logits: np.ndarray) -> np.ndarray:
+        """Of the absent classes against the present ones, in each row."""
+        sums = (scipy.special.logsumexp(logits[:, part], axis=1) for part in (absent, present))
+        return np.subtract(*sums)
+
+    before, after = log_odds(scaled), log_odds(scaled + change)
+    wanted = share @ scipy.special.expit(before)
+
+    def excess(bias: float) -> float:
+        return float(share @ scipy.special.expit(after + bias) - wanted)
+
+    reach = float(np.abs(after - before).max()) + 1e-6  # more than the odds of any row move
+    return float(scipy.optimize.brentq(excess, -reach, reach))
 
 
 def _minimum(
