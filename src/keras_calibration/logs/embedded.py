@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import glob
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_calibration.logs.query import Query, quoted
-from keras_calibration.logs.rows import check_columns, rows_sql, text
+from keras_calibration.logs.files import LogFile, log_files, names_files
+from keras_calibration.logs.query import Query, quoted, text
+from keras_calibration.logs.rows import check_columns, rows_sql
 from keras_calibration.logs.scored_log import ScoredLog
 
 if TYPE_CHECKING:
@@ -195,12 +193,8 @@ def _relation(
     duckdb = _duckdb()
     if isinstance(source, duckdb.DuckDBPyRelation):
         return source, _COUNTED, []
-    if isinstance(source, str | os.PathLike) or (
-        isinstance(source, Sequence)
-        and source
-        and all(isinstance(path, str | os.PathLike) for path in source)
-    ):
-        return _files(connection, source)
+    if names_files(source):
+        return _files(connection, log_files(source, connection))
     kind = type(source).__module__.partition(".")[0]
     if kind == "polars":
         source = source.collect() if hasattr(source, "collect") else source
@@ -217,20 +211,20 @@ def _relation(
 
 
 def _files(
-    connection: duckdb.DuckDBPyConnection, source: Any
+    connection: duckdb.DuckDBPyConnection, found: Sequence[LogFile]
 ) -> tuple[duckdb.DuckDBPyRelation, str, _Starts]:
-    is_one = isinstance(source, str | os.PathLike)
-    given = [source] if is_one else source
-    paths = [path for each in given for path in _expanded(connection, os.fspath(each))]
-    files = f"[{', '.join(map(text, paths))}]"
-    if all(".csv" in Path(path).suffixes for path in paths):
-        for path in paths:
-            _check_header(connection, path)
-        rows = connection.sql(f"SELECT * FROM read_csv({files}, union_by_name = true)")
+    paths = [file.path for file in found]
+    files = f"[{', '.join(text(file.literal) for file in found)}]"
+    if found[0].is_csv:
+        for file in found:
+            _check_header(connection, file)
+        rows = connection.sql(
+            f"SELECT * FROM read_csv({files}, union_by_name = true, hive_partitioning = false)"
+        )
         return rows, _COUNTED, [(0, paths[0])] if len(paths) == 1 else []
     rows = connection.sql(
         f"SELECT *, {_FILE}, {_ROW} FROM read_parquet({files}, {_ROW} = true, "
-        "hive_partitioning = true, union_by_name = true)"
+        "hive_partitioning = false, union_by_name = true)"
     )
     counts = f"SELECT file_name, num_rows FROM parquet_file_metadata({files})"
     of_file = dict(connection.sql(counts).fetchall())
@@ -241,37 +235,16 @@ def _files(
     return rows, f"({first}{_ROW})::UBIGINT", list(zip(starts, paths, strict=True))
 
 
-def _check_header(connection: duckdb.DuckDBPyConnection, path: str) -> None:
+def _check_header(connection: duckdb.DuckDBPyConnection, file: LogFile) -> None:
     """Raises if a CSV file has two columns of one name: DuckDB would rename the second."""
-    options = "header = false, all_varchar = true"
-    rows = connection.sql(f"SELECT * FROM read_csv({text(path)}, {options}) LIMIT 1").fetchall()
+    options = f"{text(file.literal)}, header = false, all_varchar = true"
+    rows = connection.sql(f"SELECT * FROM read_csv({options}) LIMIT 1").fetchall()
     names = [name for row in rows for name in row]
     if twice := sorted({name for name in names if name is not None and names.count(name) > 1}):
         raise ValueError(
             f"Columns must have different names. Received twice: {twice}, in the first line of "
-            f"{path!r}."
+            f"{file.path!r}."
         )
-
-
-def _expanded(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
-    """The files of a path, folder or glob, in the order of their names."""
-    if "://" in name:
-        found = connection.sql(f"SELECT file FROM glob({text(name)}) ORDER BY file").fetchall()
-        return [path for (path,) in found] or [name]
-    if os.path.isdir(name):
-        found = sorted(str(file) for file in Path(name).rglob("*") if _is_data(file))
-    else:
-        found = sorted(glob.glob(name, recursive=True)) or [name]
-    if not found or not os.path.exists(found[0]):
-        raise ValueError(
-            f"Argument `source` must name existing Parquet or CSV files. Received: {name!r}."
-        )
-    return found
-
-
-def _is_data(file: Path) -> bool:
-    is_hidden = file.name.startswith((".", "_"))
-    return file.is_file() and not is_hidden and bool({".parquet", ".csv"} & {*file.suffixes})
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from keras_calibration.logs.query import field_column, quoted
+from keras_calibration.logs.query import field_column, quoted, text
 from keras_calibration.logs.scored_log import ScoredLog
 from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY, SUM_TOLERANCE
 
@@ -247,13 +247,3 @@ def _time(column: str | None, types: Mapping[str, str]) -> str:
 def _log1p(x: str) -> str:
     """log(1 + x) without loss of digits where x is small (Kahan)."""
     return f"CASE WHEN 1 + {x} = 1 THEN {x} ELSE ln(1 + {x}) * ({x}) / ((1 + {x}) - 1) END"
-
-
-def text(value: str) -> str:
-    """A string as a literal of SQL.
-
-    Example:
-        >>> text("it's")
-        "'it''s'"
-    """
-    return "'" + value.replace("'", "''") + "'"
