@@ -37,6 +37,7 @@ class RecordFields(TypedDict, total=False):
     family: str | None
     seeds: Mapping[str, int] | None
     num_rows: int | None
+    training: Mapping[str, Any] | None
 
 
 class SeedVariance(keras.callbacks.Callback):
@@ -92,7 +93,8 @@ class SeedVariance(keras.callbacks.Callback):
             `configuration` its hyperparameters.
         **record: Further fields of the record: `configuration`, any JSON value; `family`, the name
             of a family of pipelines whose noise is shared in comparisons of few runs; `seeds`, the
-            result of `seeds.set_seeds`; `num_rows`, the number of held-out rows.
+            result of `seeds.set_seeds`; `num_rows`, the number of held-out rows; `training`, which
+            `seeds.train` gives.
 
     Raises:
         ValueError: An argument is invalid, or, at the end of the first epoch, a name in `monitor`
