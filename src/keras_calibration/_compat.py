@@ -157,6 +157,15 @@ def build_for_fit(model: keras.Model, batch: tuple[Any, ...]) -> None:
     model._symbolic_build(data_batch=batch)
 
 
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
+    """The arguments of `compile` as they were given.
+
+    Public: `model.get_compile_config()`, which serializes functions as bytecode or by name.
+    """
+    given = getattr(model, "_compile_config", None)
+    return {"loss": model.loss} if given is None else dict(given.config)
+
+
 def without_replica_sums(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
     """A Keras optimizer that leaves out the sum of gradients over replicas where there is one.
 

@@ -24,6 +24,7 @@ FINISHED = {
     "seeds": {"initialization": 7, "order": 1},
     "num_rows": 60_000,
     "row_losses": None,
+    "training": None,
     "kept_epoch": 0,
     "directions": {"val_loss": "min"},
 }

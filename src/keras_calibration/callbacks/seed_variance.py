@@ -36,6 +36,7 @@ class RecordFields(TypedDict, total=False):
     configuration: Any
     seeds: Mapping[str, int] | None
     num_rows: int | None
+    training: Mapping[str, Any] | None
 
 
 class SeedVariance(keras.callbacks.Callback):
@@ -90,7 +91,8 @@ class SeedVariance(keras.callbacks.Callback):
             TensorBoard's HParams page. The pipeline is the trial, and the top level of
             `configuration` its hyperparameters.
         **record: Further fields of the record: `configuration`, any JSON value; `seeds`, the result
-            of `seeds.set_seeds`; `num_rows`, the number of held-out rows.
+            of `seeds.set_seeds`; `num_rows`, the number of held-out rows; `training`, which
+            `seeds.train` gives.
 
     Raises:
         ValueError: An argument is invalid, or, at the end of the first epoch, a name in `monitor`

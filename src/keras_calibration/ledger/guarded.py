@@ -8,6 +8,7 @@ from typing import Any
 from keras_calibration._typing import RunRecord
 from keras_calibration._warn import warn
 from keras_calibration.ledger.ledger import Ledger
+from keras_calibration.ledger.trainings import write_training
 
 
 def read_runs(ledger: Ledger, pipeline: str) -> list[dict[str, Any]]:
@@ -33,6 +34,14 @@ def begin_run(ledger: Ledger, record: RunRecord) -> str | None:
             "and permissions."
         )
         return None
+
+
+def write_description(ledger: Ledger, description: dict[str, Any]) -> str | None:
+    """Stores the description of a training; returns its file, or `None` if it cannot be written."""
+    try:
+        return write_training(ledger.path, description)
+    except OSError:
+        return None  # `begin_run` warns of it.
 
 
 def end_run(ledger: Ledger, run_id: str | None, record: RunRecord) -> None:

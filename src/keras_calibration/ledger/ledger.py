@@ -56,6 +56,8 @@ class Ledger:
       `"augmentation"`
     - `num_rows`: number of held-out rows, or `None`
     - `row_losses`: result of `write_row_losses` for the held-out rows, or `None`
+    - `training`: reference to the description of model, optimizer and data by which `seeds.train`
+      knows its runs, or `None`
     - `schema_version`, `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
 
     Metrics may be NaN or infinite: the file stores them as the strings `"NaN"`, `"Infinity"` and
@@ -65,7 +67,7 @@ class Ledger:
     example `val_calibrated_log_loss_bias`.
 
     Reading many runs creates a cache file, `index.cache`, which may be deleted at any time. Losses
-    of single rows are in the folder `rows`.
+    of single rows are in the folder `rows`, descriptions of trainings in `trainings`.
 
     Args:
         path: Folder of the ledger, created by the first `append`. Files other than `*.json` are
@@ -306,7 +308,7 @@ class Ledger:
         if self._is_swept:
             return
         self._is_swept = True
-        for folder in (self.path, self.path / "rows"):
+        for folder in (self.path, self.path / "rows", self.path / "trainings"):
             # Another process may delete a file first.
             with contextlib.suppress(OSError):
                 # By the clock of the file system, which is the same for all hosts.

@@ -30,6 +30,7 @@ _OPTIONAL: dict[str, Any] = {
     "seeds": {},
     "num_rows": None,
     "row_losses": None,
+    "training": None,
 }
 
 
@@ -42,7 +43,7 @@ def validate_record(record: RunRecord) -> dict[str, Any]:
     """
     record = _check_record(record)
     # This copies the values and checks that JSON can hold them.
-    free = ("versions", "configuration", "row_losses")
+    free = ("versions", "configuration", "row_losses", "training")
     return {**record, **{name: _plain_json(name, record[name]) for name in free}}
 
 
@@ -228,6 +229,11 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
         lambda value: value is None or (isinstance(value, Mapping) and "file" in value),
         "a result of `Ledger.write_row_losses`, or None",
         "Store the losses before the record is appended",
+    ),
+    "training": (
+        lambda value: value is None or (isinstance(value, Mapping) and "file" in value),
+        "what `seeds.train` has recorded, or None",
+        "Omit it",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
@@ -129,11 +130,19 @@ def use_one_thread() -> None:
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
-        for device in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(device, True)
+        leave_gpu_memory()
     else:
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false"
+
+
+def leave_gpu_memory() -> None:
+    """Makes TensorFlow take only the GPU memory that it needs, unless it has started already."""
+    import tensorflow as tf
+
+    for device in tf.config.list_physical_devices("GPU"):
+        with contextlib.suppress(RuntimeError):
+            tf.config.experimental.set_memory_growth(device, True)
 
 
 def _with_mapped_rows(task: SeedTask, folder: Path) -> SeedTask:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -11,14 +13,33 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import restart_names
+from keras_calibration._compat import names_from_the_start, restart_names
 from keras_calibration._typing import Data
 from keras_calibration.callbacks.seed_variance import SeedVariance
+from keras_calibration.ledger.guarded import write_description
 from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.ledger.random_seeds import set_seeds
+from keras_calibration.training.description import (
+    describe_callbacks,
+    describe_model,
+    weights_norm,
+)
 
 Rows: TypeAlias = tuple[Any, ...]
 """Inputs, labels and optional sample weights, as arrays or structures of arrays."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a seed starts from: the description of its new model, and the norm of its weights."""
+
+    description: dict[str, Any]
+    weights_norm: float | None
+
+    @classmethod
+    def of(cls, model: keras.Model) -> Start:
+        """Looks at a new model, which need not be built."""
+        return cls(describe_model(model), weights_norm(model))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +57,7 @@ class SeedTask:
         order: Seed of the data order for all seeds; `None` for an order of its own for each.
         callbacks: Returns the further callbacks of a seed, or `None`.
         record: Further fields of the record, see `SeedVariance`.
+        data: Descriptions of `rows` and `validation`.
     """
 
     build_model: Callable[[], keras.Model]
@@ -48,6 +70,7 @@ class SeedTask:
     order: int | None = None
     callbacks: Callable[[int], Sequence[keras.callbacks.Callback]] | None = None
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
@@ -76,11 +99,33 @@ class SeedTask:
             )
         return model
 
-    def all_callbacks(self, seed: int) -> list[keras.callbacks.Callback]:
+    def describe(
+        self, start: Start, callbacks: Sequence[keras.callbacks.Callback]
+    ) -> dict[str, Any]:
+        """All that decides the run of a seed, but for the seed and its initial weights."""
+        return {
+            **start.description,
+            "callbacks": describe_callbacks(callbacks),
+            **self.data,
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+        }
+
+    def user_callbacks(self, seed: int) -> list[keras.callbacks.Callback]:
+        """The callbacks that the user has for a seed."""
+        return list(self.callbacks(seed)) if self.callbacks else []
+
+    def recorder(self, seed: int, training: Mapping[str, Any] | None = None) -> SeedVariance:
+        """The callback that records a seed; refuses invalid fields of the record."""
+        record = {"seeds": self.seeds_of(seed), **self.record, "training": training}
+        return SeedVariance(self.ledger, self.pipeline, seed, verbose=0, **record)
+
+    def all_callbacks(self, seed: int, start: Start) -> list[keras.callbacks.Callback]:
         """The callbacks of a seed: `SeedVariance`, then those of the user."""
-        record = {"seeds": self.seeds_of(seed), **self.record}
-        ledger = SeedVariance(self.ledger, self.pipeline, seed, verbose=0, **record)
-        return [ledger, *(self.callbacks(seed) if self.callbacks else ())]
+        callbacks = self.user_callbacks(seed)
+        file = write_description(Ledger(self.ledger), self.describe(start, callbacks))
+        training = None if file is None else {"file": file, "weights_norm": start.weights_norm}
+        return [self.recorder(seed, training), *callbacks]
 
     def row_order(self, seed: int, epoch: int) -> np.ndarray:
         """The order of the training rows in an epoch, int64 `(num_rows,)`."""
@@ -108,10 +153,23 @@ def fit_seed(task: SeedTask, seed: int) -> None:
         epochs=task.epochs,
         validation_data=None if task.validation is None else tensors(task.validation),
         validation_batch_size=task.batch_size,
-        callbacks=task.all_callbacks(seed),
+        callbacks=task.all_callbacks(seed, Start.of(model)),
         verbose=0,
         shuffle=False,
     )
+
+
+@contextlib.contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """Lets the user's random numbers and names go on as if the block had built no models."""
+    state = random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    try:
+        with names_from_the_start():
+            yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 def as_rows(name: str, data: Data) -> Rows:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import names_from_the_start
 from keras_calibration.ops.compiled import runs_on_gpu
-from keras_calibration.training.model_state import built_model, check_alike, num_bytes
+from keras_calibration.training.model_state import (
+    built_model,
+    check_alike,
+    check_same_program,
+    num_bytes,
+)
 from keras_calibration.training.processes import num_cores
-from keras_calibration.training.seed_task import SeedTask
+from keras_calibration.training.seed_task import SeedTask, Start, own_random_numbers
 
 _BATCH_HOOKS = (
     *("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
@@ -58,7 +61,7 @@ def train_together(
         on_end: Called with each seed that has ended; returns whether to stop after its group.
         say: Called with a line about the groups and their memory.
     """
-    model = _new_models(task, seeds[:1])[0]
+    model, first = _new_models(task, seeds[:1])[0]
     _check_model(model)
     memory = num_bytes(model)
     size = min(num_parallel or _default_size(memory), len(seeds))
@@ -70,78 +73,104 @@ def train_together(
     if keras.backend.backend() == "tensorflow":
         from keras_calibration.training.tensorflow_lanes import TensorFlowLanes
 
-        group = TensorFlowLanes([model, *_new_models(task, [seeds[0]] * (size - 1))], task)
+        lanes = _new_models(task, [seeds[0]] * (size - 1))
+        for _, start in lanes:
+            check_same_program(first, start, (seeds[0], seeds[0]))
+        group = TensorFlowLanes([model, *(lane for lane, _ in lanes)], task)
     else:
         from keras_calibration.training.jax_group import JAXGroup
 
         group = JAXGroup(model, size, task)
-    for start in range(0, len(seeds), size):
-        chunk = seeds[start : start + size]
+    for begin in range(0, len(seeds), size):
+        chunk = seeds[begin : begin + size]
         models = _new_models(task, chunk)
-        for other in models:
+        for seed, (other, start) in zip(chunk, models, strict=True):
             check_alike(model, other)
-        group.start(models)
-        _train_group(group, task, chunk)
+            check_same_program(first, start, (seeds[0], seed))
+        group.start([other for other, _ in models])
+        _train_group(group, task, chunk, [start for _, start in models])
         if any([on_end(seed) for seed in chunk]):
             return
 
 
-def _new_models(task: SeedTask, seeds: Sequence[int]) -> list[keras.Model]:
-    """A model of each seed. The user's random numbers and names go on as if there were none."""
-    state = random.getstate()
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    try:
-        with names_from_the_start():
-            return [built_model(task, seed) for seed in seeds]
-    finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
+def _new_models(task: SeedTask, seeds: Sequence[int]) -> list[tuple[keras.Model, Start]]:
+    """A model of each seed, and what it starts from."""
+    with own_random_numbers():
+        return [built_model(task, seed) for seed in seeds]
 
 
-def _train_group(group: Group, task: SeedTask, seeds: Sequence[int]) -> None:
+def _train_group(
+    group: Group, task: SeedTask, seeds: Sequence[int], starts: Sequence[Start]
+) -> None:
     """Trains each seed to its end, with the steps of `fit`."""
-    callbacks = {}
-    for number, seed in enumerate(seeds):
-        model = group.load(number)
-        callbacks[number] = _callback_list(model, task, seed)
-        callbacks[number].on_train_begin()
-        callbacks[number].on_epoch_begin(0)
-        group.store(number)
-    active = list(callbacks)
+    members = [
+        _Member(group, number, _callback_list(group.load(number), task, seed, start))
+        for number, (seed, start) in enumerate(zip(seeds, starts, strict=True))
+    ]
+    for member in members:
+        member.call("on_train_begin")
+    active = members
     for epoch in range(task.epochs):
-        group.train_epoch({number: task.row_order(seeds[number], epoch) for number in active})
-        logs = {number: _results(group.load(number)) for number in active}
+        for member in active:
+            member.call("on_epoch_begin", epoch)
+        group.train_epoch({m.number: task.row_order(seeds[m.number], epoch) for m in active})
+        logs = {member.number: member.results() for member in active}
         if task.validation is not None:
-            group.validate(active)
-        for number in list(active):
-            model = group.load(number)
-            if task.validation is not None:
-                results = _results(model)
-                logs[number] |= {f"val_{name}": value for name, value in results.items()}
-            model.stop_training = False
-            callbacks[number].on_epoch_end(epoch, logs[number])
-            if model.stop_training or epoch + 1 == task.epochs:
-                model.optimizer.finalize_variable_values(model.trainable_weights)
-                callbacks[number].on_train_end(logs[number])
-                active.remove(number)
-            else:
-                callbacks[number].on_epoch_begin(epoch + 1)
-            group.store(number)
+            for member in active:
+                member.call("on_test_begin")
+            group.validate([member.number for member in active])
+            for member in active:
+                results = member.results()
+                logs[member.number] |= {f"val_{name}": v for name, v in results.items()}
+                member.call("on_test_end", results)
+        for member in active:
+            member.call("on_epoch_end", epoch, logs[member.number])
+        stopped = [m for m in active if m.is_stopped or epoch + 1 == task.epochs]
+        for member in stopped:
+            member.end(logs[member.number])
+        active = [member for member in active if member not in stopped]
         if not active:
             return
 
 
-def _results(model: keras.Model) -> dict[str, float]:
-    """The metrics as in the logs of `fit`."""
-    results = model.get_metrics_result()
-    return {name: float(ops.convert_to_numpy(value)) for name, value in results.items()}
+class _Member:
+    """One seed of a group, with its callbacks."""
+
+    def __init__(self, group: Group, number: int, callbacks: keras.callbacks.CallbackList) -> None:
+        self._group, self._callbacks = group, callbacks
+        self.number, self.is_stopped = number, False
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Calls a method of the callbacks, which may change weights and stop the training."""
+        model = self._group.load(self.number)
+        # One model may serve several seeds.
+        model.stop_training = self.is_stopped
+        getattr(self._callbacks, hook)(*arguments)
+        self.is_stopped = bool(model.stop_training)
+        self._group.store(self.number)
+
+    def end(self, logs: dict[str, float]) -> None:
+        """The end of `fit`."""
+        model = self._group.load(self.number)
+        model.optimizer.finalize_variable_values(model.trainable_weights)
+        self._group.store(self.number)
+        self.call("on_train_end", logs)
+
+    def results(self) -> dict[str, float]:
+        """The metrics as in the logs of `fit`."""
+        results = self._group.load(self.number).get_metrics_result()
+        return {name: float(ops.convert_to_numpy(value)) for name, value in results.items()}
 
 
-def _callback_list(model: keras.Model, task: SeedTask, seed: int) -> keras.callbacks.CallbackList:
-    callbacks = task.all_callbacks(seed)
+def _callback_list(
+    model: keras.Model, task: SeedTask, seed: int, start: Start
+) -> keras.callbacks.CallbackList:
+    callbacks = task.all_callbacks(seed, start)
     for callback in callbacks:
         for hook in _BATCH_HOOKS:
-            if getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook):
+            # `LambdaCallback` has functions in the place of methods.
+            method = getattr(getattr(callback, hook), "__func__", None)
+            if method is not getattr(keras.callbacks.Callback, hook):
                 raise ValueError(
                     "Argument `callbacks` must return callbacks without methods for each batch "
                     f"with engine='vectorized'. Received: {callback!r}, which has `{hook}`. Use "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -9,8 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keras_calibration._typing import Data, RunRecord
+from keras_calibration._warn import warn
 from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.ledger.random_seeds import check_seed
+from keras_calibration.ledger.trainings import read_training
 
 if TYPE_CHECKING:
     import keras
@@ -121,6 +124,7 @@ def train(
         pipeline with many seeds; Bouthillier et al. (2021), arXiv 2103.03098, on data order.
     """
     # Imported late: the command line shows its help without Keras.
+    from keras_calibration.training.description import describe_rows
     from keras_calibration.training.progress import SeedProgress
     from keras_calibration.training.seed_task import SeedTask, as_rows
 
@@ -149,10 +153,12 @@ def train(
     if order is not None:
         check_seed("order", order)
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    rows = as_rows("data", data)
+    validation = None if validation_data is None else as_rows("validation_data", validation_data)
     task = SeedTask(
         build_model=build_model,
-        rows=as_rows("data", data),
-        validation=None if validation_data is None else as_rows("validation_data", validation_data),
+        rows=rows,
+        validation=validation,
         ledger=str(ledger.path.absolute()),
         pipeline=pipeline,
         epochs=epochs,
@@ -160,10 +166,12 @@ def train(
         order=order,
         callbacks=callbacks,
         record=record,
+        data={"data": describe_rows(rows), "validation_data": describe_rows(validation)},
     )
     # Refuses invalid fields of the record before anything is trained.
-    task.all_callbacks(seeds[0])
+    task.recorder(seeds[0])
     ended = _ended(ledger, task, seeds)
+    _refuse_another_training(ledger, task, ended, engine)
     missing = [seed for seed in seeds if seed not in ended]
     progress = SeedProgress(ledger, pipeline, len(missing), until, verbose)
     if ended:
@@ -201,23 +209,70 @@ def _engine(
 
 
 def _ended(ledger: Ledger, task: SeedTask, seeds: Sequence[int]) -> dict[int, RunRecord]:
-    """The latest ended run of each seed; refuses runs of another training."""
-    ended: dict[int, RunRecord] = {}
-    for run in ledger.runs(task.pipeline, skip_damaged=True):
-        if run["status"] == "started" or run["seed"] not in seeds:
-            continue
-        configuration, num_epochs = task.record.get("configuration"), len(run["epochs"])
-        if run["configuration"] != configuration:
-            difference = f"configuration={run['configuration']!r}, not {configuration!r}"
-        # A callback may have stopped a run, but none makes it longer.
-        elif num_epochs > task.epochs or (num_epochs < task.epochs and task.callbacks is None):
-            difference = f"epochs={num_epochs}, not {task.epochs}"
-        else:
-            ended[run["seed"]] = run
-            continue
-        raise ValueError(
-            "Argument `pipeline` must be the name of one training. Received: "
-            f"pipeline={task.pipeline!r}, whose seed {run['seed']} is in the ledger with "
-            f"{difference}. Pass another name."
+    """The latest ended run of each seed."""
+    return {
+        run["seed"]: run
+        for run in ledger.runs(task.pipeline, skip_damaged=True)
+        if run["status"] != "started" and run["seed"] in seeds
+    }
+
+
+def _refuse_another_training(
+    ledger: Ledger, task: SeedTask, ended: dict[int, RunRecord], engine: str
+) -> None:
+    """Refuses runs of another model, other data or other settings than the task's."""
+    from keras_calibration.training.description import differences
+    from keras_calibration.training.processes import leave_gpu_memory
+    from keras_calibration.training.seed_task import Start, own_random_numbers
+
+    if ended and engine == "processes":
+        # The models of the processes need it.
+        leave_gpu_memory()
+    starts: dict[int, Start] = {}
+
+    def found_in(run: RunRecord, seed: int) -> list[str]:
+        """The differences between a run and what the task trains under a seed."""
+        given = {name: task.record.get(name) for name in ("configuration", "family", "num_rows")}
+        given["seeds"] = task.seeds_of(run["seed"])
+        found = [f"{k}={run[k]!r}, not {v!r}" for k, v in given.items() if run[k] != v]
+        if found:
+            return found
+        description = read_training(ledger.path, run)
+        if description is None and run["training"] is None:
+            return ["no description of its training: seeds.train did not record it"]
+        if description is None:
+            return [f"a description that is missing or damaged: {run['training']['file']}"]
+        with own_random_numbers():
+            if seed not in starts:
+                starts[seed] = Start.of(task.new_model(seed))
+            return differences(description, task.describe(starts[seed], task.user_callbacks(seed)))
+
+    for seed, run in ended.items():
+        # Models are built for one seed, and for others only if these have another architecture.
+        found = found_in(run, next(iter(ended)))
+        if found and starts:
+            found = found_in(run, seed)
+        if found:
+            raise ValueError(
+                "Argument `pipeline` must be the name of one training. Received: "
+                f"pipeline={task.pipeline!r}, whose seed {seed} is in the ledger with "
+                f"{'; '.join(found)}. Pass another name for another training."
+            )
+    for seed, start in starts.items():
+        _warn_of_other_weights(ended[seed], start.weights_norm)
+
+
+def _warn_of_other_weights(run: RunRecord, norm: float | None) -> None:
+    import keras
+
+    before = run["training"]["weights_norm"]
+    if before is None or norm is None or run["backend"] != keras.backend.backend():
+        return
+    # Other machines round otherwise.
+    if not math.isclose(before, norm, rel_tol=1e-5):
+        warn(
+            f"Seed {run['seed']} of the pipeline {run['pipeline']!r} is in the ledger with other "
+            f"initial weights: their norm is {before:.6g}, and now {norm:.6g}. If build_model "
+            "loads weights that have changed, pass another name as `pipeline`. Otherwise, draw "
+            "initial weights with the seeds that are set before build_model is called.",
         )
-    return ended
