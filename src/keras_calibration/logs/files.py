@@ -104,7 +104,8 @@ def log_files(source: Any, connection: duckdb.DuckDBPyConnection | None = None) 
         >>> [Path(file.path).name for file in log_files(folder)]
         ['a.parquet', 'b.PARQUET']
     """
-    given = [source] if isinstance(source, str | os.PathLike | LogFile) else source
+    one = isinstance(source, str | os.PathLike | LogFile)
+    given: Sequence[str | os.PathLike | LogFile] = [source] if one else source  # type: ignore
     found: list[LogFile] = []
     names: dict[str, str] = {}  # real path → the path that is read
     for each in given:

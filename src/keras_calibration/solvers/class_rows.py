@@ -128,7 +128,7 @@ def present_classes(labels: np.ndarray, weights: np.ndarray | None) -> np.ndarra
         >>> present_classes(np.eye(3)[[0, 2]], np.array([1.0, 0.0]))
         array([ True, False, False])
     """
-    return (labels if weights is None else labels[weights > 0]).any(axis=0)
+    return np.asarray((labels if weights is None else labels[weights > 0]).any(axis=0))
 
 
 def absent_classes(rows: Rows) -> list[int]:

@@ -232,7 +232,7 @@ def _refuse_another_training(
 
     def found_in(run: RunRecord, seed: int) -> list[str]:
         """The differences between a run and what the task trains under a seed."""
-        given = {name: task.record.get(name) for name in ("configuration", "family", "num_rows")}
+        given = {name: task.record.get(name) for name in ("configuration", "num_rows")}
         given["seeds"] = task.seeds_of(run["seed"])
         found = [f"{k}={run[k]!r}, not {v!r}" for k, v in given.items() if run[k] != v]
         if found:
