@@ -1,0 +1,71 @@
+"""Independent computations in NumPy float64, which the second stories are held against."""
+
+import re
+
+import numpy as np
+import pytest
+
+
+def sigmoid(logits):
+    """`1 / (1 + exp(-l))` in float64."""
+    return 1 / (1 + np.exp(-np.asarray(logits, "float64")))
+
+
+def log_loss(labels, probabilities, weights=None):
+    """The weighted mean of `-log` of what was given to what happened."""
+    losses = -(labels * np.log(probabilities) + (1 - labels) * np.log1p(-probabilities))
+    return float(np.average(losses, weights=weights))
+
+
+def platt(logits, labels, weights=None):
+    """Scale and bias of the least log loss, and its Hessian, by Newton's method."""
+    weights = np.ones(len(labels)) if weights is None else weights
+    columns = np.stack([logits, np.ones(len(logits))], axis=1)
+    parameters = np.zeros(2)
+    for _ in range(50):
+        p = sigmoid(columns @ parameters)
+        hessian = (columns * (weights * p * (1 - p))[:, None]).T @ columns
+        parameters = parameters - np.linalg.solve(hessian, columns.T @ (weights * (p - labels)))
+    return parameters, hessian
+
+
+def bias(logits, labels, weights=None):
+    """The c at which the predictions of `σ(l + c)` add up to the labels."""
+    weights = np.ones(len(labels)) if weights is None else weights
+    low, high = -30.0, 30.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        too_high = np.sum(weights * (sigmoid(logits + middle) - labels)) > 0
+        low, high = (low, middle) if too_high else (middle, high)
+    return middle
+
+
+def field_ece(labels, probabilities, field, weights=None):
+    """Field-ECE by pandas, in which a missing value is a value of its own."""
+    import pandas as pd
+
+    weights = np.ones(len(labels)) if weights is None else weights
+    rows = pd.DataFrame({"residual": weights * (labels - probabilities), "field": field})
+    sums = rows.groupby("field", dropna=False, observed=True)["residual"].sum()
+    return float(sums.abs().sum() / np.sum(weights))
+
+
+_OF_THE_PACKAGE = re.compile(r"(Arguments?|Labels|Predictions|Times|Fields?|Column|Input|The) ")
+
+
+def value_or_error(compute):
+    """What a call returns, and None; or None, and the message of its `ValueError`."""
+    try:
+        return compute(), None
+    except ValueError as error:
+        return None, str(error)
+
+
+def right_or_refused(compute, expected, **tolerance):
+    """Asserts that a call gives what is right, or refuses in the words of the package."""
+    value, message = value_or_error(compute)
+    if message is None:
+        assert value == pytest.approx(expected, **tolerance)
+    else:
+        assert _OF_THE_PACKAGE.match(message), message
+        assert "Received" in message
