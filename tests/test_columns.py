@@ -1,12 +1,26 @@
 """Data frames and their columns as inputs."""
 
+import datetime
+import decimal
+import warnings
+
 import keras
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
+import tensorflow as tf
 
 import keras_calibration as kc
-from keras_calibration._columns import column_of, inputs_of
+from keras_calibration._columns import (
+    as_array,
+    column_of,
+    entering,
+    field_values,
+    ids_of,
+    inputs_of,
+)
 
 pytestmark = pytest.mark.tensorflow
 
@@ -47,6 +61,18 @@ def base():
         (pd.Series([0.5, 2], dtype=object), [0.5, 2]),
         (pd.Series([1, None, np.nan], dtype=object), [1, np.nan, np.nan]),
         ([1, 2], [1, 2]),
+        (list(np.array([1, 2])), [1, 2]),
+        (np.ma.array([7, 2], mask=[False, True]), [7, np.nan]),
+        (pd.Series([3, 1], dtype="int64[pyarrow]"), [3, 1]),
+        (pd.Series([2**60 + 1, 3], dtype="Int64"), [2**60 + 1, 3]),
+        (pl.Series([3, None]), [3, np.nan]),
+        (pl.Series(["a", "b"], dtype=pl.Categorical), ["a", "b"]),
+        (pl.Series(["a", "b"], dtype=pl.Enum(["b", "a"])), ["a", "b"]),
+        (pa.chunked_array([[3], [None]]), [3, np.nan]),
+        (pa.chunked_array([["a"], ["b"]]).dictionary_encode(), ["a", "b"]),
+        # NumPy reads another value of the dictionary in place of the missing one.
+        (pa.chunked_array([[5, None, 7]]).dictionary_encode(), [5, np.nan, 7]),
+        ([decimal.Decimal("1.5"), None], [1.5, np.nan]),
     ],
 )
 def test_columns_become_arrays(column, expected):
@@ -57,12 +83,213 @@ def test_columns_become_arrays(column, expected):
 
 
 @pytest.mark.parametrize(
-    "column", [pd.Series(["a", None]), pd.Series(["a", np.nan], dtype=object).astype("category")]
+    "column",
+    [
+        pd.Series(["a", None]),
+        pd.Series(["a", np.nan], dtype=object).astype("category"),
+        pd.Series(["a", None], dtype="string[pyarrow]"),
+        pl.Series(["a", None]),
+        pl.Series(["a", None], dtype=pl.Categorical),
+        pa.chunked_array([["a", None]]).dictionary_encode(),
+        np.ma.array(["a", "b"], mask=[False, True]),
+        np.array(["a", None], object),
+        ["a", float("nan")],
+        ["a", None],
+    ],
+    ids=lambda column: type(column).__name__,
 )
 def test_missing_strings_are_empty_and_said_to_be(column):
-    with pytest.warns(UserWarning, match=r"Input 'site' has missing .* 1 of 2 rows.*fillna"):
+    with pytest.warns(UserWarning, match=r"Input 'site' has missing .* 1 of 2 rows") as caught:
         array = inputs_of({"site": column})["site"]
     np.testing.assert_array_equal(array, ["a", ""])
+    code = str(caught[0].message).split("for example with ")[1].rstrip(".")
+    mended = eval(code, {"column": column, "pandas": pd})
+    np.testing.assert_array_equal(column_of(mended, "'site'"), ["a", "missing"])
+
+
+GAPS = {
+    "floats": pd.Series([7.0, np.nan]),
+    "nullable": pd.Series([7, None], dtype="Int64"),
+    "nullable floats": pd.Series([7.0, None], dtype="Float64"),
+    "category": pd.Series([7.0, np.nan]).astype("category"),
+    "category of integers": pd.Series([7, None], dtype="Int64").astype("category"),
+    "objects": pd.Series([7, None], dtype=object),
+    "Arrow in pandas": pd.Series([7, None], dtype="int64[pyarrow]"),
+    "array": np.array([7.0, np.nan]),
+    "array of objects": np.array([7, pd.NA], object),
+    "masked": np.ma.array([7, 0], mask=[False, True]),
+    "list": [7, None],
+    "list of floats": [7.0, float("nan")],
+    "Polars": pl.Series([7, None], dtype=pl.UInt32),
+    "Polars floats": pl.Series([7.0, float("nan")]),
+    "Polars floats with null": pl.Series([7.0, None]),
+    "Arrow": pa.chunked_array([[7, None]]),
+    "Arrow floats": pa.chunked_array([[7.0, None]]),
+    "Arrow dictionary": pa.chunked_array([[7, None]]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("kind", GAPS)
+def test_ids_with_gaps_get_advice_that_works(kind):
+    column = GAPS[kind]
+    with pytest.raises(ValueError, match=r"'site'.*nan in row 1") as caught:
+        ids_of(column, "'site'")
+    code = str(caught.value).split("for example with ")[1].rstrip(".")
+    mended = eval(code, {"column": column, "np": np, "pandas": pd})
+    received = ids_of(mended, "'site'")
+    assert received.dtype.kind == "i"
+    np.testing.assert_array_equal(received, [7, -1])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([1e9 + 1, 1e9 + 2]), [10**9 + 1, 10**9 + 2]),
+        (np.array([2.0**53 - 1, -(2.0**53) + 1]), [2**53 - 1, -(2**53) + 1]),
+        (np.array([2.0**24 - 1], "float32"), [2**24 - 1]),
+        (np.array([2047], "float16"), [2047]),
+        (pl.Series([1e9 + 1]), [10**9 + 1]),
+        (pd.Series([10**18 + 1], dtype="Int64"), [10**18 + 1]),
+        (tf.constant([1e9 + 1], tf.float64), [10**9 + 1]),
+        (tf.constant([255], tf.bfloat16), [255]),
+        ([True, False], [1, 0]),
+    ],
+)
+def test_whole_numbers_are_exact_ids(values, expected):
+    np.testing.assert_array_equal(ids_of(values, "'site'").astype(object), expected)
+    site = keras.Input((), dtype="int64", name="site")
+    received = entering(values, "'site'", site)
+    assert received.dtype == "int64"
+    np.testing.assert_array_equal(received, expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "message"),
+    [
+        (np.array([2.0**24], "float32"), "int64", r"16777216 in row 0 as float32"),
+        (np.array([3, 2048], "float16"), "int32", r"2048 in row 1 as float16"),
+        (tf.constant([256], tf.bfloat16), "int32", r"256 in row 0 as bfloat16"),
+        (np.array([2.0**53]), "int64", r"as float64, in which .* Read the column as integers"),
+        (np.array([np.inf]), "int64", "inf in row 0"),
+        ([1e9 + 1.5], "int64", r"1000000001\.5 in row 0"),
+        ([2**31], "int32", r'2147483648 in row 0.*dtype="int64"'),
+        ([5, -1], "uint8", "from 0 to 255.*-1 in row 1"),
+        ([2**63], "int64", "below 2⁶³.*StringLookup"),
+        ([2**64 + 1, 1], "int64", "as float64"),
+        ([10**9], "float32", r"apart only up to 16,777,216.*1000000000 in row 0.*int64"),
+        ([10**9], "float64", r"apart only up to 16,777,216"),
+        ([2049], "float16", r"apart only up to 2,048"),
+        ([257], "bfloat16", r"apart only up to 256"),
+        ([1.0, np.nan], "float32", "nan in row 1"),
+        ([0.5], "float32", "0.5 in row 0"),
+    ],
+)
+def test_ids_that_would_change_are_refused(values, dtype, message):
+    with pytest.raises(ValueError, match="(?s)'site'.*" + message):
+        entering(values, "'site'", keras.Input((), dtype=dtype, name="site"), is_id=True)
+
+
+def test_numbers_that_are_not_ids_are_rounded_as_by_keras():
+    price = keras.Input((), name="price")
+    received = entering([2**24 + 1, np.nan, 0.1], "'price'", price)
+    assert received.dtype == "float32"
+    np.testing.assert_array_equal(received, np.float32([2**24, np.nan, 0.1]))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "is_exact"),
+    [
+        (np.array([1e9 + 1]), "int64", True),
+        (np.array([2**24], "float32"), "int64", False),
+        (np.array([1.5]), "int32", False),
+        (np.array([np.nan]), "int32", False),
+        (np.array([2**31]), "int32", False),
+        (np.array([2**31]), "int64", True),
+        (np.array([7], "int8"), "float32", True),
+        (np.array([10**9]), "float32", False),
+    ],
+)
+def test_graphs_refuse_ids_that_would_change(values, dtype, is_exact):
+    site = keras.Input((), dtype=dtype, name="site")
+    step = tf.function(lambda ids: tf.cast(entering(ids, "'site'", site, is_id=True), dtype))
+    if is_exact:
+        assert int(step(tf.constant(values))[0]) == int(values[0])
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"The input .*site.* whole numbers"):
+        step(tf.constant(values))
+
+
+UNREAD = {
+    "at": [datetime.datetime(2026, 1, 1)] * 3,
+    "tags": [["x"], ["y", "z"], []],
+    "none": [None] * 3,
+    "when": [datetime.date(2026, 1, 1)] * 3,
+}
+
+
+@pytest.mark.parametrize("table", [dict, pd.DataFrame, pl.DataFrame, pa.table])
+def test_only_columns_that_are_read_are_converted(table):
+    x = table({"site": [3.0, 1.0, 2.0], "price": [1, 2, 3], **UNREAD})
+    expected = {
+        "site": keras.Input((), dtype="int32", name="site"),
+        "price": keras.Input((), name="price"),
+    }
+    for form in (expected, list(expected.values())):
+        received = inputs_of(x, form, ids=["site"])
+        assert list(received) == ["site", "price"]
+        np.testing.assert_array_equal(received["site"], np.int32([3, 1, 2]))
+        np.testing.assert_array_equal(received["price"], np.float32([1, 2, 3]))
+    one = inputs_of(x, expected["price"])
+    np.testing.assert_array_equal(one["price"], np.float32([1, 2, 3]))
+    with pytest.raises(ValueError, match=r"without \['prices'\]\. Did you mean 'price'\?"):
+        inputs_of(x, {"prices": keras.Input(())})
+
+
+def test_nested_inputs_are_exact_too():
+    site = keras.Input((), dtype="int64", name="site")
+    price, age = keras.Input((), name="price"), keras.Input((1,), name="age")
+    expected = {"user": {"site": site}, "numbers": [price, age]}
+    frame = pl.DataFrame({"site": [1e9 + 1], "at": [datetime.date(2026, 1, 1)]})
+    x = {"user": frame, "numbers": [[2], np.array([[3]])], "more": [[]]}
+    received = inputs_of(x, expected)
+    assert received["user"]["site"].tolist() == [10**9 + 1]
+    assert [each.dtype for each in received["numbers"]] == ["float32", "float32"]
+    with pytest.raises(ValueError, match=r"'numbers\[0\]'.*strings"):
+        inputs_of({**x, "numbers": [["a"], [[3]]]}, expected)
+
+
+def test_tables_that_cannot_be_read_say_so():
+    frame = pd.DataFrame([[1, 2, 3]], columns=["site", "site", "price"])
+    inputs_of(frame, {"price": keras.Input(())})
+    with pytest.raises(ValueError, match=r"'site' must be one column.*several"):
+        inputs_of(frame, {"site": keras.Input(())})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lazy = pl.DataFrame({"site": [1]}).lazy()
+        with pytest.raises(ValueError, match=r"in memory.*LazyFrame.*collect"):
+            inputs_of(lazy, {"site": keras.Input(())})
+    relation = pytest.importorskip("duckdb").from_df(frame[["price"]])
+    with pytest.raises(ValueError, match=r"'price' must be an array.*Convert it"):
+        inputs_of(relation, {"price": keras.Input(())})
+    for column in ([[1], [2, 3]], [2, "b"], [b"a", 1]):
+        with pytest.raises(ValueError, match="Input 'it' must hold"):
+            column_of(column, "'it'")
+
+
+def test_field_values_of_metrics_may_be_missing_but_not_fractions():
+    np.testing.assert_array_equal(field_values(pl.Series([1, None]), "'site'"), [1, np.nan])
+    with pytest.raises(ValueError, match=r"'site'.*1\.5 in row 1"):
+        field_values([1, 1.5], "'site'")
+    metric = kc.metrics.FieldECE(3)
+    with pytest.raises(ValueError, match=r"'field value'.*0\.5 in row 0"):
+        metric.update_state([1, 0], [0.5, 0.5], field=np.array([0.5, 1.0]))
+    metric.update_state([1, 0, 1], [0.5] * 3, field=pa.chunked_array([[2, None, 2]]))
+    assert metric.per_field()["value"].tolist() == [2, -1]
+
+
+def test_arrays_as_numpy_reads_them():
+    assert as_array(pd.Series(pd.to_datetime(["2026-01-01"]))).dtype.kind == "M"
+    assert as_array(["a", None]).tolist() == ["a", None]
 
 
 @pytest.mark.parametrize(

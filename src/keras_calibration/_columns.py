@@ -7,9 +7,12 @@ are converted. A number that would change on the way is an error here, with the 
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -22,6 +25,8 @@ from keras_calibration.ops.field_sums import EXACT_WHOLE_NUMBERS
 
 _MISSING_TYPES = ("NAType", "NaTType", "NoneType")
 _NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
+# How the assertions of graphs start.
+_REFUSED = "The input"
 # Beyond int64, also where a float has more digits.
 _MOST = 2**63
 
@@ -289,12 +294,25 @@ def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
     wide = tf.cast(values, tf.float64)
     is_exact = (wide == tf.floor(wide)) & (wide >= low) & (wide <= high)
     message = (
-        f"Input {name} of the model must hold whole numbers from {low} to {high}, of which none "
-        f"is missing, because {given} or {dtype} holds no others exactly. Received:"
+        f"{_REFUSED} {name} of the model must hold whole numbers from {low} to {high}, "
+        f"without missing ones, because {given} or {dtype} holds no others exactly. Received:"
     )
     asserted = tf.debugging.Assert(tf.reduce_all(is_exact), [message, values])
     with tf.control_dependencies([asserted]):
         return tf.identity(values)
+
+
+@contextlib.contextmanager
+def refused_in_graphs() -> Iterator[None]:
+    """Reports a column that a graph has refused as it is reported for arrays."""
+    try:
+        yield
+    except Exception as error:  # of TensorFlow, which may not be there
+        refused = re.search(rf"assertion failed: \[({_REFUSED}.*?)\] \[(.*)\]", str(error))
+        if refused is None:
+            raise
+        message = f"{refused[1]} {refused[2]}.".replace("\\'", "'")
+        raise ValueError(message) from error
 
 
 def _numpy_dtype(dtype: str) -> Any:
@@ -340,7 +358,7 @@ def _refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
     fractions = np.flatnonzero(flat != np.floor(flat))
     if len(fractions):
         raise ValueError(
-            f"Input {name} must hold {reader}. Received: {flat[fractions[0]]:g} in row "
+            f"Input {name} must hold {reader}. Received: {float(flat[fractions[0]])} in row "
             f"{fractions[0]}, {len(fractions):,} such rows. Numbers that are not ids belong in "
             "`numeric`."
         )
@@ -368,9 +386,10 @@ def _check_float_input(array: np.ndarray, name: str, dtype: str) -> None:
     far = np.flatnonzero(np.abs(array.reshape(-1).astype("float64")) > limit)
     if len(far):
         raise ValueError(
-            f"Input {name} of the model must hold ids, but its dtype is {dtype}, which holds whole "
-            f"numbers exactly only up to {limit:,}. Received: {array.reshape(-1)[far[0]]} in row "
-            f'{far[0]}. Declare it as keras.Input((), dtype="int64", name={name}).'
+            f"Input {name} of the model must be of integers to hold these ids. Received: an input "
+            f"of dtype {dtype}, in which Keras keeps whole numbers apart only up to {limit:,}, and "
+            f"the id {array.reshape(-1)[far[0]]} in row {far[0]}. Declare it as "
+            f'keras.Input((), dtype="int64", name={name}).'
         )
 
 
@@ -382,31 +401,28 @@ def filled(column: Any, of_strings: bool = False) -> str:
         'np.nan_to_num(column, nan=-1).astype("int64")'
     """
     library = type(column).__module__.partition(".")[0]
-    if library == "pandas":
-        return (
-            'column.astype(object).fillna("missing")'
-            if of_strings
-            else 'column.astype("Int64").fillna(-1)'
-        )
+    is_list = isinstance(column, list | tuple)
+    is_object = not is_list and getattr(getattr(column, "dtype", None), "kind", "") == "O"
+    if library == "pandas" or (is_object and "pandas" in sys.modules):
+        # Arrays of objects may hold a missing value of pandas.
+        series = "column" if library == "pandas" else "pandas.Series(column)"
+        if of_strings:
+            return f'{series}.astype(object).fillna("missing")'
+        return f'{series}.astype("Int64").fillna(-1)'
     if library == "polars":
         if of_strings:
             return 'column.cast(str).fill_null("missing")'
         no_nan = "column.fill_nan(None)" if "Float" in str(column.dtype) else "column"
         return f"{no_nan}.cast(int).fill_null(-1)"
-    if library == "pyarrow" and (of_strings or "float" not in _arrow_values(column)):
+    if library == "pyarrow" and (of_strings or str(column.type) not in ("float", "double")):
         kind, value = ("string", '"missing"') if of_strings else ("int64", "-1")
         return f'column.cast("{kind}").fill_null({value})'
+    value = '"missing"' if of_strings else "-1"
     if isinstance(column, np.ma.MaskedArray):
-        return "column.filled(-1)" if not of_strings else 'column.filled("missing")'
-    if of_strings or isinstance(column, list | tuple) or as_array(column).dtype.kind == "O":
-        value = '"missing"' if of_strings else "-1"
-        return f"[value if value == value and value is not None else {value} for value in column]"
+        return f"column.astype(object).filled({value})"
+    if of_strings or is_list or is_object:
+        return f"[{value} if v is None or v != v else v for v in column]"
     return 'np.nan_to_num(column, nan=-1).astype("int64")'
-
-
-def _arrow_values(column: Any) -> str:
-    """The name of the type of an Arrow column's values, as Arrow prints it."""
-    return str(column.type).replace("double", "float")
 
 
 def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import suggestion
+from keras_calibration._columns import refused_in_graphs, suggestion
 from keras_calibration._compat import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.calibrator import Calibrator
@@ -413,7 +413,8 @@ class CalibratedModel(FieldMetricsModel):
                 self, "_logit_model", LogitModel(self.input, self.base.output, name="base_logits")
             )
         x = as_inputs(x, self.input)
-        return self._logit_model.predict(x, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
+        with refused_in_graphs():
+            return self._logit_model.predict(x, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
 
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None

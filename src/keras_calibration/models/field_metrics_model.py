@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import keras
 from keras import ops
 
-from keras_calibration._columns import suggestion
+from keras_calibration._columns import refused_in_graphs, suggestion
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.models.development_set import as_inputs
@@ -186,11 +186,13 @@ class FieldMetricsModel(keras.Model):
 
     def evaluate(self, x: Data = None, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.evaluate`; `x` may also be a data frame, or hold its columns."""
-        return super().evaluate(self._entering(x), *args, **kwargs)
+        with refused_in_graphs():
+            return super().evaluate(self._entering(x), *args, **kwargs)
 
     def predict(self, x: Data, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`; `x` may also be a data frame, or hold its columns."""
-        return super().predict(self._entering(x), *args, **kwargs)
+        with refused_in_graphs():
+            return super().predict(self._entering(x), *args, **kwargs)
 
     def _entering(self, x: Data) -> Data:
         """Arrays and tables as the model and its field metrics read them, exactly.

@@ -1,0 +1,210 @@
+"""Ids of nine digits reach the head exactly, on every road into a model."""
+
+import keras
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+from keras_calibration.layers import FieldBias
+from keras_calibration.models import CalibratedModel, FieldMetricsModel
+
+pytestmark = pytest.mark.tensorflow
+
+FIRST, NUM_IDS, NUM_ROWS = 10**9, 40, 300  # float32 holds one of 64 of these ids
+OFFSETS = np.linspace(-2, 2, NUM_IDS)
+RNG = np.random.default_rng(0)
+PLACE = RNG.integers(0, NUM_IDS, NUM_ROWS)
+USER, SCORE = PLACE + FIRST, RNG.normal(size=NUM_ROWS).astype("float32")
+EXPECTED = 1 / (1 + np.exp(-SCORE - OFFSETS[PLACE]))
+Y = (RNG.random(NUM_ROWS) < EXPECTED).astype("float32")
+FLOATS = {"user": USER.astype("float64"), "score": SCORE}
+
+
+def make_base(name, shape=(), dtype="int32", policy="float32", form="dict"):
+    """A base model of a score, which has another input."""
+    inputs = {
+        name: keras.Input(shape, dtype=dtype, name=name),
+        "score": keras.Input((), name="score"),
+    }
+    column = keras.layers.Reshape((1,), dtype=policy)(inputs["score"])
+    output = keras.layers.Activation("sigmoid", dtype=policy)(column)
+    return keras.Model(inputs if form == "dict" else list(inputs.values()), output)
+
+
+def make_model(dtype="int64", form="dict", policy="float32"):
+    """A model whose head knows the offset of each id."""
+    lookup = keras.layers.IntegerLookup(vocabulary=np.arange(NUM_IDS) + FIRST)
+    head = FieldBias({"user": lookup})
+    model = CalibratedModel(make_base("user", (), dtype, policy, form), head)
+    head._offsets.assign([0.0, *OFFSETS, 0.0])  # the lookup's unknown value, and "other"
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+class Batches(keras.utils.PyDataset):
+    """The rows as batches of NumPy arrays."""
+
+    def __init__(self, x):
+        super().__init__()
+        self.x = x
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        rows = slice(100 * number, 100 * number + 100)
+        return ({name: column[rows] for name, column in self.x.items()},)
+
+
+def dataset(x):
+    return tf.data.Dataset.from_tensor_slices(x).batch(100)
+
+
+ROADS = {
+    "arrays": lambda model: model.predict(FLOATS, verbose=0),
+    "lists": lambda model: model.predict({k: v.tolist() for k, v in FLOATS.items()}, verbose=0),
+    "pandas": lambda model: model.predict(pd.DataFrame(FLOATS).astype({"user": "Float64"})),
+    "Polars": lambda model: model.predict(pl.DataFrame(FLOATS), verbose=0),
+    "Arrow": lambda model: model.predict(pa.table(FLOATS), verbose=0),
+    "data set": lambda model: model.predict(dataset(FLOATS), verbose=0),
+    "PyDataset": lambda model: model.predict(Batches(FLOATS), verbose=0),
+    "one batch": lambda model: model.predict_on_batch(FLOATS),
+    "call": lambda model: model(FLOATS),
+    "call with a table": lambda model: model(pl.DataFrame(FLOATS)),
+    "call with tensors": lambda model: model({k: tf.constant(v) for k, v in FLOATS.items()}),
+    "head": lambda model: keras.ops.sigmoid(model.head(SCORE, {"user": FLOATS["user"]})),
+    "head with a table": lambda model: keras.ops.sigmoid(model.head(SCORE, pd.DataFrame(FLOATS))),
+    "head in a graph": lambda model: keras.ops.sigmoid(
+        tf.function(lambda score, user: model.head(score, {"user": user}))(SCORE, FLOATS["user"])
+    ),
+}
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_predictions_of_ids_in_float64(model, road):
+    received = np.ravel(keras.ops.convert_to_numpy(ROADS[road](model)))
+    np.testing.assert_allclose(received, EXPECTED, rtol=1e-5)
+
+
+def test_predictions_of_a_list_of_inputs_in_mixed_precision():
+    model = make_model(form="list", policy="mixed_float16")
+    received = model.predict([FLOATS["user"], SCORE], verbose=0)
+    np.testing.assert_allclose(received[:, 0], EXPECTED, atol=1e-3)
+
+
+@pytest.mark.parametrize("values", [USER + 0.5, USER.astype("float32"), [np.nan] * NUM_ROWS])
+def test_data_sets_refuse_ids_that_would_change(model, values):
+    x = {**FLOATS, "user": np.asarray(values)}
+    for given in (x, dataset(x)):
+        with pytest.raises(ValueError, match=r"input 'user' of the model must|Input 'user' must"):
+            model.predict(given, verbose=0)
+
+
+def test_a_fit_of_ids_in_float64_is_that_of_integers():
+    x = {"user": USER, "score": SCORE}
+    weights, intervals = [], []
+    for given, labels in [
+        (x, Y),
+        (FLOATS, Y),
+        (pl.DataFrame(FLOATS), Y),
+        (dataset((FLOATS, Y)), None),
+    ]:
+        model = make_model()
+        model.fit(given, labels, verbose=0)
+        weights.append(np.concatenate([np.ravel(each) for each in model.head.get_weights()]))
+        intervals.append(np.concatenate(model.interval(FLOATS)))
+        head = make_model().head
+        head.fit(SCORE, Y, FLOATS)
+        np.testing.assert_allclose(
+            head.get_offsets("user"), model.head.get_offsets("user"), atol=1e-5
+        )
+    np.testing.assert_array_equal(weights, [weights[0]] * 4)
+    np.testing.assert_array_equal(intervals, [intervals[0]] * 4)
+    assert np.abs(weights[0]).max() > 0.5
+
+
+def test_an_evaluation_of_ids_in_float64_is_that_of_integers(model):
+    model.compile(field_metrics={"user": [kc.metrics.FieldECE(NUM_IDS + 1)]})
+    scores = [
+        model.evaluate(x, Y, batch_size=100, verbose=0, return_dict=True)
+        for x in ({"user": USER, "score": SCORE}, FLOATS, pa.table(FLOATS))
+    ]
+    assert scores == scores[:1] * 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_an_input_of_floats_cannot_hold_them(dtype):
+    base = make_base("user", dtype=dtype)
+    for user in (USER, FLOATS["user"]):
+        with pytest.raises(ValueError, match=r"'user'.*integers.*dtype=\"int64\""):
+            kc.calibrate(
+                base, {**FLOATS, "user": user}, Y, fields=["user"], method="field_bias", verbose=0
+            )
+    few = {**FLOATS, "user": PLACE.astype("float64")}
+    model = kc.calibrate(base, few, Y, fields=["user"], method="field_bias", verbose=0)
+    integers = model.predict({**few, "user": PLACE}, verbose=0)
+    np.testing.assert_array_equal(model.predict(few, verbose=0), integers)
+    with pytest.raises(ValueError, match="'user' of the model must be of integers"):
+        model.predict(FLOATS, verbose=0)
+
+
+def test_calibrate_scores_takes_whole_numbers_in_float64_as_ids():
+    models = [
+        kc.calibrate_scores(
+            SCORE, Y, x, fields=["user"], numeric=["price"], method="field_bias", verbose=0
+        )
+        for x in (
+            {"user": USER, "price": SCORE, "at": [[]] * NUM_ROWS},
+            pl.DataFrame(FLOATS).with_columns(price=pl.col("score"), at=pl.lit(None)),
+        )
+    ]
+    x = {"score": SCORE, "user": FLOATS["user"], "price": SCORE}
+    first, second = (model.predict(x, verbose=0) for model in models)
+    np.testing.assert_allclose(first, second, atol=1e-6)
+    with pytest.raises(ValueError, match=r"'user'.*nan in row 0.*nan_to_num"):
+        models[0].predict({**x, "user": np.full(NUM_ROWS, np.nan)}, verbose=0)
+    with pytest.raises(ValueError, match=r"'price'.*whole numbers, to be a field.*`numeric`"):
+        kc.calibrate_scores(SCORE, Y, {"price": SCORE}, fields=["price"], verbose=0)
+    with pytest.raises(ValueError, match=r"\['usr'\]\. Did you mean 'user'\?"):
+        kc.calibrate_scores(SCORE, Y, FLOATS, fields=["usr"], verbose=0)
+
+
+def test_a_field_of_several_columns_is_refused_by_name():
+    base = make_base("tags", (3,))
+    x = {"tags": np.ones((NUM_ROWS, 3), "int32"), "score": SCORE}
+    for columns in ({"fields": ["tags"]}, {"fields": {"tags": 5}}, {"numeric": ["tags"]}):
+        with pytest.raises(ValueError, match=r"'tags' must have one value per row.*\(300, 3\)"):
+            kc.calibrate(base, x, Y, effort="quick", verbose=0, **columns)
+    with pytest.raises(ValueError, match=r"'tags' must have one value per row"):
+        kc.calibrate_scores(SCORE, Y, x, fields=["tags"], verbose=0)
+
+
+def test_a_field_metrics_model_reads_tables_and_ignores_other_columns():
+    inputs = {
+        "site": keras.Input((), dtype="int32", name="site"),
+        "score": keras.Input((1,), name="score"),
+    }
+    layer = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
+    model = FieldMetricsModel(inputs, layer(inputs["score"]))
+    metrics = {"site": [kc.metrics.FieldECE(NUM_IDS)]}
+    model.compile(keras.optimizers.SGD(0.0), "binary_crossentropy", field_metrics=metrics)
+    x = {"site": PLACE.astype("float64"), "score": SCORE}
+    table = pl.DataFrame(x).with_columns(tags=pl.lit([["a", "b"]]))
+    scores = [model.evaluate(each, Y, verbose=0, return_dict=True) for each in (x, table)]
+    p = 1 / (1 + np.exp(-SCORE.astype("float64")))
+    expected = np.abs(np.bincount(PLACE, Y - p)).sum() / NUM_ROWS
+    for each in scores:
+        assert each["site_field_ece"] == pytest.approx(expected, rel=1e-4)
+    np.testing.assert_array_equal(model.predict(table, verbose=0), model.predict(x, verbose=0))
+    history = model.fit(table, Y, validation_data=(table, Y), verbose=0)
+    assert history.history["val_site_field_ece"][0] == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match=r"without \['site'\]"):
+        model.evaluate(table.drop("site"), Y, verbose=0)
