@@ -1,4 +1,4 @@
-"""Scoring logs at scale: DuckDB by hand, this package on it, on Ray and in batches, and Polars.
+"""Scoring logs at scale: DuckDB by hand, this package on it and on Ray, and Polars.
 
     ./dev run python benchmarks/scale.py                        # 10 million rows
     ./dev run python benchmarks/scale.py --rows 100000000       # ten files, about 1.3 GB
@@ -116,20 +116,6 @@ def ray(files: str, field: str) -> dict[str, float]:
     return of_log(ray.data.read_parquet(sorted(glob.glob(files)), override_num_blocks=16), field)
 
 
-def batches(files: str, field: str) -> dict[str, float]:
-    from keras_calibration.metrics import FieldECE, FieldRCE, LogLoss
-    from keras_calibration.scoring import read_parquet, score
-
-    number = 5000 if field.startswith("site") else 1_000_000
-    lookup = None
-    if field.endswith("_name"):
-        lookup = {f"{field.removesuffix('_name')}-{each}": each for each in range(number)}
-    rows = read_parquet(sorted(glob.glob(files)), fields={field: lookup})
-    by_field = {field: [FieldECE(number), FieldRCE(number)]}
-    scores = score(rows, LogLoss(), by_field, verbose=0)
-    return {name.removeprefix(f"{field}_"): value for name, value in scores.items()}
-
-
 def polars(files: str, field: str) -> dict[str, float]:
     import polars as pl
 
@@ -157,7 +143,6 @@ RUN = {
     "embedded": embedded,
     "with Calibrated Log Loss": calibrated,
     "ray": ray,
-    "batches": batches,
     "polars": polars,
 }
 

@@ -60,8 +60,8 @@ ROOMS = {
         group_rates wilson_interval
     """,
     "scoring": """
-        Batch MulticalibrationError ParquetBatches SegmentError calibrated_log_loss field_ece
-        field_rce log_queries multicalibration_error read_parquet score score_by_period
+        Batch MulticalibrationError SegmentError calibrated_log_loss field_ece
+        field_rce log_queries multicalibration_error score score_by_period
     """,
     "seeds": """
         Comparison Ledger Outcome Verdict compare import_csv import_mlflow import_tensorboard
@@ -79,7 +79,7 @@ ROOMS = {
 WITHOUT_EXAMPLE = """
     calibration.CandidateScore layers.Calibrator layers.ClassCalibrator
     monitoring.ClassMonitorReport monitoring.MonitorReport plots.Rates plots.STYLES
-    scoring.MulticalibrationError scoring.ParquetBatches scoring.SegmentError seeds.Outcome
+    scoring.MulticalibrationError scoring.SegmentError seeds.Outcome
     seeds.import_mlflow
 """
 PUBLIC = [(room, name) for room, names in ROOMS.items() for name in names.split()]

@@ -483,7 +483,7 @@ b      400        0.4       0.3  1.333  1.053–1.757  !
 Field-RCE 0.6158; noise floor 0.06725 ± 0.039, bound 0.2815 !
 
 Bounds: relative errors up to 0.05 do not matter. If all probabilities are correct, the whole report
-  raises no alert with probability 0.99.
+  raises no alert with probability 0.99. Times are in UTC.
 ALERT, 5 out of bounds:
 ! all rows: over-predicts: 0.3 predicted, 0.2 observed (ratio 1.5, at least 1.22), 800 rows
 ! 2026-03-02: over-predicts: 0.3 predicted, 0.1 observed (ratio 3, at least 1.9), 400 rows

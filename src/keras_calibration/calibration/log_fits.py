@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import keras
 import numpy as np
 
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.field_ids import Vocabulary
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.logs import LogSums, Query, ScoredLog, log_sums
+from keras_calibration.logs.log_sums import whole_numbers
 from keras_calibration.logs.query import (
     BINS_PER_OCTAVE,
     INNER_LIMIT,
@@ -82,8 +85,9 @@ def fit_calibrator(
     if isinstance(layer, Calibrator):
         summary = layer.fit(logits, labels, weights)
     else:
+        vocabularies = getattr(layer, "fields", {})
         features = {
-            feature: _values(table[f"key_value_{place}"])[group]
+            feature: _values(table[f"key_value_{place}"], feature, vocabularies.get(feature))[group]
             for place, feature in enumerate(layer.feature_names or ())
         }
         summary = layer.fit(logits, labels, features, weights)
@@ -235,8 +239,22 @@ def _centres(bins: np.ndarray, bins_per_unit: int) -> np.ndarray:
     return np.where((bins >= -edge) & (bins < edge), (bins + 0.5) / bins_per_unit, outer)
 
 
-def _values(values: np.ndarray) -> np.ndarray:
-    """Field values as features: strings as NumPy strings, a missing one as ""."""
+def _values(values: np.ndarray, feature: str, vocabulary: Vocabulary | None) -> np.ndarray:
+    """Field values as features: strings as NumPy strings, a missing one as "".
+
+    Ids are whole numbers, also where a CSV file holds their texts; a missing one is -1.
+    """
     if values.dtype != object:
         return values
-    return np.array(["" if value is None else value for value in values.tolist()])
+    ids = whole_numbers(values)
+    is_text = any(isinstance(value, str) for value in values)
+    if isinstance(vocabulary, int | keras.layers.IntegerLookup) or (
+        ids is not None and not is_text
+    ):
+        if ids is None:
+            raise ValueError(
+                f"The field {feature!r} must hold whole numbers, the ids that the layer knows. "
+                f"Received: {[value for value in values.tolist() if isinstance(value, str)][:3]}."
+            )
+        return ids
+    return np.array(["" if value is None else str(value) for value in values.tolist()])

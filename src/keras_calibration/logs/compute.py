@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_calibration.logs.embedded import Embedded, Selection
+from keras_calibration.logs.files import LogFile
 from keras_calibration.logs.log_sums import TOTALS, LogSums
 from keras_calibration.logs.progress import Progress
 from keras_calibration.logs.query import Query, invalid_sums, quoted, total_sums
@@ -76,7 +77,10 @@ def log_sums(
             raise ValueError(_refusal(counts, sums.num_rows, None, selection))
         return sums
     with Embedded(log) as opened:
-        progress = Progress(opened.num_rows() if verbose else 0, len(queries), verbose)
+        num_rows = opened.num_rows() if verbose else 0
+        if verbose and opened.source.files:
+            print(_what_is_read(opened.source.files))
+        progress = Progress(num_rows, len(queries), verbose)
         tables = {}
         for name, query in queries.items():
             with opened.told(progress.tell if verbose else None):
@@ -87,6 +91,13 @@ def log_sums(
                 num_rows = LogSums(tables).num_rows
                 raise ValueError(_refusal(counts, num_rows, opened, selection))
     return LogSums(tables)
+
+
+def _what_is_read(files: Sequence[LogFile]) -> str:
+    kind = "CSV" if files[0].is_csv else "Parquet"
+    if len(files) == 1:
+        return f"Reading 1 {kind} file: {files[0].path}"
+    return f"Reading {len(files):,} {kind} files, from {files[0].path} to {files[-1].path}"
 
 
 def num_classes(log: ScoredLog) -> int | None:

@@ -109,11 +109,11 @@ def log_files(source: Any, connection: duckdb.DuckDBPyConnection | None = None) 
     found: list[LogFile] = []
     names: dict[str, str] = {}  # real path → the path that is read
     for each in given:
-        files = [each] if isinstance(each, LogFile) else _named(os.fspath(each), connection)
+        name = each.path if isinstance(each, LogFile) else os.fspath(each)
+        files = [each] if isinstance(each, LogFile) else _named(name, connection)
         if not files:
             raise ValueError(
-                "Argument `source` must name existing Parquet or CSV files. Received: "
-                f"{os.fspath(each)!r}."
+                f"Argument `source` must name existing Parquet or CSV files. Received: {name!r}."
             )
         for file in files:
             identity = file.path if _is_remote(file.path) else os.path.realpath(file.path)

@@ -22,11 +22,23 @@ class ScoredLog:
     - DuckDB, inside this process, on all cores: a Parquet or CSV file, a folder, a glob or a list
       of them, also on object stores; an Arrow table or data set; a pandas or Polars data frame; a
       DuckDB relation. Requires `pip install "keras-calibration[duckdb]"`.
+
+      A path that exists is read as it is, whatever characters it holds; any other is a glob. A
+      folder is all `.parquet`, or all `.csv`, `.csv.gz` and `.csv.zst` files in it and below, but
+      not those whose name, or folder, begins with `.` or `_`. With `verbose`, the number of files
+      is printed.
     - Ray, on a cluster: a `ray.data.Dataset`. Requires `keras-calibration[duckdb,ray]`.
 
-    Values of fields are kept as they are: numbers, strings, dates; a missing value is a value of
-    its own. There may be any number of them: sums that do not fit into `memory_limit` are written
-    to a temporary folder.
+    Values of fields are numbers or texts, the same for every kind of source; dates and times become
+    texts. A missing value (also NaN) is a value of its own. There may be any number of them: sums
+    that do not fit into `memory_limit` are written to a temporary folder.
+
+    A CSV file holds texts, which become numbers and times where these are needed, for the columns
+    of labels, predictions, weights and times: a text that is none, such as `1,5`, is refused with
+    its file and row. A field keeps its text, so that `5`, `05` and `5.0` are three values, of which
+    `5` is also that of the whole number 5 in Parquet; for layers and metrics of ids, all three are
+    the id 5. In `where`, a column is a number or time if all its texts are. An empty cell is a
+    missing value; the first line holds the names; the delimiter is a comma, semicolon, tab or `|`.
 
     A row with a missing, NaN or out-of-range label, prediction or weight makes every call raise a
     `ValueError` that counts such rows. Leave them out with `where`.
@@ -40,10 +52,11 @@ class ScoredLog:
         sample_weight: Column of the weights, finite and not negative, or None.
         fields: Columns of the fields, each a name, or a tuple of names for a cross.
         timestamp: Column of the times: timestamps (without a time zone: UTC), dates, ISO 8601
-            texts, or seconds since 1970.
+            texts, or seconds since 1970. Days and other periods are those of UTC.
         row_key: Column that identifies a row, whole numbers or strings. Metrics that divide the
             rows into folds do it by a hash of this column. By default, it is the number of the row
-            in the source, as in Keras; sources without an order, such as those of Ray, require it.
+            in the source, before `where`, as in Keras; sources without an order, such as those of
+            Ray, require it.
         where: A condition in SQL, for example `"country = 'de' and p_click is not null"`.
         memory_limit: Memory for the sums of one process, for example `"512MB"`.
         num_threads: Number of threads of one process; all cores by default.

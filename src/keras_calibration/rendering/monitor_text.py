@@ -97,10 +97,11 @@ def error_text(error: FieldErrorCheck) -> str:
 
 
 def bounds_sentence(report: MonitorReport | ClassMonitorReport) -> str:
-    """One sentence on tolerance and confidence."""
+    """What tolerance and confidence mean, and the time zone."""
     return (
         f"Bounds: relative errors up to {report.tolerance:.2g} do not matter. If all probabilities "
-        f"are correct, the whole report raises no alert with probability {report.confidence:.4g}."
+        f"are correct, the whole report raises no alert with probability {report.confidence:.4g}. "
+        "Times are in UTC."
     )
 
 

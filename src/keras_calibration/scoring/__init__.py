@@ -8,21 +8,18 @@ from keras_calibration.scoring.multicalibration_error import (
     SegmentError,
     multicalibration_error,
 )
-from keras_calibration.scoring.parquet import ParquetBatches, read_parquet
 from keras_calibration.scoring.score import score
 from keras_calibration.scoring.score_log import score_by_period
 
 __all__ = [
     "Batch",
     "MulticalibrationError",
-    "ParquetBatches",
     "SegmentError",
     "calibrated_log_loss",
     "field_ece",
     "field_rce",
     "log_queries",
     "multicalibration_error",
-    "read_parquet",
     "score",
     "score_by_period",
 ]

@@ -42,8 +42,8 @@ def score(
     combine the shards of several machines with `merge_state`.
 
     Args:
-        batches: One batch, or an iterable of batches: a generator, a `tf.data.Dataset`, the result
-            of `read_parquet`. A batch is a `Batch` or a tuple `(labels, predictions)`,
+        batches: One batch, or an iterable of batches: a generator, a
+            `tf.data.Dataset`. A batch is a `Batch` or a tuple `(labels, predictions)`,
             `(labels, predictions, sample_weight)` or
             `(labels, predictions, sample_weight, {field: ids})`, of arrays or tensors of shape
             `(n,)` or `(n, 1)`. Or a `logs.ScoredLog`, or the `logs.LogSums` of one.
