@@ -17,10 +17,10 @@ _EVERYTHING = Selection()
 _CHECKS = {
     "valid_label": ("label", "given_label", "Labels must be in [0, 1]."),
     "valid_prediction": (
-        *("prediction", "given"),
+        *("prediction", "given_prediction"),
         "Probabilities must be in [0, 1], not logits, and logits finite.",
     ),
-    "valid_weight": ("weight", "w", "Sample weights must be finite and not negative."),
+    "valid_weight": ("weight", "given_weight", "Sample weights must be finite and not negative."),
     "valid_time": (
         *("time", "given_time"),
         "Times must be times, dates, ISO 8601 texts or seconds since 1970.",

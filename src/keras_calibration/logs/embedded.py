@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import glob
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_calibration.logs.query import Query, quoted
-from keras_calibration.logs.rows import check_columns, rows_sql, text
+from keras_calibration.logs.rows import CSV_TEXT, check_columns, csv_casts, rows_sql
 from keras_calibration.logs.scored_log import ScoredLog
+from keras_calibration.logs.sources import csv_errors, may_be_named, open_source
 
 if TYPE_CHECKING:
-    import duckdb
     import pyarrow
 
-# Columns that DuckDB adds to the rows of Parquet files.
-_FILE, _ROW = "file_index", "file_row_number"
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
@@ -79,12 +74,10 @@ class Embedded:
             with contextlib.suppress(duckdb.Error):
                 self._connection.execute("SET enable_progress_bar = true")
                 self._connection.execute("SET enable_progress_bar_print = false")
-            self.relation, self.row_number, self.files = _relation(
-                self._connection, self.log.source
-            )
-            types = zip(self.relation.columns, map(str, self.relation.types), strict=True)
-            self.types = dict(types)
+            self.source = open_source(self._connection, self.log)
+            self.types = self.source.types
             check_columns(self.log, self.types)
+            self._where_columns = self._csv_columns_of_where()
             self._stack = stack.pop_all()
         return self
 
@@ -100,11 +93,12 @@ class Embedded:
         return rows_sql(
             log or self.log,
             self.types,
-            self.row_number,
+            self.source.row_number,
             selection.period,
             selection.ends,
             selection.class_number,
             selection.class_names,
+            self._where_columns,
         )
 
     def first_row(self, condition: str, selection: Selection) -> tuple[str, dict[str, Any]] | None:
@@ -115,25 +109,48 @@ class Embedded:
         found = self.run(sql).to_pylist()
         if not found:
             return None
-        number = found[0]["k"]
-        start, path = max((each for each in self.files if each[0] <= number), default=(0, ""))
-        return f"row {number - start}" + (f" of {path}" if path else ""), found[0]
+        with _refusals(self.log):
+            return self.source.place(found[0]["k"]), found[0]
 
     def run(self, sql: str) -> pyarrow.Table:
         """The result of a query over the table `log`."""
         with _refusals(self.log):
-            return self.relation.query("log", sql).to_arrow_table()
+            return self.source.relation().query("log", sql).to_arrow_table()
 
     def batches(self, columns: Sequence[str], size: int) -> Iterator[dict[str, np.ndarray]]:
         """The rows, in their order, as batches of columns that a query uses."""
         sql = f"SELECT {', '.join(columns)} FROM ({self.rows(Selection())})"
         with _refusals(self.log):
-            for batch in self.relation.query("log", sql).to_arrow_reader(size):
+            for batch in self.source.relation().query("log", sql).to_arrow_reader(size):
                 yield {name: batch.column(name).to_numpy(zero_copy_only=False) for name in columns}
 
     def num_rows(self) -> int:
         """Number of rows of the source, before `where`."""
         return int(self.run("SELECT count(*) AS n FROM log").column("n")[0].as_py())
+
+    def _csv_columns_of_where(self) -> dict[str, str]:
+        """Column of CSV files that `where` may name → its values in the type that all of them have.
+
+        As texts, 9 would be more than 10.
+        """
+        names = [
+            name
+            for name, kind in self.types.items()
+            if kind == CSV_TEXT and may_be_named(self.log.where, name)
+        ]
+        casts = {name: csv_casts(quoted(name)) for name in names}
+        counts = [
+            f"count({expression}) = count({quoted(name)})"
+            for name, of_name in casts.items()
+            for expression in of_name
+        ]
+        if not counts:
+            return {}
+        selected = ", ".join(f"{count} AS c{place}" for place, count in enumerate(counts))
+        (holds,) = self.run(f"SELECT {selected} FROM log").to_pylist()
+        fits = iter(holds.values())
+        found = {name: [each for each in of_name if next(fits)] for name, of_name in casts.items()}
+        return {name: fitting[0] for name, fitting in found.items() if fitting}
 
     @contextlib.contextmanager
     def told(self, tell: Callable[[float], None] | None) -> Iterator[None]:
@@ -183,106 +200,26 @@ def merged(tables: Sequence[pyarrow.Table], num_threads: int | None = None) -> p
         return relation.query("parts", sql).to_arrow_table()
 
 
-# The number of each row before each file of a log, and the file.
-_Starts = list[tuple[int, str]]
-_COUNTED = "(row_number() OVER () - 1)::UBIGINT"
-
-
-def _relation(
-    connection: duckdb.DuckDBPyConnection, source: Any
-) -> tuple[duckdb.DuckDBPyRelation, str, _Starts]:
-    """The rows of a source, the SQL of the number of a row in it, and its files."""
-    duckdb = _duckdb()
-    if isinstance(source, duckdb.DuckDBPyRelation):
-        return source, _COUNTED, []
-    if isinstance(source, str | os.PathLike) or (
-        isinstance(source, Sequence)
-        and source
-        and all(isinstance(path, str | os.PathLike) for path in source)
-    ):
-        return _files(connection, source)
-    kind = type(source).__module__.partition(".")[0]
-    if kind == "polars":
-        source = source.collect() if hasattr(source, "collect") else source
-        return connection.from_arrow(source.to_arrow()), _COUNTED, []
-    if kind == "pandas" and hasattr(source, "columns"):
-        return connection.from_df(source), _COUNTED, []
-    if kind == "pyarrow":
-        return connection.from_arrow(source), _COUNTED, []
-    raise ValueError(
-        "Argument `source` must be a path, glob or list of Parquet or CSV files, an Arrow table or "
-        "data set, a pandas or Polars data frame, a DuckDB relation or a Ray data set. "
-        f"Received: {type(source).__name__}."
-    )
-
-
-def _files(
-    connection: duckdb.DuckDBPyConnection, source: Any
-) -> tuple[duckdb.DuckDBPyRelation, str, _Starts]:
-    is_one = isinstance(source, str | os.PathLike)
-    given = [source] if is_one else source
-    paths = [path for each in given for path in _expanded(connection, os.fspath(each))]
-    files = f"[{', '.join(map(text, paths))}]"
-    if all(".csv" in Path(path).suffixes for path in paths):
-        for path in paths:
-            _check_header(connection, path)
-        rows = connection.sql(f"SELECT * FROM read_csv({files}, union_by_name = true)")
-        return rows, _COUNTED, [(0, paths[0])] if len(paths) == 1 else []
-    rows = connection.sql(
-        f"SELECT *, {_FILE}, {_ROW} FROM read_parquet({files}, {_ROW} = true, "
-        "hive_partitioning = true, union_by_name = true)"
-    )
-    counts = f"SELECT file_name, num_rows FROM parquet_file_metadata({files})"
-    of_file = dict(connection.sql(counts).fetchall())
-    ends = np.cumsum([of_file[path] for path in paths]).tolist()
-    starts = [0, *ends[:-1]]
-    # Unlike a count of the rows, this is known in each thread.
-    first = f"{starts}[({_FILE} + 1)::BIGINT] + " if len(paths) > 1 else ""
-    return rows, f"({first}{_ROW})::UBIGINT", list(zip(starts, paths, strict=True))
-
-
-def _check_header(connection: duckdb.DuckDBPyConnection, path: str) -> None:
-    """Raises if a CSV file has two columns of one name: DuckDB would rename the second."""
-    options = "header = false, all_varchar = true"
-    rows = connection.sql(f"SELECT * FROM read_csv({text(path)}, {options}) LIMIT 1").fetchall()
-    names = [name for row in rows for name in row]
-    if twice := sorted({name for name in names if name is not None and names.count(name) > 1}):
-        raise ValueError(
-            f"Columns must have different names. Received twice: {twice}, in the first line of "
-            f"{path!r}."
-        )
-
-
-def _expanded(connection: duckdb.DuckDBPyConnection, name: str) -> list[str]:
-    """The files of a path, folder or glob, in the order of their names."""
-    if "://" in name:
-        found = connection.sql(f"SELECT file FROM glob({text(name)}) ORDER BY file").fetchall()
-        return [path for (path,) in found] or [name]
-    if os.path.isdir(name):
-        found = sorted(str(file) for file in Path(name).rglob("*") if _is_data(file))
-    else:
-        found = sorted(glob.glob(name, recursive=True)) or [name]
-    if not found or not os.path.exists(found[0]):
-        raise ValueError(
-            f"Argument `source` must name existing Parquet or CSV files. Received: {name!r}."
-        )
-    return found
-
-
-def _is_data(file: Path) -> bool:
-    is_hidden = file.name.startswith((".", "_"))
-    return file.is_file() and not is_hidden and bool({".parquet", ".csv"} & {*file.suffixes})
-
-
 @contextlib.contextmanager
 def _refusals(log: ScoredLog) -> Iterator[None]:
     """Errors of DuckDB that the user's data or arguments cause, as a `ValueError`."""
     duckdb = _duckdb()
     try:
         yield
-    except (duckdb.IOException, duckdb.ProgrammingError, duckdb.DataError) as error:
-        reason = str(error).split("\n\n")[0]
+    except duckdb.OutOfMemoryException as error:
+        raise ValueError(
+            "Argument `memory_limit` of the ScoredLog must allow for the sums of all field values "
+            f"in memory or in the temporary folder. Received: memory_limit={log.memory_limit!r}, "
+            "which is too little. Pass more, or fewer threads, for example num_threads=1."
+        ) from error
+    except (
+        duckdb.IOException,
+        duckdb.ProgrammingError,
+        duckdb.DataError,
+        duckdb.NotSupportedError,
+    ) as error:
         about = f" Argument `where` is {log.where!r}." if log.where else ""
+        reason = csv_errors(str(error))
         raise ValueError(f"The log cannot be read.{about} Received: {reason}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,5 +148,35 @@ def _in_order(table: pyarrow.Table) -> pyarrow.Table:
     return table.sort_by([(name, "ascending") for name in keys]) if keys else table
 
 
+def whole_numbers(values: np.ndarray) -> np.ndarray | None:
+    """Field values as ids (int64), -1 for a missing one; None if one is no whole number.
+
+    Texts of whole numbers, as of a CSV file, are numbers here.
+
+    Example:
+        >>> whole_numbers(np.array(["5", None, "7.0"], object))
+        array([ 5, -1,  7])
+    """
+    if values.dtype != object:
+        return values
+    try:
+        return np.array([-1 if value is None else _whole(value) for value in values], np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.0*)?", value):
+        return int(value.partition(".")[0])
+    if isinstance(value, int):
+        return int(value)
+    raise ValueError(f"{value!r} is no whole number.")
+
+
 def _array(column: pyarrow.ChunkedArray) -> np.ndarray:
+    import pyarrow
+
+    if column.null_count and pyarrow.types.is_integer(column.type):
+        # NumPy's whole numbers have no missing value; as floats, those beyond 2**53 would change.
+        return np.array(column.to_pylist(), object)
     return np.asarray(column.to_numpy(zero_copy_only=False))

@@ -84,6 +84,16 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def text(value: str) -> str:
+    """A string as a literal of SQL.
+
+    Example:
+        >>> text("it's")
+        "'it''s'"
+    """
+    return "'" + value.replace("'", "''") + "'"
+
+
 def field_column(name: str) -> str:
     """The column of a field in the rows that a query sums; another one than those named above.
 

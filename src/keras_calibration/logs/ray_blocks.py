@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from keras_calibration._files import write_atomically
 from keras_calibration.logs.embedded import Embedded, Selection
+from keras_calibration.logs.files import log_files
 from keras_calibration.logs.log_sums import LogSums
 from keras_calibration.logs.progress import Progress
 from keras_calibration.logs.query import Query
 from keras_calibration.logs.rows import check_columns, used_columns
 from keras_calibration.logs.scored_log import ScoredLog
+from keras_calibration.logs.sources import open_source
 
 if TYPE_CHECKING:
     import pyarrow
@@ -226,7 +228,7 @@ def _sent_to_workers() -> Iterator[None]:
     registered = cloudpickle.list_registry_pickle_by_value()
     with contextlib.ExitStack() as stack:
         used = (_sums_of_block, Embedded, LogSums, Query, ScoredLog)
-        for code in (*used, check_columns, write_atomically):
+        for code in (*used, check_columns, log_files, open_source, write_atomically):
             module = sys.modules[code.__module__]
             if module.__name__ not in registered:
                 cloudpickle.register_pickle_by_value(module)

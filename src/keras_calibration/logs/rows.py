@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from keras_calibration.logs.query import field_column, quoted
+from keras_calibration.logs.query import field_column, quoted, text
 from keras_calibration.logs.scored_log import ScoredLog
 from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY, SUM_TOLERANCE
 
@@ -13,6 +14,13 @@ _NUMBERS = (
     *("UINTEGER", "UBIGINT", "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL"),
 )
 _WHOLE = tuple(name for name in _NUMBERS if "INT" in name)
+# Instead of a type: a column of CSV files, whose texts are cast where they are used.
+CSV_TEXT = "CSV"
+# 2026-03-07, 2026-03-07T12:30, 2026-03-07 12:30:00.5+02:00.
+_ISO_TIME = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d(:?\d\d)?))?)?"
+# As text, fewer digits may be a date (20260307) or a year.
+_SECONDS = r"\d{9,}(\.\d*)?"
+_NESTED = ("STRUCT", "MAP", "UNION", "LIST")
 # In seconds: the year 5138. Milliseconds are beyond it.
 _LARGEST_TIME = 10**11
 
@@ -25,28 +33,33 @@ def rows_sql(
     ends: tuple[int | None, int | None] = (None, None),
     class_number: int | None = None,
     class_names: Sequence[str] = (),
+    where_columns: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """A SELECT over the table `log` of the columns that a `Query` uses.
 
     Args:
         log: The log.
         types: Column → its type in DuckDB.
-        row_number: Expression of the number of a row, where the log names no key.
+        row_number: Column of the numbers of the rows, for a log that names no key.
         period: "hour", "day", "week" or "month": the period of each row is computed too.
         ends: First second since 1970 to include and to exclude.
         class_number: For K classes, the class whose rows have the label 1.
         class_names: Their names, where the labels are names.
+        where_columns: Column → expression that it stands for in `where`, if not for itself.
 
     Raises:
         ValueError: If a column is missing or of another type than required.
     """
-    prediction = _prediction(log, types, class_number)
+    prediction, given = _prediction(log, types, class_number)
+    weight = "1.0" if log.sample_weight is None else _number(log.sample_weight, types)
     columns = {
         "y": _label(log, types, class_number, class_names),
         "given": prediction,
-        "given_label": quoted(log.label),
-        "w": "1.0" if log.sample_weight is None else _number(log.sample_weight, types),
-        "k": row_number if log.row_key is None else _key(log.row_key, types),
+        "given_prediction": given,
+        "given_label": column_of(log.label),
+        "w": weight,
+        "given_weight": "1.0" if log.sample_weight is None else column_of(log.sample_weight),
+        "k": quoted(row_number) if log.row_key is None else _key(log.row_key, types),
         "valid_time": "true",
         "adds_up": "true" if class_number is None else _adds_up(log, types, len(class_names)),
         **{field_column(name): _value(name, types) for name in field_columns(log)},
@@ -54,14 +67,37 @@ def rows_sql(
     if log.logit is None:
         least = f"least({LARGEST_PROBABILITY!r}, {prediction})"
         columns["clipped"] = f"greatest({SMALLEST_PROBABILITY!r}, {least})"
-    conditions = [f"({log.where})"] if log.where else []
+    conditions = []
     if period is not None:
         columns |= _period_columns(log, types, period)
         conditions += _period_conditions(_time(log.timestamp, types), ends)
-    rows = f"SELECT {_selected(columns)} FROM log"
+    rows = f"SELECT {_selected(columns)} FROM ({_chosen_rows(log, where_columns)})"
     if conditions:
         rows += f" WHERE {' AND '.join(conditions)}"
     return f"SELECT *, {_selected(_derived_columns(log, types))} FROM ({rows})"
+
+
+def column_of(name: str) -> str:
+    """The column that a log names, in the rows that are left by `where`.
+
+    Example:
+        >>> column_of("site")
+        '"log site"'
+    """
+    return quoted(f"log {name}")
+
+
+def _chosen_rows(log: ScoredLog, where_columns: Mapping[str, str]) -> str:
+    """The rows of the log that `where` leaves, and a second copy of the columns that it names.
+
+    The numbers of the rows are those before `where`.
+    """
+    copies = {column_of(name): quoted(name) for name in used_columns(log)}
+    casts = {quoted(name): expression for name, expression in where_columns.items()}
+    replaced = f" REPLACE ({_selected(casts)})" if casts else ""
+    rows = f"SELECT *{replaced}, {_selected(copies)} FROM log"
+    # The line break ends a comment.
+    return f"SELECT * FROM ({rows}) WHERE ({log.where}\n)" if log.where else rows
 
 
 def _selected(columns: Mapping[str, str]) -> str:
@@ -72,7 +108,7 @@ def _period_columns(log: ScoredLog, types: Mapping[str, str], period: str) -> di
     """The period of each row, as seconds since 1970, and whether its time can be read."""
     time = _time(log.timestamp, types)
     return {
-        "given_time": quoted(log.timestamp or ""),
+        "given_time": column_of(log.timestamp or ""),
         "t": f"epoch(date_trunc('{period}', {time}))::BIGINT",
         "valid_time": f"(isfinite({time}) AND abs(epoch({time})) <= {_LARGEST_TIME}) IS TRUE",
     }
@@ -144,19 +180,48 @@ def used_columns(log: ScoredLog) -> list[str]:
     return list(dict.fromkeys([*named, *field_columns(log)]))
 
 
-def check_columns(log: ScoredLog, types: Mapping[str, str]) -> None:
+def check_columns(log: ScoredLog, types: Mapping[str, str], paths: Sequence[str] = ()) -> None:
     """Raises if the log names columns that are not there."""
     if missing := [name for name in used_columns(log) if name not in types]:
-        raise ValueError(f"The log has no columns {missing}. Received: columns {[*types]}.")
+        folders = [name for name in missing if any(f"/{name}=" in f"/{path}" for path in paths)]
+        advice = (
+            f" Names of folders, such as {folders[0]}=…, are not read as columns: pass "
+            "duckdb.sql(\"FROM read_parquet('…/**/*.parquet', hive_partitioning = true)\")."
+            if folders
+            else ""
+        )
+        raise ValueError(f"The log has no columns {missing}. Received: columns {[*types]}.{advice}")
+
+
+def _kind(column: str, types: Mapping[str, str]) -> str:
+    return types[column].split("(")[0]
 
 
 def _number(column: str, types: Mapping[str, str]) -> str:
-    if types[column].split("(")[0] not in _NUMBERS:
+    """A column as a number; NULL where a text of a CSV file is none."""
+    name = column_of(column)
+    if types[column] == CSV_TEXT:
+        return number_of_text(name)
+    if _kind(column, types) not in _NUMBERS:
         raise ValueError(
             f"The column {column!r} must hold numbers. Received: {types[column]}. Check the name "
             "of the column."
         )
-    return f"{quoted(column)}::DOUBLE"
+    return f"{name}::DOUBLE"
+
+
+def number_of_text(name: str) -> str:
+    """Expression of the number that a text is, or NULL; of true and false, 1 and 0."""
+    # DuckDB would take 1_000 too.
+    number = f"try_cast(CASE WHEN NOT contains({name}, '_') THEN {name} END AS DOUBLE)"
+    return f"coalesce({number}, CASE lower({name}) WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
+
+
+def csv_casts(name: str) -> list[str]:
+    """What the texts of a column may be: truth values, whole numbers, numbers, times, in order."""
+    truth = f"CASE lower({name}) WHEN 'true' THEN true WHEN 'false' THEN false END"
+    whole = f"CASE WHEN regexp_full_match({name}, '[+-]?[0-9]+') THEN {name} END"
+    return [truth, f"try_cast({whole} AS BIGINT)", number_of_text(name), time_of_text(name)]
 
 
 def _label(
@@ -167,30 +232,35 @@ def _label(
 ) -> str:
     if class_number is None:
         return _number(log.label, types)
-    column = quoted(log.label)
-    if types[log.label].split("(")[0] in _NUMBERS:
-        count = len(class_names)
-        is_class = f"{column} >= 0 AND {column} < {count} AND floor({column}) = {column}"
-        return f"CASE WHEN {is_class} THEN ({column} = {class_number})::INT::DOUBLE END"
+    column = column_of(log.label)
+    number = number_of_text(column) if types[log.label] == CSV_TEXT else column
+    is_number = f"{number} >= 0 AND {number} < {len(class_names)} AND floor({number}) = {number}"
+    of_number = f"WHEN {is_number} THEN ({number} = {class_number})::INT::DOUBLE"
     names = ", ".join(map(text, class_names))
-    is_class = f"{column}::VARCHAR IN ({names})"
     of_class = f"{column}::VARCHAR = {text(class_names[class_number])}"
-    return f"CASE WHEN {is_class} THEN ({of_class})::INT::DOUBLE END"
+    of_name = f"WHEN {column}::VARCHAR IN ({names}) THEN ({of_class})::INT::DOUBLE"
+    if types[log.label] == CSV_TEXT:
+        return f"CASE {of_name} {of_number} END"
+    return f"CASE {of_number if _kind(log.label, types) in _NUMBERS else of_name} END"
 
 
-def _prediction(log: ScoredLog, types: Mapping[str, str], class_number: int | None) -> str:
-    if log.logit is not None:
-        return _number(log.logit, types)
-    if not isinstance(log.probability, str):
+def _prediction(
+    log: ScoredLog, types: Mapping[str, str], class_number: int | None
+) -> tuple[str, str]:
+    """The prediction as a number, and as it is in the log."""
+    column = log.probability if log.logit is None else log.logit
+    if not isinstance(column, str):
         if class_number is None:
             raise ValueError(
                 "Argument `probability` must name one column, of the probability of the label 1. "
-                f"Received: {[*log.probability]}. Logs of classes are for `monitor`."
+                f"Received: {[*column]}. Logs of classes are for `monitor`."
             )
-        return [_number(column, types) for column in log.probability][class_number]
-    if class_number is None:
-        return _number(log.probability, types)
-    return f"{_list(log.probability, types)}[{class_number + 1}]"
+        numbers = [_number(each, types) for each in column]
+        return numbers[class_number], column_of(column[class_number])
+    if class_number is None or log.logit is not None:
+        return _number(column, types), column_of(column)
+    of_class = f"{_list(column, types)}[{class_number + 1}]"
+    return of_class, of_class
 
 
 def _adds_up(log: ScoredLog, types: Mapping[str, str], num_classes: int) -> str:
@@ -209,33 +279,72 @@ def _list(column: str, types: Mapping[str, str]) -> str:
             f"The column {column!r} must hold lists of numbers, one for each class. Received: "
             f"{types[column]}. Name the column of each class, probability=[…]."
         )
-    return f"({quoted(column)}::DOUBLE[])"
+    return f"({column_of(column)}::DOUBLE[])"
 
 
 def _value(column: str, types: Mapping[str, str]) -> str:
-    # The codes of enumerations differ between sources; their texts do not.
-    return f"{quoted(column)}::VARCHAR" if types[column].startswith("ENUM") else quoted(column)
+    """A field value, in a type and spelling that do not depend on the source."""
+    name, kind = column_of(column), _kind(column, types)
+    if types[column].endswith("]") or kind in _NESTED:
+        raise ValueError(
+            f"The field {column!r} must hold numbers, texts, dates or times. Received: "
+            f"{types[column]}."
+        )
+    if kind in ("VARCHAR", "BOOLEAN", CSV_TEXT) or _is_whole(kind):
+        return name
+    if kind == "FLOAT":
+        name, kind = f"{name}::VARCHAR::DOUBLE", "DOUBLE"  # 0.1, and not 0.10000000149
+    if kind == "DOUBLE":
+        # NaN is a missing value, as pandas has it; -0.0 is 0.0.
+        return f"CASE WHEN NOT isnan({name}) THEN {name} + 0.0 END"
+    return _spelling(name, kind)
+
+
+def _spelling(name: str, kind: str) -> str:
+    """A value as text. Times of all units are written alike, those with a zone in UTC."""
+    has_zone = kind in ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
+    return f"({name}::VARCHAR || ':00')" if has_zone else f"{name}::VARCHAR"
+
+
+def _is_whole(kind: str) -> bool:
+    return kind in _WHOLE and "HUGE" not in kind
 
 
 def _key(column: str, types: Mapping[str, str]) -> str:
-    name = quoted(column)
-    if types[column] in _WHOLE and "HUGE" not in types[column]:
-        unsigned = name if types[column].startswith("U") else f"({name}::BIGINT & {2**63 - 1})"
+    """The number that divides rows into folds: of 5, 5.0 and "5" in any source, it is 5."""
+    name, kind = column_of(column), _kind(column, types)
+    if _is_whole(kind):
+        unsigned = name if kind.startswith("U") else f"({name}::BIGINT & {2**63 - 1})"
         return f"coalesce({unsigned}::UBIGINT, 0::UBIGINT)"
-    return f"hash({name})"
+    spelled = _spelling(name, kind)
+    if kind == "FLOAT":
+        spelled = f"{name}::DOUBLE::VARCHAR"
+    digits = f"regexp_extract({spelled}, '^([+-]?[0-9]{{1,20}})([.]0*)?$', 1)"
+    number = f"try_cast({digits} AS HUGEINT)"
+    return (
+        f"CASE WHEN {name} IS NULL THEN 0::UBIGINT "
+        f"WHEN {number} BETWEEN {-(2**63)} AND {2**63 - 1} "
+        f"THEN ({number}::BIGINT & {2**63 - 1})::UBIGINT "
+        f"WHEN {number} BETWEEN 0 AND {2**64 - 1} THEN {number}::UBIGINT "
+        f"ELSE hash({spelled}) END"
+    )
 
 
 def _time(column: str | None, types: Mapping[str, str]) -> str:
     """Expression of a time in UTC, as a TIMESTAMP; NULL where it cannot be read."""
     if column is None:
         raise ValueError("Argument `timestamp` must name the column of the times. Received: None.")
-    name, kind = quoted(column), types[column].split("(")[0]
+    name, kind = column_of(column), _kind(column, types)
     if kind in _NUMBERS and kind != "BOOLEAN":
-        seconds = f"{name}::DOUBLE"
-        is_time = f"abs({seconds}) <= {_LARGEST_TIME}"
-        return f"make_timestamp(CASE WHEN {is_time} THEN (floor({seconds}) * 1e6)::BIGINT END)"
+        return _time_of_seconds(f"{name}::DOUBLE")
     if kind == "VARCHAR":
-        return f"try_cast({name} AS TIMESTAMPTZ)::TIMESTAMP"
+        return time_of_text(name)
+    if kind == CSV_TEXT:
+        is_number = f"regexp_full_match({name}, '{_SECONDS}')"
+        seconds = f"CASE WHEN {is_number} THEN try_cast({name} AS DOUBLE) END"
+        return f"coalesce({time_of_text(name)}, {_time_of_seconds(seconds)})"
+    if kind == "TIMESTAMPTZ_NS":  # DuckDB has no cast of these
+        return f"({name} AT TIME ZONE 'UTC')::TIMESTAMP"
     if kind == "DATE" or kind.startswith("TIMESTAMP"):
         return f"{name}::TIMESTAMP"
     raise ValueError(
@@ -244,16 +353,17 @@ def _time(column: str | None, types: Mapping[str, str]) -> str:
     )
 
 
+def _time_of_seconds(seconds: str) -> str:
+    is_time = f"abs({seconds}) <= {_LARGEST_TIME}"
+    return f"make_timestamp(CASE WHEN {is_time} THEN (floor({seconds}) * 1e6)::BIGINT END)"
+
+
+def time_of_text(name: str) -> str:
+    """Expression of the time in UTC that an ISO 8601 text is, or NULL."""
+    iso = f"CASE WHEN regexp_full_match({name}, '{_ISO_TIME}') THEN {name} END"
+    return f"try_cast({iso} AS TIMESTAMPTZ)::TIMESTAMP"
+
+
 def _log1p(x: str) -> str:
     """log(1 + x) without loss of digits where x is small (Kahan)."""
     return f"CASE WHEN 1 + {x} = 1 THEN {x} ELSE ln(1 + {x}) * ({x}) / ((1 + {x}) - 1) END"
-
-
-def text(value: str) -> str:
-    """A string as a literal of SQL.
-
-    Example:
-        >>> text("it's")
-        "'it''s'"
-    """
-    return "'" + value.replace("'", "''") + "'"

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.logs import LogSums, Query, ScoredLog
+from keras_calibration.logs.log_sums import whole_numbers
 from keras_calibration.logs.query import field_sums, label_sums, logit_moments
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
@@ -111,8 +112,9 @@ def add_log(metric: keras.metrics.Metric, sums: LogSums) -> None:
 def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     """Adds the sums of the values of a field, which are ids, to the state of a field metric."""
     num_values = metric.num_values
-    ids = [values for name, values in table.items() if name.startswith("key_")]
-    if any(values.dtype == object for values in ids):
+    values = [values for name, values in table.items() if name.startswith("key_")]
+    ids = [each for each in map(whole_numbers, values) if each is not None]
+    if len(ids) < len(values):
         raise ValueError(
             f"The field values of {metric.name} must be whole numbers in [0, num_values). "
             "Received: strings. Name the field in `fields` of the ScoredLog instead: its field "
