@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import gamma
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog
 from keras_calibration.logs.compute import num_classes
@@ -16,6 +15,7 @@ from keras_calibration.logs.scored_log import Field
 from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.class_names import class_names
+from keras_calibration.monitoring.field_error_bound import field_rce, field_rce_bound
 from keras_calibration.monitoring.monitor_report import (
     FieldErrorCheck,
     FieldReport,
@@ -26,8 +26,6 @@ from keras_calibration.monitoring.monitor_report import (
 )
 from keras_calibration.monitoring.monitor_state import (
     MonitorState,
-    field_error,
-    period_errors,
     period_moments,
     period_sums,
     value_sums,
@@ -73,7 +71,7 @@ def monitor(
     the rows of the class and 0 elsewhere. `1 - confidence` is divided equally among the classes.
 
     DuckDB, or a cluster of Ray, computes the sums where the rows are (`logs.ScoredLog`), in three
-    passes and two more for each field. Memory does not grow with the number of rows.
+    passes and one more for each field. Memory does not grow with the number of rows.
 
     A daily job reads the new day only: name a `state` file. The first call reads the log up to the
     end of the last period that is over, or up to `until`, and writes its sums there; later calls
@@ -207,17 +205,9 @@ def _report(
     starts, of_periods = period_sums(sums)
     each = 1 - risk / len(starts)
     rates = _rates([periods.name(start) for start in starts], of_periods, tolerance, each)
-    errors = {
-        field: [_field_check(error, tolerance, risk) for error in period_errors(sums, field)]
-        for field in fields
-    }
     reports = [
-        PeriodReport(
-            rates=of_period,
-            loss=_loss(moments, tolerance, each),
-            fields={field: errors[field][place] for field in fields},
-        )
-        for place, (of_period, moments) in enumerate(zip(rates, period_moments(sums), strict=True))
+        PeriodReport(of_period, _loss(moments, tolerance, each))
+        for of_period, moments in zip(rates, period_moments(sums), strict=True)
     ]
     of_fields = {
         field: _field_report(*value_sums(sums, field), tolerance, risk) for field in fields
@@ -237,7 +227,7 @@ def _field_report(
     listed = is_off | (np.arange(len(sums)) < _MOST_LISTED)
     shown = [name for name, is_listed in zip(names, listed, strict=True) if is_listed]
     return FieldReport(
-        error=_field_check(field_error(sums), tolerance, risk),
+        error=_field_check(sums, tolerance, risk),
         values=_rates(shown, sums[listed], tolerance, confidence),
         num_values=len(sums),
     )
@@ -274,10 +264,8 @@ def _loss(moments: np.ndarray, tolerance: float, confidence: float) -> LossCheck
     return LossCheck(value, expected, max(low, 0.0), high, is_off)
 
 
-def _field_check(error: Sequence[float], tolerance: float, risk: float) -> FieldErrorCheck:
-    """The check of a Field-RCE, given with its mean and deviation by chance."""
-    value, mean, deviation = map(float, error)
-    # A gamma distribution: the error is a sum of absolute values, skewed if segments are few.
-    spread = max(deviation, 1e-12) ** 2 / max(mean, 1e-12)
-    high = float(gamma.isf(risk, mean / spread, scale=spread)) if mean else 0.0
-    return FieldErrorCheck(value, mean, deviation, high + tolerance, value > high + tolerance)
+def _field_check(sums: np.ndarray, tolerance: float, risk: float) -> FieldErrorCheck:
+    """The check of a Field-RCE, from the sums of the values."""
+    value = field_rce(sums)
+    mean, deviation, bound = field_rce_bound(sums, risk)
+    return FieldErrorCheck(value, mean, deviation, bound + tolerance, value > bound + tolerance)

@@ -84,12 +84,10 @@ class PeriodReport:
     Args:
         rates: Predicted and observed rate.
         loss: Calibrated Log Loss.
-        fields: Field name → Field-RCE in this period; shown, and never a reason for an alert.
     """
 
     rates: RateCheck
     loss: LossCheck
-    fields: dict[str, FieldErrorCheck]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -12,23 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_calibration.logs import LogSums, Periods, Query, ScoredLog, Selection, log_sums
+from keras_calibration.logs import LogSums, Periods, ScoredLog, Selection, log_sums
 from keras_calibration.logs.query import field_sums, logit_moments
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
-from keras_calibration.scoring.log_metrics import EPSILON, FIELD, field_columns
-from keras_calibration.solvers.field_noise import drawn_field_sums
+from keras_calibration.scoring.log_metrics import FIELD, field_columns
 
 if TYPE_CHECKING:
     import pyarrow
 
-_NOISE, _SETTINGS = "noise/", "settings"
-# Groups of a field value and a period whose sums are in memory at once.
-_GROUPS_TOGETHER = 1 << 21
-# Draws of the labels of a field, and numbers that all draws may take, of the log and of a period,
-# of which there may be thousands.
-_FEWEST_DRAWS, _MOST_DRAWS = 4, 100
-_MOST_DRAWN, _MOST_DRAWN_OF_PERIOD = 1 << 20, 1 << 17
+_SETTINGS = "settings"
 
 
 @dataclass(frozen=True)
@@ -36,8 +28,7 @@ class MonitorState:
     """What `monitor` keeps of the rows that it has read: sums by period, and by field value.
 
     It takes 27 kB a period and class, and 56 bytes a field value and class, whatever the number of
-    rows. The Field-RCE of a period, which needs the sums of all field values in it, is kept as
-    three numbers: so each period is read once, as a whole.
+    rows.
 
     Args:
         settings: What the sums are of: fields, classes and length of a period.
@@ -138,42 +129,12 @@ def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
         yield moments
 
 
-def period_errors(sums: LogSums, field: str) -> np.ndarray:
-    """Field-RCE of each period, its mean and its deviation by chance (periods, 3)."""
-    table = sums.table(_NOISE + field)
-    return np.stack([table[name] for name in ("field_rce", "mean", "deviation")], axis=1)
-
-
 def value_sums(sums: LogSums, field: str) -> tuple[list[str], np.ndarray]:
     """Names of the values of a field, and their seven sums (values, 7)."""
     table = sums.table(FIELD + field)
     keys = [values.tolist() for name, values in table.items() if name.startswith("key_")]
     names = [" × ".join(map(_text, values)) for values in zip(*keys, strict=True)]
     return names, field_columns(table)
-
-
-def field_error(sums: np.ndarray, most_drawn: int = _MOST_DRAWN) -> tuple[float, float, float]:
-    """Field-RCE of the sums of its values (values, 7), and its mean and deviation by chance.
-
-    The labels of each value are drawn from its predictions, independently of the other values: the
-    variance of the error is the sum of theirs. With many values, few draws are enough.
-    """
-    sums = sums[sums[:, 2] > 0]
-    num_draws = int(np.clip(most_drawn // len(sums), _FEWEST_DRAWS, _MOST_DRAWS))
-    first = second = np.zeros(len(sums))
-    for draw in drawn_field_sums(sums, num_draws):
-        terms = _rce_terms(draw)
-        first, second = first + terms, second + terms**2
-    rows = sums[:, 2].sum()
-    variances = np.maximum(second - first**2 / num_draws, 0.0) / (num_draws - 1)
-    mean, deviation = first.sum() / num_draws, np.sqrt(variances.sum())
-    return float(_rce_terms(sums).sum() / rows), float(mean / rows), float(deviation / rows)
-
-
-def _rce_terms(sums: np.ndarray) -> np.ndarray:
-    """The part of each value in Field-RCE, times the number of rows."""
-    residual, positives, rows = sums[:, :3].T
-    return np.abs(residual) * rows / (positives + EPSILON * rows)
 
 
 def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
@@ -193,40 +154,7 @@ def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
             f"Labels must be 0 or 1. Received: {soft:,} others in {sums.num_rows:,} rows. Check "
             "the name of the column."
         )
-    tables = {name: sums.tables[name] for name in queries}
-    for name, of_field in columns.items():
-        num_values = sums.tables[FIELD + name].num_rows
-        tables[_NOISE + name] = _noise(
-            log, selection, field_sums(of_field, weighted=False), table, num_values
-        )
-    return LogSums(tables)
-
-
-def _noise(
-    log: ScoredLog,
-    selection: Selection,
-    query: Query,
-    of_periods: dict[str, np.ndarray],
-    num_values: int,
-) -> pyarrow.Table:
-    """The Field-RCE of each period, from the sums of a few periods at a time."""
-    import pyarrow
-
-    starts = of_periods["key_period"]
-    names = ("field_rce", "mean", "deviation")
-    groups = np.cumsum(np.minimum(of_periods["rows"], num_values))
-    errors = np.zeros((len(starts), 3))
-    firsts = np.flatnonzero(np.diff(groups // _GROUPS_TOGETHER, prepend=-1.0)).tolist()
-    for first, end in itertools.pairwise([*firsts, len(starts)]):
-        until = selection.ends[1] if end == len(starts) else int(starts[end])
-        part = dataclasses.replace(selection, ends=(int(starts[first]), until))
-        sums = log_sums(log, {"values": query.by_period()}, part, check=False)
-        table = sums.table("values")
-        periods, edges = np.unique(table["key_period"], return_index=True)
-        for start, values in zip(periods, np.split(field_columns(table), edges[1:]), strict=True):
-            error = field_error(values, _MOST_DRAWN_OF_PERIOD)
-            errors[np.searchsorted(starts, start)] = error
-    return pyarrow.table({"key_period": starts, **dict(zip(names, errors.T, strict=True))})
+    return LogSums({name: sums.tables[name] for name in queries})
 
 
 def _text(value: object) -> str:

@@ -38,14 +38,11 @@ _LOSS_CAPTION = (
     "Calibrated Log Loss (mark) and its bounds (line) if the bias-corrected probabilities were "
     "correct."
 )
-_ERROR_CAPTION = (
-    "Field-RCE of each period (mark) and its noise floor (end of the line): its mean if the "
-    "probabilities were correct."
-)
 _METHOD = (
     "Intervals of the ratio are Clopper–Pearson intervals of a binomial variable with the mean and "
-    "variance of the predictions. Bounds of the loss are Bernstein bounds. The probability of a "
-    "false alert holds for the whole report: it is divided among periods, losses and fields, and "
+    "variance of the predictions. Bounds of the loss are Bernstein bounds; that of a Field-RCE is "
+    "a quantile of its distribution if the predictions are right. The probability of a false alert "
+    "holds for the whole report: it is divided among periods, losses and fields, and "
     "within each among all intervals (Bonferroni), so a report with more intervals has wider ones. "
     "If labels arrive late, the latest periods seem over-predicted."
 )
@@ -129,7 +126,6 @@ def _field_section(report: MonitorReport, name: str, field: FieldReport) -> str:
         f"<section><h2>By {html.escape(name)}</h2>"
         f"<p>Field-RCE {html.escape(error_text(field.error))}</p>"
         f"{_ratio_plot(shown[:_MAX_DRAWN], report.tolerance)}"
-        f"<h3>Field-RCE over time</h3>{_error_plot(report.periods[-_MAX_DRAWN:], name)}"
         f"<details><summary>{_listed(field)}</summary>{table}</details></section>"
     )
 
@@ -184,14 +180,6 @@ def _loss_plot(periods: Sequence[PeriodReport]) -> str:
     ]
     off = {period.rates.name for period in periods if period.loss.is_off}
     return _range_plot(rows, off, _LOSS_CAPTION)
-
-
-def _error_plot(periods: Sequence[PeriodReport], field: str) -> str:
-    rows = []
-    for period in periods:
-        error = period.fields[field]
-        rows.append((period.rates.name, 0.0, error.noise_floor, error.field_rce))
-    return _range_plot(rows, set(), _ERROR_CAPTION)
 
 
 def _range_plot(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import gammaln, xlog1py, xlogy
 
 from keras_calibration.solvers.distributions import distributions
 
@@ -50,7 +51,7 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     count_variance = np.maximum(mean - squares, 0.0)
     expected = predicted[there]
     weight = expected / mean
-    draw_counts = _counts(mean, count_variance, squares)
+    of_counts = _Counts(mean, count_variance, squares)
     # What the weights add to the variance, for each positive. Where likely rows have small weights,
     # it can be negative: the deviation shrinks.
     added = (variance - weight**2 * count_variance) / mean
@@ -58,7 +59,7 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     spread = np.sqrt(variance[shrinks] / (weight**2 * count_variance)[shrinks])
     generator = np.random.default_rng(seed)
     for _ in range(num_draws):
-        counts = draw_counts(generator)
+        counts = of_counts.draw(generator)
         drawn = weight * counts  # exactly 0 where there is none
         drawn[shrinks] = expected[shrinks] + spread * (drawn - expected)[shrinks]
         scale = added[varies] / weight[varies]
@@ -69,29 +70,80 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
         yield result
 
 
-def _counts(
-    mean: np.ndarray, variance: np.ndarray, squares: np.ndarray
-) -> Callable[[np.random.Generator], np.ndarray]:
-    """Draws of counts with this mean and variance; `squares` is Σ p². See `drawn_field_sums`."""
-    # Probabilities below 1e-9 are at the Poisson limit. Rounding could leave too few trials.
-    trials = np.maximum(mean / np.maximum(squares / mean, 1e-9), np.maximum(mean, 1.0))
-    fewer, more = np.floor(trials), np.ceil(trials)
-    above = mean - np.floor(mean)
-    is_two_points = fewer < mean
-    fewer = np.where(is_two_points, more, fewer)
-    least = np.where(is_two_points, above * (1 - above), mean * (1 - mean / fewer))
-    largest = mean * (1 - mean / more)
-    share_of_more = np.zeros_like(mean)
-    np.divide(variance - least, largest - least, out=share_of_more, where=largest > least)
+class _Counts:
+    """Counts with a given mean and variance; `squares` is Σ p². See `drawn_field_sums`."""
 
-    def draw(generator: np.random.Generator) -> np.ndarray:
-        takes_more = generator.random(mean.shape) < share_of_more
-        num_trials = np.where(takes_more, more, fewer)
-        binomial = generator.binomial(num_trials.astype(np.int64), mean / num_trials)
-        two_points = np.floor(mean) + (generator.random(mean.shape) < above)
-        return np.where(is_two_points & ~takes_more, two_points, binomial)
+    def __init__(self, mean: np.ndarray, variance: np.ndarray, squares: np.ndarray) -> None:
+        # Probabilities below 1e-9 are at the Poisson limit. Rounding could leave too few trials.
+        trials = np.maximum(mean / np.maximum(squares / mean, 1e-9), np.maximum(mean, 1.0))
+        fewer, more = np.floor(trials), np.ceil(trials)
+        self.mean, self.above = mean, mean - np.floor(mean)
+        self.is_two_points = fewer < mean
+        self.fewer, self.more = np.where(self.is_two_points, more, fewer), more
+        of_two_points = self.above * (1 - self.above)
+        least = np.where(self.is_two_points, of_two_points, mean * (1 - mean / self.fewer))
+        largest = mean * (1 - mean / more)
+        self.share_of_more = np.zeros_like(mean)
+        np.divide(variance - least, largest - least, out=self.share_of_more, where=largest > least)
+        np.clip(self.share_of_more, 0.0, 1.0, out=self.share_of_more)
 
-    return draw
+    def draw(self, generator: np.random.Generator) -> np.ndarray:
+        takes_more = generator.random(self.mean.shape) < self.share_of_more
+        num_trials = np.where(takes_more, self.more, self.fewer)
+        binomial = generator.binomial(num_trials.astype(np.int64), self.mean / num_trials)
+        two_points = np.floor(self.mean) + (generator.random(self.mean.shape) < self.above)
+        return np.where(self.is_two_points & ~takes_more, two_points, binomial)
+
+    def probabilities(self, counts: np.ndarray) -> np.ndarray:
+        """Probabilities of counts (z, k), up to a factor for each of the z values."""
+        mean, above = self.mean[:, None], self.above[:, None]
+        of_fewer, of_more = (
+            _binomial_probabilities(counts, trials[:, None], mean)
+            for trials in (self.fewer, self.more)
+        )
+        floor = np.floor(mean)
+        of_two_points = np.where(counts == floor, 1 - above, above * (counts == floor + 1))
+        of_fewer = np.where(self.is_two_points[:, None], of_two_points, of_fewer)
+        share = self.share_of_more[:, None]
+        return share * of_more + (1 - share) * of_fewer
+
+
+def _binomial_probabilities(counts: np.ndarray, trials: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    misses = trials - counts
+    is_there = misses >= 0
+    misses = np.where(is_there, misses, 0.0)
+    logs = gammaln(trials + 1) - gammaln(counts + 1) - gammaln(misses + 1)
+    logs += xlogy(counts, mean / trials) + xlog1py(misses, -mean / trials)
+    return np.where(is_there, np.exp(logs), 0.0)
+
+
+def count_probabilities(
+    sums: ArrayLike, most_counts: int = 257, deviations: float = 9.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of positives of each value (z, k), and their probabilities if predictions are right.
+
+    The distribution of `drawn_field_sums`, for rows without weights. Where more than `most_counts`
+    numbers are within so many standard deviations of the mean, evenly spaced ones stand for all.
+
+    Example:
+        >>> sums = [[0.0, 1.0, 4.0, 4.0, 0.75, 1.0, 0.25]]  # four rows with p = 1/4
+        >>> counts, probabilities = count_probabilities(sums)
+        >>> [float(probabilities[counts == k].sum().round(4)) for k in (0, 1, 4)]
+        [0.3164, 0.4219, 0.0039]
+    """
+    sums = np.asarray(sums, np.float64)
+    rows, variance = sums[:, 2], np.maximum(sums[:, 5] - sums[:, 6], 0.0)
+    # A predicted probability of 0 in all rows: counts of 0 alone.
+    mean = np.clip(sums[:, 5], 1e-12, rows)
+    squares = np.clip(sums[:, 6], mean**2 / rows, mean)
+    margin = deviations * np.sqrt(variance) + deviations
+    low = np.maximum(np.floor(mean - margin), 0.0)
+    high = np.minimum(np.ceil(mean + margin + deviations), rows)
+    num_counts = int(min(np.max(high - low) + 1, most_counts))
+    step = np.maximum((high - low) / max(num_counts - 1, 1), 1.0)
+    counts = low[:, None] + step[:, None] * np.arange(num_counts)
+    probabilities = _Counts(mean, variance, squares).probabilities(counts)
+    return counts, probabilities / probabilities.sum(axis=1, keepdims=True)
 
 
 def jeffreys_interval(
