@@ -265,6 +265,209 @@ def test_string_inputs(tmp_path):
     assert losses[-1] < losses[0]
 
 
+class Watch(keras.callbacks.Callback):
+    """Notes what `fit` calls, and stops the training where it is told to."""
+
+    def __init__(self, calls, stops_at=None):
+        super().__init__()
+        self.calls, self.stops_at = calls, stops_at
+
+    def note(self, hook, logs):
+        self.calls.append((hook, sorted(logs or {})))
+        if hook == self.stops_at:
+            self.model.stop_training = True
+
+    def on_train_begin(self, logs=None):
+        self.note("on_train_begin", logs)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.note("on_epoch_begin", logs)
+
+    def on_test_begin(self, logs=None):
+        self.note("on_test_begin", logs)
+
+    def on_test_end(self, logs=None):
+        self.note("on_test_end", logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.note("on_epoch_end", [name for name in logs if not name.startswith("seed/")])
+
+    def on_train_end(self, logs=None):
+        self.note("on_train_end", [name for name in logs if not name.startswith("seed/")])
+
+
+def vectorized_and_fit(tmp_path, build, callbacks, epochs=3, seeds=(0, 1)):
+    """The records of the engine and of `fit`."""
+    runs = small_of(tmp_path / "together", build, callbacks, epochs, seeds)
+    task = SeedTask(
+        build, SMALL, SMALL, str(tmp_path / "fit"), "p", epochs, 32, callbacks=callbacks
+    )
+    for seed in seeds:
+        fit_seed(task, seed)
+    return runs, Ledger(tmp_path / "fit").runs()
+
+
+def small_of(ledger, build, callbacks, epochs, seeds):
+    return train(
+        build,
+        SMALL,
+        ledger=ledger,
+        pipeline="p",
+        seeds=seeds,
+        epochs=epochs,
+        validation_data=SMALL,
+        callbacks=callbacks,
+        verbose=0,
+        num_parallel=2,
+    )
+
+
+@pytest.mark.parametrize("swap_on_epoch", [False, True])
+def test_weights_that_a_callback_swaps_for_the_validation(tmp_path, swap_on_epoch):
+    def build():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+        model.compile(keras.optimizers.Adam(0.05, use_ema=True), "binary_crossentropy")
+        return model
+
+    def callbacks(seed):
+        return [keras.callbacks.SwapEMAWeights(swap_on_epoch=swap_on_epoch)]
+
+    runs, others = vectorized_and_fit(tmp_path, build, callbacks)
+    assert_same_records(runs, others, rtol=1e-5)
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("stops_at", ["on_test_end", "on_test_begin", None])
+def test_callbacks_are_called_as_by_fit(tmp_path, stops_at):
+    calls = {}
+
+    def callbacks(seed):
+        return [Watch(calls.setdefault(seed, []), stops_at if seed else None)]
+
+    runs, others = vectorized_and_fit(tmp_path, build_small, callbacks)
+    assert_same_records(runs, others, rtol=1e-5)
+    for seed, noted in calls.items():
+        half = len(noted) // 2
+        assert noted[:half] == noted[half:], seed
+    assert [len(run["epochs"]) for run in runs] == [3, 1 if stops_at else 3]
+
+
+def test_a_stop_before_the_first_batch_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"stop_training before epoch 0.*engine='processes'"):
+        small(tmp_path, seeds=[0], callbacks=lambda seed: [Watch([], "on_epoch_begin")])
+    assert ended_seeds(tmp_path) == []
+
+
+class Noise(keras.layers.Layer):
+    """Adds noise from a generator that Keras does not track, or from none."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def call(self, x):
+        return x + self.draw(keras.ops.shape(x))
+
+
+def drawn_constant():
+    c = np.random.normal(size=(3, 2)).astype("float32")  # noqa: NPY002
+    return keras.layers.Lambda(lambda x: keras.ops.matmul(x, c))
+
+
+def drawn_attribute():
+    class Fixed(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.kept = {"c": [np.random.normal()]}  # noqa: NPY002
+
+        def call(self, x):
+            return x * self.kept["c"][0]
+
+    return Fixed()
+
+
+def adapted_to_a_sample():
+    layer = keras.layers.Normalization()
+    layer.adapt(SMALL[0][np.random.permutation(203)[:50]])  # noqa: NPY002
+    return layer
+
+
+def drawn_rate():
+    return keras.layers.Dropout(random.random())
+
+
+NOT_OF_THE_SEED = {
+    "constant": (drawn_constant, "other values of layers.lambda.function.reads.c"),
+    "attribute": (drawn_attribute, "layers.fixed.kept.c"),
+    "adapted": (adapted_to_a_sample, "other values of layers.normalization"),
+    "rate": (drawn_rate, "dropout.rate"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_OF_THE_SEED)
+def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, case):
+    layer, message = NOT_OF_THE_SEED[case]
+
+    def build():
+        model = keras.Sequential([keras.Input((3,)), layer(), keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy")
+        return model
+
+    sweep = functools.partial(
+        train, build, SMALL, ledger=tmp_path, pipeline="p", verbose=0, num_parallel=1
+    )
+    with pytest.raises(ValueError, match=rf"`build_model`.*seed 4 and seed 5 with .*{message}"):
+        sweep(seeds=[4, 5])
+    # The first seed was right; alone, so is the other, also when the sweep goes on.
+    assert ended_seeds(tmp_path) == [4]
+    sweep(seeds=[5])
+    assert [run["seed"] for run in sweep(seeds=[4, 5])] == [4, 5]
+
+
+def test_constants_in_weights_are_each_seeds_own(tmp_path):
+    class Features(keras.layers.Layer):
+        def build(self, shape):
+            self.c = self.add_weight(shape=(3, 2), initializer="normal", trainable=False)
+
+        def call(self, x):
+            return keras.ops.tanh(keras.ops.matmul(x, self.c))
+
+    def build():
+        model = keras.Sequential([keras.Input((3,)), Features(), keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy")
+        return model
+
+    runs, others = vectorized_and_fit(tmp_path, build, None)
+    assert_same_records(runs, others, rtol=1e-5)
+    assert runs[0]["metrics"] != runs[1]["metrics"]
+
+
+def tensorflow_noise(shape):
+    import tensorflow as tf
+
+    return tf.random.normal(shape)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("kind", ["global", "untracked", "tensorflow"])
+def test_random_numbers_that_are_not_the_models_own_are_refused(tmp_path, kind):
+    def build():
+        generator = keras.random.SeedGenerator()
+        draw = {
+            "global": keras.random.normal,
+            "untracked": lambda shape: keras.random.normal(shape, seed=generator),
+            "tensorflow": tensorflow_noise,
+        }[kind]
+        model = keras.Sequential([keras.Input((3,)), Noise(draw), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(ValueError, match=r"`build_model`.*that uses .*SeedGenerator"):
+        train(build, SMALL, ledger=tmp_path, pipeline="p", seeds=[0], verbose=0, num_parallel=1)
+    assert ended_seeds(tmp_path) == []
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("num_before", [0, 1, 3])
 def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, num_before):
@@ -351,6 +554,14 @@ BAD = {
     "batches": (
         {"callbacks": lambda seed: [keras.callbacks.TerminateOnNaN()]},
         "TerminateOnNaN.*engine='processes'",
+    ),
+    "batches of a function": (
+        {
+            "callbacks": lambda seed: [
+                keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
+            ]
+        },
+        "on_train_batch_end.*engine='processes'",
     ),
     "local function": (
         {"engine": "processes", "callbacks": lambda seed: []},

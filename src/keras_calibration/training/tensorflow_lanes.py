@@ -13,13 +13,16 @@ import tensorflow as tf
 
 from keras_calibration._compat import without_replica_sums
 from keras_calibration._typing import Tensor
-from keras_calibration.training.model_state import copy_state
+from keras_calibration.training.model_state import copy_state, variables_of
 from keras_calibration.training.seed_task import (
     Rows,
     SeedTask,
     map_rows,
     num_rows_of,
 )
+
+# Operations that draw from a state of their own.
+_RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
 
 
 class TensorFlowLanes:
@@ -38,6 +41,7 @@ class TensorFlowLanes:
         self._models = list(models)
         rows = map_rows(tf.constant, task.rows)
         self._train = [_training_graph(model, rows, task) for model in models]
+        _check_randomness(models[0], self._train[0])
         if task.validation is not None:
             validation = map_rows(tf.constant, task.validation)
             self._validate = [_validation_graph(model, validation, task) for model in models]
@@ -89,6 +93,24 @@ def _validation_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callabl
         _for_each_batch(model.test_step, rows, tf.range(num_rows_of(rows)), task.batch_size)
 
     return _graph(validate, model)
+
+
+def _check_randomness(model: keras.Model, graph: Any) -> None:
+    """Refuses programs with state besides the variables of the model: seeds would share it."""
+    variables = [*variables_of(model), *model.metrics_variables]
+    own = {id(variable.value) for variable in variables}
+    reason = next((f"the variable {v.name!r}" for v in graph.variables if id(v) not in own), None)
+    definition = graph.graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    if drawn := [node.op for node in nodes if node.op.startswith(_RANDOM)]:
+        reason = f"TensorFlow's random numbers ({drawn[0]})"
+    if reason is not None:
+        raise ValueError(
+            "Argument `build_model` must return a model that keeps all of its state in its own "
+            "variables with engine='vectorized', which gives each seed its own. Received: a model "
+            f"that uses {reason}. Draw random numbers in a layer that has a "
+            "keras.random.SeedGenerator as an attribute, or use engine='processes'."
+        )
 
 
 def _for_each_batch(

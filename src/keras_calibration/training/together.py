@@ -112,7 +112,7 @@ def _train_group(
     active = members
     for epoch in range(task.epochs):
         for member in active:
-            member.call("on_epoch_begin", epoch)
+            member.begin_epoch(epoch)
         group.train_epoch({m.number: task.row_order(seeds[m.number], epoch) for m in active})
         logs = {member.number: member.results() for member in active}
         if task.validation is not None:
@@ -148,6 +148,17 @@ class _Member:
         getattr(self._callbacks, hook)(*arguments)
         self.is_stopped = bool(model.stop_training)
         self._group.store(self.number)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Calls the callbacks; refuses a stop within the epoch, which is one call of a program."""
+        self.call("on_epoch_begin", epoch)
+        if self.is_stopped:
+            raise ValueError(
+                "Argument `callbacks` must return callbacks that stop the training at the end of "
+                "an epoch only with engine='vectorized'. Received: one that set "
+                f"model.stop_training before epoch {epoch}, so that `fit` ends after one batch. "
+                "Use engine='processes'."
+            )
 
     def end(self, logs: dict[str, float]) -> None:
         """The end of `fit`."""

@@ -56,7 +56,16 @@ def train(
     ```
 
     **Resuming.** Seeds that have ended in the ledger are not trained again. After an interruption
-    of any kind, the same call goes on with the others.
+    of any kind, the same call goes on with the others. "The same" is checked: each record refers to
+    a description of the model, optimizer, losses, metrics, callbacks, rows, epochs and batch size,
+    and a call that differs is an error that says in what. Engine, backend, machine, and settings
+    of `compile` that only concern speed may differ.
+
+    The description has the configurations of Keras, a hash of every array of rows, the code of the
+    user's functions and classes (compared within one version of Python), and the numbers, strings
+    and arrays that these hold. It does not see other objects, what a callback reads besides the
+    numbers and functions it was created with, and files. Initial weights of the first seed that
+    have another norm than its record are warned of.
 
     **Engines.**
 
@@ -70,8 +79,8 @@ def train(
 
     Args:
         build_model: Function without arguments that returns a new compiled model. Its seeds are set
-            before each call. Every seed must have the same architecture. On TensorFlow,
-            `"vectorized"` is up to three times as fast if it is compiled with `jit_compile=True`.
+            before each call. With `"vectorized"`, the models of two seeds may differ only in
+            their weights. On TensorFlow, `"vectorized"` is up to three times as fast if it is compiled with `jit_compile=True`.
         data: Training rows: a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, where x may be a
             dictionary or list of arrays. In the engines `"vectorized"` and on one machine, the rows
             are in memory once.
@@ -82,7 +91,7 @@ def train(
         batch_size: Rows per step, also in validation.
         validation_data: Held-out rows like `data`, evaluated after each epoch.
         callbacks: Function of a seed that returns its callbacks, such as `EarlyStopping`. They are
-            called after `SeedVariance`. Those of `"vectorized"` act on epochs only.
+            called after `SeedVariance`. Those of `"vectorized"` act on epochs and validations only.
         order: Seed of a data order that all seeds share; `None` for an order of its own for each.
         engine: `"vectorized"`, `"processes"` or `"ray"`.
         num_parallel: Seeds trained at once; `None` for one for each core, and on a GPU with JAX as
@@ -100,9 +109,13 @@ def train(
         The records of the given seeds that have ended, in the order of `seeds`.
 
     Raises:
-        ValueError: An argument is invalid, or the engine cannot train the model.
+        ValueError: An argument is invalid, the runs of `pipeline` in the ledger are of another
+            training, or the engine cannot train the model.
         RuntimeError: A seed failed more than `num_retries` times. Those that ended are recorded.
         ImportError: The engine is `"ray"`, and Ray is not installed.
+
+    Warns:
+        UserWarning: `build_model` starts a seed of the ledger from other weights.
 
     Example:
         >>> import tempfile
