@@ -105,7 +105,7 @@ def log_files(source: Any, connection: duckdb.DuckDBPyConnection | None = None) 
         ['a.parquet', 'b.PARQUET']
     """
     one = isinstance(source, str | os.PathLike | LogFile)
-    given: Sequence[str | os.PathLike | LogFile] = [source] if one else source  # type: ignore
+    given: Sequence[str | os.PathLike | LogFile] = [source] if one else source
     found: list[LogFile] = []
     names: dict[str, str] = {}  # real path → the path that is read
     for each in given:

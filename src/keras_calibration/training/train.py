@@ -80,7 +80,8 @@ def train(
     Args:
         build_model: Function without arguments that returns a new compiled model. Its seeds are set
             before each call. With `"vectorized"`, the models of two seeds may differ only in
-            their weights. On TensorFlow, `"vectorized"` is up to three times as fast if it is compiled with `jit_compile=True`.
+            their weights. On TensorFlow, `"vectorized"` is up to three times as fast if it is
+            compiled with `jit_compile=True`.
         data: Training rows: a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, where x may be a
             dictionary or list of arrays. In the engines `"vectorized"` and on one machine, the rows
             are in memory once.
