@@ -211,8 +211,8 @@ def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:
     if array.dtype.kind in "iu":
         if array.dtype.kind == "u" and int(array.max()) > np.iinfo(np.int64).max:
             raise ValueError(
-                f"Input {name} must hold {reader} below 2⁶³. Received: {array.max()}. Convert the "
-                "column to strings, and look them up with keras.layers.StringLookup."
+                f"Input {name} must hold whole numbers below 2⁶³. Received: {array.max()}. Convert "
+                "the column to strings, and look them up with keras.layers.StringLookup."
             )
         return array
     return _whole(array, name, reader, values)

@@ -110,7 +110,6 @@ def test_field_values_of_many_kinds(kind, rows):
     assert kc.scoring.score(log, verbose=0)["site_field_ece"] == pytest.approx(expected)
 
 
-@pytest.mark.xfail(strict=True, reason="NumPy's and pandas' messages about types without an order")
 @pytest.mark.parametrize("kind", ["None", "numbers and strings", "string with NA"])
 def test_field_values_without_an_order(kind, rows):
     values = {
@@ -130,7 +129,6 @@ def test_field_values_without_an_order(kind, rows):
 # 3. A numeric column that nobody has cut into ids.
 
 
-@pytest.mark.xfail(strict=True, reason="fractional ids are truncated without a word")
 @pytest.mark.parametrize("use", ["metric", "head", "log"])
 def test_fractional_ids(use):
     rng = np.random.default_rng(0)
@@ -209,14 +207,12 @@ def test_periods_of_times_of_many_kinds(kind, rows):
 # 6. Frames with odd columns.
 
 
-@pytest.mark.xfail(strict=True, reason="the first of two columns of one name is taken quietly")
 def test_two_columns_of_one_name(rows):
     both = pd.concat([rows.frame(), pd.DataFrame({"probability": sigmoid(-rows.logits)})], axis=1)
     with pytest.raises(ValueError, match="probability"):
         kc.scoring.score(kc.logs.ScoredLog(both), kc.metrics.LogLoss(), verbose=0)
 
 
-@pytest.mark.xfail(strict=True, reason="the log is said to lack 'Site', and to have 'Site_1'")
 def test_two_columns_that_differ_in_case(rows):
     frame = rows.frame(site=rows.site, Site=rows.site % 2)
     log = kc.logs.ScoredLog(frame, fields=["Site"])
@@ -226,7 +222,6 @@ def test_two_columns_that_differ_in_case(rows):
     assert "Site_1" not in (message or "")
 
 
-@pytest.mark.xfail(strict=True, reason="DuckDB's NotImplementedException, also where it is unused")
 @pytest.mark.parametrize("kind", ["bands of pd.cut", "pandas periods"])
 def test_columns_that_only_pandas_has(kind, rows):
     if kind == "bands of pd.cut":
@@ -323,7 +318,6 @@ def test_monitor_of_classes(kind):
     assert not report.is_alert
 
 
-@pytest.mark.xfail(strict=True, reason="names in a frame, positions in the CSV file of that frame")
 def test_class_names_that_are_numbers(tmp_path):
     world, names = Classes(), ["2", "0", "1"]
     frame = world.frame(names, np.array(names)[world.y])
