@@ -381,6 +381,8 @@ def test_the_columns_of_an_error_are_those_of_the_user(tmp_path):
     frame().to_parquet(tmp_path / "site=3/log.parquet")
     with pytest.raises(ValueError, match=r"Names of folders, such as site=…, are not read"):
         losses(tmp_path / "site=3/log.parquet", fields=["site"])
+    with pytest.raises(ValueError, match=r"names of this package. .*'keras_calibration Label'"):
+        losses(pl.from_pandas(frame(**{"keras_calibration Label": 0})), where="* > 0")
     with pytest.raises(ValueError, match="no_column"):
         losses(tmp_path / "log.parquet", where="no_column > 1")
     with pytest.raises(ValueError, match="cannot be read"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from keras_calibration.logs.query import field_column, quoted, text
@@ -71,7 +71,7 @@ def rows_sql(
     if period is not None:
         columns |= _period_columns(log, types, period)
         conditions += _period_conditions(_time(log.timestamp, types), ends)
-    rows = f"SELECT {_selected(columns)} FROM ({_chosen_rows(log, where_columns)})"
+    rows = f"SELECT {_selected(columns)} FROM ({_chosen_rows(log, types, where_columns)})"
     if conditions:
         rows += f" WHERE {' AND '.join(conditions)}"
     return f"SELECT *, {_selected(_derived_columns(log, types))} FROM ({rows})"
@@ -82,17 +82,19 @@ def column_of(name: str) -> str:
 
     Example:
         >>> column_of("site")
-        '"log site"'
+        '"keras_calibration site"'
     """
-    return quoted(f"log {name}")
+    return quoted(f"keras_calibration {name}")
 
 
-def _chosen_rows(log: ScoredLog, where_columns: Mapping[str, str]) -> str:
+def _chosen_rows(log: ScoredLog, columns: Iterable[str], where_columns: Mapping[str, str]) -> str:
     """The rows of the log that `where` leaves, and a second copy of the columns that it names.
 
     The numbers of the rows are those before `where`.
     """
     copies = {column_of(name): quoted(name) for name in used_columns(log)}
+    if taken := [name for name in columns if quoted(name).casefold() in map(str.casefold, copies)]:
+        raise ValueError(f"Columns must not have names of this package. Received: {taken}.")
     casts = {quoted(name): expression for name, expression in where_columns.items()}
     replaced = f" REPLACE ({_selected(casts)})" if casts else ""
     rows = f"SELECT *{replaced}, {_selected(copies)} FROM log"
