@@ -177,7 +177,8 @@ def test_a_class_without_rows_to_calibrate_keeps_its_column():
     frame, names = make_class_rows(900)
     base = of_scores().fit(frame, names)
     rows = names != "green"
-    calibrator = NeuralCalibrator(FrozenEstimator(base)).fit(frame[rows], names[rows])
+    with pytest.warns(UserWarning, match="no rows of class 1"):
+        calibrator = NeuralCalibrator(FrozenEstimator(base)).fit(frame[rows], names[rows])
     received = calibrator.predict_proba(frame)
     assert calibrator.classes_.tolist() == ["blue", "green", "red"]
     assert received.shape == (900, 3)

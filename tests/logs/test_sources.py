@@ -1,6 +1,7 @@
 """One log in every kind of source: the same rows, values, times, folds and row numbers."""
 
 import datetime
+import itertools
 
 import duckdb
 import keras
@@ -14,7 +15,8 @@ import pytest
 
 from keras_calibration.calibration import fit_calibrator
 from keras_calibration.layers import FieldBias
-from keras_calibration.logs import ScoredLog, log_sums
+from keras_calibration.logs import ScoredLog, Selection, log_sums
+from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.query import field_sums
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, LogLoss
 from keras_calibration.ops.folds import hashed_uniform
@@ -387,6 +389,34 @@ def test_the_columns_of_an_error_are_those_of_the_user(tmp_path):
         losses(tmp_path / "log.parquet", where="no_column > 1")
     with pytest.raises(ValueError, match="cannot be read"):
         losses(tmp_path / "log.parquet", where="given > 0")  # a name of our own
+
+
+def test_a_closed_connection_is_an_error_of_ours():
+    connection = duckdb.connect()
+    relation = connection.sql("SELECT 1 AS label, 0.5 AS probability")
+    same(losses(relation), losses(pd.DataFrame({"label": [1], "probability": [0.5]})))
+    connection.close()
+    with pytest.raises(ValueError, match=r"cannot be read. .* closed"):
+        losses(relation)
+
+
+def test_many_files_with_their_rows_in_order(tmp_path):
+    n = 30_000
+    table = pa.table({"label": np.arange(n) % 2, "probability": np.arange(n) / n})
+    ends = np.sort(np.concatenate([RNG.integers(0, n, 20), [0, 0, n, n]]))
+    for number, (start, end) in enumerate(itertools.pairwise(ends.tolist())):
+        part = table.slice(start, end - start)
+        pq.write_table(part, tmp_path / f"{number:02d}.parquet", row_group_size=100)
+        index = pa.array(np.zeros(len(part), int))
+        hidden = part.append_column("file_index", index)
+        pq.write_table(hidden, tmp_path / f"hidden-{number:02d}.parquet", row_group_size=100)
+    table.to_pandas().to_csv(tmp_path / "log.csv", index=False)
+    for name in ("[0-9]*.parquet", "hidden-*.parquet", "log.csv"):
+        log = ScoredLog(tmp_path / name, where="label = 1", num_threads=2)
+        with Embedded(log) as opened:
+            rows = opened.run(f"SELECT p, k FROM ({opened.rows(Selection())})").to_pydict()
+        np.testing.assert_array_equal(np.round(np.array(rows["p"]) * n), rows["k"])
+        assert len(rows["k"]) == n / 2
 
 
 def test_too_little_memory_is_an_error_of_ours():

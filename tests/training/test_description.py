@@ -268,7 +268,6 @@ def test_a_changed_pipeline_is_refused_and_names_the_change(tmp_path):
         (lambda: sweep(build, (0 * x, y)), "other values of data.x"),
         (lambda: sweep(build, SMALL, batch_size=16), "batch_size=32, not 16"),
         (lambda: sweep(build, SMALL, order=7), "'order': 0}, not {'initialization': 0, 'order': 7"),
-        (lambda: sweep(build, SMALL, family="nets"), "family=None, not 'nets'"),
         (lambda: sweep(build, SMALL, validation_data=(x[:9], y[:9])), "validation_data.x.rows"),
         (lambda: sweep(build, SMALL, validation_data=None), "validation_data="),
         (

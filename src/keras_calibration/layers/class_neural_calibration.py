@@ -44,15 +44,15 @@ class ClassNeuralCalibration(NeuralHead):
         >>> from keras_calibration.layers import FieldNetwork, FitSettings, VectorScaling
         >>> import numpy as np
         >>> logits = np.random.default_rng(0).normal(size=(600, 3))
-        >>> site = np.arange(600) % 2
-        >>> network = FieldNetwork({"site": 2}, num_outputs=3, seed=0)
+        >>> site = np.arange(600) % 3
+        >>> network = FieldNetwork({"site": 3}, num_outputs=3, seed=0)
         >>> head = ClassNeuralCalibration(VectorScaling(3), network)
         >>> settings = FitSettings(learning_rate=0.01, max_epochs=5)
-        >>> summary = head.fit(logits, 2 * site, {"site": site}, settings=settings)
+        >>> summary = head.fit(logits, site, {"site": site}, settings=settings)
         >>> summary.network_kept
         True
         >>> head(logits[:4], {"site": site[:4]}).numpy().argmax(axis=1)
-        array([0, 2, 0, 2])
+        array([0, 1, 2, 0])
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7, which leaves several classes

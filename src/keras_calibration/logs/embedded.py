@@ -212,12 +212,9 @@ def _refusals(log: ScoredLog) -> Iterator[None]:
             f"in memory or in the temporary folder. Received: memory_limit={log.memory_limit!r}, "
             "which is too little. Pass more, or fewer threads, for example num_threads=1."
         ) from error
-    except (
-        duckdb.IOException,
-        duckdb.ProgrammingError,
-        duckdb.DataError,
-        duckdb.NotSupportedError,
-    ) as error:
+    except (duckdb.InternalException, duckdb.FatalException):
+        raise  # a defect of DuckDB
+    except duckdb.Error as error:
         about = f" Argument `where` is {log.where!r}." if log.where else ""
         reason = csv_errors(str(error))
         raise ValueError(f"The log cannot be read.{about} Received: {reason}") from error

@@ -292,7 +292,7 @@ def _value(column: str, types: Mapping[str, str]) -> str:
             f"The field {column!r} must hold numbers, texts, dates or times. Received: "
             f"{types[column]}."
         )
-    if kind in ("VARCHAR", "BOOLEAN", CSV_TEXT) or _is_whole(kind):
+    if kind in ("VARCHAR", "BOOLEAN", '"NULL"', CSV_TEXT) or _is_whole(kind):
         return name
     if kind == "FLOAT":
         name, kind = f"{name}::VARCHAR::DOUBLE", "DOUBLE"  # 0.1, and not 0.10000000149
