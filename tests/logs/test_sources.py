@@ -394,7 +394,7 @@ def test_the_columns_of_an_error_are_those_of_the_user(tmp_path):
 def test_a_closed_connection_is_an_error_of_ours():
     connection = duckdb.connect()
     relation = connection.sql("SELECT 1 AS label, 0.5 AS probability")
-    same(losses(relation), losses(pd.DataFrame({"label": [1], "probability": [0.5]})))
+    losses(relation)
     connection.close()
     with pytest.raises(ValueError, match=r"cannot be read. .* closed"):
         losses(relation)

@@ -476,13 +476,13 @@ all          800        0.3       0.2  1.500  1.220–1.889  !
 site  rows  predicted  observed  ratio     interval
 a      400        0.2       0.1  2.000  1.264–3.497  !
 b      400        0.4       0.3  1.333  1.053–1.757  !
-Field-RCE 0.6158; noise floor 0.06255 ± 0.036, bound 0.2638 !
+Field-RCE 0.6158; noise floor 0.06255 ± 0.036, bound 0.2635 !
 
 Bounds: relative errors up to 0.05 do not matter. If all probabilities are correct, the whole report
   raises no alert with probability 0.99. Times are in UTC.
 ALERT, 5 out of bounds:
 ! all rows: over-predicts: 0.3 predicted, 0.2 observed (ratio 1.5, at least 1.22), 800 rows
 ! 2026-03-02: over-predicts: 0.3 predicted, 0.1 observed (ratio 3, at least 1.9), 400 rows
-! site: Field-RCE 0.6158 is above its bound 0.2638
+! site: Field-RCE 0.6158 is above its bound 0.2635
 ! site a: over-predicts: 0.2 predicted, 0.1 observed (ratio 2, at least 1.26), 400 rows
 ! site b: over-predicts: 0.4 predicted, 0.3 observed (ratio 1.33, at least 1.05), 400 rows"""
