@@ -1,16 +1,19 @@
 """Checks what is to be released: `./dev release` builds `dist/` and runs this.
 
-    ./dev release            metadata, contents, four installations; all tests on the wheel with the
-                             newest versions, all but the slow ones with the lowest
-    ./dev release --quick    the same with a selection of the tests, on one
+    ./dev release            metadata, contents, installations; all tests on the wheel with the
+                             newest versions; all but the slow ones with the lowest, and with the
+                             newest on every other Python that is supported
+    ./dev release --quick    the same with a selection of the tests, on the Pythons that are found
 
 The wheel and the source distribution are each installed in an empty environment with the lowest
-and with the newest versions that pyproject.toml allows.
+and with the newest versions that pyproject.toml allows. The lowest ones are those of the oldest
+Python, with which `./dev` has to be set up; the others are looked for on the path (`python3.12`).
 """
 
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -31,6 +34,8 @@ ABOUT = r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LIC
 IN_WHEEL = f"{PACKAGE}|{ABOUT}"
 IN_SOURCE = rf"src/{PACKAGE}|(tests|examples)/[\w/]+\.py|{OTHER_FILES}|{TOP_FILES}"
 LARGEST_FILE = 300_000
+# The oldest is the one of the lowest versions: there are wheels of these for no later one.
+OLDEST_PYTHON, *LATER_PYTHONS = ("3.11", "3.12", "3.13")
 QUICK_TESTS = [
     *("tests/test_public_names.py", "tests/test_cli.py", "tests/test_readme.py"),
     *("tests/layers/test_contract.py", "tests/export/test_export_savedmodel.py"),
@@ -58,6 +63,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     wheel, source = next(DIST.glob("*.whl")), next(DIST.glob("*.tar.gz"))
     version = check_versions()
+    oldest, later = find_pythons(needs_all=not quick)
     files = {wheel: files_of_wheel(wheel), source: files_of_source(source)}
     for archive, contents in files.items():
         check_metadata(archive, contents, version)
@@ -66,12 +72,12 @@ def main() -> None:
     for archive in (wheel, source):
         for resolution in ("highest", "lowest-direct"):
             with tempfile.TemporaryDirectory() as folder:
-                python = install(archive, "", resolution, Path(folder))
+                python = install(archive, "", resolution, oldest, Path(folder))
                 run([python, "-c", SMOKE], cwd=folder)
     for resolution in ("highest",) if quick else ("highest", "lowest-direct"):
-        with tempfile.TemporaryDirectory() as folder:
-            python = install(wheel, "[dev]", resolution, Path(folder))
-            test(python, quick, has_slow=resolution == "highest" and not quick)
+        test(wheel, resolution, oldest, quick, has_slow=resolution == "highest" and not quick)
+    for python in later:
+        test(wheel, "highest", python, quick, has_slow=False)
     print(f"Ready: {wheel.name}, {source.name}")
 
 
@@ -87,6 +93,24 @@ def check_versions() -> str:
         if not re.search(pattern, (ROOT / file).read_text("utf-8"), re.MULTILINE):
             sys.exit(f"{file} does not have version {version}: no line like {pattern}")
     return version
+
+
+def find_pythons(needs_all: bool) -> tuple[str, list[str]]:
+    """The paths of the oldest Python that is supported, and of the later ones that are found."""
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if here != OLDEST_PYTHON:
+        sys.exit(f"Set ./dev up with Python {OLDEST_PYTHON}, the oldest supported: this is {here}")
+    # A name on the path may be a shim that knows no such Python.
+    later = {version: shutil.which(f"python{version}") for version in LATER_PYTHONS}
+    found = [each for each in later.values() if each and works(each)]
+    if needs_all and len(found) < len(later):
+        sys.exit(f"Pythons {', '.join(later)} must all be on the path; of these only {found} work")
+    return sys.executable, found
+
+
+def works(python: str) -> bool:
+    """Whether this is a Python that starts."""
+    return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
 
 
 def files_of_wheel(wheel: Path) -> dict[str, bytes]:
@@ -146,34 +170,36 @@ def check_python_files(wheel: dict[str, bytes], source: dict[str, bytes]) -> Non
         )
 
 
-def install(archive: Path, extras: str, resolution: str, folder: Path) -> str:
+def install(archive: Path, extras: str, resolution: str, base_python: str, folder: Path) -> str:
     """Installs an archive into a new environment; returns its Python."""
-    print(f"{archive.name}{extras}, {resolution} versions", flush=True)
-    run(["uv", "venv", "--quiet", "--python", sys.executable, str(folder / "venv")])
+    print(f"{archive.name}{extras}, {resolution} versions, {base_python}", flush=True)
+    run(["uv", "venv", "--quiet", "--python", base_python, str(folder / "venv")])
     python = str(folder / "venv" / "bin" / "python")
     target = f"keras-calibration{extras} @ {archive.as_uri()}"
     run(["uv", "pip", "install", "--quiet", "--python", python, "--resolution", resolution, target])
     return python
 
 
-def test(python: str, quick: bool, has_slow: bool) -> None:
-    """Runs the tests of this checkout on the installed package."""
-    package = "import pathlib, keras_calibration as k; print(pathlib.Path(k.__file__).parent)"
-    found = subprocess.run(
-        [python, "-c", package], cwd=DIST, capture_output=True, text=True, check=True
-    )
-    if not Path(found.stdout.strip()).is_relative_to(Path(python).parents[1]):
-        sys.exit(f"The tests would not run on the installed package, but on {found.stdout}")
+def test(wheel: Path, resolution: str, base_python: str, quick: bool, has_slow: bool) -> None:
+    """Installs the wheel with all that the tests need, and runs those of this checkout on it."""
     tests = QUICK_TESTS if quick else ["tests", "examples/data_folder.py"]
     selection = [] if has_slow else ["-m", "not slow"]
-    # `pytest`, not `python -m pytest`, which would put this folder on the path.
-    pytest = [
-        str(Path(python).with_name("pytest")),
-        *("--numprocesses", "auto", "--dist", "worksteal", "-p", "no:cacheprovider"),
-    ]
-    run([*pytest, *selection, *tests], cwd=ROOT)
-    if not quick:
-        run([*pytest, "--pyargs", "keras_calibration"], cwd=ROOT)
+    package = "import pathlib, keras_calibration as k; print(pathlib.Path(k.__file__).parent)"
+    with tempfile.TemporaryDirectory() as folder:
+        python = install(wheel, "[dev]", resolution, base_python, Path(folder))
+        found = subprocess.run(
+            [python, "-c", package], cwd=DIST, capture_output=True, text=True, check=True
+        )
+        if not Path(found.stdout.strip()).is_relative_to(Path(python).parents[1]):
+            sys.exit(f"The tests would not run on the installed package, but on {found.stdout}")
+        # `pytest`, not `python -m pytest`, which would put this folder on the path.
+        pytest = [
+            str(Path(python).with_name("pytest")),
+            *("--numprocesses", "auto", "--dist", "worksteal", "-p", "no:cacheprovider"),
+        ]
+        run([*pytest, *selection, *tests], cwd=ROOT)
+        if not quick:
+            run([*pytest, "--pyargs", "keras_calibration"], cwd=ROOT)
 
 
 def run(command: list[str], cwd: str | Path | None = None) -> None:
