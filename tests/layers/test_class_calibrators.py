@@ -253,8 +253,10 @@ def test_any_rows_are_fitted_or_refused(kind, rows):
     for part in line_of(layer):
         assert np.isfinite(part).all()
     assert np.isfinite([summary.log_loss_before, summary.log_loss_after]).all()
-    assert summary.log_loss_after <= summary.log_loss_before + 0.5 / len(rows) + 1e-9
     counted = weights > 0
+    if len(np.unique(labels[counted])) == 4:
+        # A class without rows has no say, and the loss over all classes may rise.
+        assert summary.log_loss_after <= summary.log_loss_before + 0.5 / len(rows) + 1e-9
     again = layer_of(kind)
     assert again.fit(
         logits[counted], labels[counted], weights[counted]
