@@ -116,6 +116,7 @@ def score(
     step: Callable[[Batch], None] = update
     rows = 0
     for chunk in chunks(batches, of_fields.fields, chunk_rows):
+        of_fields.check_ids(chunk.fields)
         step(chunk)
         rows += len(chunk.labels)
         bar.update(rows, finalize=False)
