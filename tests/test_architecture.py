@@ -12,16 +12,17 @@ ROOT = Path(keras_calibration.__file__).parent
 PACKAGE = "keras_calibration"
 
 # What every room may import.
-EVERYWHERE = {"_files", "_typing", "_warn"}
+EVERYWHERE = {"_files", "_notebook", "_typing", "_warn"}
 # Each room with the other rooms that its modules may import when they are loaded.
 CALIBRATION = {
     "_columns": {"_compat", "ops"},
     "_compat": set(),
     "_files": set(),
+    "_notebook": set(),
     "_typing": set(),
     "_warn": set(),
     "ops": {"_compat"},
-    "solvers": {"_compat", "ops"},
+    "solvers": {"_columns", "_compat", "ops"},
     "layers": {"_columns", "_compat", "ops", "solvers"},
     "metrics": {"_columns", "_compat", "ops", "solvers"},
     "models": {"_columns", "_compat", "ops", "solvers", "layers", "metrics"},
@@ -36,7 +37,7 @@ CALIBRATION = {
         *("_columns", "_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"),
         *("calibration",),
     },
-    "plots": {"_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"},
+    "plots": {"_columns", "_compat", "ops", "solvers", "layers", "metrics", "models", "scoring"},
     "sklearn": {"_columns", "calibration"},
 }
 EVIDENCE = {
@@ -64,6 +65,7 @@ WITHOUT_KERAS = (
     *(
         "_compat",
         "_files",
+        "_notebook",
         "_typing",
         "_warn",
         "ledger",

@@ -105,6 +105,38 @@ def select_features(features: Any, names: Iterable[str], reader: str) -> dict[st
     return {name: columns[name] for name in names}
 
 
+def names_of(names: str | Iterable[str]) -> list[str]:
+    """Names of columns, given as a list or as a single name.
+
+    Example:
+        >>> names_of("price"), names_of(("price", "age"))
+        (['price'], ['price', 'age'])
+    """
+    return [names] if isinstance(names, str) else list(names)
+
+
+def numbers_of(values: Any, what: str) -> np.ndarray:
+    """Labels, predictions or weights as an array of numbers; raises for strings.
+
+    Example:
+        >>> numbers_of(["no", "yes"], "Labels")
+        Traceback (most recent call last):
+        ...
+        ValueError: Labels must be numbers. Received: strings, such as 'no'. Recode them first, for
+        example as (labels == 'no').astype(int).
+    """
+    column = column_of(values, what.lower())
+    array = column if isinstance(column, np.ndarray) else as_array(column)
+    if array.dtype.kind in "OSUT":
+        first = array.reshape(-1)[0] if array.size else ""
+        first = first.decode() if isinstance(first, bytes) else str(first)
+        raise ValueError(
+            f"{what} must be numbers. Received: strings, such as {first!r}. Recode them first, for "
+            f"example as ({what.lower()} == {first!r}).astype(int)."
+        )
+    return array
+
+
 def check_same_rows(what: str, num_rows: Mapping[str, int]) -> None:
     """Raises if columns, given by name with their numbers of rows, differ in them."""
     if len(set(num_rows.values())) > 1:
@@ -439,8 +471,8 @@ def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
 def _of_objects(array: np.ndarray, name: str, column: Any, of_strings: bool = False) -> np.ndarray:
     """An object array as numbers, with NaN for missing values, or as strings."""
     values = array.reshape(-1).tolist()
-    missing = [_is_missing(value) for value in values]
-    present = [value for value, is_missing in zip(values, missing, strict=True) if not is_missing]
+    missing = [is_missing(value) for value in values]
+    present = [value for value, gone in zip(values, missing, strict=True) if not gone]
     kinds = set(map(type, present))
     if all(issubclass(kind, str | bytes) for kind in kinds) and (kinds or of_strings):
         if any(missing):
@@ -466,7 +498,8 @@ def _of_objects(array: np.ndarray, name: str, column: Any, of_strings: bool = Fa
     return (numbers.astype("float64") if numbers.dtype == object else numbers).reshape(array.shape)
 
 
-def _is_missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
+    """Whether a Python value stands for a missing one: None, NaN, or pandas' NA or NaT."""
     # NaN differs from itself; comparing pandas' missing values would raise.
     is_float = isinstance(value, float | np.floating)
     return type(value).__name__ in _MISSING_TYPES or (is_float and value != value)

@@ -94,6 +94,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _run(options: argparse.Namespace) -> tuple[str, int]:
     """The report as text, and the exit code."""
+    if options.html:
+        from keras_calibration.rendering import html_page
+
+        html_page.check_path(options.html, "--html")
     # The progress bar goes to stderr: stdout holds the report alone.
     with _without_native_logs(), contextlib.redirect_stdout(sys.stderr):
         from keras_calibration.logs.periods import Periods

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import is_table
+from keras_calibration._columns import by_name, is_table, suggestion
 from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scores
 
 try:
@@ -131,8 +131,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             dict(self._columns(X)) or None,
             weights,
             from_logits=not has_probabilities,
-            fields=[_name(column) for column in self.fields],
-            numeric=[_name(column) for column in self.numeric],
+            fields=[_name(column) for column in _listed(self.fields)],
+            numeric=[_name(column) for column in _listed(self.numeric)],
             method=self.method,
             effort=self.effort,
             folds=self.folds,
@@ -208,9 +208,23 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         return scores
 
     def _columns(self, X: Any) -> Iterator[tuple[str, np.ndarray]]:
-        for column in dict.fromkeys([*self.fields, *self.numeric]):
+        fields, numeric = _listed(self.fields), _listed(self.numeric)
+        if is_table(X):
+            names = list(by_name(X))
+            missing = [each for each in [*fields, *numeric] if str(each) not in names]
+            if missing:
+                raise ValueError(
+                    "Arguments `fields` and `numeric` must name columns of X. Received: "
+                    f"{missing}, and X has {names}.{suggestion(map(str, missing), names)}"
+                )
+        for column in dict.fromkeys([*fields, *numeric]):
             values = np.asarray(X[column] if is_table(X) else X[:, column])
-            yield _name(column), _ids(values, column) if column in self.fields else values
+            yield _name(column), _ids(values, column) if column in fields else values
+
+
+def _listed(columns: Any) -> list[Any]:
+    """Columns given as a list, or as a single one."""
+    return [columns] if isinstance(columns, str | int) else list(columns)
 
 
 def _name(column: str | int) -> str:

@@ -182,7 +182,7 @@ def test_metrics_without_sums_get_batches_in_order():
 
 def test_ids_fill_field_metrics_which_go_on_with_batches():
     half = N // 2
-    by_field = {"site_id": FieldECE(5), ("site_id", "device"): FieldRCE((8, 3))}
+    by_field = {"site_id": FieldECE(8), ("site_id", "device"): FieldRCE((8, 3))}
     score(ScoredLog(frame().iloc[:half]), (), by_field, verbose=0)
     for field, metric in by_field.items():
         ids = SITE if field == "site_id" else (SITE, DEVICE)

@@ -451,7 +451,7 @@ def test_ids_of_csv_files_are_ids(tmp_path):
         fit_calibrator(other, ScoredLog(source), verbose=0)
         for ours, theirs in zip(other.get_weights(), head.get_weights(), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
-    ids = np.where(np.arange(N) == 0, 3, site)  # "other"
+    ids = np.where(np.arange(N) == 0, -1, site)  # "other"
     streamed = score((Y, P, None, {"site": ids}), (), {"site": FieldECE(3)}, verbose=0)
     same(score(ScoredLog(gaps), (), {"site": FieldECE(3)}, verbose=0), streamed)
     texts = FieldBias({"site": keras.layers.StringLookup(vocabulary=["0", "1", "2"])})

@@ -1,5 +1,6 @@
 import csv
 import math
+import re
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from backends import ON_TENSORFLOW, digits, examples, few_lengths
 from keras_calibration.metrics import FieldECE, FieldRCE
+from keras_calibration.ops.compiled import compiled
 
 NUM_VALUES = 6
 METRICS = [FieldECE(NUM_VALUES), FieldRCE(NUM_VALUES), FieldRCE(NUM_VALUES, epsilon=0.5)]
@@ -59,7 +61,7 @@ def score(metric, labels, predictions, field, weights=None, batch_size=None):
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
-    field = rng.integers(-1, NUM_VALUES + 3, 2003)
+    field = rng.integers(-1, NUM_VALUES, 2003)
     predictions = rng.beta(1, 5, 2003)
     labels = (rng.random(2003) < np.clip(predictions * (0.5 + 0.2 * field), 0, 1)).astype(float)
     labels[field == 2] = 0
@@ -105,13 +107,30 @@ class TestBoth:
         metric.update_state(labels, predictions, 3.0, field=field)
         assert float(metric.result()) == pytest.approx(unweighted, abs=digits(1e-12))
 
-    def test_ids_outside_the_vocabulary_are_one_value(self, rows, metric):
+    def test_missing_ids_are_one_value(self, rows, metric):
         labels, predictions, field, _ = rows
-        ids = np.where(field >= NUM_VALUES, 2.0**40, field.astype(np.float64))
-        ids[field < 0] = math.nan
+        ids = np.where(field < 0, math.nan, field)
         expected = score(metric, labels, predictions, field)
         assert score(metric, labels, predictions, ids) == pytest.approx(expected, abs=digits(1e-12))
         assert expected != score(metric, labels, predictions, np.clip(field, 0, NUM_VALUES - 1))
+
+    @pytest.mark.parametrize(
+        "bad", [NUM_VALUES, -2, 2**32 + 1, 2.0**40, math.inf, np.uint8(200)], ids=str
+    )
+    def test_other_ids_are_refused(self, rows, metric, bad):
+        labels, predictions, field, _ = (array[:10] for array in rows)
+        ids = np.abs(field).astype(np.asarray(bad).dtype)
+        ids[7] = bad
+        received = re.escape(f"{bad:.0f} in row 7, 1 of 10 rows")
+        with pytest.raises(ValueError, match=f"from 0 to 5, or -1.*{received}"):
+            score(metric, labels, predictions, ids)
+        # A compiled step cannot raise.
+        step = compiled(lambda *rows: metric.update_state(*rows[:2], field=rows[2]) or rows[0])
+        metric.reset_state()
+        if keras.backend.backend() == "tensorflow":
+            step(*map(keras.ops.convert_to_tensor, (labels, predictions, ids)))
+            with pytest.warns(RuntimeWarning, match="id of a field"):
+                assert math.isnan(metric.result())
 
     @pytest.mark.parametrize(
         ("label", "prediction", "weight"),
@@ -190,7 +209,7 @@ class TestBoth:
         st.tuples(
             st.sampled_from([0.0, 1.0, 0.5]),
             st.sampled_from([0.0, 1.0, 0.3, 1e-30]),
-            st.sampled_from([-1.0, 0.0, 2.0, 6.0, 99.0, math.nan]),
+            st.sampled_from([-1.0, 0.0, 2.0, 5.0, math.nan]),
             st.sampled_from([0.0, 0.1, 3.0]),
         ),
         max_size=20,

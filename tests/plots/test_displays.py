@@ -273,7 +273,7 @@ def test_bad_ids_are_refused(ids, options, message):
     ("values", "names"),
     [
         (["b", "a", "b"], ("b", "a")),
-        (np.array(["b", None, "b"], object), ("b", "None")),
+        (np.array(["b", None, "b"], object), ("b", "missing")),
         ([0.5, -1, 0.5], ("0.5", "-1.0")),
         ([-3, 2 * 10**9, -3], ("-3", "2000000000")),
     ],

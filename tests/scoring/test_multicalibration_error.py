@@ -306,7 +306,7 @@ def test_kinds_of_columns():
     assert names == {
         "all rows": 1200,
         **{f"bytes = {value}": 400 for value in "abc"},
-        **{f"objects = {value}": 400 for value in ("x", "None", "3")},
+        **{f"objects = {value}": 400 for value in ("x", "missing", "3")},
         **{"flag = True": 400, "flag = False": 800},
         **{f"amount ≤ {median:g}": 585, f"amount > {median:g}": 585, "amount missing": 30},
         **{"few ≤ 1": 800, "few > 1": 400},

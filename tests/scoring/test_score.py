@@ -29,7 +29,7 @@ def metrics():
 
 def field_metrics():
     crossed = {("hour", "site"): FieldECE((24, 30))}
-    return {"site": [FieldECE(30), FieldRCE(30)], "hour": FieldECE(20), **crossed}
+    return {"site": [FieldECE(30), FieldRCE(30)], "hour": FieldECE(24), **crossed}
 
 
 def in_one_piece(weights):
@@ -40,7 +40,7 @@ def in_one_piece(weights):
     for name, metric, ids in [
         ("site_field_ece", FieldECE(30), SITE),
         ("site_field_rce", FieldRCE(30), SITE),
-        ("hour_field_ece", FieldECE(20), HOUR),
+        ("hour_field_ece", FieldECE(24), HOUR),
         ("hour_x_site_field_ece", FieldECE(24 * 30), HOUR * 30 + SITE),
     ]:
         metric.update_state(Y, P, weights, field=ids)
@@ -228,14 +228,14 @@ def test_errors_of_fields():
     with pytest.raises(ValueError, match=r"the fields \['site'\].*with the fields \['hour'\]"):
         score(Batch(Y, P, fields={"hour": HOUR}), field_metrics=field_metrics(), verbose=0)
     with pytest.raises(ValueError, match="batch 1 with the fields"):
-        score([(Y, P, None, FIELDS), (Y, P)], (), {"site": FieldECE(9)}, verbose=0)
+        score([(Y, P, None, FIELDS), (Y, P)], (), {"site": FieldECE(30)}, verbose=0)
     with pytest.raises(ValueError, match="3 of field 'site'"):
-        score(Batch(Y, P, None, {"site": SITE[:3]}), (), {"site": FieldECE(9)}, verbose=0)
+        score(Batch(Y, P, None, {"site": SITE[:3]}), (), {"site": FieldECE(30)}, verbose=0)
     with pytest.raises(ValueError, match="field_metrics="):
-        score((Y, P), [FieldECE(9)], verbose=0)
+        score((Y, P), [FieldECE(30)], verbose=0)
     # JAX itself refuses strings, by a TypeError.
     with pytest.raises((ValueError, TypeError), match=r"strings|JAX value|numeric types"):
-        score((Y, P, None, {"site": SITE.astype(str)}), (), {"site": FieldECE(9)}, verbose=0)
+        score((Y, P, None, {"site": SITE.astype(str)}), (), {"site": FieldECE(30)}, verbose=0)
 
 
 def test_errors_of_arguments():

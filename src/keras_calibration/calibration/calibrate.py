@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import names_of
 from keras_calibration._compat import names_from_the_start
 from keras_calibration._typing import Data, Features
 from keras_calibration._warn import warn
@@ -179,7 +180,7 @@ def calibrate(
         warn_of_probabilities(logits, development.labels)
         warn_of_absent_classes(rows)
         columns = inputs_by_name(development.inputs, reader.input)
-        fields = vocabularies(fields, columns)
+        fields, numeric = vocabularies(fields, columns), names_of(numeric)
         check_numeric(numeric, columns)
         splits = splits_of(folds, rows, seed)
         # With "forward", the network makes its own folds of the earlier rows.

@@ -4,6 +4,7 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from keras_calibration._notebook import ShownAsText
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentError
 from keras_calibration.solvers.class_rows import named_classes
@@ -55,7 +56,7 @@ class CandidateScore:
 
 
 @dataclass(frozen=True)
-class CalibrationReport:
+class CalibrationReport(ShownAsText):
     """The cross-fitted figures of all candidates, the choice and the reason for it.
 
     `print(report)` shows a table; `report.to_dict()` returns plain values for a file. The field

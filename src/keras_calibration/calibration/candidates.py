@@ -8,8 +8,15 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from keras_calibration._columns import as_array, check_one_value_a_row, ids_of, suggestion
+from keras_calibration._columns import (
+    as_array,
+    check_one_value_a_row,
+    ids_of,
+    names_of,
+    suggestion,
+)
 from keras_calibration._typing import Features
+from keras_calibration._warn import warn
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.blended_head import BlendedHead
@@ -154,7 +161,7 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
         >>> vocabularies(["site"], {"site": np.array([0, 4, 2])})
         {'site': 5}
     """
-    names = [fields] if isinstance(fields, str) else list(fields)
+    names = names_of(fields)
     missing = [name for name in names if name not in columns]
     if missing:
         raise ValueError(
@@ -164,8 +171,25 @@ def vocabularies(fields: Fields | Sequence[str], columns: Features) -> dict[str,
     for name in names:
         check_one_value_a_row(columns[name], name, "Field")
     if isinstance(fields, Mapping):
+        _warn_of_ids_outside(fields, columns)
         return dict(fields)
     return {name: _vocabulary(name, as_array(columns[name]).reshape(-1)) for name in names}
+
+
+def _warn_of_ids_outside(fields: Fields, columns: Features) -> None:
+    """Warns if a field has ids beyond its number of ids; -1 is the usual id of a missing value."""
+    for name, size in fields.items():
+        if not isinstance(size, int):
+            continue
+        ids = as_array(ids_of(columns[name], repr(name))).reshape(-1)
+        outside = (ids < -1) | (ids >= size) if ids.dtype.kind in "iu" else np.zeros(0, bool)
+        if outside.any():
+            warn(
+                f"Field {name!r} is given with {size} ids, from 0 to {size - 1}, but "
+                f"{outside.sum():,} of {len(ids):,} rows have others, up to {ids.max()}. They all "
+                f"count as unknown and are not corrected by field. Pass {{{name!r}: "
+                f"{max(int(ids.max()) + 1, size)}}}, or fields=[{name!r}] to count the ids.",
+            )
 
 
 def check_numeric(names: Sequence[str], columns: Features) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from keras_calibration._notebook import ShownAsText
 from keras_calibration.comparison.metric_comparison import MetricComparison
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.verdict import Verdict, calibration_share
@@ -33,7 +34,7 @@ class Noise(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(ShownAsText):
     """The result of `seeds.compare`; print it for a table with the verdict.
 
     Differences are B − A. Intervals are for new seeds on the same held-out rows, and that of

@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_calibration._columns import by_name, column_of, ids_of, is_symbolic, select_features
 from keras_calibration._typing import Features, Tensor
-from keras_calibration.ops.field_sums import exact_ids, known_ids
+from keras_calibration.ops.field_sums import exact_ids, id_tensor, known_ids
 
 # The ids of a field: their number, or a layer that looks them up.
 Vocabulary: TypeAlias = int | keras.layers.Layer
@@ -105,7 +105,8 @@ def _called(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor
         column = column_of(values, repr(name))
         if is_numbered and np.asarray(column).dtype.kind == "f":
             return exact_ids(ops.convert_to_tensor(column, column.dtype.name))
-        return ids_of(values, repr(name)) if is_id else column
+        ids = ids_of(values, repr(name)) if is_id else column
+        return id_tensor(ids) if is_numbered else ids
     if not is_id or "float" not in keras.backend.standardize_dtype(values.dtype):
         return values
     is_exact = is_numbered or is_symbolic(values)

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import check_same_rows, column_of, select_features
+from keras_calibration._columns import check_same_rows, column_of, names_of, select_features
 from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration._warn import warn
@@ -99,7 +99,7 @@ class FieldNetwork(keras.layers.Layer):
     ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
         self.fields = checked_fields(fields)
-        self.numeric = tuple(numeric)
+        self.numeric = tuple(names_of(numeric))
         self.embedding_dim = embedding_dim
         self.hidden_units = tuple(hidden_units)
         self.num_numeric_knots = num_numeric_knots

@@ -3,6 +3,8 @@
 import datetime
 from dataclasses import dataclass, field
 
+from keras_calibration._notebook import ShownAsText
+
 
 def utc_now() -> str:
     """The current time in UTC, in ISO 8601 format, to the second.
@@ -15,7 +17,7 @@ def utc_now() -> str:
 
 
 @dataclass(frozen=True)
-class FitSummary:
+class FitSummary(ShownAsText):
     """The figures of a direct fit, returned by `Calibrator.fit`.
 
     The log losses are weighted means over the rows of the fit, in nats per row, without the terms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +61,7 @@ class SamplingCorrection(Head):
 
     def __init__(self, rate: float | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not isinstance(rate, str) and not (isinstance(rate, int | float) and 0 < rate <= 1):
+        if not isinstance(rate, str) and not (isinstance(rate, numbers.Real) and 0 < rate <= 1):
             raise ValueError(
                 "Argument `rate` must be in (0, 1], the share of negatives that was kept, or the "
                 f"name of a feature that holds it. Received: rate={rate!r}. For percent, divide by "

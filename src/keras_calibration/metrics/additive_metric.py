@@ -180,7 +180,8 @@ def warns_of_nan(
                 f"The {metric.name} is NaN: it is undefined for the rows seen so far. Possible "
                 "reasons: there are no rows with a positive weight; all labels are of one class "
                 "and both are needed; a label, weight or prediction is outside its range (most "
-                "often logits without from_logits=True); or the correction is too large for the "
+                "often logits without from_logits=True); an id of a field is neither below "
+                "num_values nor -1 ('other'); or the correction is too large for the "
                 "guaranteed accuracy (it moves logits from beyond ±88 close to 0, or scales by "
                 f"more than 4). See the documentation of {type(metric).__name__}.",
                 RuntimeWarning,

@@ -21,13 +21,14 @@ class FieldECE(FieldError):
     field values of few rows; `noise_floor` estimates what to expect.
 
     Args:
-        num_values: Number of field values. Ids outside [0, num_values) share one further value,
-            "other". A tuple for a cross of fields, whose `field=` is a tuple of ids.
+        num_values: Number of field values. Ids are in [0, num_values), or -1 for "other"; others
+            are an error. A tuple for a cross of fields, whose `field=` is a tuple of ids.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is invalid, `field` is missing, or arrays differ in length.
+        ValueError: If an argument is invalid, `field` is missing or holds other ids, or arrays
+            differ in length.
 
     Example:
         >>> metric = FieldECE(num_values=2)

@@ -16,10 +16,16 @@ from keras_calibration.metrics.rows import (
     aligned_rows,
     flat_ids,
     nan_outside_unit_interval,
+    refuse_ids_outside,
     rows_or_nan,
 )
 from keras_calibration.ops.compiled import compiled, filled_up, runs_on_gpu
-from keras_calibration.ops.field_sums import crossed_ids, field_sums, refuse_strings
+from keras_calibration.ops.field_sums import (
+    crossed_ids,
+    field_sums,
+    ids_outside,
+    refuse_strings,
+)
 from keras_calibration.solvers.field_noise import drawn_field_sums, jeffreys_interval
 
 _LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" takes one of them
@@ -39,9 +45,11 @@ class FieldError(AdditiveMetric):
     tuple of ids and, in `compile`, the key is a tuple of names:
     `{("site_id", "device"): [FieldECE((5000, 12))]}`.
 
-    Ids outside [0, num_values) share one further value, "other"; in a cross, a row with any such id
-    does. The result is NaN if there are no rows, if a label or prediction is NaN or outside [0, 1]
-    (most often a logit), or if a weight is negative.
+    The id -1, also NaN, is one further value, "other", for missing values and those that need no id
+    of their own; in a cross, so is a row with any such id. Any other id outside [0, num_values) is
+    an error, because the errors of values that share an id would cancel. A compiled step cannot
+    raise: the result is NaN then, with a warning. It is also NaN if there are no rows, if a label
+    or prediction is NaN or outside [0, 1] (most often a logit), or if a weight is negative.
 
     The state is 56 bytes per field value in float64, 56 MB for a million values.
 
@@ -53,7 +61,8 @@ class FieldError(AdditiveMetric):
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is invalid, `field` is missing, or arrays differ in length.
+        ValueError: If an argument is invalid, `field` is missing or holds other ids, or arrays
+            differ in length.
 
     Example:
         >>> class LargestFieldError(FieldError):
@@ -102,8 +111,8 @@ class FieldError(AdditiveMetric):
             y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
             y_pred: Probabilities, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-            field: Field values, whole numbers, shape `(n,)` or `(n, 1)`. A tuple of them for a
-                cross.
+            field: Ids of field values, whole numbers from -1 ("other") to `num_values - 1`, shape
+                `(n,)` or `(n, 1)`. A tuple of them for a cross.
         """
         if field is None:
             raise ValueError(
@@ -113,13 +122,37 @@ class FieldError(AdditiveMetric):
                 "CalibratedModel, not to `metrics=`."
             )
         rows = aligned_rows(y_true, y_pred, sample_weight)
-        is_cross = isinstance(self.num_values, tuple)
-        columns = field if is_cross and isinstance(field, tuple | list) else (field,)
-        ids = [refuse_strings(flat_ids(column, rows[0], "field value")) for column in columns]
+        ids = [
+            refuse_strings(flat_ids(column, rows[0], "field value", size))
+            for column, size in self._with_sizes(field)
+        ]
         if runs_on_gpu():
             self._sums.add(_batch_sums(self.num_values, self.dtype, *rows, *ids))
         else:
             self._sums.add(_compiled_sums(self.num_values, self.dtype, *filled_up(*rows, *ids)))
+
+    def check_ids(self, field: Any) -> None:
+        """Raises if an array of ids, or one of a tuple for a cross, is not as `update_state` needs.
+
+        A compiled `update_state` cannot raise: its result would be NaN.
+
+        Args:
+            field: As for `update_state`.
+        """
+        for column, size in self._with_sizes(field):
+            refuse_ids_outside(column, size, f"The field values of {self.name}")
+
+    def _with_sizes(self, field: Any) -> list[tuple[Any, int]]:
+        """The columns of ids, each with its number of values."""
+        sizes = self.num_values if isinstance(self.num_values, tuple) else (self.num_values,)
+        is_cross = len(sizes) > 1 and isinstance(field, tuple | list)
+        columns = field if is_cross else (field,)
+        if len(columns) != len(sizes):
+            raise ValueError(
+                f"The ids of a cross of {len(sizes)} fields must be a tuple of {len(sizes)} "
+                f"arrays, one for each field. Received: {len(columns)}."
+            )
+        return list(zip(columns, sizes, strict=True))
 
     def error(self, sums: Tensor) -> Tensor:
         """The error computed from the sums. A subclass defines it.
@@ -259,6 +292,9 @@ def _batch_sums(
 ) -> Tensor:
     labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
     predictions = nan_outside_unit_interval(predictions)
+    sizes = num_values if isinstance(num_values, tuple) else (num_values,)
+    for column, size in zip(ids, sizes, strict=True):
+        predictions = ops.where(ids_outside(column, size), float("nan"), predictions)
     if isinstance(num_values, tuple):
         cells, num_cells = crossed_ids(ids, num_values), math.prod(num_values)
     else:

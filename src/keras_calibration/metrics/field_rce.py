@@ -25,8 +25,8 @@ class FieldRCE(FieldError):
     `skip_without_positives=True`.
 
     Args:
-        num_values: Number of field values. Ids outside [0, num_values) share one further value,
-            "other". A tuple for a cross of fields, whose `field=` is a tuple of ids.
+        num_values: Number of field values. Ids are in [0, num_values), or -1 for "other"; others
+            are an error. A tuple for a cross of fields, whose `field=` is a tuple of ids.
         epsilon: ε > 0; 0.01 in the paper. May be 0 with `skip_without_positives=True`.
         skip_without_positives: Whether field values without positives are left out of the result,
             including n. `skipped_share` is their share of the rows.
@@ -34,7 +34,8 @@ class FieldRCE(FieldError):
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
-        ValueError: If an argument is invalid, `field` is missing, or arrays differ in length.
+        ValueError: If an argument is invalid, `field` is missing or holds other ids, or arrays
+            differ in length.
 
     Example:
         >>> metric = FieldRCE(num_values=2)

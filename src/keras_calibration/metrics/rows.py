@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from keras import ops
 
-from keras_calibration._columns import field_values
+from keras_calibration._columns import field_values, is_symbolic
 from keras_calibration._typing import Tensor
+from keras_calibration.ops.field_sums import id_tensor
 from keras_calibration.ops.losses import SUM_TOLERANCE
 
 
@@ -93,11 +95,16 @@ def nan_outside_unit_interval(values: Tensor) -> Tensor:
     return ops.where(ops.logical_and(values >= 0, values <= 1), values, float("nan"))
 
 
-def flat_ids(ids: Tensor, labels: Tensor, name: str) -> Tensor:
-    """Ids as a flat tensor of their own dtype, one for each row."""
+def flat_ids(ids: Tensor, labels: Tensor, name: str, num_values: int | None = None) -> Tensor:
+    """Ids as a flat tensor of their own dtype, one for each row.
+
+    Raises if one is not below `num_values`, where they can be read.
+    """
     of_tensors = isinstance(ids, list | tuple) and any(map(ops.is_tensor, ids))
-    ids = ids if of_tensors else field_values(ids, repr(name))
-    ids = ops.reshape(ops.convert_to_tensor(ids), (-1,))
+    ids = ops.stack(ids) if of_tensors else field_values(ids, repr(name))
+    if num_values is not None:
+        refuse_ids_outside(ids, num_values, "Argument `field`")
+    ids = ops.reshape(id_tensor(ids), (-1,))
     num_ids, num_rows = ids.shape[0], labels.shape[0]
     if num_ids is not None and num_rows is not None and num_ids != num_rows:
         raise ValueError(
@@ -105,6 +112,37 @@ def flat_ids(ids: Tensor, labels: Tensor, name: str) -> Tensor:
             f"{num_rows} rows."
         )
     return ids
+
+
+def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
+    """Raises if an id that can be read is not below `num_values`; -1 and NaN are "other".
+
+    Example:
+        >>> refuse_ids_outside(np.array([0, 500]), 500, "Argument `field`")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `field` must hold ids from 0 to 499, or -1 for "other". Received: 500
+        in row 1, 1 of 2 rows with such ids. Number the values, for example with
+        numpy.unique(values, return_inverse=True) or keras.layers.StringLookup; the errors of
+        different values that share one id would cancel. `scoring.field_ece` and
+        `scoring.field_rce` take any values.
+    """
+    if is_symbolic(ids):
+        return
+    array = ids if isinstance(ids, np.ndarray) else ops.convert_to_numpy(ids)
+    flat = array.reshape(-1)
+    if flat.dtype.kind not in "biuf":
+        return  # strings, which are refused elsewhere
+    outside = np.flatnonzero(~(((flat >= -1) & (flat < num_values)) | (flat != flat)))
+    if len(outside):
+        raise ValueError(
+            f'{what} must hold ids from 0 to {num_values - 1}, or -1 for "other". Received: '
+            f"{flat[outside[0]]:.0f} in row {outside[0]}, {len(outside):,} of {len(flat):,} rows "
+            "with such ids. Number the values, for example with "
+            "numpy.unique(values, return_inverse=True) or keras.layers.StringLookup; the errors of "
+            "different values that share one id would cancel. `scoring.field_ece` and "
+            "`scoring.field_rce` take any values."
+        )
 
 
 def _weights(sample_weight: Tensor | None, predictions: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array, check_same_rows, column_of, inputs_of, is_table
+from keras_calibration._columns import as_array, check_same_rows, inputs_of, is_table, numbers_of
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration._warn import warn
 
@@ -73,9 +73,11 @@ def read_development_set(
             "a dataset of batches (x, y)."
         )
     inputs = as_inputs(x, expected, ids)
+    num_rows = max((len(part) for part in keras.tree.flatten(inputs)), default=0)
     y, sample_weight = _of_output(y, output), _of_output(sample_weight, output)
-    weights = None if sample_weight is None else as_numpy(column_of(sample_weight, "weights"))
-    return _checked(DevelopmentSet(inputs, as_numpy(column_of(y, "labels")), weights, None))
+    _check_one_output(y, num_rows)
+    weights = None if sample_weight is None else numbers_of(sample_weight, "Weights")
+    return _checked(DevelopmentSet(inputs, numbers_of(y, "Labels"), weights, None))
 
 
 def as_inputs(
@@ -105,6 +107,19 @@ def _of_output(values: Any, output: str | None) -> Any:
             f"output, {output!r}. Received: a dictionary with {list(values)}."
         )
     return values[output]
+
+
+def _check_one_output(labels: Any, num_rows: int) -> None:
+    """Raises if labels are a list with those of every output, as Keras' `fit` takes them."""
+    if not isinstance(labels, list | tuple) or len(labels) == num_rows:
+        return
+    lengths = [part.shape[0] if getattr(part, "shape", ()) else 0 for part in labels]
+    if lengths and set(lengths) == {num_rows}:
+        raise ValueError(
+            "Labels must be those of the calibrated output, one for each row. Received: a list of "
+            f"{len(labels)} arrays with {num_rows:,} rows each. Pass one of them, for example "
+            "y[0], or a dictionary of output names to labels."
+        )
 
 
 def _read_batches(
@@ -169,7 +184,8 @@ def _batch(
         )
     x, *labels_and_weights = batch if batch[-1] is not None else batch[:-1]
     inputs = keras.tree.map_structure(as_numpy, inputs_of(x, expected, ids))
-    arrays = (inputs, *(as_numpy(_of_output(part, output)) for part in labels_and_weights))
+    parts = zip(labels_and_weights, ("Labels", "Weights"), strict=False)
+    arrays = (inputs, *(numbers_of(_of_output(part, output), what) for part, what in parts))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
         raise ValueError(
             "The development set must consist of batches. Received: single rows. Pass, for "
@@ -207,4 +223,11 @@ def _as_array(values: Tensor) -> Tensor:
     array = as_numpy(values)
     if array.dtype.kind not in "OSUT":
         return array
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "Inputs of strings need the TensorFlow backend. Received: strings, and the backend "
+            f"{keras.backend.backend()!r}, which has no tensors of strings. Number the values "
+            "first, for example with numpy.unique(values, return_inverse=True), or set "
+            'KERAS_BACKEND="tensorflow".'
+        )
     return ops.convert_to_tensor(values if ops.is_tensor(values) else array.astype(object))

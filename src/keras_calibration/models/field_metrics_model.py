@@ -52,6 +52,15 @@ class FieldMetrics(keras.metrics.Metric):
         """Names of all fields that a metric reads, including fields of crosses, without repeats."""
         return list(dict.fromkeys(name for field in self.by_field for name in _names(field)))
 
+    def check_ids(self, field_ids: Mapping[str, Any]) -> None:
+        """Raises if arrays of ids are outside the values of a field error."""
+        for field, metrics in self.by_field.items():
+            is_cross = isinstance(field, tuple)
+            ids = tuple(field_ids[name] for name in field) if is_cross else field_ids[field]
+            for metric in metrics:
+                if isinstance(metric, FieldError):
+                    metric.check_ids(ids)
+
     def update_state(
         self,
         y_true: Tensor,

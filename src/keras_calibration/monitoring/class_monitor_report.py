@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from keras_calibration._notebook import ShownAsText
 from keras_calibration.monitoring.monitor_report import MonitorReport
 
 
 @dataclass(frozen=True)
-class ClassMonitorReport:
+class ClassMonitorReport(ShownAsText):
     """The result of `monitor` for K classes; printing it gives the text of the command.
 
     The labels of a class are 1 for its rows and 0 for all others. If the probabilities of all

@@ -5,6 +5,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from keras_calibration._notebook import ShownAsText
+
 
 @dataclass(frozen=True)
 class RateCheck:
@@ -107,7 +109,7 @@ class FieldReport:
 
 
 @dataclass(frozen=True)
-class MonitorReport:
+class MonitorReport(ShownAsText):
     """The result of `monitor`; printing it gives the text of the command.
 
     Args:

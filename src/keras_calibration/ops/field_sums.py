@@ -71,13 +71,42 @@ def field_sums(
 
 def known_ids(ids: Tensor, num_values: int | Tensor) -> Tensor:
     """Ids as int32, with `num_values` ("other") in place of every id outside [0, num_values)."""
-    ids = exact_ids(refuse_strings(ops.convert_to_tensor(ids)), num_values)
+    ids = exact_ids(refuse_strings(id_tensor(ids)), num_values)
     dtype = keras.backend.standardize_dtype(ids.dtype)
     if dtype in ("bool", "int8", "uint8", "int16", "uint16"):
         ids = ops.cast(ids, "int32")  # `num_values` may not fit the narrower dtype
     # Compared before the cast: numbers beyond int32 cannot be cast.
     known = ops.logical_and(ids >= 0, ids < num_values)
     return ops.where(known, ops.cast(ids, "int32"), num_values)
+
+
+def id_tensor(ids: Tensor) -> Tensor:
+    """Ids as a tensor; numbers beyond int32, in which JAX computes, stay outside every vocabulary.
+
+    Example:
+        >>> print(ops.convert_to_numpy(id_tensor(np.array([3, 2**32 + 1]))))
+        [         3 2147483647]
+    """
+    if isinstance(ids, np.ndarray) and ids.dtype.name in ("int64", "uint64", "uint32"):
+        ids = np.clip(ids, 0 if ids.dtype.kind == "u" else -(2**31), 2**31 - 1)
+    return ops.convert_to_tensor(ids)
+
+
+def ids_outside(ids: Tensor, num_values: int) -> Tensor:
+    """Which ids are neither in [0, num_values) nor "other", which is -1 or NaN.
+
+    Example:
+        >>> print(ops.convert_to_numpy(ids_outside(ops.array([-2.0, -1.0, 0.5, 1.0, 2.0]), 2)))
+        [ True False  True False  True]
+    """
+    is_unknown = known_ids(ids, num_values) == num_values
+    dtype = keras.backend.standardize_dtype(ids.dtype)
+    if dtype == "bool" or dtype.startswith("uint"):
+        return is_unknown
+    is_other = ids == -1
+    if "float" in dtype:
+        is_other = ops.logical_or(is_other, ops.isnan(ids))
+    return ops.logical_and(is_unknown, ops.logical_not(is_other))
 
 
 def exact_ids(ids: Tensor, num_values: int | Tensor | None = None) -> Tensor:

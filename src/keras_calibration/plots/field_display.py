@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_calibration._columns import as_array
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import Rates, check_num_rows, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
+from keras_calibration.solvers.segments import distinct_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,13 +99,16 @@ class FieldDisplay(Display):
                 "Argument `num_values_shown` must be at least 1. "
                 f"Received: num_values_shown={num_values_shown}."
             )
-        values, groups, counts = np.unique(ids, return_inverse=True, return_counts=True)
+        values, groups = distinct_values(ids)
+        counts = np.bincount(groups, minlength=len(values))
         shown = np.argsort(-counts, kind="stable")[:num_values_shown]
         curves = {}
         for name, predicted in named.items():
-            rates = group_rates(flat_labels, predicted, groups, values.size, weights)
+            rates = group_rates(flat_labels, predicted, groups, len(values), weights)
             curves[name] = Rates._make(array[shown] for array in rates)
-        names = [str(value) if vocabulary is None else vocabulary[value] for value in values[shown]]
+        names = [values[value] for value in shown]
+        if vocabulary is not None:
+            names = [vocabulary[int(name)] for name in names]
         return cls(field_name, names, curves)
 
     def figsize(self) -> tuple[float, float]:
@@ -158,13 +163,10 @@ def _check_ids(
     field_ids: ArrayLike, num_rows: int, field_name: str, vocabulary: Sequence[str] | None
 ) -> NDArray[np.generic]:
     """The field values (n,); with a vocabulary, ids that all have a name."""
-    ids = np.asarray(field_ids).reshape(-1)
+    ids = as_array(field_ids, repr(field_name)).reshape(-1)
     check_num_rows(field_name, ids, num_rows)
     if vocabulary is None:
-        if ids.dtype.kind in "iubfUS":
-            return ids
-        # As text, because values of different types cannot be sorted.
-        return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in ids.tolist()])
+        return ids
     if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0:
         raise ValueError(
             "Argument `field` must hold integers of at least 0 if `vocabulary` is given. Received: "

@@ -59,8 +59,30 @@ def page(title: str, heading: str, body: str) -> str:
 """
 
 
+def check_path(path: str | os.PathLike[str], argument: str = "path") -> None:
+    """Raises if no page can be written there, before the work that it would show.
+
+    Example:
+        >>> check_path("nowhere/page.html", "--html")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `--html` must be a file in a folder that exists. Received:
+        'nowhere/page.html'. Create the folder first.
+    """
+    if Path(path).is_dir():
+        raise ValueError(
+            f"Argument `{argument}` must be a file. Received: {os.fspath(path)!r}, a folder."
+        )
+    if not Path(path).parent.is_dir():
+        raise ValueError(
+            f"Argument `{argument}` must be a file in a folder that exists. Received: "
+            f"{os.fspath(path)!r}. Create the folder first."
+        )
+
+
 def write(text: str, path: str | os.PathLike[str]) -> None:
     """Writes a page atomically in UTF-8: an older page stays until the new one is complete."""
+    check_path(path)
     # UTF-8 cannot encode some names, such as half a surrogate pair.
     write_atomically(Path(path), text.encode("utf-8", "backslashreplace"))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from keras_calibration._columns import by_name, field_values, suggestion
+from keras_calibration._columns import by_name, field_values, numbers_of, suggestion
 from keras_calibration._typing import Tensor
 
 
@@ -78,10 +78,10 @@ def _checked(given: Any, fields: tuple[str, ...], name: str) -> Batch:
             f"Argument `batches` must have the fields {missing}, which the field metrics need. "
             f"Received: {name} with the fields {sorted(available)}.{suggestion(missing, available)}"
         )
-    predictions = np.asarray(batch.predictions)
+    predictions = numbers_of(batch.predictions, "Predictions")
     one_column = predictions.ndim == 1 or (predictions.ndim == 2 and predictions.shape[1] == 1)
     shape = (-1, 1) if one_column else (-1,)
-    labels = np.asarray(batch.labels)
+    labels = numbers_of(batch.labels, "Labels")
     columns = {
         "labels": labels.reshape(-1, 1) if one_column else labels,
         "predictions": predictions.reshape(-1, 1) if one_column else predictions,
@@ -91,7 +91,7 @@ def _checked(given: Any, fields: tuple[str, ...], name: str) -> Batch:
         },
     }
     if batch.sample_weight is not None:
-        columns["sample_weight"] = np.asarray(batch.sample_weight).reshape(shape)
+        columns["sample_weight"] = numbers_of(batch.sample_weight, "Weights").reshape(shape)
     if single := [column for column, values in columns.items() if not values.ndim]:
         raise ValueError(
             "Argument `batches` must hold arrays of rows. "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import as_array
@@ -16,7 +15,7 @@ from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.scoring.score import score
-from keras_calibration.solvers.segments import comparable
+from keras_calibration.solvers.segments import distinct_values
 
 
 def calibrated_log_loss(
@@ -113,7 +112,7 @@ def _field_error(
     sample_weight: ArrayLike | None,
     **arguments: Any,
 ) -> float:
-    values, ids = np.unique(comparable(as_array(field, "'field'")), return_inverse=True)
+    values, ids = distinct_values(as_array(field, "'field'"))
     metric = metric_class(max(len(values), 1), **arguments)
     batch = (labels, predictions, sample_weight, {"field": ids})
     return score(batch, field_metrics={"field": metric}, verbose=0)[f"field_{metric.name}"]

@@ -120,6 +120,7 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
             "Received: strings. Name the field in `fields` of the ScoredLog instead: its field "
             "errors are then computed for any values."
         )
+    metric.check_ids(tuple(ids) if isinstance(num_values, tuple) else ids[0])
     if isinstance(num_values, tuple):
         cells = crossed_ids(ids, num_values)
     else:

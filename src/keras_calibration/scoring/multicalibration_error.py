@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array, by_name, suggestion
-from keras_calibration._warn import warn
+from keras_calibration._columns import as_array, by_name, names_of, numbers_of, suggestion
+from keras_calibration._notebook import ShownAsText
 from keras_calibration.solvers.cumulative_error import SegmentFigures, p_values, segment_figures
-from keras_calibration.solvers.data_checks import refuse_rows
+from keras_calibration.solvers.data_checks import refuse_rows, warn_if_swapped
 from keras_calibration.solvers.segments import combinations, range_segments, value_segments
 
 _DETECTABLE = 5  # standard deviations
@@ -20,7 +20,7 @@ _ALL_ROWS = "all rows"
 
 
 @dataclass(frozen=True)
-class SegmentError:
+class SegmentError(ShownAsText):
     """The calibration error of a segment, part of a `MulticalibrationError`.
 
     Args:
@@ -50,7 +50,7 @@ class SegmentError:
 
 
 @dataclass(frozen=True)
-class MulticalibrationError:
+class MulticalibrationError(ShownAsText):
     """The result of `multicalibration_error`; printing it gives a table of the worst segments.
 
     Args:
@@ -248,13 +248,14 @@ def _rows(
     labels: ArrayLike, predictions: ArrayLike, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels, predictions and weights as flat checked arrays of float64."""
-    p = _flat(np.asarray(predictions, np.float64), "predictions")
+    p = _flat(numbers_of(predictions, "Predictions").astype(np.float64), "predictions")
     if not len(p):
         raise ValueError("Argument `predictions` must hold rows. Received: none.")
-    y = _flat(np.asarray(labels, np.float64), "labels", len(p))
+    y = _flat(numbers_of(labels, "Labels").astype(np.float64), "labels", len(p))
     w = np.ones(len(p))
     if sample_weight is not None:
-        w = _flat(np.asarray(sample_weight, np.float64), "sample_weight", len(p))
+        weights = numbers_of(sample_weight, "Weights").astype(np.float64)
+        w = _flat(weights, "sample_weight", len(p))
     refuse_rows(
         ~((p >= 0) & (p <= 1)),
         p,
@@ -275,11 +276,7 @@ def _rows(
     )
     if not w.any():
         raise ValueError("Argument `sample_weight` must be above 0 in some row. Received: all 0.")
-    if np.isin(p, (0, 1)).all() and not np.isin(y, (0, 1)).all():
-        warn(
-            "Labels and predictions look swapped: all predictions are 0 or 1, but the labels are "
-            "not. Pass the labels first, then the predictions.",
-        )
+    warn_if_swapped(y, p)
     return y, p, w
 
 
@@ -299,6 +296,7 @@ def _columns(
     }
     if numeric is None:
         numeric = [name for name, column in values.items() if column.dtype.kind == "f"]
+    numeric = names_of(numeric)
     if unknown := [name for name in numeric if name not in values]:
         raise ValueError(
             f"Argument `numeric` must name columns of `features`, {list(values)}. "

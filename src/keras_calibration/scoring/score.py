@@ -12,6 +12,7 @@ from keras_calibration.logs import LogSums, ScoredLog
 from keras_calibration.models.field_metrics_model import FieldMetrics, MetricsByField
 from keras_calibration.scoring.batch import Batch, Batches, chunks
 from keras_calibration.scoring.score_log import score_log
+from keras_calibration.solvers.data_checks import warn_if_swapped
 
 Metrics: TypeAlias = (
     keras.metrics.Metric | Iterable[keras.metrics.Metric] | Mapping[str, keras.metrics.Metric]
@@ -116,6 +117,9 @@ def score(
     step: Callable[[Batch], None] = update
     rows = 0
     for chunk in chunks(batches, of_fields.fields, chunk_rows):
+        of_fields.check_ids(chunk.fields)
+        if not rows and chunk.predictions.shape[1:] == (1,):
+            warn_if_swapped(chunk.labels, chunk.predictions)
         step(chunk)
         rows += len(chunk.labels)
         bar.update(rows, finalize=False)

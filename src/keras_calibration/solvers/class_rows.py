@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import numbers_of
 from keras_calibration._warn import warn
 from keras_calibration.solvers.data_checks import Rows, check_rows
 
@@ -93,7 +94,7 @@ def check_class_rows(
 
 def class_shares(labels: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:
     """Class numbers or shares as shares of the classes, (n, K); raises for other labels."""
-    given = np.asarray(labels)
+    given = numbers_of(labels, "Labels")
     if given.shape in ((num_rows,), (num_rows, 1)):
         numbers = given.reshape(-1).astype(np.float64)
         bad = ~np.isin(numbers, np.arange(num_classes))

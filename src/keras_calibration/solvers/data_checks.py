@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import numbers_of
 from keras_calibration._warn import warn
 from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
 
@@ -131,6 +132,18 @@ def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) ->
             warn(_LOOK_SWAPPED)
 
 
+def warn_if_swapped(labels: np.ndarray, predictions: np.ndarray) -> None:
+    """Warns if labels and predictions look swapped: only the predictions are all 0 or 1."""
+    if not all(np.isin(part, (0, 1)).all() for part in (predictions[:100], predictions)):
+        return
+    is_share = np.logical_and(labels > 0, labels < 1)
+    if is_share.any() and ((labels >= 0) & (labels <= 1)).all():
+        warn(
+            "Labels and predictions look swapped: all predictions are 0 or 1, but the labels are "
+            "not. Pass the labels first, then the predictions.",
+        )
+
+
 def _are_within_unit(values: np.ndarray) -> bool:
     # For most logits, the first rows are enough to decide.
     return all(part.min() >= 0 and part.max() <= 1 for part in (values[:100], values))
@@ -154,7 +167,7 @@ def check_probabilities(values: np.ndarray, argument: str) -> None:
 
 
 def _flat(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
+    array = numbers_of(values, name.capitalize()).astype(np.float64)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] != 1):
         raise ValueError(
             "Logits, labels and weights must have shape (n,) or (n, 1), one value per row. "

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import numbers_of
 from keras_calibration.solvers.data_checks import check_rows, refuse_rows
 
 _INNER_LIMIT = 16.0
@@ -139,7 +140,8 @@ def logit_histogram(
     invalid rows and for logits beyond ±16384, but accepts labels of one class only.
     """
     given = (logits, labels) if sample_weight is None else (logits, labels, sample_weight)
-    columns = [_column(values) for values in given]
+    names = ("Logits", "Labels", "Weights")
+    columns = [_column(*each) for each in zip(given, names, strict=False)]
     num_rows = columns[0].size
     moments = np.zeros((2, NUM_BINS, 3))
     # Overflow and invalid casts come from invalid rows, which are refused below.
@@ -206,8 +208,8 @@ def refuse_far_logits(logits: np.ndarray) -> None:
     )
 
 
-def _column(values: ArrayLike) -> np.ndarray:
-    array = np.asarray(values)
+def _column(values: ArrayLike, name: str) -> np.ndarray:
+    array = numbers_of(values, name)
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 

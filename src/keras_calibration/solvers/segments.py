@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
+import numbers
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from keras_calibration._columns import is_missing
+
+_TEXT = "text"
 
 
 @dataclass(frozen=True)
@@ -25,13 +32,15 @@ class SegmentColumn:
 
 def value_segments(column: str, values: np.ndarray, min_rows: int) -> SegmentColumn:
     """One segment for each value; values with fewer than `min_rows` rows share one."""
-    distinct, ids, counts = np.unique(comparable(values), return_inverse=True, return_counts=True)
-    is_rare = counts < min_rows
-    names = [f"{column} = {value}" for value in distinct[~is_rare]]
+    values_names, ids = distinct_values(values)
+    is_rare = np.bincount(ids, minlength=len(values_names)) < min_rows
+    names = [
+        f"{column} = {name}" for name, rare in zip(values_names, is_rare, strict=True) if not rare
+    ]
     if is_rare.any():
         names.append(f"{column} = other values")
     new_ids = np.where(is_rare, len(names) - 1, np.cumsum(~is_rare) - 1)
-    return SegmentColumn(new_ids[ids.reshape(-1)], names)
+    return SegmentColumn(new_ids[ids], names)
 
 
 def range_segments(column: str, values: np.ndarray, num_ranges: int) -> SegmentColumn:
@@ -77,12 +86,37 @@ def combinations(
             yield chosen, ids
 
 
-def comparable(values: np.ndarray) -> np.ndarray:
-    """Values that can be sorted: those of Python objects, and bytes, as strings."""
-    if values.dtype.kind == "O":
-        return np.array([_text(value) for value in values], dtype=np.str_)
-    return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Names of the distinct values of a column, sorted, and the number of each row's value.
+
+    Among Python objects, missing values of all kinds are one value, "missing". Values that differ
+    but print alike, such as 1 and "1", are told apart: the name of the text has quotes.
+
+    Example:
+        >>> distinct_values(np.array([1, "1", None, 1.0], object))
+        (['1', "'1'", 'missing'], array([0, 1, 2, 0]))
+    """
+    if values.dtype.kind != "O":
+        texts = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+        distinct, ids = np.unique(texts, return_inverse=True)
+        return [str(value) for value in distinct], ids.reshape(-1)
+    keys = [_key(value) for value in values.reshape(-1).tolist()]
+    distinct = sorted(set(keys))
+    number = {key: place for place, key in enumerate(distinct)}
+    texts = Counter(text for text, _ in distinct)
+    names = [repr(text) if kind == _TEXT and texts[text] > 1 else text for text, kind in distinct]
+    return names, np.array([number[key] for key in keys], np.int64)
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+def _key(value: Any) -> tuple[str, str]:
+    """How a value is named, and of what kind it is: equal for equal values only."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8"), _TEXT
+    if isinstance(value, str):
+        return str(value), _TEXT
+    if is_missing(value):
+        return "missing", "missing"
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
+        is_whole = value == int(value) if math.isfinite(value) else False
+        return str(int(value) if is_whole else value), "number"
+    return str(value), type(value).__name__

@@ -166,6 +166,12 @@ def train(
         )
     if order is not None:
         check_seed("order", order)
+    if callbacks is not None and not callable(callbacks):
+        raise ValueError(
+            "Argument `callbacks` must be a function of a seed that returns its callbacks, because "
+            "callbacks have state that seeds must not share. Received: "
+            f"{type(callbacks).__name__}. Pass, for example, lambda seed: [EarlyStopping()]."
+        )
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     rows = as_rows("data", data)
     validation = None if validation_data is None else as_rows("validation_data", validation_data)

@@ -1,0 +1,117 @@
+"""What users get wrong at the boundary of the package, and what they are told."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+
+import keras_calibration as kc
+
+RNG = np.random.default_rng(0)
+N = 400
+SITE = np.arange(N) % 20
+PRICE = RNG.normal(size=N).astype("float32")
+Y = (RNG.random(N) < 0.4).astype(int)
+QUICK = {"effort": "quick", "verbose": 0}
+
+
+def base():
+    inputs = {
+        "site": keras.Input((), dtype="int32", name="site"),
+        "price": keras.Input((1,), name="price"),
+    }
+    return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
+
+
+X = {"site": SITE, "price": PRICE[:, None]}
+
+
+WORDS = np.where(Y == 1, "yes", "no")
+P = np.full(N, 0.3)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda: kc.calibrate(base(), X, WORDS, verbose=0),
+        lambda: kc.layers.PlattScaling().fit(PRICE, WORDS),
+        lambda: kc.scoring.score((WORDS, P), kc.metrics.LogLoss(), verbose=0),
+        lambda: kc.scoring.multicalibration_error(WORDS, P, {"site": SITE}),
+    ],
+    ids=["calibrate", "fit", "score", "multicalibration_error"],
+)
+def test_labels_that_are_words(fit):
+    with pytest.raises(ValueError, match=r"Labels must be numbers.*strings.*Recode"):
+        fit()
+
+
+def test_labels_of_every_output():
+    with pytest.raises(ValueError, match=r"list of 2 arrays with 400 rows.*y\[0\]"):
+        kc.calibrate(base(), X, [Y, Y], verbose=0)
+
+
+def test_a_field_with_ids_beyond_its_number():
+    with pytest.warns(UserWarning, match=r"given with 5 ids.*300 of 400 rows.*\{'site': 20\}"):
+        kc.calibrate(base(), X, Y, fields={"site": 5}, method="bias", **QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kc.calibrate(base(), X, Y, fields={"site": 20}, method="bias", **QUICK)
+
+
+def test_a_single_name_is_a_name():
+    kc.calibrate(base(), X, Y, fields="site", numeric="price", method="identity", **QUICK)
+    assert kc.layers.FieldNetwork({"site": 20}, numeric="price").numeric == ("price",)
+
+
+def test_swapped_arguments_of_score():
+    with pytest.warns(UserWarning, match="look swapped"):
+        kc.scoring.score((np.linspace(0.1, 0.9, N), Y), kc.metrics.LogLoss(), verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kc.scoring.score((Y, np.linspace(0.1, 0.9, N)), kc.metrics.LogLoss(), verbose=0)
+
+
+def test_callbacks_that_are_a_list(tmp_path):
+    with pytest.raises(ValueError, match="`callbacks` must be a function of a seed"):
+        kc.seeds.train(
+            base, (X, Y), ledger=tmp_path, pipeline="p", seeds=[0], epochs=1, callbacks=[]
+        )
+
+
+def test_a_typo_in_the_fields_of_the_classifier():
+    pytest.importorskip("sklearn")
+    from keras_calibration.sklearn import NeuralCalibrator
+
+    frame = pd.DataFrame({"price": PRICE, "site": SITE})
+    with pytest.raises(ValueError, match=r"\['sitee'\].*Did you mean 'site'"):
+        NeuralCalibrator(fields=["sitee"]).fit(frame, Y)
+
+
+def test_reports_in_a_notebook():
+    found = kc.scoring.multicalibration_error(Y, np.full(N, 0.4), {"<b>": SITE}, min_rows=1)
+    assert found._repr_html_().startswith("<pre>Multicalibration error")
+    assert "<b>" not in found._repr_html_()
+    for report in (kc.CalibrationReport, kc.MonitorReport):
+        assert hasattr(report, "_repr_html_")
+
+
+def test_the_help_of_a_command_loads_no_keras(tmp_path):
+    program = """
+import sys
+sys.argv = ["keras-calibration", "sweep", "--help"]
+from keras_calibration.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+print({"keras", "tensorflow"} & set(sys.modules))
+"""
+    command = [sys.executable, "-c", program]
+    shown = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip().endswith("set()")
+    assert "--seeds" in shown.stdout
