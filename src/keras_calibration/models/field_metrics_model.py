@@ -55,11 +55,10 @@ class FieldMetrics(keras.metrics.Metric):
     def check_ids(self, field_ids: Mapping[str, Any]) -> None:
         """Raises if arrays of ids are outside the values of a field error."""
         for field, metrics in self.by_field.items():
-            is_cross = isinstance(field, tuple)
-            ids = tuple(field_ids[name] for name in field) if is_cross else field_ids[field]
+            ids = tuple(field_ids[name] for name in _names(field))
             for metric in metrics:
                 if isinstance(metric, FieldError):
-                    metric.check_ids(ids)
+                    metric.check_ids(ids if isinstance(field, tuple) else ids[0])
 
     def update_state(
         self,

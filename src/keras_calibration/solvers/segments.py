@@ -101,10 +101,10 @@ def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
         distinct, ids = np.unique(texts, return_inverse=True)
         return [str(value) for value in distinct], ids.reshape(-1)
     keys = [_key(value) for value in values.reshape(-1).tolist()]
-    distinct = sorted(set(keys))
-    number = {key: place for place, key in enumerate(distinct)}
-    texts = Counter(text for text, _ in distinct)
-    names = [repr(text) if kind == _TEXT and texts[text] > 1 else text for text, kind in distinct]
+    ordered = sorted(set(keys))
+    number = {key: place for place, key in enumerate(ordered)}
+    times = Counter(text for text, _ in ordered)
+    names = [repr(text) if kind == _TEXT and times[text] > 1 else text for text, kind in ordered]
     return names, np.array([number[key] for key in keys], np.int64)
 
 
@@ -117,6 +117,6 @@ def _key(value: Any) -> tuple[str, str]:
     if is_missing(value):
         return "missing", "missing"
     if isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_):
-        is_whole = value == int(value) if math.isfinite(value) else False
-        return str(int(value) if is_whole else value), "number"
+        is_whole = math.isfinite(value) and value == math.floor(value)
+        return str(math.floor(value) if is_whole else value), "number"
     return str(value), type(value).__name__
