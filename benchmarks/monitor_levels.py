@@ -2,9 +2,9 @@
 
 Logs whose predictions are right: labels are drawn with the predicted probabilities, 1,000 times for
 each cell, and the checks of `monitor` are called on the sums with a tolerance of 0. "promised" is
-the risk of each kind of check, 1 % by default: of the rate of all rows, of the rates of all periods,
-of the losses of all periods, of a field's Field-RCE, and of the rates of all its values. Printed is
-the share of logs with an alert, in %; `*` where it is above the promise by more than three
+the risk of each kind of check, 1 % by default: of the rate of all rows, of the rates of all
+periods, of the losses of all periods, of a field's Field-RCE, and of the rates of all its values.
+Printed is the share of logs with an alert; `*` where it is above the promise by more than three
 binomial standard errors (by chance, one cell in a thousand).
 
 A cell is: rows, values of the field, their sizes (equal, or falling as `rank ** -1.2`), the mean

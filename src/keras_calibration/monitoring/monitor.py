@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog
 from keras_calibration.logs.compute import num_classes
-from keras_calibration.logs.scored_log import Field
+from keras_calibration.logs.scored_log import Field, field_name
 from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.class_names import class_names
@@ -24,8 +23,9 @@ from keras_calibration.monitoring.monitor_report import (
     PeriodReport,
     RateCheck,
 )
-from keras_calibration.monitoring.monitor_state import (
-    MonitorState,
+from keras_calibration.monitoring.monitor_state import MonitorState
+from keras_calibration.monitoring.monitor_sums import (
+    class_sums,
     period_moments,
     period_sums,
     value_sums,
@@ -131,16 +131,24 @@ def monitor(
             f"sample_weight={log.sample_weight!r}."
         )
     periods = period if isinstance(period, Periods) else Periods(period)
+    if state is not None:
+        _check_state(state)
     names = class_names(log.probability, classes)
-    received = num_classes(log)
-    if names is None and received is not None:
-        names = class_names("", [str(number) for number in range(received)])
     known = MonitorState.load(state) if state is not None and os.path.exists(state) else None
-    ends = _ends(periods, known, state is not None)
-    read = MonitorState.read(log, periods, names, ends, verbose)
-    if known is not None:
-        read = known + read
-    if not period_sums(read.of_classes[0])[0]:
+    if names is None and known is not None:
+        names = known.settings["classes"]
+    elif names is None and (received := num_classes(log)) is not None:
+        names = class_names("", [str(number) for number in range(received)])
+    if state is None:
+        sums: Sequence[LogSums] = class_sums(log, periods.length, periods.ends, names, verbose)
+    else:
+        read = MonitorState.new(log, periods, names)
+        if known is not None:
+            known.refuse_others(read.settings, state)
+            read = known
+        read = read.with_rows_of(log, periods, verbose)
+        sums = read.of_classes
+    if not sums or not period_sums(sums[0])[0]:
         between = f" with since={periods.since!r} and until={periods.until!r}"
         raise ValueError(
             f"The log has no rows{between if periods.since or periods.until else ''}. Check the "
@@ -148,27 +156,25 @@ def monitor(
         )
     if state is not None:
         read.save(state)
-    of_fields = read.settings["fields"]
+    of_fields = [field_name(field) for field in log.fields]
     if names is None:
-        return _report(read.of_classes[0], of_fields, periods, tolerance, confidence)
+        return _report(sums[0], of_fields, periods, tolerance, confidence)
     of_each = 1 - (1 - confidence) / len(names)
-    reports = [_report(each, of_fields, periods, tolerance, of_each) for each in read.of_classes]
+    reports = [_report(each, of_fields, periods, tolerance, of_each) for each in sums]
     by_name = dict(zip(names, reports, strict=True))
     return ClassMonitorReport(periods.length, confidence, tolerance, by_name)
 
 
-def _ends(
-    periods: Periods, known: MonitorState | None, keeps_state: bool
-) -> tuple[int | None, int | None]:
-    """First second to read, and to leave for a later call."""
-    since, until = periods.ends
-    if keeps_state and until is None:
-        # The period that has not ended: the rest of its rows is still to come.
-        until = int(periods.starts([time.time()])[0])
-    if known is not None:
-        since = known.until
-        until = until if since is None or until is None else max(since, until)
-    return since, until
+def _check_state(state: str | os.PathLike[str]) -> None:
+    """Raises if no file can be written there, before the log is read."""
+    path = os.path.realpath(state)
+    folder = os.path.dirname(path)
+    if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        why = "is a folder" if os.path.isdir(path) else f"needs the folder {folder!r}, writable"
+        raise ValueError(
+            "Argument `state` must be the path of a file in a folder that exists. Received: "
+            f"state={os.fspath(state)!r}, which {why}."
+        )
 
 
 def _check(tolerance: float, confidence: float) -> None:
