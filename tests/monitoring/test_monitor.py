@@ -13,6 +13,7 @@ import pytest
 
 from keras_calibration import scoring
 from keras_calibration.cli import main
+from keras_calibration.logs import ScoredLog
 from keras_calibration.monitoring import Periods, monitor
 from keras_calibration.rendering.monitor_page import page_html, write_page
 
@@ -290,6 +291,24 @@ def test_bad_logs_are_refused(change, words, tmp_path):
 def test_bad_arguments_are_refused(calibrated, arguments, words):
     with pytest.raises(ValueError, match=words):
         monitor(**{"log": calibrated, **arguments})
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"fields": ["device"]},
+        {"fields": []},
+        {"label": "label"},
+        {"probability": "probability"},
+        {"timestamp": "timestamp"},
+    ],
+)
+def test_columns_beside_a_log_that_names_them_are_refused(calibrated, columns):
+    log = ScoredLog(calibrated, timestamp="timestamp", fields=["site"])
+    assert [*monitor(log).fields] == ["site"]
+    (name,) = columns
+    with pytest.raises(ValueError, match=f"Arguments .'{name}'. must be left out if `log` is a"):
+        monitor(log, **columns)
 
 
 def test_the_command_answers_by_its_exit_code(calibrated, tmp_path, capsys):

@@ -87,7 +87,7 @@ class MonitorState:
         _refuse_copies(named, counted)
         parts = [self.of_classes] if self.of_classes else []
         for start, files in _left_to_read(named, periods):
-            hours = _hours(log, files, start)
+            hours = _hours(log, files, start, self.settings["classes"])
             files = [file for file in files if _is_before(hours.get(file.path, []), until)]
             if not files:
                 continue
@@ -209,11 +209,17 @@ def _left_to_read(
 
 
 def _hours(
-    log: ScoredLog, files: Sequence[ReadFile], start: int | None
+    log: ScoredLog,
+    files: Sequence[ReadFile],
+    start: int | None,
+    class_names: Sequence[str] | None,
 ) -> dict[str, list[int | None]]:
     """Path → the hours of its rows, in ascending order; None for times that cannot be read."""
     part = log.of([LogFile(file.path) for file in files])
-    sums = log_sums(part, _HOURS, Selection("hour", (start, None)), check=False)
+    selection = Selection("hour", (start, None))
+    if class_names is not None:
+        selection = dataclasses.replace(selection, class_number=0, class_names=tuple(class_names))
+    sums = log_sums(part, _HOURS, selection, check=False)
     table = sums.table("hours")
     found: dict[str, list[int | None]] = {}
     for path, hour in zip(table["key_file"], table["key_period"].tolist(), strict=True):
