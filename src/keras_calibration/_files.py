@@ -5,14 +5,12 @@ import uuid
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes, temporary: str | None = None) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file in one step: at any moment there is its old content or all of the new.
 
     Args:
         path: The file. Its folder must exist.
         content: What it shall hold.
-        temporary: Name of the file to write first, in the same folder, because a rename is atomic
-            only within one file system; by default one that no other writer has.
 
     Raises:
         OSError: If the file cannot be written. The old one stays, and nothing else is left.
@@ -26,7 +24,9 @@ def write_atomically(path: Path, content: bytes, temporary: str | None = None) -
         ...     path.read_bytes(), len(os.listdir(folder))
         (b'new', 1)
     """
-    first = path.with_name(temporary or f".{uuid.uuid4().hex}.tmp")
+    # In the same folder, because a rename is atomic only within one file system; and of a name that
+    # no other writer has.
+    first = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         with first.open("wb") as file:
             file.write(content)

@@ -85,7 +85,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--state",
         metavar="FILE",
-        help="file of the sums read so far: only later periods that are over are read",
+        help="file of the sums so far: only files that are new are read, whatever their dates",
     )
     parser.add_argument("--html", metavar="FILE", help="also write an HTML page")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -3,9 +3,6 @@
 import datetime
 import html.parser
 import json
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +13,8 @@ import pytest
 
 from keras_calibration import scoring
 from keras_calibration.cli import main
+from keras_calibration.logs import ScoredLog
 from keras_calibration.monitoring import Periods, monitor
-from keras_calibration.monitoring.monitor_state import MonitorState
 from keras_calibration.rendering.monitor_page import page_html, write_page
 
 EVIL = "<script>alert(1)</script>\x1b[31m"
@@ -226,116 +223,6 @@ def test_missing_values_are_a_value():
     assert {r.name: r.num_rows for r in report.fields["x"].values} == {"(missing)": 400, "1.0": 400}
 
 
-def test_a_daily_job_reads_the_new_day_only(tmp_path):
-    table = make_log()
-    table = table.append_column("hour", pa.array(np.arange(len(table)) % 24))
-    day = table["timestamp"].to_numpy().astype("datetime64[D]")
-    options = {"fields": ["site", ("site", "hour")]}
-    state = tmp_path / "state"
-    for until in ("2026-03-03", "2026-03-03", "2026-03-04", "2026-03-07"):
-        # What has been read is no longer there, and could not be read again.
-        there = table.filter(pa.array(day >= (until_of(state) or day.min())))
-        periods = Periods("day", until=until)
-        daily = monitor(there, period=periods, state=state, **options)
-        whole = monitor(table, period=periods, **options)
-        assert_same(daily.to_dict(), whole.to_dict())
-    # Long after the last day, without `until`.
-    assert_same(monitor(there.slice(0, 0), state=state, **options).to_dict(), whole.to_dict())
-    before = state.read_bytes()
-    for other, words in (
-        ({"fields": ["site"]}, "The state is of a monitor of"),
-        ({**options, "period": "hour"}, "The state is of a monitor of"),
-        ({**options, "tolerance": -1}, "tolerance"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            monitor(table, state=state, **other)
-        assert state.read_bytes() == before
-    state.write_bytes(before[:1000])
-    with pytest.raises(ValueError, match="Argument `state` must name a file that `monitor` wrote"):
-        monitor(table, state=state, **options)
-
-
-def until_of(state):
-    if not state.exists():
-        return None
-    return np.datetime64(MonitorState.load(state).until, "s").astype("datetime64[D]")
-
-
-def assert_same(one, two):
-    if isinstance(one, dict):
-        assert one.keys() == two.keys()
-        for name in one:
-            assert_same(one[name], two[name])
-    elif isinstance(one, list):
-        assert len(one) == len(two)
-        for parts in zip(one, two, strict=True):
-            assert_same(*parts)
-    else:
-        assert one == (pytest.approx(two, rel=1e-9) if isinstance(two, float) else two)
-
-
-def test_a_period_that_is_not_over_is_left_for_later(tmp_path, monkeypatch):
-    table = make_log()
-    noon = np.datetime64("2026-03-04T12:00", "s").astype(float)
-    monkeypatch.setattr("time.time", lambda: noon)
-    report = monitor(table, state=tmp_path / "state")
-    assert report.periods[-1].rates.name == "2026-03-03"
-    monkeypatch.setattr("time.time", lambda: noon + 86400)
-    report = monitor(table, state=tmp_path / "state")
-    assert report.periods[-1].rates.name == "2026-03-04"
-    assert report.overall.num_rows == 4 * 1500
-
-
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_state_that_cannot_be_written_leaves_the_old_one(calibrated, tmp_path, monkeypatch, step):
-    state = tmp_path / "state"
-    monitor(calibrated, state=state, period=Periods("day", until="2026-03-03"))
-    before = state.read_bytes()
-
-    def fail(*_):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(f"os.{step}", fail)
-    with pytest.raises(OSError, match="No space"):
-        monitor(calibrated, state=state)
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]
-    assert state.read_bytes() == before
-
-
-WORKER = """
-import os, shutil, sys
-from keras_calibration.monitoring import monitor
-
-log, old, state = sys.argv[1:]
-while True:
-    shutil.copy(old, state + ".copy")
-    os.replace(state + ".copy", state)
-    print("go", flush=True)
-    monitor(log, state=state, fields=["site"])
-"""
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_the_state_is_the_old_or_the_new_one(calibrated, tmp_path):
-    old, state = tmp_path / "old", tmp_path / "state"
-    monitor(calibrated, state=old, fields=["site"], period=Periods("day", until="2026-03-04"))
-    seen = set()
-    for delay in np.random.default_rng(0).uniform(0, 0.6, 6):
-        arguments = [sys.executable, "-c", WORKER, str(calibrated), str(old), str(state)]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
-            for _ in range(3):  # the first calls take longer
-                assert process.stdout.readline() == b"go\n"
-            time.sleep(delay)
-            process.kill()
-        left = MonitorState.load(state)
-        rows = left.of_classes[0].table("rows")["rows"].sum()
-        assert rows == (4500 if left.until == MonitorState.load(old).until else 9000)
-        seen.add(int(rows))
-        report = monitor(calibrated, state=state, fields=["site"])
-        assert report.overall.num_rows == 9000
-    assert seen <= {4500, 9000}
-
-
 def test_a_data_frame_is_a_log(calibrated):
     frame = pyarrow.parquet.read_table(calibrated).to_pandas()
     given, expected = (monitor(log, fields=["site"]) for log in (frame, calibrated))
@@ -404,6 +291,24 @@ def test_bad_logs_are_refused(change, words, tmp_path):
 def test_bad_arguments_are_refused(calibrated, arguments, words):
     with pytest.raises(ValueError, match=words):
         monitor(**{"log": calibrated, **arguments})
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"fields": ["device"]},
+        {"fields": []},
+        {"label": "label"},
+        {"probability": "probability"},
+        {"timestamp": "timestamp"},
+    ],
+)
+def test_columns_beside_a_log_that_names_them_are_refused(calibrated, columns):
+    log = ScoredLog(calibrated, timestamp="timestamp", fields=["site"])
+    assert [*monitor(log).fields] == ["site"]
+    (name,) = columns
+    with pytest.raises(ValueError, match=f"Arguments .'{name}'. must be left out if `log` is a"):
+        monitor(log, **columns)
 
 
 def test_the_command_answers_by_its_exit_code(calibrated, tmp_path, capsys):

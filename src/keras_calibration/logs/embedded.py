@@ -99,6 +99,7 @@ class Embedded:
             selection.class_number,
             selection.class_names,
             self._where_columns,
+            self.source.file_name,
         )
 
     def first_row(self, condition: str, selection: Selection) -> tuple[str, dict[str, Any]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # The table of the sums of all rows.
 TOTALS = "totals"
+_CHECKSUM = hashlib.sha256().digest_size
 
 
 class LogSums:
@@ -111,7 +113,7 @@ class LogSums:
         )
 
     def to_bytes(self) -> bytes:
-        """The sums as bytes, to send to another process."""
+        """The sums as bytes, to send to another process; their checksum comes first."""
         import pyarrow
 
         stream = io.BytesIO()
@@ -119,27 +121,50 @@ class LogSums:
         for table in self._tables.values():
             with pyarrow.ipc.new_stream(stream, table.schema) as writer:
                 writer.write_table(table)
-        return stream.getvalue()
+        data = stream.getvalue()
+        return hashlib.sha256(data).digest() + data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LogSums:
-        """The sums from `to_bytes`."""
+        """The sums from `to_bytes`.
+
+        Raises:
+            ValueError: If the bytes are others, for example cut off or changed on a disk.
+        """
         import pyarrow
 
-        stream = io.BytesIO(data)
+        checksum, content = data[:_CHECKSUM], data[_CHECKSUM:]
+        if hashlib.sha256(content).digest() != checksum:
+            raise ValueError(
+                "Argument `data` must be what `LogSums.to_bytes` returned. Received: "
+                f"{len(data):,} bytes that are damaged, or something else."
+            )
+        stream = io.BytesIO(content)
         names = json.loads(stream.readline())
         return cls({name: pyarrow.ipc.open_stream(stream).read_all() for name in names})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the sums to a file, in one step: it is complete or not there."""
-        path = Path(path)
-        # Always the same name: what a killed process has left is overwritten.
-        write_atomically(path, self.to_bytes(), temporary=f".{path.name}.new")
+        """Writes the sums to a file, in one step: it is the old one or the new one.
+
+        If two processes write at once, it is one of theirs.
+        """
+        write_atomically(Path(os.path.realpath(path)), self.to_bytes())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LogSums:
-        """Reads the sums that `save` wrote."""
-        return cls.from_bytes(Path(path).read_bytes())
+        """Reads the sums that `save` wrote.
+
+        Raises:
+            ValueError: If the file is damaged, or another one.
+        """
+        data = Path(path).read_bytes()
+        try:
+            return cls.from_bytes(data)
+        except ValueError as error:
+            raise ValueError(
+                "Argument `path` must name a file that `LogSums.save` wrote. Received: "
+                f"{os.fspath(path)!r}, which is damaged, or another file."
+            ) from error
 
 
 def _in_order(table: pyarrow.Table) -> pyarrow.Table:

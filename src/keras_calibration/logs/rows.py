@@ -34,6 +34,7 @@ def rows_sql(
     class_number: int | None = None,
     class_names: Sequence[str] = (),
     where_columns: Mapping[str, str] = MappingProxyType({}),
+    file_name: str | None = None,
 ) -> str:
     """A SELECT over the table `log` of the columns that a `Query` uses.
 
@@ -46,6 +47,7 @@ def rows_sql(
         class_number: For K classes, the class whose rows have the label 1.
         class_names: Their names, where the labels are names.
         where_columns: Column → expression that it stands for in `where`, if not for itself.
+        file_name: Column of the paths of the files, if there are files.
 
     Raises:
         ValueError: If a column is missing or of another type than required.
@@ -64,6 +66,8 @@ def rows_sql(
         "adds_up": "true" if class_number is None else _adds_up(log, types, len(class_names)),
         **{field_column(name): _value(name, types) for name in field_columns(log)},
     }
+    if file_name is not None:
+        columns["f"] = quoted(file_name)
     if log.logit is None:
         least = f"least({LARGEST_PROBABILITY!r}, {prediction})"
         columns["clipped"] = f"greatest({SMALLEST_PROBABILITY!r}, {least})"
@@ -235,7 +239,11 @@ def _label(
     if class_number is None:
         return _number(log.label, types)
     column = column_of(log.label)
-    number = number_of_text(column) if types[log.label] == CSV_TEXT else column
+    number = column
+    if types[log.label] == CSV_TEXT:
+        # Unlike for labels 0 and 1, truth values are no numbers.
+        is_truth = f"lower({column}) IN ('true', 'false')"
+        number = f"CASE WHEN NOT {is_truth} THEN {number_of_text(column)} END"
     is_number = f"{number} >= 0 AND {number} < {len(class_names)} AND floor({number}) = {number}"
     of_number = f"WHEN {is_number} THEN ({number} = {class_number})::INT::DOUBLE"
     names = ", ".join(map(text, class_names))
@@ -243,7 +251,13 @@ def _label(
     of_name = f"WHEN {column}::VARCHAR IN ({names}) THEN ({of_class})::INT::DOUBLE"
     if types[log.label] == CSV_TEXT:
         return f"CASE {of_name} {of_number} END"
-    return f"CASE {of_number if _kind(log.label, types) in _NUMBERS else of_name} END"
+    kind = _kind(log.label, types)
+    if kind == "BOOLEAN":
+        raise ValueError(
+            f"Labels must be class numbers or the names of the classes, {[*class_names]}. "
+            f"Received: the column {log.label!r} of truth values. Check the name of the column."
+        )
+    return f"CASE {of_number if kind in _NUMBERS else of_name} END"
 
 
 def _prediction(

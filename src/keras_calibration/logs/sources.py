@@ -32,6 +32,7 @@ class Source:
             called before each pass: some sources can be read once a call.
         types: Column → its type in DuckDB; `rows.CSV_TEXT` for the columns of CSV files.
         row_number: The column of the numbers of the rows, from 0.
+        file_name: The column of the paths of the files; none for rows in memory.
         files: The files, in the order of their rows; none for rows in memory.
         num_rows: Returns the number of rows of each file.
     """
@@ -39,6 +40,7 @@ class Source:
     relation: Callable[[], duckdb.DuckDBPyRelation]
     types: dict[str, str]
     row_number: str
+    file_name: str | None = None
     files: Sequence[LogFile] = ()
     num_rows: Callable[[], list[int]] = field(default=list)
 
@@ -179,40 +181,44 @@ def _parquet(connection: duckdb.DuckDBPyConnection, files: Sequence[LogFile]) ->
         starts = [0, *itertools.accumulate(num_rows)]
         first = f"{starts}[({_FILE} + 1)::BIGINT] + " if len(files) > 1 else ""
         number = f"{first}{_ROW}"
-    name = _unused("row number", rows.columns)
+    name, file_name = (_unused(each, rows.columns) for each in ("row number", "file name"))
+    read = f"{read[:-1]}, filename = {text(file_name)})"
     numbered = connection.sql(f"SELECT *, ({number})::UBIGINT AS {quoted(name)} FROM {read}")
-    return Source(lambda: numbered, _types(rows), name, files, lambda: num_rows)
+    return Source(lambda: numbered, _types(rows), name, file_name, files, lambda: num_rows)
 
 
 def _csv(connection: duckdb.DuckDBPyConnection, files: Sequence[LogFile]) -> Source:
     """CSV files, each column as text: where a number or time is used, all of its rows are cast."""
     headers = [_header(connection, file) for file in files]
-    if len(set(headers)) == 1:
-        read = _csv_sql(files, *headers[0])
-    else:
-        parts = [_csv_sql([file], *of) for file, of in zip(files, headers, strict=True)]
-        read = " UNION ALL BY NAME ".join(parts)
     columns = list(dict.fromkeys(name for _, names in headers for name in names))
     refuse_twice(columns, f" in the first lines of {files[0].path!r} and others")
-    number = _unused("row number", columns)
+    number, file_name = (_unused(each, columns) for each in ("row number", "file name"))
+    if len(set(headers)) == 1:
+        read = _csv_sql(files, *headers[0], file_name)
+    else:
+        parts = [_csv_sql([file], *of, file_name) for file, of in zip(files, headers, strict=True)]
+        read = " UNION ALL BY NAME ".join(parts)
     numbered = connection.sql(f"SELECT *, ({_COUNTED})::UBIGINT AS {quoted(number)} FROM ({read})")
 
     def num_rows() -> list[int]:
-        each = [_csv_sql([file], *of) for file, of in zip(files, headers, strict=True)]
+        each = [_csv_sql([file], *of, file_name) for file, of in zip(files, headers, strict=True)]
         counts = [connection.sql(f"SELECT count(*) FROM ({one})").fetchall() for one in each]
         return [count for ((count,),) in counts]
 
-    return Source(lambda: numbered, dict.fromkeys(columns, CSV_TEXT), number, files, num_rows)
+    types = dict.fromkeys(columns, CSV_TEXT)
+    return Source(lambda: numbered, types, number, file_name, files, num_rows)
 
 
-def _csv_sql(files: Sequence[LogFile], delimiter: str, names: tuple[str, ...]) -> str:
+def _csv_sql(
+    files: Sequence[LogFile], delimiter: str, names: tuple[str, ...], file_name: str
+) -> str:
     listed = f"[{', '.join(text(file.literal) for file in files)}]"
     columns = ", ".join(f"{text(name)}: 'VARCHAR'" for name in names)
     # Nothing is guessed from the first rows: no type, no comment, no lines to skip.
     return (
         f"SELECT * FROM read_csv({listed}, auto_detect = false, header = true, "
         f"columns = {{{columns}}}, delim = {text(delimiter)}, quote = '\"', escape = '\"', "
-        "nullstr = '', hive_partitioning = false)"
+        f"nullstr = '', hive_partitioning = false, filename = {text(file_name)})"
     )
 
 

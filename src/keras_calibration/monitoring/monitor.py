@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog
 from keras_calibration.logs.compute import num_classes
-from keras_calibration.logs.scored_log import Field
+from keras_calibration.logs.scored_log import Field, field_name
 from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.class_names import class_names
@@ -24,8 +23,9 @@ from keras_calibration.monitoring.monitor_report import (
     PeriodReport,
     RateCheck,
 )
-from keras_calibration.monitoring.monitor_state import (
-    MonitorState,
+from keras_calibration.monitoring.monitor_state import MonitorState
+from keras_calibration.monitoring.monitor_sums import (
+    class_sums,
     period_moments,
     period_sums,
     value_sums,
@@ -38,10 +38,10 @@ _MOST_LISTED = 10_000
 def monitor(
     log: Any,
     *,
-    probability: str | Sequence[str] = "probability",
-    label: str = "label",
-    timestamp: str = "timestamp",
-    fields: Sequence[Field] = (),
+    probability: str | Sequence[str] | None = None,
+    label: str | None = None,
+    timestamp: str | None = None,
+    fields: Sequence[Field] | None = None,
     classes: Sequence[str] | None = None,
     period: str | Periods = "day",
     tolerance: float = 0.05,
@@ -73,30 +73,38 @@ def monitor(
     DuckDB, or a cluster of Ray, computes the sums where the rows are (`logs.ScoredLog`), in three
     passes and one more for each field. Memory does not grow with the number of rows.
 
-    A daily job reads the new day only: name a `state` file. The first call reads the log up to the
-    end of the last period that is over, or up to `until`, and writes its sums there; later calls
-    read from there on, add to the state, and report on all of it. Rows that arrive later for a
-    period that has been read are not counted: set `until` to a time when labels are complete. If a
-    call is killed, the file is the old one or the new one.
+    A daily job reads new files only: name a `state` file. It keeps the sums of the rows that have
+    been counted, and remembers their files by content, so that each call adds the rows of files
+    that are new, whatever their dates, and reports on all. Files may be renamed, moved and deleted;
+    their rows stay counted. They must not be changed: a file with rows of an hour of which a
+    changed or deleted file is counted raises an error, because rows could count twice. Rows from
+    `until` on are left for later calls, so that their files may change until then. If a call is
+    killed, or two run at once, the state is whole, and what it lacks is read by the next call.
 
     Args:
         log: The rows: a Parquet or CSV file, a folder, glob or list of them, an Arrow table or data
             set, a pandas or Polars data frame, a DuckDB relation or a Ray data set; or a
-            `logs.ScoredLog` of them, which then names the columns. Requires DuckDB: `pip install
+            `logs.ScoredLog` of them, which names the columns: then `probability`, `label`,
+            `timestamp` and `fields` must be left out. Requires DuckDB: `pip install
             "keras-calibration[duckdb]"`.
-        probability: Column of the predicted probabilities. For K classes, of at least 3, a list of
-            K columns, or one column of lists of length K; each row must add up to 1 within 0.03.
-        label: Column of the labels, 0 or 1. For K classes, class numbers from 0, or names of
-            classes.
-        timestamp: Column of the times: timestamps, dates, ISO 8601 texts, or seconds since 1970.
+        probability: Column of the predicted probabilities, by default `"probability"`. For K
+            classes, of at least 3, a list of K columns, or one column of lists of length K; each
+            row must add up to 1 within 0.03.
+        label: Column of the labels, 0 or 1, by default `"label"`. For K classes, class numbers from
+            0, or names of classes.
+        timestamp: Column of the times: timestamps, dates, ISO 8601 texts, or seconds since 1970; by
+            default `"timestamp"`.
         fields: Columns of the fields, of any type and number of values; tuples of columns for
-            crosses.
+            crosses. By default, none.
         classes: Names of the K classes, in the order of the probabilities. The default is the names
             of the columns of `probability`, or the class numbers.
         period: `"hour"`, `"day"`, `"week"` or `"month"`, or `logs.Periods`.
         tolerance: Relative error that does not matter, at least 0.
         confidence: Probability that right predictions raise no alert, in (0, 1).
-        state: File of the sums that earlier calls have read, or None. Written anew by each call.
+        state: File of the sums that earlier calls have counted, or None. Written anew by each call.
+            The log must then be Parquet or CSV files, in folders or an object store; columns,
+            classes, length of a period, `where` and `since` must stay the same, and `until` must
+            not move back.
         verbose: 1 shows a progress bar for each pass, 0 does not.
 
     Returns:
@@ -105,7 +113,8 @@ def monitor(
 
     Raises:
         ValueError: An argument is out of its range, a column is missing or has invalid values, no
-            rows are left, or the state is of other columns. The state file is then unchanged.
+            rows are left, or the state is damaged, of other columns, or of files that have changed.
+            The state file is then unchanged.
         ImportError: DuckDB is not installed.
 
     Example:
@@ -120,27 +129,37 @@ def monitor(
         [False, False, True]
     """
     _check(tolerance, confidence)
-    if not isinstance(log, ScoredLog):
-        _check_names(probability, label, timestamp, fields)
-        log = ScoredLog(
-            log, label=label, probability=probability, timestamp=timestamp, fields=fields
-        )
+    columns = {
+        "probability": probability,
+        "label": label,
+        "timestamp": timestamp,
+        "fields": fields,
+    }
+    log = _log_of(log, {name: given for name, given in columns.items() if given is not None})
     if log.sample_weight is not None:
         raise ValueError(
             "Argument `log` of `monitor` must have no weights: its bounds count rows. Received: "
             f"sample_weight={log.sample_weight!r}."
         )
     periods = period if isinstance(period, Periods) else Periods(period)
+    if state is not None:
+        _check_state(state)
     names = class_names(log.probability, classes)
-    received = num_classes(log)
-    if names is None and received is not None:
-        names = class_names("", [str(number) for number in range(received)])
     known = MonitorState.load(state) if state is not None and os.path.exists(state) else None
-    ends = _ends(periods, known, state is not None)
-    read = MonitorState.read(log, periods, names, ends, verbose)
-    if known is not None:
-        read = known + read
-    if not period_sums(read.of_classes[0])[0]:
+    if names is None and known is not None:
+        names = known.settings["classes"]
+    elif names is None and (received := num_classes(log)) is not None:
+        names = class_names("", [str(number) for number in range(received)])
+    if state is None:
+        sums: Sequence[LogSums] = class_sums(log, periods.length, periods.ends, names, verbose)
+    else:
+        read = MonitorState.new(log, periods, names)
+        if known is not None:
+            known.refuse_others(read.settings, state)
+            read = known
+        read = read.with_rows_of(log, periods, verbose)
+        sums = read.of_classes
+    if not sums or not period_sums(sums[0])[0]:
         between = f" with since={periods.since!r} and until={periods.until!r}"
         raise ValueError(
             f"The log has no rows{between if periods.since or periods.until else ''}. Check the "
@@ -148,27 +167,25 @@ def monitor(
         )
     if state is not None:
         read.save(state)
-    of_fields = read.settings["fields"]
+    of_fields = [field_name(field) for field in log.fields]
     if names is None:
-        return _report(read.of_classes[0], of_fields, periods, tolerance, confidence)
+        return _report(sums[0], of_fields, periods, tolerance, confidence)
     of_each = 1 - (1 - confidence) / len(names)
-    reports = [_report(each, of_fields, periods, tolerance, of_each) for each in read.of_classes]
+    reports = [_report(each, of_fields, periods, tolerance, of_each) for each in sums]
     by_name = dict(zip(names, reports, strict=True))
     return ClassMonitorReport(periods.length, confidence, tolerance, by_name)
 
 
-def _ends(
-    periods: Periods, known: MonitorState | None, keeps_state: bool
-) -> tuple[int | None, int | None]:
-    """First second to read, and to leave for a later call."""
-    since, until = periods.ends
-    if keeps_state and until is None:
-        # The period that has not ended: the rest of its rows is still to come.
-        until = int(periods.starts([time.time()])[0])
-    if known is not None:
-        since = known.until
-        until = until if since is None or until is None else max(since, until)
-    return since, until
+def _check_state(state: str | os.PathLike[str]) -> None:
+    """Raises if no file can be written there, before the log is read."""
+    path = os.path.realpath(state)
+    folder = os.path.dirname(path)
+    if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        why = "is a folder" if os.path.isdir(path) else f"needs the folder {folder!r}, writable"
+        raise ValueError(
+            "Argument `state` must be the path of a file in a folder that exists. Received: "
+            f"state={os.fspath(state)!r}, which {why}."
+        )
 
 
 def _check(tolerance: float, confidence: float) -> None:
@@ -183,14 +200,23 @@ def _check(tolerance: float, confidence: float) -> None:
         )
 
 
-def _check_names(
-    probability: str | Sequence[str], label: str, timestamp: str, fields: Sequence[Field]
-) -> None:
-    columns = [probability] if isinstance(probability, str) else [*probability]
-    of_fields = [] if isinstance(fields, str) else [*fields]
-    named = [*columns, label, timestamp, *(field for field in of_fields if isinstance(field, str))]
-    if twice := sorted({name for name in named if named.count(name) > 1}):
+def _log_of(log: Any, columns: Mapping[str, Any]) -> ScoredLog:
+    """The log with its columns, which are named in one place: in the log, or beside it."""
+    if isinstance(log, ScoredLog):
+        if columns:
+            given = ", ".join(f"{name}={value!r}" for name, value in columns.items())
+            raise ValueError(
+                f"Arguments {[*columns]} must be left out if `log` is a `ScoredLog`, which names "
+                f"its columns itself. Received: {given}. Pass ScoredLog(..., {given})."
+            )
+        return log
+    log = ScoredLog(log, **{"timestamp": "timestamp", **columns})
+    probabilities = [log.probability] if isinstance(log.probability, str) else log.probability
+    fields = [field for field in log.fields if isinstance(field, str)]
+    named = [*probabilities, log.label, log.timestamp, *fields]
+    if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
         raise ValueError(f"Each column must be named only once. Received twice: {twice}.")
+    return log
 
 
 def _report(

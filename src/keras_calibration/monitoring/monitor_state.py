@@ -1,86 +1,113 @@
-"""MonitorState: the sums of a log by period and by field value, kept from run to run."""
+"""MonitorState: the sums of a log and the files that they are of, kept from call to call."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from keras_calibration.logs import LogSums, Periods, ScoredLog, Selection, log_sums
-from keras_calibration.logs.query import field_sums, logit_moments
-from keras_calibration.logs.scored_log import field_name
-from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
-from keras_calibration.scoring.log_metrics import FIELD, field_columns
+from keras_calibration.logs.files import LogFile, log_files, names_files
+from keras_calibration.logs.query import Query
+from keras_calibration.monitoring.monitor_sums import class_sums
+from keras_calibration.monitoring.read_file import ReadFile, content_of, is_remote, stamp_of
 
 if TYPE_CHECKING:
     import pyarrow
 
 _SETTINGS = "settings"
+_HOURS = {"hours": Query({"file": "f", "period": "t"}, {"rows": "1"})}
 
 
 @dataclass(frozen=True)
 class MonitorState:
-    """What `monitor` keeps of the rows that it has read: sums by period, and by field value.
+    """The sums that `monitor` has of the files that it has read.
 
-    It takes 27 kB a period and class, and 56 bytes a field value and class, whatever the number of
-    rows.
+    A file is known by its content. It may be moved, renamed or deleted: its rows are counted once.
+    It must not be changed, or replaced by files that hold rows of the same hours.
 
     Args:
-        settings: What the sums are of: fields, classes and length of a period.
-        until: First second since 1970 that has not been read; None if all has.
-        of_classes: The sums of each class against the others; one for a log of labels 0 and 1.
+        settings: What the sums are of: columns, condition, classes, length of a period, `since`.
+        files: The files whose rows are counted.
+        of_classes: The sums of each class against the others, one for a log of labels 0 and 1; none
+            before the first file.
     """
 
     settings: dict[str, Any]
-    until: int | None
-    of_classes: list[LogSums]
+    files: tuple[ReadFile, ...] = ()
+    of_classes: tuple[LogSums, ...] = ()
 
     @classmethod
-    def read(
-        cls,
-        log: ScoredLog,
-        periods: Periods,
-        class_names: Sequence[str] | None,
-        ends: tuple[int | None, int | None],
-        verbose: int = 0,
+    def new(
+        cls, log: ScoredLog, periods: Periods, class_names: Sequence[str] | None
     ) -> MonitorState:
-        """Reads the rows of a log between two times.
-
-        Raises:
-            ValueError: As `logs.log_sums`; or labels are soft.
-        """
-        selections = [Selection(periods.length, ends)]
-        if class_names is not None:
-            selections = [
-                Selection(periods.length, ends, number, tuple(class_names))
-                for number in range(len(class_names))
-            ]
-        settings: dict[str, Any] = {
-            "fields": [field_name(field) for field in log.fields],
+        """A state of no files."""
+        since, _ = periods.ends
+        probability = log.probability if isinstance(log.probability, str) else [*log.probability]
+        settings = {
+            "label": log.label,
+            "probability": None if log.logit is not None else probability,
+            "logit": log.logit,
+            "timestamp": log.timestamp,
+            "fields": [[field] if isinstance(field, str) else [*field] for field in log.fields],
+            "where": log.where,
             "classes": None if class_names is None else [*class_names],
             "period": periods.length,
+            "since": None if since is None else periods.name(since),
         }
-        return cls(settings, ends[1], [_read(log, each, verbose) for each in selections])
+        return cls(settings)
 
-    def __add__(self, later: MonitorState) -> MonitorState:
-        if self.settings != later.settings:
-            raise ValueError(
-                f"The state is of a monitor of {self.settings}. Received: {later.settings}. Use "
-                "another file, or the same fields, classes and period."
+    def refuse_others(self, settings: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+        """Raises if the state is of other columns, rows or periods."""
+        if other := [name for name in settings if settings[name] != self.settings.get(name)]:
+            old, new = (
+                ", ".join(f"{name}={of.get(name)!r}" for name in other)
+                for of in (self.settings, settings)
             )
-        sums = [a + b for a, b in zip(self.of_classes, later.of_classes, strict=True)]
-        return MonitorState(self.settings, later.until, sums)
+            raise ValueError(
+                "Argument `state` must name a new file, or the state of a monitor of the same "
+                f"columns, classes, periods, `where` and `since`. Received: {os.fspath(path)!r} "
+                f"with {old}; this call has {new}."
+            )
+
+    def with_rows_of(self, log: ScoredLog, periods: Periods, verbose: int = 0) -> MonitorState:
+        """The state after the rows of a log that are not counted yet.
+
+        Raises:
+            ValueError: As `logs.log_sums`; or rows would be counted twice, or are counted that
+                `periods` leave out.
+        """
+        _, until = periods.ends
+        self._refuse_earlier(periods)
+        named = self._named(log)
+        counted = {file.content: file for file in (*self.files, *named) if file.is_counted}
+        _refuse_copies(named, counted)
+        parts = [self.of_classes] if self.of_classes else []
+        for start, files in _left_to_read(named, periods):
+            hours = _hours(log, files, start, self.settings["classes"])
+            files = [file for file in files if _is_before(hours.get(file.path, []), until)]
+            if not files:
+                continue
+            _refuse_copies(named, {file.content for file in files})
+            for file in files:
+                self._refuse_twice(named, file, hours[file.path], until)
+            part = log.of([LogFile(file.path) for file in files])
+            names = self.settings["classes"]
+            parts.append(tuple(class_sums(part, periods.length, (start, until), names, verbose)))
+            _refuse_changed(files)
+            counted |= {file.content: file.with_hours(hours[file.path], until) for file in files}
+        sums = tuple(LogSums.merged(of_class) for of_class in zip(*parts, strict=True))
+        return MonitorState(self.settings, tuple(counted.values()), sums)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state to a file, in one step: it is the old one or the new one."""
         import pyarrow
 
-        written = json.dumps({"settings": self.settings, "until": self.until})
+        files = [dataclasses.asdict(file) for file in self.files]
+        written = json.dumps({"settings": self.settings, "files": files})
         tables = {_SETTINGS: pyarrow.table({"key_settings": [written]})}
         for number, sums in enumerate(self.of_classes):
             tables |= {f"{number}/{name}": table for name, table in sums.tables.items()}
@@ -91,71 +118,141 @@ class MonitorState:
         """Reads the state that `save` wrote.
 
         Raises:
-            ValueError: If the file is none.
+            ValueError: If the file is damaged, or another one.
         """
         try:
             tables = LogSums.load(path).tables
             written = json.loads(tables.pop(_SETTINGS).column("key_settings")[0].as_py())
-            of_classes: dict[int, dict[str, pyarrow.Table]] = {}
-            for name, table in tables.items():
-                number, _, rest = name.partition("/")
-                of_classes.setdefault(int(number), {})[rest] = table
-            sums = [LogSums(each) for _, each in sorted(of_classes.items())]
-            return cls(written["settings"], written["until"], sums)
-        except (ValueError, KeyError, OSError, UnicodeDecodeError) as error:
+        except (ValueError, KeyError, OSError) as error:
             raise ValueError(
                 "Argument `state` must name a file that `monitor` wrote, or a new one. Received: "
-                f"{os.fspath(path)!r}, which cannot be read: {error}. Move it away to read the "
+                f"{os.fspath(path)!r}, which is damaged, or another file. Move it away to read the "
                 "whole log again."
             ) from error
+        of_classes: dict[int, dict[str, pyarrow.Table]] = {}
+        for name, table in tables.items():
+            number, _, rest = name.partition("/")
+            of_classes.setdefault(int(number), {})[rest] = table
+        sums = tuple(LogSums(each) for _, each in sorted(of_classes.items()))
+        files = [ReadFile(**{**each, "stamp": tuple(each["stamp"])}) for each in written["files"]]
+        return cls(written["settings"], tuple(files), sums)
+
+    def _named(self, log: ScoredLog) -> list[ReadFile]:
+        """The files of a log; of those that are known, with what was counted."""
+        if not names_files(log.source):
+            raise ValueError(
+                "Argument `log` must name Parquet or CSV files if `state` is given, because the "
+                "state remembers which files have been read. Received: a source of type "
+                f"{type(log.source).__name__}. Write each part of the log to a file of its own."
+            )
+        by_stamp = {(file.path, file.stamp): file.content for file in self.files if file.stamp}
+        by_content = {file.content: file for file in self.files}
+        named = []
+        for file in log_files(log.source):
+            path = file.path if is_remote(file.path) else os.path.abspath(file.path)
+            stamp = stamp_of(path)
+            content = by_stamp.get((path, stamp)) or content_of(file)
+            known = by_content.get(content, ReadFile(path, content, stamp))
+            named.append(dataclasses.replace(known, path=path, stamp=stamp))
+        return named
+
+    def _refuse_earlier(self, periods: Periods) -> None:
+        """Raises if rows are counted that `until` leaves out."""
+        _, until = periods.ends
+        last = max((file.last for file in self.files if file.last is not None), default=None)
+        if until is not None and last is not None and last >= until:
+            raise ValueError(
+                "Argument `until` must not be earlier than rows that the state has counted. "
+                f"Received: until={periods.until!r}, and the state has rows of "
+                f"{_name(last)}. Leave `state` out, or name another file."
+            )
+
+    def _refuse_twice(
+        self,
+        named: Sequence[ReadFile],
+        file: ReadFile,
+        hours: Sequence[int | None],
+        until: int | None,
+    ) -> None:
+        """Raises if a counted file is gone, and this one has rows of the same hours.
+
+        Then it may be that file, changed or merged with others.
+        """
+        contents = {each.content for each in named}
+        to_count = [hour for hour in hours if hour is not None and (until is None or hour < until)]
+        for other in self.files:
+            if other.content in contents or other.first is None or other.last is None:
+                continue
+            twice = [hour for hour in to_count if other.first <= hour <= other.last]
+            if twice and not other.is_there():
+                why = "has changed since" if other.path == file.path else "is no longer there"
+                raise ValueError(
+                    "Argument `log` must name files that do not change once the state has counted "
+                    f"their rows. Received: {file.path!r} with rows of {_name(twice[0])}, of which "
+                    f"rows of {other.path!r} are counted, which {why}: they may be the same rows. "
+                    "Write new rows to new files; to count all rows anew, name another `state`."
+                )
 
 
-def period_sums(sums: LogSums) -> tuple[list[int], np.ndarray]:
-    """Starts of the periods, and their seven sums (periods, 7), of `ops.field_sums`."""
-    table = sums.table("rows")
-    return table["key_period"].tolist(), field_columns(table)
+def _left_to_read(
+    named: Sequence[ReadFile], periods: Periods
+) -> Iterator[tuple[int | None, list[ReadFile]]]:
+    """First second to read, and the files that are to be read from there."""
+    since, until = periods.ends
+    by_start: dict[int | None, list[ReadFile]] = {}
+    for file in named:
+        if not file.is_counted:
+            by_start.setdefault(since, []).append(file)
+        elif file.next is not None and (until is None or file.next < until):
+            by_start.setdefault(file.next, []).append(file)
+    yield from by_start.items()
 
 
-def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
-    """The `ops.logit_moments` of each period (418, 8)."""
-    table = sums.table("moments")
-    columns = np.stack([table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1)
-    _, firsts = np.unique(table["key_period"], return_index=True)
-    for bins, rows in zip(
-        np.split(table["key_bin"], firsts[1:]), np.split(columns, firsts[1:]), strict=True
-    ):
-        moments = np.zeros((NUM_BINS, NUM_COLUMNS))
-        moments[bins] = rows
-        yield moments
+def _hours(
+    log: ScoredLog,
+    files: Sequence[ReadFile],
+    start: int | None,
+    class_names: Sequence[str] | None,
+) -> dict[str, list[int | None]]:
+    """Path → the hours of its rows, in ascending order; None for times that cannot be read."""
+    part = log.of([LogFile(file.path) for file in files])
+    selection = Selection("hour", (start, None))
+    if class_names is not None:
+        selection = dataclasses.replace(selection, class_number=0, class_names=tuple(class_names))
+    sums = log_sums(part, _HOURS, selection, check=False)
+    table = sums.table("hours")
+    found: dict[str, list[int | None]] = {}
+    for path, hour in zip(table["key_file"], table["key_period"].tolist(), strict=True):
+        found.setdefault(path if is_remote(path) else os.path.normpath(path), []).append(hour)
+    return found
 
 
-def value_sums(sums: LogSums, field: str) -> tuple[list[str], np.ndarray]:
-    """Names of the values of a field, and their seven sums (values, 7)."""
-    table = sums.table(FIELD + field)
-    keys = [values.tolist() for name, values in table.items() if name.startswith("key_")]
-    names = [" × ".join(map(_text, values)) for values in zip(*keys, strict=True)]
-    return names, field_columns(table)
+def _is_before(hours: Sequence[int | None], until: int | None) -> bool:
+    """Whether there are rows before `until`, or of unknown times, which are refused later."""
+    return any(hour is None or until is None or hour < until for hour in hours)
 
 
-def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
-    """The sums of one class."""
-    of_rows = field_sums([], weighted=False)
-    counts = {"rows": "1", "soft": "(y != 0 AND y != 1)::INT"}
-    of_rows = dataclasses.replace(of_rows, sums={**of_rows.sums, **counts})
-    queries = {"rows": of_rows.by_period(), "moments": logit_moments().by_period()}
-    columns = {field_name(f): [f] if isinstance(f, str) else [*f] for f in log.fields}
-    queries |= {
-        FIELD + name: field_sums(of_field, weighted=False) for name, of_field in columns.items()
-    }
-    sums = log_sums(log, queries, selection, verbose)
-    table = sums.table("rows")
-    if soft := int(table["soft"].sum()):
-        raise ValueError(
-            f"Labels must be 0 or 1. Received: {soft:,} others in {sums.num_rows:,} rows. Check "
-            "the name of the column."
-        )
-    return LogSums({name: sums.tables[name] for name in queries})
+def _refuse_copies(named: Sequence[ReadFile], contents: Container[str]) -> None:
+    """Raises if two files have the same content, and it is one of these."""
+    path_of: dict[str, str] = {}
+    for file in named:
+        if file.content in path_of and file.content in contents:
+            raise ValueError(
+                "Argument `log` must name each row once. Received: "
+                f"{path_of[file.content]!r} and {file.path!r}, which have the same content. Remove "
+                "one of them."
+            )
+        path_of.setdefault(file.content, file.path)
 
 
-def _text(value: object) -> str:
-    return "(missing)" if value is None or value != value else str(value)
+def _refuse_changed(files: Sequence[ReadFile]) -> None:
+    for file in files:
+        if stamp_of(file.path) != file.stamp:
+            raise ValueError(
+                "Argument `log` must name files that do not change. Received: "
+                f"{file.path!r}, which changed while it was read. Call again when it is written."
+            )
+
+
+def _name(hour: int) -> str:
+    return Periods("hour").name(hour)
