@@ -38,7 +38,7 @@ def made_rows(num_rows=4000, seed=0):
     generator = np.random.default_rng(seed)
     logits = generator.normal(-1, 1.5, num_rows)
     labels = generator.random(num_rows) < expit(0.8 * logits - 0.3)
-    return logits, labels.astype(float), generator.choice([0.5, 2.0], num_rows)
+    return logits, labels.astype(float), generator.choice([1.0, 2.0], num_rows)
 
 
 def inverse_hessian(columns, curve, weights, precision):
@@ -190,7 +190,7 @@ def dense_deviations(head, logits, labels, ids, weights, new_logits, new_ids):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_one_field_against_the_inverse_of_the_whole_hessian(weighted):
     logits, labels, ids = field_rows()
-    weights = np.random.default_rng(1).choice([0.0, 0.5, 2.0], 6000) if weighted else np.ones(6000)
+    weights = np.random.default_rng(1).choice([0.0, 1.0, 2.0], 6000) if weighted else np.ones(6000)
     # Site 11 has no rows, and 12 is above the vocabulary.
     site = {"site": np.where(ids["site"] == 11, 3, ids["site"])}
     head = FieldBias({"site": 12})
@@ -245,7 +245,8 @@ def test_under_a_field_without_effect_the_curve_keeps_its_interval(make):
     received = numpy_of(head.logit_standard_deviation(GRID, {"site": np.zeros(17, int)}))[:, 0]
     # What the offset could still be adds the same variance at every logit, or nearly.
     added = received**2 - numpy_of(curve.logit_standard_deviation(GRID)) ** 2
-    assert 0 < added.min() and added.max() < 0.08**2
+    assert added.min() > 0
+    assert added.max() < 0.08**2
 
 
 def test_without_the_posterior_of_its_curve_a_head_has_none():
@@ -320,6 +321,31 @@ def fitted_head():
     head = FieldBias({"site": 13}, ILPS(5))
     head.fit(logits, labels, ids)
     return head, logits[:50], {"site": ids["site"][:50]}
+
+
+@pytest.mark.parametrize("make", [PlattScaling, lambda: ILPS(5), lambda: FieldBias({"site": 13})])
+def test_weights_that_are_not_counts_are_refused(make):
+    logits, labels, ids = field_rows()
+    weights = 1 / np.random.default_rng(0).uniform(0.05, 1, len(logits))
+    layer = make()
+    given = (ids,) if isinstance(layer, FieldBias) else ()
+    layer.fit(logits, labels, *given, weights)
+    with pytest.raises(ValueError, match=r"must hold whole numbers.*not sampled"):
+        layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
+    layer.fit(logits, labels, *given, np.ceil(weights))
+    layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
+
+
+def test_updates_keep_an_interval_while_the_weights_are_counts():
+    logits, labels, weights = made_rows()
+    layer = PlattScaling()
+    layer.fit(logits, labels, weights)
+    layer.update(logits, labels, forget=0.3)
+    layer.interval(GRID)
+    layer.update(logits, labels, 0.3 * weights)
+    layer.update(logits, labels, weights)
+    with pytest.raises(ValueError, match="must hold whole numbers"):
+        layer.interval(GRID)
 
 
 def test_a_head_of_one_calibrator_has_its_interval():
@@ -437,6 +463,7 @@ def test_many_rows_are_computed_in_parts(monkeypatch):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_hostile_rows(make, rows):
     logits, labels, weights = np.array(rows).T
+    weights = np.ceil(weights)  # with others, there is no interval
     layer = make()
     try:
         layer.fit(logits, labels, weights)

@@ -33,7 +33,7 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows, are_counts
 from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
 from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, bin_numbers
 
@@ -203,7 +203,7 @@ class FieldBias(Head):
             curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
         fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
         if isinstance(fit, FieldOffsets):
-            self._keep_posterior_of(fit, rows.logits)
+            self._keep_posterior_of(fit, rows)
         return self.summary_of(rows, features, fit.num_iterations, fit.converged)
 
     def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldOffsets | FieldCurves:
@@ -217,8 +217,8 @@ class FieldBias(Head):
         self._deviations.assign(fit.deviations)
         return fit
 
-    def _keep_posterior_of(self, fit: FieldOffsets, logits: np.ndarray) -> None:
-        """Assigns the posterior of a fit to rows with these logits."""
+    def _keep_posterior_of(self, fit: FieldOffsets, rows: Rows) -> None:
+        """Assigns the posterior of a fit to these rows."""
         found = fit.posterior
         tables = [
             np.vstack([np.column_stack([variances, responses]), [spread**2, 0.0, 0.0]])
@@ -229,8 +229,8 @@ class FieldBias(Head):
         values = {"factor": found.factor, "offsets": np.concatenate(tables)}
         calibrator = self.calibrator
         if isinstance(calibrator, StreamingCalibrator) and calibrator.num_posterior_columns:
-            values["curve"] = _line_of_spread(calibrator, logits, found.curvature)
-        self.keep_posterior(**values)
+            values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
+        self.keep_posterior(are_counts(rows.weights), **values)
 
     def field_ids(self, features: Features, field: str) -> Tensor:
         """Ids (batch,) of a field, int32; the id "other" is the number of its values."""
