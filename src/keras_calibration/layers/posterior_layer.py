@@ -28,7 +28,7 @@ class PosteriorLayer(keras.layers.Layer):
     fit, and after weights were changed in another way, for example by training.
     """
 
-    # A number of the weights that the posterior belongs to, negative after a fit with sample weights
+    # A number of the weights that the posterior belongs to, negative after a fit with weights of rows
     # that are not counts; 0 before a fit.
     _posterior_checksum: keras.Variable | None = None
 
