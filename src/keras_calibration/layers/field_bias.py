@@ -155,11 +155,12 @@ class FieldBias(Head):
         s_f, so that it holds what is not known of them: a value without rows has the variance
         `t = E[s_f²]`, one with many rows a small t.
 
-        In simulations with one field, 95 % intervals hold the truth in 93 to 97 % where the spread
-        matters, in more where it is so small that offsets cannot be told from 0, and in 88 to 93 %
-        with two positives a value (`benchmarks/levels.py`). With several fields, t is the variance
-        of an offset given those of the other fields: too large for values that always occur
-        together, by at most the number of fields, and a little too small beside an unknown value.
+        In simulations with one field, 95 % intervals hold the truth in 94 to 97 % where the spread
+        matters, in up to 100 % where it is so small, or the values so few, that the fit knows little
+        of it, and in about 92 % where it is 1 with two positives a value
+        (`benchmarks/levels.py`). With several fields, t is the variance of an offset given those of
+        the other fields: too large for values that always occur together, by at most the number of
+        fields, and a little too small beside an unknown value.
         The spreads of several fields are often found too small, and the intervals of unknown values
         are then too narrow.
 

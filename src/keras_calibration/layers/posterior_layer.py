@@ -28,8 +28,8 @@ class PosteriorLayer(keras.layers.Layer):
     fit, and after weights were changed in another way, for example by training.
     """
 
-    # A number of the weights that the posterior belongs to, negative after a fit with weights of rows
-    # that are not counts; 0 before a fit.
+    # A number of the weights that the posterior belongs to, negative after a fit with sample
+    # weights that are not counts; 0 before a fit.
     _posterior_checksum: keras.Variable | None = None
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
