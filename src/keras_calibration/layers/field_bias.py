@@ -156,8 +156,8 @@ class FieldBias(Head):
         `t = E[s_f²]`, one with many rows a small t.
 
         In simulations with one field, 95 % intervals hold the truth in 94 to 97 % where the spread
-        matters, in up to 100 % where it is so small, or the values so few, that the fit knows little
-        of it, and in about 92 % where it is 1 with two positives a value
+        matters, in up to 100 % where it is so small, or the values so few, that the fit knows
+        little of it, and in about 92 % where it is 1 with two positives a value
         (`benchmarks/levels.py`). With several fields, t is the variance of an offset given those of
         the other fields: too large for values that always occur together, by at most the number of
         fields, and a little too small beside an unknown value.
