@@ -1,5 +1,7 @@
 """`interval`: the posterior against dense Hessians in float64, coverage, and what has none."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -36,7 +38,7 @@ def made_rows(num_rows=4000, seed=0):
     generator = np.random.default_rng(seed)
     logits = generator.normal(-1, 1.5, num_rows)
     labels = generator.random(num_rows) < expit(0.8 * logits - 0.3)
-    return logits, labels.astype(float), generator.choice([0.5, 2.0], num_rows)
+    return logits, labels.astype(float), generator.choice([1.0, 2.0], num_rows)
 
 
 def inverse_hessian(columns, curve, weights, precision):
@@ -146,42 +148,59 @@ def field_rows(num_rows=6000, seed=0):
     return logits, (generator.random(num_rows) < chances).astype(float), ids
 
 
-def dense_deviations(head, logits, ids, weights, new_logits, new_ids):
-    """Standard deviations from the inverse of the whole Hessian, with (a, c) first."""
-    scales = head.get_deviations()
+def dense_deviations(head, logits, labels, ids, weights, new_logits, new_ids):
+    """Root mean squares about the fit, by the inverse of the whole Hessian at each set of spreads.
+
+    The mean of the posterior at each set of spreads is that of the quadratic at the fitted values;
+    its evidence weights the sets.
+    """
 
     def columns_of(curve, given):
         # The last value of each field is "other", without an offset.
         dummies = [np.eye(n + 1)[np.minimum(given[f], n)][:, :n] for f, n in head.fields.items()]
         return np.concatenate([curve[:, None], np.ones((len(curve), 1)), *dummies], axis=1)
 
-    precision = np.diag(
-        np.concatenate([[1e-3, 0], *(np.full(n, scales[f] ** -2) for f, n in head.fields.items())])
-    )
-    fitted = numpy_of(head(logits, ids))[:, 0].astype("float64")
-    covariance = inverse_hessian(columns_of(logits, ids), fitted, weights, precision)
-    columns = columns_of(new_logits, new_ids)
-    variance = np.einsum("ni,ij,nj->n", columns, covariance, columns)
-    # An unknown value has an offset too, of which only the prior is known.
-    for field, number in head.fields.items():
-        variance += np.where(new_ids[field] >= number, scales[field] ** 2, 0.0)
-    return np.sqrt(variance)
+    columns, new_columns = columns_of(logits, ids), columns_of(new_logits, new_ids)
+    one = expit(numpy_of(head(logits, ids))[:, 0].astype("float64"))
+    hessian = columns.T @ (columns * (weights * one * (1 - one))[:, None])
+    gradient = columns.T @ (weights * (one - labels))
+    slope, bias = (float(numpy_of(each)) for each in (head._slope, head._bias))
+    fitted = np.concatenate([[slope - 1, bias], *(head.get_offsets(f) for f in head.fields)])
+    squares, evidences = [], []
+    grid = np.geomspace(3e-3, 8, 40)
+    for scales in itertools.product(grid, repeat=len(head.fields)):
+        of_offsets = np.repeat(np.array(scales) ** -2, list(head.fields.values()))
+        precision = np.concatenate([[1e-3, 0], of_offsets])
+        covariance = np.linalg.inv(hessian + np.diag(precision))
+        slopes = gradient + precision * fitted
+        moved = new_columns @ (covariance @ slopes)
+        square = moved**2 + np.einsum("ni,ij,nj->n", new_columns, covariance, new_columns)
+        # An unknown value has an offset too, of which only the prior is known.
+        for (field, number), scale in zip(head.fields.items(), scales, strict=True):
+            square += np.where(new_ids[field] >= number, scale**2, 0.0)
+        squares.append(square)
+        prior = 2 * np.log(scales).sum() - np.log1p(np.square(scales)).sum()
+        volume = np.linalg.slogdet(covariance)[1] + np.log(of_offsets).sum()
+        quadratic = slopes @ covariance @ slopes - precision @ fitted**2
+        evidences.append(prior + 0.5 * (volume + quadratic))
+    shares = np.exp(np.array(evidences) - max(evidences))
+    return np.sqrt(shares @ np.array(squares) / shares.sum())
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_one_field_against_the_inverse_of_the_whole_hessian(weighted):
     logits, labels, ids = field_rows()
-    weights = np.random.default_rng(1).choice([0.0, 0.5, 2.0], 6000) if weighted else np.ones(6000)
+    weights = np.random.default_rng(1).choice([0.0, 1.0, 2.0], 6000) if weighted else np.ones(6000)
     # Site 11 has no rows, and 12 is above the vocabulary.
     site = {"site": np.where(ids["site"] == 11, 3, ids["site"])}
     head = FieldBias({"site": 12})
     head.fit(logits, labels, site, weights)
     new = {"site": np.arange(14)}
     new_logits = np.linspace(-3, 2, 14)
-    expected = dense_deviations(head, logits, site, weights, new_logits, new)
+    expected = dense_deviations(head, logits, labels, site, weights, new_logits, new)
     received = numpy_of(head.logit_standard_deviation(new_logits, new))
     assert received.shape == (14, 1)
-    np.testing.assert_allclose(received[:, 0], expected, rtol=1e-3)
+    np.testing.assert_allclose(received[:, 0], expected, rtol=3e-3)
     spread = head.get_deviations()["site"]
     assert (received[11:, 0] >= 0.99 * spread).all()
     assert (received[:11, 0] < 0.3 * spread).all()
@@ -193,7 +212,7 @@ def test_two_crossed_fields_are_nearly_exact():
     head.fit(logits, labels, ids)
     new = {name: each.ravel() for name, each in zip(ids, np.indices((14, 6)), strict=True)}
     new_logits = np.zeros(84)
-    expected = dense_deviations(head, logits, ids, np.ones(6000), new_logits, new)
+    expected = dense_deviations(head, logits, labels, ids, np.ones(6000), new_logits, new)
     received = numpy_of(head.logit_standard_deviation(new_logits, new))[:, 0]
     ratio, known = received / expected, (new["site"] < 13) & (new["device"] < 5)
     assert 0.99 < ratio[known].min()
@@ -209,7 +228,7 @@ def test_two_fields_of_the_same_values_are_rather_too_wide():
     head = FieldBias({"site": 13, "page": 13})
     head.fit(logits, labels, twice)
     new = {"site": np.arange(13), "page": np.arange(13)}
-    expected = dense_deviations(head, logits, twice, np.ones(6000), np.zeros(13), new)
+    expected = dense_deviations(head, logits, labels, twice, np.ones(6000), np.zeros(13), new)
     received = numpy_of(head.logit_standard_deviation(np.zeros(13), new))[:, 0]
     assert 0.97 < (received / expected).min()
     assert (received / expected).max() < 1.45  # √2: two variances instead of one
@@ -224,7 +243,10 @@ def test_under_a_field_without_effect_the_curve_keeps_its_interval(make):
     curve.fit(logits, labels)
     assert head.get_deviations()["site"] < 0.01
     received = numpy_of(head.logit_standard_deviation(GRID, {"site": np.zeros(17, int)}))[:, 0]
-    np.testing.assert_allclose(received, curve.logit_standard_deviation(GRID), rtol=0.05)
+    # What the offset could still be adds the same variance at every logit, or nearly.
+    added = received**2 - numpy_of(curve.logit_standard_deviation(GRID)) ** 2
+    assert added.min() > 0
+    assert added.max() < 0.08**2
 
 
 def test_without_the_posterior_of_its_curve_a_head_has_none():
@@ -246,6 +268,26 @@ def test_coverage_of_field_values(num_rows, fitted_field):
     truth = expit(true_logits(logits, values))[:, None]
     covered = np.mean((lower <= truth) & (truth <= upper))
     assert 0.918 < covered < 0.979
+
+
+@pytest.mark.parametrize(("num_values", "rate", "spread"), [(300, 0.12, 0.1), (50, 0.0025, 0.5)])
+def test_coverage_where_the_spread_is_hard_to_see(num_values, rate, spread):
+    """With the spread taken as known, the two cells have a coverage of 76 and 84 %."""
+    generator = np.random.default_rng(5)
+    covered = []
+    for _ in range(12):
+        offsets = generator.normal(0, spread, num_values)
+        num_rows = round((100 if rate > 0.01 else 400) * num_values)
+        site = generator.integers(0, num_values, num_rows)
+        logits = generator.normal(np.log(rate), 0.7, num_rows)
+        labels = generator.random(num_rows) < expit(logits + offsets[site])
+        head = FieldBias({"site": num_values})
+        head.fit(logits, labels, {"site": site})
+        new = np.full(num_values, np.log(rate))
+        lower, upper = head.interval(new, {"site": np.arange(num_values)})
+        truth = expit(new + offsets)[:, None]
+        covered.append(np.mean((lower <= truth) & (truth <= upper)))
+    assert 0.9 < np.mean(covered) < 0.99
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +321,31 @@ def fitted_head():
     head = FieldBias({"site": 13}, ILPS(5))
     head.fit(logits, labels, ids)
     return head, logits[:50], {"site": ids["site"][:50]}
+
+
+@pytest.mark.parametrize("make", [PlattScaling, lambda: ILPS(5), lambda: FieldBias({"site": 13})])
+def test_weights_that_are_not_counts_are_refused(make):
+    logits, labels, ids = field_rows()
+    weights = 1 / np.random.default_rng(0).uniform(0.05, 1, len(logits))
+    layer = make()
+    given = (ids,) if isinstance(layer, FieldBias) else ()
+    layer.fit(logits, labels, *given, weights)
+    with pytest.raises(ValueError, match=r"must hold whole numbers.*not sampled"):
+        layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
+    layer.fit(logits, labels, *given, np.ceil(weights))
+    layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
+
+
+def test_updates_keep_an_interval_while_the_weights_are_counts():
+    logits, labels, weights = made_rows()
+    layer = PlattScaling()
+    layer.fit(logits, labels, weights)
+    layer.update(logits, labels, forget=0.3)
+    layer.interval(GRID)
+    layer.update(logits, labels, 0.3 * weights)
+    layer.update(logits, labels, weights)
+    with pytest.raises(ValueError, match="must hold whole numbers"):
+        layer.interval(GRID)
 
 
 def test_a_head_of_one_calibrator_has_its_interval():
@@ -396,6 +463,7 @@ def test_many_rows_are_computed_in_parts(monkeypatch):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_hostile_rows(make, rows):
     logits, labels, weights = np.array(rows).T
+    weights = np.ceil(weights)  # with others, there is no interval
     layer = make()
     try:
         layer.fit(logits, labels, weights)

@@ -38,6 +38,18 @@ class Rows:
         return np.ones(len(self.logits)) if self.weights is None else self.weights
 
 
+def are_counts(weights: np.ndarray | None) -> bool:
+    """Whether weights, or sums of weights, are whole numbers: numbers of rows. None are.
+
+    Example:
+        >>> are_counts(np.array([1.0, 3.0])), are_counts(np.array([1.0, 2.5]))
+        (True, False)
+    """
+    if weights is None:
+        return True
+    return bool((np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights).all())
+
+
 def shares_of_classes(labels: np.ndarray) -> np.ndarray:
     """The labels of `Rows` as shares of the classes (n, K), of two for labels (n,).
 

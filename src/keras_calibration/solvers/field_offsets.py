@@ -28,7 +28,7 @@ class FieldOffsets:
         offsets: u of each field (num_values,).
         deviations: s of each field, the standard deviation of its offsets.
         posterior: The covariance of slope, bias and offsets, of all values. One without rows has
-            the variance s².
+            the variance of the offsets, averaged over s.
         log_loss: Mean log loss, in nats a row, without the priors.
         num_iterations: Number of passes over the fields.
         converged: Whether a further pass would gain less than 1e-10 nats a row.
@@ -104,10 +104,11 @@ def fit_field_offsets(
 
     fit = fit_to(rows.weights)
     num_passes, converged = fit.run()
-    if improve_spreads(fit, fit_to, log_prior):
+    are_pooled = improve_spreads(fit, fit_to, log_prior)
+    if are_pooled:
         num_more, converged = fit.run(learn_scales=False)
         num_passes += num_more
-    deviations, posterior = fit.deviations[:, 0], field_posterior(fit)
+    deviations, posterior = fit.deviations[:, 0], field_posterior(fit, are_pooled)
     return FieldOffsets(
         slope=float(fit.shared[0]) if fit_slope else 1.0,
         bias=float(fit.shared[-1]),
@@ -115,7 +116,7 @@ def fit_field_offsets(
         deviations=deviations,
         posterior=replace(
             posterior,
-            variances=_of_all(posterior.variances, seen, num_values, deviations**2),
+            variances=_of_all(posterior.variances, seen, num_values, posterior.spreads**2),
             responses=_of_all(posterior.responses, seen, num_values),
         ),
         log_loss=fit.loss / fit.total,

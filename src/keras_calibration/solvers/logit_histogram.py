@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import numbers_of
-from keras_calibration.solvers.data_checks import check_rows, refuse_rows
+from keras_calibration.solvers.data_checks import are_counts, check_rows, refuse_rows
 
 _INNER_LIMIT = 16.0
 _BINS_PER_UNIT = 64
@@ -93,6 +93,11 @@ class LogitHistogram:
     def negatives(self) -> float:
         """`Σ w (1 - y)`."""
         return float(self.moments[0, :, 0].sum())
+
+    @property
+    def is_of_counts(self) -> bool:
+        """Whether the weights of the rows can be counts: each bin's sum is a whole number."""
+        return are_counts(self.moments[..., 0].sum(axis=0))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """The histogram as arrays to store: the bins that have weight, and the number of rows."""
