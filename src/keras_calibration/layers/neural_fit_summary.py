@@ -13,7 +13,8 @@ class NeuralFitSummary(FitSummary):
 
     `num_iterations` counts the epochs of all folds. The cross-fitted log losses are computed on
     rows to which neither η nor the network was fitted: that of one network, of which the head keeps
-    one per member. It is slightly optimistic, because each fold chose its own best epoch. Both are NaN if no network was tried.
+    one per member. It is slightly optimistic, because each fold chose its own best epoch. Both are
+    NaN if no network was tried.
 
     Args:
         cross_fitted_curve: Cross-fitted log loss of η alone.
