@@ -1,5 +1,8 @@
 """NeuralCalibration, the sum of a curve and a field network."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -257,6 +260,64 @@ def test_fit_leaves_out_what_does_not_help():
     curve = ILPS()
     curve.fit(rows[0], rows[1])
     np.testing.assert_array_equal(head(rows[0], rows[2])[:, 0], curve(rows[0]))
+
+
+def many_sites(seed, num_rows=3000):
+    """Rows of 500 sites whose effects are too small for so few rows to be learnt far."""
+    generator = np.random.default_rng(seed)
+    effects = np.random.default_rng(9).normal(0, 0.7, 500)
+    logits, site = generator.normal(-1, 1, num_rows), generator.integers(0, 500, num_rows)
+    labels = generator.random(num_rows) < 1 / (1 + np.exp(-logits - effects[site]))
+    return logits, labels.astype(float), {"site": site}
+
+
+def test_a_single_network_is_that_of_a_fold():
+    rows, fresh = many_sites(0), many_sites(1, 50_000)
+    one, three = (
+        NeuralCalibration(ILPS(), FieldNetwork({"site": 500}, seed=0), num_members=number)
+        for number in (1, 3)
+    )
+    settings = FitSettings(learning_rate=3e-3)
+    summaries = [head.fit(*rows, settings=settings) for head in (one, three)]
+    assert summaries[0].network_kept
+    assert summaries[0].cross_fitted_both == summaries[1].cross_fitted_both
+    for of_one, of_three in zip(
+        one.field_network.get_weights(), three.field_network.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(of_one, of_three)
+    curve = NeuralCalibration(ILPS())
+    curve.fit(*rows)
+    assert log_loss(three, *fresh) < log_loss(one, *fresh) < log_loss(curve, *fresh)
+
+
+_SEEDED_FIT = """
+import keras, numpy as np
+from keras_calibration.layers import ILPS, FieldNetwork, FitSettings, NeuralCalibration
+rng = np.random.default_rng(0)
+site, logits = rng.integers(0, 4, 600), rng.normal(size=600)
+labels = (rng.random(600) < 1 / (1 + np.exp(-logits - 2 * (site - 1.5)))).astype(float)
+def fitted():
+    keras.utils.set_random_seed(7)
+    head = NeuralCalibration(ILPS(), FieldNetwork({"site": 4}, hidden_units=(8,)), num_members=2)
+    settings = FitSettings(max_epochs=8, learning_rate=0.02, seed=None)
+    assert head.fit(logits, labels, {"site": site}, settings=settings).network_kept
+    return np.asarray(head(logits, {"site": site})).tobytes()
+"""
+
+
+def test_set_random_seed_repeats_the_fit():
+    scope = {}
+    exec(_SEEDED_FIT, scope)
+    assert scope["fitted"]() == scope["fitted"]()
+
+
+@pytest.mark.slow
+def test_set_random_seed_repeats_the_fit_in_another_process():
+    scope = {}
+    exec(_SEEDED_FIT, scope)
+    code = f"{_SEEDED_FIT}\nprint(fitted().hex())"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert other.stdout.split()[-1] == scope["fitted"]().hex()
 
 
 def test_fit_of_few_clicks_is_the_curve():

@@ -392,3 +392,13 @@ def test_a_network_that_cannot_be_copied_says_what_to_do():
     with pytest.raises(ValueError, match="initialize=None"):
         CalibratedModel(make_base(), head).fit(x, y, verbose=0)
     assert all(map(np.array_equal, before, head.get_weights()))
+
+
+def test_no_epoch_is_beyond_their_number(capsys):
+    x, y = draw(500)
+    model = make_model(optimizer=keras.optimizers.SGD(20.0))
+    model.fit(x, y, batch_size=100, epochs=2, verbose=2)
+    assert not model.fit_summary.training_kept
+    printed = capsys.readouterr().out
+    assert "Epoch 3/3" in printed
+    assert "Epoch 3/2" not in printed

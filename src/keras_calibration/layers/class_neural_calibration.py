@@ -29,7 +29,8 @@ class ClassNeuralCalibration(NeuralHead):
         field_network: g, a layer or Keras model from a mapping of features to logits (batch, K),
             `FieldNetwork(..., num_outputs=K)` for example; None leaves g out.
         num_members: Number of networks; g is their mean. In `fit` each is trained on another part
-            of the development set. An ensemble of three predicts better at the same training cost.
+            of the development set; with 1, one of three so trained is kept. Three predict better at
+            the same training cost.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:

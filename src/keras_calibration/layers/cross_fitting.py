@@ -34,8 +34,7 @@ class CrossFit:
         log_loss_both: Cross-fitted log loss of η and the network.
         standard_error: Standard error of the difference.
         epochs: The best epoch of each fold.
-        weights: Network weights, one set per fold or one set for all rows; empty if the network
-            does not help.
+        weights: Network weights, one set per fold; empty if the network does not help.
         logits: Cross-fitted `η + g` of each row, (n,) or (n, K).
         corrections: Cross-fitted g of each row (n,), if refitting η under it lowers the
             cross-fitted log loss; else None.
@@ -81,7 +80,6 @@ def cross_fit(
     folds: np.ndarray,
     settings: FitSettings,
     *,
-    refit: bool,
     verbose: int,
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
@@ -103,7 +101,7 @@ def cross_fit(
     curves, cross_fitted = np.empty(logits.shape), np.empty(logits.shape)
     curve_loss, both_loss = np.empty(num_rows), np.empty(num_rows)
     epochs, members = [], []
-    progress = keras.utils.Progbar(num_folds + refit, verbose=verbose, unit_name="fold")
+    progress = keras.utils.Progbar(num_folds, verbose=verbose, unit_name="fold")
     for fold in range(num_folds):
         fitted, held_out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
         training.curve[:] = _fitted_curve(calibrator, rows, fitted)
@@ -116,15 +114,6 @@ def cross_fit(
         progress.update(fold + 1, [("log_loss", both_loss[held_out].mean())])
     change, standard_error = mean_and_error(both_loss - curve_loss, weights)
     helps = change < -standard_error
-    if refit and helps:
-        everything = np.arange(num_rows)
-        training.curve[:] = _fitted_curve(calibrator, rows, everything)
-        trainer.restart(everything)
-        for _ in range(round(float(np.median(epochs)))):
-            trainer.train_epoch(everything)
-        members = [trainer.weights()]
-    if refit:
-        progress.update(num_folds + 1)
     corrections = None
     if helps and isinstance(calibrator, ILPS):
         g = (cross_fitted - curves)[:, 0]

@@ -58,7 +58,8 @@ class FieldNetwork(keras.layers.Layer):
         regularization: L2 precision of the embeddings and hidden kernels, in units of summed log
             likelihood: `regularization/2 Σ θ² / n`. It has no effect until `adapt` has set the
             number of rows n; training before that warns.
-        seed: Seed of the initial weights and of dropout; None draws one.
+        seed: Seed of the initial weights and of dropout; None draws one, which
+            `keras.utils.set_random_seed` repeats.
         num_outputs: 1, or the number of classes for `ClassNeuralCalibration`.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 

@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 from threadpoolctl import ThreadpoolController
 
+from keras_calibration._seeds import generator_of
 from keras_calibration.layers.field_ids import table_rows
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
@@ -54,7 +55,7 @@ class FieldNetworkTrainer(NetworkTrainer):
             decay=fresh.regularization / len(chosen),
             learning_rate=self.settings.learning_rate,
             momentum=self.momentum,
-            generator=np.random.default_rng(fresh.seed),
+            generator=generator_of(fresh.seed),
         )
 
     def train_batches(self, batches: np.ndarray) -> None:

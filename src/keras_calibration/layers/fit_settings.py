@@ -20,7 +20,8 @@ class FitSettings:
         patience: Number of epochs without improvement after which training of a fold stops.
         learning_rate: Learning rate of Adam.
         batch_size: Rows per batch; by default about a fiftieth of the rows, between 128 and 2048.
-        seed: Seed of the folds and of shuffling; None draws one.
+        seed: Seed of the folds and of shuffling; None draws one, which
+            `keras.utils.set_random_seed` repeats.
 
     Example:
         >>> FitSettings(max_epochs=20).patience

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_calibration._compat import flatten_layers, names_from_the_start
+from keras_calibration._seeds import generator_of
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
 
@@ -55,7 +56,7 @@ class NetworkTrainer:
         self.batch_size = settings.batch_size or chosen
         averaged_steps = np.clip(num_rows / self.batch_size / 2, 1, _AVERAGED_STEPS)
         self.momentum = float(1 - 1 / averaged_steps)
-        self.generator = np.random.default_rng(settings.seed)
+        self.generator = generator_of(settings.seed)
 
     def restart(self, chosen: np.ndarray) -> None:
         """Starts anew with a network that is adapted to the rows with the given numbers."""

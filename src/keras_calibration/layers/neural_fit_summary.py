@@ -12,8 +12,9 @@ class NeuralFitSummary(FitSummary):
     """The figures of a Neural Calibration `fit`: a `FitSummary` and the cross-fitted results.
 
     `num_iterations` counts the epochs of all folds. The cross-fitted log losses are computed on
-    rows to which neither η nor the network was fitted. The log loss with the network is slightly
-    optimistic, because each fold chose its own best epoch. Both are NaN if no network was tried.
+    rows to which neither η nor the network was fitted: that of one network, of which the head keeps
+    one per member. It is slightly optimistic, because each fold chose its own best epoch. Both are
+    NaN if no network was tried.
 
     Args:
         cross_fitted_curve: Cross-fitted log loss of η alone.

@@ -35,8 +35,10 @@ class NeuralHead(Head):
     1. For each fold of the development set, η is fitted on the other folds (convex, exact). g is
        trained on top of it, starting from 0, until the log loss of the fold has not improved for
        some epochs.
-    2. Each member keeps its weights of the best epoch. A single member is instead trained on all
-       rows, for the median of the best epochs.
+    2. Each member keeps the weights of the best epoch of its fold; a single member those of the
+       first fold. So the cross-fitted log loss of one network is that of a member of the head, and
+       the mean of the members predicts better still. No network is trained on all rows, because
+       no held-out rows would tell when to stop: a few epochs more ruin it.
     3. η is fitted on all rows; an `ILPS` is fitted under the cross-fitted g if that lowers the
        cross-fitted log loss.
 
@@ -241,7 +243,6 @@ class NeuralHead(Head):
             columns,
             fold,
             settings,
-            refit=self.num_members == 1,
             verbose=verbose,
         )
 

@@ -77,6 +77,9 @@ class EndOfTraining(keras.callbacks.CallbackList):
         if figures is not None:
             # Not for `EarlyStopping`, whose best epoch is not the final head.
             self.callbacks = others
+            # One epoch more than announced, unless training stopped early: not "Epoch 3/2".
+            epochs = max(self.params.get("epochs") or 0, self._last_epoch + 2)
+            self.set_params({**self.params, "epochs": epochs})
             self.on_epoch_begin(self._last_epoch + 1)
             self.on_epoch_end(self._last_epoch, figures)
         for callback in others:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._seeds import generator_of
 from keras_calibration.solvers.data_checks import Rows
 
 _NUM_BLOCKS = 5
@@ -31,7 +32,7 @@ def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
         fold = np.arange(num_rows) * _NUM_BLOCKS // num_rows
     elif isinstance(folds, int | np.integer) and 2 <= folds <= num_rows:
         labels = rows.labels if rows.labels.ndim == 1 else rows.labels.argmax(axis=1)
-        by_chance = np.random.default_rng(seed).random(num_rows)
+        by_chance = generator_of(seed).random(num_rows)
         fold = np.empty(num_rows, np.int64)
         # Rows of weight 0 are distributed separately.
         fold[np.lexsort((by_chance, labels, rows.row_weights > 0))] = np.arange(num_rows) % folds
