@@ -245,8 +245,9 @@ def _provenance_of(source: Path) -> dict[str, Any]:
         ) from error
     if not is_same:
         raise ValueError(
-            f"The graph or the weights in {str(source)!r} have changed since the export: their "
-            "hash differs from the hash in provenance.json. Export the model again."
+            f"Files of {str(source)!r} have changed since the export: the hash of its graph, "
+            "weights, vocabularies and head differs from the hash in provenance.json. Export the "
+            "model again."
         )
     return before
 
