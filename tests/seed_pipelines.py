@@ -95,3 +95,22 @@ class Fail:
 
     def fail(self, epoch, logs):
         raise OSError("the disk is full")
+
+
+# TensorFlow starts when a process imports this module.
+STARTED = keras.ops.ones(1)
+
+
+def build_half():
+    """A model of the global dtype policy, on images of the global format."""
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Reshape((3, 1)),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(4, "relu"),
+            keras.layers.Dense(1, "sigmoid", dtype="float32"),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy")
+    return model

@@ -88,7 +88,7 @@ def test_a_typo_in_the_fields_of_the_classifier():
     from keras_calibration.sklearn import NeuralCalibrator
 
     frame = pd.DataFrame({"price": PRICE, "site": SITE})
-    with pytest.raises(ValueError, match=r"\['sitee'\].*Did you mean 'site'"):
+    with pytest.raises(ValueError, match=r"column 'sitee'.*Did you mean 'site'"):
         NeuralCalibrator(fields=["sitee"]).fit(frame, Y)
 
 

@@ -73,6 +73,16 @@ def is_under_xla() -> bool:
     return bool(GraphOrParentsInXlaContext(get_default_graph()))
 
 
+def is_deterministic() -> bool:
+    """Whether TensorFlow's operations give the same result each time, if that costs speed.
+
+    Public: `tf.config.experimental.enable_op_determinism` sets it; there is none that tells.
+    """
+    from tensorflow.python.framework import config
+
+    return bool(config.is_op_determinism_enabled())
+
+
 def let_graph_own_gradient(tensor: Tensor) -> None:
     """Makes TensorFlow's registry of custom gradients refer weakly to that of a traced tensor.
 

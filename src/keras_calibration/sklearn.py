@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import by_name, is_table, suggestion
+from keras_calibration._columns import is_table, suggestion
 from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scores
 
 try:
@@ -209,22 +209,39 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     def _columns(self, X: Any) -> Iterator[tuple[str, np.ndarray]]:
         fields, numeric = _listed(self.fields), _listed(self.numeric)
-        if is_table(X):
-            names = list(by_name(X))
-            missing = [each for each in [*fields, *numeric] if str(each) not in names]
-            if missing:
-                raise ValueError(
-                    "Arguments `fields` and `numeric` must name columns of X. Received: "
-                    f"{missing}, and X has {names}.{suggestion(map(str, missing), names)}"
-                )
         for column in dict.fromkeys([*fields, *numeric]):
-            values = np.asarray(X[column] if is_table(X) else X[:, column])
+            values = _column(X, column)
             yield _name(column), _ids(values, column) if column in fields else values
 
 
 def _listed(columns: Any) -> list[Any]:
     """Columns given as a list, or as a single one."""
     return [columns] if isinstance(columns, str | int) else list(columns)
+
+
+def _column(X: Any, column: str | int) -> np.ndarray:
+    """A column of a data frame by its name, of other rows by its number."""
+    if is_table(X):
+        names = list(X.columns if hasattr(X, "columns") else X.column_names)
+        if column not in names:
+            alike = suggestion([str(column)], map(str, names))
+            raise _no_column(column, f"a data frame with the columns {names}", alike)
+        return np.asarray(X[column])
+    is_sparse = hasattr(X, "toarray")
+    rows = X if is_sparse else np.asarray(X)
+    if not isinstance(column, int | np.integer):
+        raise _no_column(column, f"rows of type {type(X).__name__}, whose columns have no names")
+    if rows.ndim != 2 or not -rows.shape[1] <= column < rows.shape[1]:
+        raise _no_column(column, f"rows of shape {rows.shape}")
+    return rows[:, [column]].toarray()[:, 0] if is_sparse else rows[:, column]
+
+
+def _no_column(column: str | int, received: str, alike: str = "") -> ValueError:
+    return ValueError(
+        f"Argument `X` must have the column {column!r} that `fields` or `numeric` names. Received: "
+        f"{received}.{alike} Pass a data frame to `fit` and to `predict_proba` if columns are named, and "
+        "arrays if they are numbered."
+    )
 
 
 def _name(column: str | int) -> str:

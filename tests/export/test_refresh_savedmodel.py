@@ -10,6 +10,11 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import refresh_savedmodel
+from keras_calibration.export.provenance import (
+    files_sha256,
+    read_provenance,
+    write_provenance,
+)
 from keras_calibration.export.savedmodel_files import (
     collection_keys,
     read_head,
@@ -261,12 +266,75 @@ def test_a_head_that_is_not_the_one_served_is_refused(exported, tmp_path):
     head.calibrator.set_weights([weight + 1 for weight in head.calibrator.get_weights()])
     save_head(wrapped, path / "assets.extra")
     features, labels = rows()
+    with pytest.raises(ValueError, match="have changed since the export"):
+        refresh(path, LOGITS, labels, features)
+    extra = path / "assets.extra"
+    write_provenance(extra, {**read_provenance(extra), "files_sha256": files_sha256(path)})
     with pytest.raises(ValueError, match="their weights differ"):
         refresh(path, LOGITS, labels, features)
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
 
 
-def platt_export(path, logits=None, sample=None):
+def edit_provenance(path, **entries):
+    file = path / "assets.extra" / "provenance.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
+
+
+def flip_byte(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def data_file(path):
+    return next((path / "variables").glob("*.data*"))
+
+
+def mix(path, other):
+    """Another version, copied over this one without its provenance."""
+    for name in ("saved_model.pb", "variables/variables.index"):
+        shutil.copy(other / name, path / name)
+    shutil.copy(data_file(other), data_file(path))
+
+
+TAMPERED = {
+    "weights": lambda path, other: flip_byte(data_file(path)),
+    "graph": lambda path, other: flip_byte(path / "saved_model.pb"),
+    "head": lambda path, other: flip_byte(path / "assets.extra" / "head.keras"),
+    "other head": lambda path, other: shutil.copy(
+        other / "assets.extra" / "head.keras", path / "assets.extra"
+    ),
+    "no weights": lambda path, other: data_file(path).unlink(),
+    "no index": lambda path, other: (path / "variables" / "variables.index").unlink(),
+    "one file more": lambda path, other: (path / "variables" / "more").touch(),
+    "no provenance entry": lambda path, other: edit_provenance(path, logits=None),
+    "cut provenance": lambda path, other: (path / "assets.extra" / "provenance.json").write_text(
+        "{"
+    ),
+    "another version": mix,
+    "no interval": lambda path, other: edit_provenance(path, interval=None),
+}
+
+
+def files_of(folder):
+    return {file: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def test_what_was_tampered_with_is_refused_and_unchanged(tmp_path):
+    labels = labels_of(LOGITS)
+    first = platt_export(tmp_path / "1", LOGITS, interval=0.9)
+    second = refresh(first, LOGITS + 1, labels)
+    for name, tamper in TAMPERED.items():
+        folder = tmp_path / name
+        path = shutil.copytree(first, folder / "1")
+        tamper(path, second)
+        before = files_of(folder)
+        with pytest.raises(ValueError, match=r"Export the model again"):
+            refresh(folder, LOGITS, labels)
+        assert files_of(folder) == before, name
+
+
+def platt_export(path, logits=None, sample=None, **arguments):
     """A Platt scaling of a base whose logit is its input, fitted where there are logits."""
     inputs = {"x": keras.Input((1,), name="x")}
     last = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
@@ -275,7 +343,7 @@ def platt_export(path, logits=None, sample=None):
     )
     if logits is not None:
         model.head.calibrator.fit(logits, labels_of(logits))
-    return kc.export_savedmodel(model, path, sample, verify="same_process")
+    return kc.export_savedmodel(model, path, sample, verify="same_process", **arguments)
 
 
 def labels_of(logits):
@@ -340,6 +408,6 @@ def test_files_that_are_not_the_exported_ones_are_refused(file, exported, tmp_pa
     content[len(content) // 2] ^= 2
     (path / file).write_bytes(bytes(content))
     features, labels = rows()
-    with pytest.raises(ValueError, match="their hash differs"):
+    with pytest.raises(ValueError, match="have changed since the export"):
         refresh(path, LOGITS, labels, features)
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]

@@ -1,11 +1,13 @@
+import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import operator
 import os
+import pickle
 import random
-import signal
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +20,7 @@ import pytest
 import keras_calibration
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.seeds import Ledger, compare, set_seeds, train
+from keras_calibration.training.keras_settings import KerasSettings
 from keras_calibration.training.seed_task import SeedTask, fit_seed
 from seed_pipelines import (
     HELD_OUT,
@@ -26,6 +29,7 @@ from seed_pipelines import (
     TRAINING,
     DieOnce,
     Fail,
+    build_half,
     build_model,
     build_small,
 )
@@ -551,6 +555,8 @@ BAD = {
     "order": ({"order": "one"}, "`order` must be an int"),
     "held-out rows": ({"validation_data": SMALL[0]}, "`validation_data` must be a tuple"),
     "pipeline": ({"pipeline": ""}, "pipeline"),
+    "list of callbacks": ({"callbacks": []}, r"`callbacks` must be a function"),
+    "model": ({"until": "decided"}, r"`until` must be a function"),
     "batches": (
         {"callbacks": lambda seed: [keras.callbacks.TerminateOnNaN()]},
         "TerminateOnNaN.*engine='processes'",
@@ -576,6 +582,11 @@ def test_invalid_arguments_leave_no_trace(tmp_path, case):
     with pytest.raises(ValueError, match=message):
         small(tmp_path / "runs", **{"seeds": [0], **arguments})
     assert ended_seeds(tmp_path / "runs") == []
+
+
+def test_class_weights_are_weights_of_rows(tmp_path):
+    with pytest.raises(TypeError, match=r"class_weight.*sample weights, data=\(x, y, weights"):
+        small(tmp_path, seeds=[0], class_weight={0: 1.0, 1: 2.0})
 
 
 def test_invalid_data_and_models(tmp_path):
@@ -683,6 +694,83 @@ def test_other_engines_give_what_fit_gives_though_one_is_killed(tmp_path, engine
     assert_same_records(runs, Ledger(tmp_path / "solo").runs(), rtol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_other_processes_have_the_settings_of_this_one(tmp_path, engine, monkeypatch):
+    """Also if a module of the user starts TensorFlow when it is imported."""
+    if engine == "ray":
+        pytest.importorskip("ray")
+        monkeypatch.setenv("PYTHONPATH", MODULES)
+    image_format, epsilon = keras.config.image_data_format(), keras.config.epsilon()
+    try:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        keras.config.set_image_data_format("channels_first")
+        keras.config.set_epsilon(0.05)
+        sweep = functools.partial(
+            train, build_half, SMALL, pipeline="p", seeds=[0], verbose=0, **SHAPE
+        )
+        runs = sweep(ledger=tmp_path / engine, engine=engine, num_parallel=1)
+        alone = sweep(ledger=tmp_path / "alone")
+    finally:
+        keras.config.set_dtype_policy("float32")
+        keras.config.set_image_data_format(image_format)
+        keras.config.set_epsilon(epsilon)
+    assert_same_records(runs, alone, rtol=1e-4)
+
+
+def test_settings_are_those_of_the_process_that_calls():
+    settings = KerasSettings.current()
+    image_format = keras.config.image_data_format()
+    try:
+        keras.config.set_floatx("float16")
+        keras.config.set_epsilon(0.5)
+        keras.config.set_dtype_policy("mixed_float16")
+        keras.config.set_image_data_format("channels_first")
+        others = pickle.loads(pickle.dumps(KerasSettings.current()))
+        settings.apply()
+        assert KerasSettings.current() == settings
+        assert keras.layers.Dense(1).compute_dtype == "float32"
+        others.apply()
+        assert keras.config.floatx() == "float16"
+        assert keras.layers.Dense(1).compute_dtype == "float16"
+        assert KerasSettings.current() == others
+    finally:
+        settings.apply()
+        keras.config.set_image_data_format(image_format)
+
+
+PROGRAM = """
+from keras_calibration.seeds import train
+from seed_pipelines import SHAPE, SMALL, build_small as build
+
+{function}
+arguments = dict(ledger="runs", pipeline="p", seeds=[0, 1], num_parallel=1, num_retries=0)
+train(build, SMALL, engine="processes", verbose=0, **arguments, **SHAPE)
+"""
+UNSENDABLE = {
+    "session": ("def build():\n    pass\n", "ValueError: .*a notebook or an interactive session"),
+    "no guard": ("", 'RuntimeError: Seed 0 failed.*before it could train.*`if __name__ == "__mai'),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", UNSENDABLE)
+def test_a_program_that_processes_cannot_import(tmp_path, case):
+    function, message = UNSENDABLE[case]
+    (tmp_path / "program.py").write_text(PROGRAM.format(function=function))
+    text = PROGRAM.format(function=function)
+    done = subprocess.run(
+        [sys.executable, *(["program.py"] if case == "no guard" else ["-c", text])],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert re.search(message, done.stderr, re.DOTALL), done.stderr[-2000:]
+    assert ended_seeds(tmp_path / "runs") == []
+
+
 KILLED = """
 import sys
 from keras_calibration.seeds import train
@@ -695,24 +783,42 @@ if __name__ == "__main__":
 """
 
 
+def is_of_group(group):
+    """Whether each process of the machine is alive and of a group of processes."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, number = file.read_text().rpartition(")")[2].split()[:3]
+            yield state != "Z" and int(number) == group
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vectorized", "processes"])
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path, engine):
     program = tmp_path / "program.py"
     program.write_text(KILLED)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    path = os.pathsep.join([str(TESTS), *sys.path])
     process = subprocess.Popen(
         [sys.executable, str(program), str(tmp_path / "runs"), engine],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)},
         start_new_session=True,
     )
     while not ended_seeds(tmp_path / "runs") and process.poll() is None:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
+    others = {path.name for path in temporary.iterdir()}
+    # Its processes must end by themselves: they would train beside those of the next call.
+    process.kill()
     process.wait()
+    while any(is_of_group(process.pid)):
+        time.sleep(0.01)
+    assert bool(others) == (engine == "processes")
+    assert not list(temporary.iterdir()), "the rows of the sweep are still on disk"
     num_ended = len(ended_seeds(tmp_path / "runs"))
     assert 0 < num_ended < 40
-    small(tmp_path / "runs", seeds=range(40))
+    runs = small(tmp_path / "runs", seeds=range(40))
     assert sorted(ended_seeds(tmp_path / "runs")) == list(range(40))
+    assert all(len(run["metrics"]["loss"]) == SHAPE["epochs"] for run in runs)
 
 
 @pytest.mark.slow

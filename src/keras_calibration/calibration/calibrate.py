@@ -213,6 +213,7 @@ def calibrate(
 
     calibrated = CalibratedModel(model, head_of(chosen.name), base_output, calibrated_output)
     calibrated.report = report
+    calibrated.remember_fit()
     return calibrated
 
 

@@ -147,7 +147,7 @@ def _check(provenance: Mapping[str, Any]) -> list[str]:
         f"- The SavedModel was compared with the Keras model on {_number(check['num_rows'])} "
         f"rows in {where}; largest difference {largest:.1g}.",
         "- Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()),
-        f"- SHA-256 of graph and weights: {_code(provenance['files_sha256'])}",
+        f"- SHA-256 of graph, weights and head: {_code(provenance['files_sha256'])}",
     ]
 
 

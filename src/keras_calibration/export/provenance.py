@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_calibration._typing import Tensor
 from keras_calibration.export.model_card import MODEL_CARD_FILE, model_card
+from keras_calibration.export.savedmodel_files import HEAD_FILE
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
@@ -26,6 +27,7 @@ from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.logit_range import describe_logits
 
 PROVENANCE_FILE = "provenance.json"
+_OWN_HASH = "provenance_sha256"
 # Longer lists in a configuration, such as vocabularies, are replaced by their length; `head.keras`
 # contains them.
 _LONGEST_LIST = 100
@@ -34,21 +36,30 @@ _LONGEST_LIST = 100
 def write_provenance(extra: Path, provenance: Mapping[str, Any]) -> None:
     """Writes the provenance into `assets.extra`, as JSON and as a page for people.
 
-    Numbers that are not finite become null.
+    Numbers that are not finite become null. The entry `provenance_sha256` is a hash of the others.
     """
-    plain = _plain(provenance)
+    plain = _plain({name: each for name, each in provenance.items() if name != _OWN_HASH})
+    plain[_OWN_HASH] = _hash_of(plain)
     text = json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)
     (extra / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
     (extra / MODEL_CARD_FILE).write_text(model_card(plain), encoding="utf-8")
 
 
 def read_provenance(extra: Path) -> dict[str, Any]:
-    """Reads the file written by `write_provenance`."""
-    return dict(json.loads((extra / PROVENANCE_FILE).read_text(encoding="utf-8")))
+    """Reads the file written by `write_provenance`; raises `ValueError` if it was changed."""
+    provenance = dict(json.loads((extra / PROVENANCE_FILE).read_text(encoding="utf-8")))
+    if provenance.pop(_OWN_HASH) != _hash_of(provenance):
+        raise ValueError(f"{PROVENANCE_FILE} was changed, its hash differs")
+    return provenance
+
+
+def _hash_of(provenance: Mapping[str, Any]) -> str:
+    text = json.dumps(provenance, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def describe_files(savedmodel: Path) -> dict[str, Any]:
-    """Time of the export, package versions, and a hash of the graph and weights."""
+    """Time of the export, package versions, and a hash of graph, weights and head."""
     import tensorflow as tf
 
     import keras_calibration
@@ -66,9 +77,13 @@ def describe_files(savedmodel: Path) -> dict[str, Any]:
 
 
 def files_sha256(savedmodel: Path) -> str:
-    """SHA-256 hash of the files of a SavedModel's graph and weights."""
+    """SHA-256 hash of the names and contents of the graph, weights, vocabularies and saved head."""
+    folders = (savedmodel / name for name in ("variables", "assets"))
+    files = [savedmodel / "saved_model.pb", savedmodel / "assets.extra" / HEAD_FILE]
+    files += sorted(file for folder in folders for file in folder.rglob("*") if file.is_file())
     digest = hashlib.sha256()
-    for file in (savedmodel / "saved_model.pb", *sorted((savedmodel / "variables").iterdir())):
+    for file in files:
+        digest.update(f"{file.relative_to(savedmodel).as_posix()}\0".encode())
         with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()
@@ -81,7 +96,8 @@ def describe_model(
 
     Args:
         model: The calibrated model.
-        fit_summary: The result of the head's `fit`; None uses the model's own summary.
+        fit_summary: The result of the head's `fit`; None uses the model's own summary, if it is
+            of the head as it is.
         sample_logits: Logits of the sample, or None.
 
     Returns:
@@ -138,19 +154,18 @@ def _describe_base(base: keras.Model) -> dict[str, Any]:
 
 
 def _describe_fit(model: CalibratedModel, fit_summary: FitSummary | None) -> dict[str, Any]:
-    num_rows = _num_rows_in(model.head)
-    if fit_summary is None:
-        own = model.fit_summary
-        # Not if the head has been fitted to other rows since.
-        is_of_head = own is None or num_rows is None or np.isclose(num_rows, own.num_rows)
-        fit_summary = own if is_of_head else None
-    figures = model.report if fit_summary is None else fit_summary
-    history = getattr(model, "history", None)
+    # What the model remembers may be of a head that other weights, or another fit, have replaced.
+    is_known = model.is_as_fitted
+    if fit_summary is None and is_known:
+        fit_summary = model.fit_summary
+    report = model.report if is_known else None
+    figures = report if fit_summary is None else fit_summary
+    history = getattr(model, "history", None) if is_known else None
     return {
-        "num_rows": num_rows if figures is None else figures.num_rows,
-        "fitted_at": model.fitted_at if figures is None else figures.fitted_at,
+        "num_rows": _num_rows_in(model.head) if figures is None else figures.num_rows,
+        "fitted_at": None if figures is None else figures.fitted_at,
         "summary": None if fit_summary is None else summary_figures(fit_summary),
-        "report": None if model.report is None else model.report.to_dict(),
+        "report": None if report is None else report.to_dict(),
         "last_epoch": {name: values[-1] for name, values in history.history.items() if values}
         if history is not None and history.history
         else None,
@@ -171,7 +186,8 @@ def _known_logits(model: CalibratedModel, sample_logits: Tensor | None) -> dict[
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
         return describe_logits(atoms.means, "fit", counts)
-    if model.fit_summary is not None and model.fit_summary.logits is not None:
+    is_known = model.is_as_fitted and model.fit_summary is not None
+    if is_known and model.fit_summary.logits is not None:
         return dict(model.fit_summary.logits)
     return None if sample_logits is None else describe_logits(sample_logits, "sample")
 

@@ -245,8 +245,10 @@ def _provenance_of(source: Path) -> dict[str, Any]:
         ) from error
     if not is_same:
         raise ValueError(
-            f"The graph or the weights in {str(source)!r} have changed since the export: their "
-            "hash differs from the hash in provenance.json. Export the model again."
+            "Argument `path` must be a SavedModel as it was exported. Received: "
+            f"{str(source)!r}, whose files have changed since the export: the hash of graph, "
+            "weights, vocabularies and head differs from that in provenance.json. Export the model "
+            "again."
         )
     return before
 

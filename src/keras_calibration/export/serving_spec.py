@@ -174,11 +174,12 @@ def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.Tensor
     import tensorflow as tf
 
     names = list(map(signature_input, inputs))
-    if len(set(names)) < len(names):
+    # TensorFlow puts the names of a signature's arguments into lower case.
+    if len({name.lower() for name in names}) < len(names):
         raise ValueError(
             "The inputs of the model must have different names in a signature, where spaces and "
-            f"non-ASCII characters become `_`. Received: {list(inputs)}, which become {names}. "
-            "Rename one of them."
+            "non-ASCII characters become `_`, and capital letters do not count. Received: "
+            f"{list(inputs)}, which become {names}. Rename one of them."
         )
     return {
         name: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, name=signature_input(name))

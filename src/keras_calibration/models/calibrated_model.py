@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -99,7 +100,7 @@ class CalibratedModel(FieldMetricsModel):
 
     To copy the model, use `CalibratedModel.from_config(model.get_config())` and `set_weights`.
     `keras.models.clone_model` rebuilds every Functional model layer by layer: it returns a plain
-    one, which computes the same.
+    one with new initial weights, which computes the same after `set_weights`.
 
     Args:
         base_model: A trained Functional or Sequential Keras model with a sigmoid or logit output,
@@ -185,6 +186,7 @@ class CalibratedModel(FieldMetricsModel):
         self.report: CalibrationReport | None = None
         self.fit_summary: ModelFitSummary | None = None
         self.fitted_at: str | None = None
+        self._fitted_weights: str | None = None
         self._logit_model: Any = None
 
     @property
@@ -333,7 +335,27 @@ class CalibratedModel(FieldMetricsModel):
         if verbose and is_exact:
             print(summary)
         self.fit_summary, self.fitted_at = summary, summary.fitted_at
+        self.remember_fit()
         return self.history
+
+    def remember_fit(self) -> None:
+        """Notes that `fit_summary`, `fitted_at` and `report` are of the head as it is now."""
+        self._fitted_weights = self._hash_of_head()
+
+    @property
+    def is_as_fitted(self) -> bool:
+        """Whether the head still has the weights that `fit` or `calibrate` gave it last.
+
+        If not, `fit_summary`, `fitted_at`, `report` and `history` tell of a head that is no more:
+        other weights were loaded, or the head was fitted by itself.
+        """
+        return self._fitted_weights is not None and self._fitted_weights == self._hash_of_head()
+
+    def _hash_of_head(self) -> str:
+        digest = hashlib.sha256()
+        for weight in self.head.weights:
+            digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
+        return digest.hexdigest()
 
     def interval(self, x: Data, *, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Computes an interval of the calibrated probability of each row; see `Head.interval`.

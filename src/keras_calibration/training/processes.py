@@ -6,9 +6,12 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
+import pickle
+import shutil
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,14 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calibration.training.keras_settings import KerasSettings
 from keras_calibration.training.seed_queue import SeedQueue
 from keras_calibration.training.seed_task import SeedTask, fit_seed, map_rows
 
 # The kinds of arrays that NumPy can map into memory.
 _PLAIN_KINDS = "biufSU"
+_TASK_FILE = "task.pickle"
+_READY = "ready"
 
 
 def train_in_processes(
@@ -37,10 +43,16 @@ def train_in_processes(
     and the error of a seed that fails too often, are those of `SeedQueue`.
     """
     queue = SeedQueue(seeds, num_retries, on_end)
-    with tempfile.TemporaryDirectory(prefix="keras-calibration-rows-") as folder:
-        task = _with_mapped_rows(task, Path(folder))
-        workers = [_Worker(task) for _ in range(min(num_parallel or num_cores(), len(seeds)))]
+    settings = KerasSettings.current()
+    with tempfile.TemporaryDirectory(prefix="keras-calibration-rows-") as name:
+        folder = Path(name)
+        with (folder / _TASK_FILE).open("wb") as file:
+            pickle.dump((_with_mapped_rows(task, folder), settings), file)
+        number = min(num_parallel or num_cores(), len(seeds))
+        workers: list[_Worker] = []
         try:
+            for _ in range(number):
+                workers.append(_Worker(folder, settings))
             while queue or any(worker.is_busy for worker in workers):
                 for worker in workers:
                     if queue and not worker.is_busy:
@@ -62,8 +74,8 @@ def num_cores() -> int:
 class _Worker:
     """A process that trains one seed after the other."""
 
-    def __init__(self, task: SeedTask) -> None:
-        self._task = task
+    def __init__(self, folder: Path, settings: KerasSettings) -> None:
+        self._folder, self._settings = folder, settings
         self.is_busy = False
         self._begin()
 
@@ -71,30 +83,71 @@ class _Worker:
         # A forked TensorFlow hangs.
         context = multiprocessing.get_context("spawn")
         self.connection, other_end = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other_end, self._task), daemon=True)
-        self._process.start()
+        self._process = context.Process(target=_serve, args=(other_end, self._folder), daemon=True)
+        with _environment(self._settings.environment()):
+            self._process.start()
         # Now only the process has it, and its death ends the connection.
         other_end.close()
+        self._is_ready = False
 
     def train(self, seed: int) -> None:
-        self._seed, self.is_busy = seed, True
-        self.connection.send(seed)
-
-    def answer(self) -> tuple[int, str | None]:
-        """The seed that has ended, with its error or `None`; a dead process is replaced."""
-        self.is_busy = False
-        try:
-            return self._seed, self.connection.recv()
-        except (EOFError, OSError):
+        if self._is_ready and not self._process.is_alive():
+            # It died after its last answer, and no seed with it.
             self.end()
-            error = f"Its process ended with the exit code {self._process.exitcode}."
             self._begin()
+        self._seed, self.is_busy = seed, True
+        # If it has just died, there is no one to read it, and `answer` tells so.
+        with contextlib.suppress(OSError):
+            self.connection.send(seed)
+
+    def answer(self) -> tuple[int, str | None] | None:
+        """The seed that has ended, with its error or `None`; a dead process is replaced.
+
+        `None` if the process has only begun to train.
+        """
+        try:
+            answer = self.connection.recv()
+        except (EOFError, OSError):
+            error = self._death()
+            self._begin()
+            self.is_busy = False
             return self._seed, error
+        if answer == _READY:
+            self._is_ready = True
+            return None
+        self.is_busy = False
+        return self._seed, answer
+
+    def _death(self) -> str:
+        self.end()
+        error = f"Its process ended with the exit code {self._process.exitcode}"
+        if self._is_ready:
+            return f"{error}."
+        return (
+            f"{error} before it could train; its own error is above. It imports the program that "
+            "calls seeds.train: what the program does belongs below `if __name__ == "
+            '"__main__":`, or every process does it again.'
+        )
 
     def end(self) -> None:
         self._process.kill()
         self._process.join()
         self.connection.close()
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables of the environment for the processes that begin in the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _answers(workers: Sequence[_Worker]) -> list[tuple[int, str | None]]:
@@ -103,41 +156,56 @@ def _answers(workers: Sequence[_Worker]) -> list[tuple[int, str | None]]:
     for connection in wait([w.connection for w in workers if w.is_busy]):
         worker = next(worker for worker in workers if worker.connection is connection)
         answers.append(worker.answer())
-    return answers
+    return [answer for answer in answers if answer is not None]
 
 
-def _serve(connection: Connection, task: SeedTask) -> None:
+def _serve(connection: Connection, folder: Path) -> None:
     """Trains the seeds that arrive, and answers each with its error or `None`."""
-    use_one_thread()
-    task = _with_loaded_rows(task)
+    _end_with_parent(folder)
+    unable = None
+    try:
+        with (folder / _TASK_FILE).open("rb") as file:
+            task, settings = pickle.load(file)
+        settings.apply()
+        task = _with_loaded_rows(task)
+        leave_gpu_memory()
+    except Exception:  # A module of the user may raise anything.
+        unable = traceback.format_exc()
+    connection.send(_READY)
     while True:
         try:
             seed = connection.recv()
         except (EOFError, KeyboardInterrupt):
             return
         try:
-            fit_seed(task, seed)
+            if unable is None:
+                fit_seed(task, seed)
         except Exception:  # A user's model may raise anything.
             connection.send(traceback.format_exc())
         else:
-            connection.send(None)
+            connection.send(unable)
 
 
-def use_one_thread() -> None:
-    """One thread for this process, which shares the machine with the others."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
+def _end_with_parent(folder: Path) -> None:
+    """Ends this process when its parent is killed, which may otherwise train on beside the next.
 
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        leave_gpu_memory()
-    else:
-        flags = os.environ.get("XLA_FLAGS", "")
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false"
+    The parent can then not remove its folder.
+    """
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def leave_gpu_memory() -> None:
     """Makes TensorFlow take only the GPU memory that it needs, unless it has started already."""
+    if keras.backend.backend() != "tensorflow":
+        return
     import tensorflow as tf
 
     for device in tf.config.list_physical_devices("GPU"):

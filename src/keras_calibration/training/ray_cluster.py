@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from keras_calibration.training.processes import num_cores, use_one_thread
+from keras_calibration.training.keras_settings import KerasSettings
+from keras_calibration.training.processes import leave_gpu_memory, num_cores
 from keras_calibration.training.seed_queue import SeedQueue
 from keras_calibration.training.seed_task import SeedTask, fit_seed
 
@@ -32,18 +33,28 @@ def train_on_ray(
 
     Raises:
         ImportError: Ray is not installed.
+        ValueError: The functions of the user cannot be sent to other processes.
     """
+    settings = KerasSettings.current()
     queue = SeedQueue(seeds, num_retries, on_end)
     with _cluster(num_parallel) as ray:
         # Tried again here, and not by Ray, which does not count the deaths of a process alike.
-        train = ray.remote(num_cpus=1, max_retries=0)(_train)
-        shared_task = ray.put(task)
+        environment = {"env_vars": settings.environment()}
+        train = ray.remote(num_cpus=1, max_retries=0, runtime_env=environment)(_train)
+        try:
+            shared_task = ray.put(task)
+        except Exception as error:  # Whatever an object of the user raises.
+            raise ValueError(
+                "Arguments `build_model` and `callbacks` must be functions that can be sent to "
+                f"other processes with engine='ray'. Received: {error}. Create what cannot be "
+                "sent, such as a lock or an open file, inside of the function."
+            ) from error
         limit = num_parallel or max(int(ray.cluster_resources().get("CPU", 1)), 1)
         running: dict[Any, int] = {}
         while queue or running:
             while queue and len(running) < limit:
                 seed = queue.take()
-                running[train.remote(shared_task, seed)] = seed
+                running[train.remote(shared_task, settings, seed)] = seed
             ended, _ = ray.wait(list(running))
             for reference in ended:
                 error = None
@@ -54,8 +65,9 @@ def train_on_ray(
                 queue.ended(running.pop(reference), error)
 
 
-def _train(task: SeedTask, seed: int) -> None:
-    use_one_thread()
+def _train(task: SeedTask, settings: KerasSettings, seed: int) -> None:
+    settings.apply()
+    leave_gpu_memory()
     fit_seed(task, seed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from keras_calibration.training.seed_task import SeedTask
 
 ENGINES = ("vectorized", "processes", "ray")
+RECORD_FIELDS = ("configuration", "num_rows")
 
 
 def train(
@@ -74,7 +76,9 @@ def train(
       each core. On JAX, the variables are stacked, and `vmap` trains a group of seeds as one.
     - `"processes"` calls `fit` in several processes with one thread each, for models with a `fit`
       of their own, and callbacks that act on batches. `build_model` and `callbacks` must be
-      functions of a module.
+      functions of a module, and a program must call this function below
+      `if __name__ == "__main__":`. The processes have this one's dtype policy, `floatx` and other
+      settings of `keras.config`, and end if this one is killed.
     - `"ray"` does the same on a Ray cluster, whose machines must share the folder of the ledger.
 
     Args:
@@ -157,6 +161,16 @@ def train(
                 f"Argument `{name}` must be an int of at least {least}. Received: "
                 f"{name}={number!r}."
             )
+    for name, function in (
+        ("build_model", build_model),
+        ("callbacks", callbacks),
+        ("until", until),
+    ):
+        if not callable(function) and (function is not None or name == "build_model"):
+            raise ValueError(
+                f"Argument `{name}` must be a function. Received: {name}={function!r}. Each seed "
+                "needs objects of its own: return them from a function."
+            )
     seeds = list(seeds)
     for seed in seeds:
         check_seed("seeds", seed)
@@ -171,6 +185,14 @@ def train(
             "Argument `callbacks` must be a function of a seed that returns its callbacks, because "
             "callbacks have state that seeds must not share. Received: "
             f"{type(callbacks).__name__}. Pass, for example, lambda seed: [EarlyStopping()]."
+        )
+    if unknown := sorted(set(record) - set(RECORD_FIELDS)):
+        hint = ""
+        if "class_weight" in unknown:
+            hint = " For class weights, pass sample weights, data=(x, y, weights[y])."
+        raise TypeError(
+            f"train() received the unknown arguments {unknown}. Further fields of the record are "
+            f"{list(RECORD_FIELDS)}.{hint}"
         )
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     rows = as_rows("data", data)
@@ -214,18 +236,30 @@ def _engine(
     if engine == "processes":
         from keras_calibration.training.processes import train_in_processes
 
-        try:
-            pickle.dumps((task.build_model, task.callbacks))
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ValueError(
-                "Arguments `build_model` and `callbacks` must be functions of a module with "
-                f"engine='processes', which sends them to other processes. Received: {error}. Move "
-                "them to the top level of a file, or use engine='vectorized'."
-            ) from error
+        _check_can_be_sent(task)
         return partial(train_in_processes, num_retries=num_retries)
     from keras_calibration.training.ray_cluster import train_on_ray
 
     return partial(train_on_ray, num_retries=num_retries)
+
+
+def _check_can_be_sent(task: SeedTask) -> None:
+    """Refuses functions that another process cannot import."""
+    remedy = "Move them to the top level of a file, or use engine='vectorized'."
+    try:
+        sent = pickle.dumps((task.build_model, task.callbacks))
+    except Exception as error:  # Whatever an object of the user raises.
+        raise ValueError(
+            "Arguments `build_model` and `callbacks` must be functions of a module with "
+            f"engine='processes', which sends them to other processes. Received: {error}. {remedy}"
+        ) from error
+    # Processes import the program's file; a notebook, a session and `python -c` have none.
+    if b"__main__" in sent and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ValueError(
+            "Arguments `build_model` and `callbacks` must be functions of a module with "
+            "engine='processes', which other processes import. Received: functions of a notebook "
+            f"or an interactive session. {remedy}"
+        )
 
 
 def _ended(ledger: Ledger, task: SeedTask, seeds: Sequence[int]) -> dict[int, RunRecord]:
