@@ -239,8 +239,8 @@ def _column(X: Any, column: str | int) -> np.ndarray:
 def _no_column(column: str | int, received: str, alike: str = "") -> ValueError:
     return ValueError(
         f"Argument `X` must have the column {column!r} that `fields` or `numeric` names. Received: "
-        f"{received}.{alike} Pass a data frame to `fit` and to `predict_proba` if columns are named, and "
-        "arrays if they are numbered."
+        f"{received}.{alike} Pass a data frame to `fit` and to `predict_proba` if columns are named, "
+        "and arrays if they are numbered."
     )
 
 
