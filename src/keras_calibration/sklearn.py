@@ -228,7 +228,7 @@ def _column(X: Any, column: str | int) -> np.ndarray:
             raise _no_column(column, f"a data frame with the columns {names}", alike)
         return np.asarray(X[column])
     is_sparse = hasattr(X, "toarray")
-    rows = X if is_sparse else np.asarray(X)
+    rows: Any = X if is_sparse else np.asarray(X)
     if not isinstance(column, int | np.integer):
         raise _no_column(column, f"rows of type {type(X).__name__}, whose columns have no names")
     if rows.ndim != 2 or not -rows.shape[1] <= column < rows.shape[1]:
@@ -238,9 +238,9 @@ def _column(X: Any, column: str | int) -> np.ndarray:
 
 def _no_column(column: str | int, received: str, alike: str = "") -> ValueError:
     return ValueError(
-        f"Argument `X` must have the column {column!r} that `fields` or `numeric` names. Received: "
-        f"{received}.{alike} Pass a data frame to `fit` and to `predict_proba` if columns are named, "
-        "and arrays if they are numbered."
+        f"Argument `X` must have the column {column!r} that `fields` or `numeric` names. "
+        f"Received: {received}.{alike} Pass a data frame to `fit` and to `predict_proba` if "
+        "columns are named, and arrays if they are numbered."
     )
 
 

@@ -186,9 +186,9 @@ def _known_logits(model: CalibratedModel, sample_logits: Tensor | None) -> dict[
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
         return describe_logits(atoms.means, "fit", counts)
-    is_known = model.is_as_fitted and model.fit_summary is not None
-    if is_known and model.fit_summary.logits is not None:
-        return dict(model.fit_summary.logits)
+    summary = model.fit_summary if model.is_as_fitted else None
+    if summary is not None and summary.logits is not None:
+        return dict(summary.logits)
     return None if sample_logits is None else describe_logits(sample_logits, "sample")
 
 

@@ -57,12 +57,12 @@ def train_on_ray(
                 running[train.remote(shared_task, settings, seed)] = seed
             ended, _ = ray.wait(list(running))
             for reference in ended:
-                error = None
+                failure = None
                 try:
                     ray.get(reference)
                 except ray.exceptions.RayError as raised:
-                    error = str(raised)
-                queue.ended(running.pop(reference), error)
+                    failure = str(raised)
+                queue.ended(running.pop(reference), failure)
 
 
 def _train(task: SeedTask, settings: KerasSettings, seed: int) -> None:
