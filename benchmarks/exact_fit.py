@@ -84,7 +84,7 @@ def main() -> None:
                     model.fit(x, y, batch_size=batch_size, epochs=epochs, verbose=0)
                     change = losses(model.head, *fresh) - expected
                     mean, error = change.mean(), change.std() / np.sqrt(_NUM_FRESH)
-                    kept = "yes" if model.fit_summary.training_kept else "no"
+                    kept = "yes" if model.head.fit_summary.training_kept else "no"
                     row = (
                         f"{num_rows} | {base} | {kind} | {expected.mean():.5f} | {epochs or '-'} | "
                         f"{batch_size or '-'} | {kept} | {mean:+.6f} | {error:.6f}"

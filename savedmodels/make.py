@@ -22,8 +22,8 @@ FOLDER = Path(__file__).parent
 FIELDS = ("site_id", "device")
 NUM_SAMPLE_ROWS = 32
 Columns = dict[str, np.ndarray]
-# A model, sample rows, and the summary of its head's fit, where there is one.
-Fitted = tuple[kc.models.CalibratedModel, Columns, Any]
+# A model and sample rows.
+Fitted = tuple[kc.models.CalibratedModel, Columns]
 
 
 def main() -> None:
@@ -34,10 +34,10 @@ def main() -> None:
     }
     for name in sys.argv[1:] or models:
         keras.utils.set_random_seed(0)
-        model, sample, summary = models[name]()
+        model, sample = models[name]()
         path = FOLDER / name / "1"
         shutil.rmtree(path, ignore_errors=True)
-        kc.export_savedmodel(model, path, sample, fit_summary=summary)
+        kc.export_savedmodel(model, path, sample)
         outputs = served(path, sample)
         expected = model.predict(as_tensors(sample), verbose=0)[:, 0]
         if not np.allclose(outputs["probability"], expected, rtol=0, atol=1e-6, equal_nan=True):
@@ -65,7 +65,7 @@ def id_model() -> Fitted:
     # An id that no vocabulary has, and a missing number, are served too.
     sample["site_id"][0] = 10**6
     sample["log_bid"][1] = np.nan
-    return model, sample, None
+    return model, sample
 
 
 def string_model() -> Fitted:
@@ -82,12 +82,9 @@ def string_model() -> Fitted:
     )
     features, labels = with_words(*inputs_and_labels(table, "train"))
     base.fit(as_tensors(features), labels, batch_size=256, epochs=4, verbose=0)
-    head = kc.layers.FieldBias(lookups, kc.layers.ILPS())
-    model = kc.models.CalibratedModel(base, head)
+    model = kc.models.CalibratedModel(base, kc.layers.FieldBias(lookups, kc.layers.ILPS()))
     features, labels = with_words(*inputs_and_labels(table, "development"))
-    tensors = as_tensors(features)
-    logits = model.base_logits(tensors)
-    summary = head.fit(logits, labels, {name: tensors[name] for name in FIELDS})
+    kc.fit_head(model, as_tensors(features), labels, verbose=0)
     features, _ = with_words(*inputs_and_labels(table, "test"))
     sample = {name: column[:NUM_SAMPLE_ROWS] for name, column in features.items()}
     # Strings that no vocabulary has.
@@ -96,7 +93,7 @@ def string_model() -> Fitted:
         "",
         "Straße \N{SNOWMAN}",
     )
-    return model, sample, summary
+    return model, sample
 
 
 def base_model(inputs: dict[str, keras.KerasTensor], vocabularies: dict[str, Any]) -> keras.Model:

@@ -326,7 +326,7 @@ def test_a_data_frame_goes_all_the_way(frame, base):
     expected = model.predict(arrays, verbose=0)
     for given in (x, dict(x), x.astype({"site": "category", "price": object})):
         np.testing.assert_array_equal(model.predict(given, verbose=0), expected)
-        np.testing.assert_array_equal(model.base_logits(given), model.base_logits(arrays))
+        np.testing.assert_array_equal(kc.base_logits(model, given), kc.base_logits(model, arrays))
     model.compile()
     labels = frame["label"].to_numpy()
     scores = [model.evaluate(given, labels, verbose=0) for given in (arrays, x, dict(x))]

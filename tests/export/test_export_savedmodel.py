@@ -95,7 +95,7 @@ def test_a_new_process_serves_the_same_probabilities(string_model, string_export
     expected = model.predict(tensors, verbose=0)[:, 0]
     rows = {signature_input(name): column for name, column in features.items()}
     base = model.base_model.predict(tensors, verbose=0)[:, 0]
-    logits = model.base_logits(tensors)
+    logits = kc.base_logits(model, tensors)
     # The head reads all three features, so that they all go into `calibrate` too.
     requests = [(rows, "serving_default"), (rows, "raw"), ({**rows, "logit": logits}, "calibrate")]
     whole, raw, calibrated = answers(path, requests)
@@ -163,7 +163,7 @@ def test_a_feature_space_goes_into_the_file(tmp_path):
     lookup = keras.layers.StringLookup(vocabulary=["news", "mail"])
     model = kc.models.CalibratedModel(base, kc.layers.FieldBias({"site": lookup}, kc.layers.ILPS()))
     columns = {name: tf.constant(column.reshape(-1, 1)) for name, column in raw.items()}
-    logits = model.base_logits(columns)
+    logits = kc.base_logits(model, columns)
     labels = rng.random(300) < np.where(raw["site"] == "news", 0.7, 0.3)
     model.head.fit(logits, labels, {"site": columns["site"]})
     path = export(model, tmp_path / "1", columns, jit_compile=True)
@@ -223,7 +223,7 @@ def test_steps_at_the_very_logits_of_the_sample(layer, tmp_path):
     rows = {name: rng.normal(size=(64, 1)).astype("float32") for name in ("x", "z")}
     model = small_model(getattr(kc.layers, layer)())
     model.head.calibrator.fit(
-        model.base_logits(rows), rng.random(64) < 0.3 + 0.5 * (rows["x"][:, 0] > 0)
+        kc.base_logits(model, rows), rng.random(64) < 0.3 + 0.5 * (rows["x"][:, 0] > 0)
     )
     path = export(model, tmp_path / "1", rows, jit_compile=True)
     assert provenance_of(path)["xla"]["head"] == "on"
@@ -285,8 +285,9 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
     labels = rng.random(500) < 0.3
     model = small_model()
     curve = model.head.calibrator
-    summary = curve.fit(model.base_logits(rows), labels)
-    path = export(model, tmp_path / "1", rows, fit_summary=summary)
+    summary = curve.fit(kc.base_logits(model, rows), labels)
+    model.head.remember_fit(summary)
+    path = export(model, tmp_path / "1", rows)
     told = provenance_of(path)
     assert told["fit"]["num_rows"] == 500
     assert told["fit"]["summary"]["log_loss_before"] == summary.log_loss_before
@@ -306,7 +307,7 @@ def test_the_provenance_has_the_report_of_calibrate():
     base = small_model().base_model
     labels = rng.random(400) < 0.7 * base.predict(rows, verbose=0)[:, 0]
     model = kc.calibrate(base, rows, labels, method="platt", verbose=0)
-    fit = describe_model(model, None, None)["fit"]
+    fit = describe_model(serving_spec(model), model, None)["fit"]
     assert fit["num_rows"] == 400
     assert fit["report"] == model.report.to_dict()
     assert fit["fitted_at"] == model.report.fitted_at
@@ -314,13 +315,13 @@ def test_the_provenance_has_the_report_of_calibrate():
 
 def test_the_provenance_tells_when_the_model_was_trained():
     model = small_model()
-    assert describe_model(model, None, None)["fit"]["fitted_at"] is None
+    assert describe_model(serving_spec(model), model, None)["fit"]["fitted_at"] is None
     rng = np.random.default_rng(0)
     rows = {name: rng.normal(size=(100, 1)).astype("float32") for name in ("x", "z")}
     before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     model.compile("adam")
     model.fit(rows, rng.random(100) < 0.4, verbose=0)
-    fitted_at = describe_model(model, None, None)["fit"]["fitted_at"]
+    fitted_at = describe_model(serving_spec(model), model, None)["fit"]["fitted_at"]
     assert before <= datetime.datetime.fromisoformat(fitted_at)
 
 
@@ -331,7 +332,9 @@ def test_long_vocabularies_are_told_by_their_length():
     words = [f"site {number}" for number in range(300)]
     lookup = keras.layers.StringLookup(vocabulary=words)
     model = kc.models.CalibratedModel(base, kc.layers.FieldBias({"site": lookup}))
-    config = describe_model(model, None, None)["head"]["config"]["fields"]["site"]["config"]
+    config = describe_model(serving_spec(model), model, None)["head"]["config"]["fields"]["site"][
+        "config"
+    ]
     assert config["vocabulary"] == "300 entries"
 
 
@@ -480,7 +483,7 @@ def test_a_head_that_was_fitted_or_chosen_brings_no_warning(by):
     model = small_model()
     labels = rng.random(300) < model.predict(rows, verbose=0)[:, 0]
     if by == "head":
-        model.head.calibrator.fit(model.base_logits(rows), labels)
+        model.head.calibrator.fit(kc.base_logits(model, rows), labels)
     else:
         model = kc.calibrate(model.base_model, rows, labels, method="identity", verbose=0)
     outputs = outputs_of(model)

@@ -115,7 +115,7 @@ def check_served(path, model):
         outputs = served(path, signature)
         assert outputs.keys() == {*own, *expected}
         check_others({name: outputs[name] for name in expected}, expected)
-        np.testing.assert_allclose(outputs["logit"], model.base_logits(X), atol=1e-5)
+        np.testing.assert_allclose(outputs["logit"], kc.base_logits(model, X), atol=1e-5)
         if signature == "serving_default":
             probability = model.predict(X, verbose=0)
             np.testing.assert_allclose(outputs["probability"], probability, atol=1e-6)
@@ -156,7 +156,7 @@ def test_what_outputs_have_in_common_is_computed_once():
 
 
 def test_a_refresh_keeps_the_other_outputs(exported, model, tmp_path):
-    logits = model.base_logits(X)
+    logits = kc.base_logits(model, X)
     labels = RNG.random(300) < 1 / (1 + np.exp(2 - 0.5 * logits[:, 0]))
     second = refresh_savedmodel(
         exported, logits, labels, destination=tmp_path / "2", verify="same_process"

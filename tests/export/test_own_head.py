@@ -46,7 +46,8 @@ def make_model(head):
 def test_fit_save_load_export_refresh(own_head, tmp_path):
     model = make_model(own_head())
     model.fit(X, LABELS, verbose=0)
-    assert model.fit_summary.exact.log_loss_after < model.fit_summary.log_loss_before - 0.05
+    summary = model.head.fit_summary
+    assert summary.exact.log_loss_after < summary.log_loss_before - 0.05
     assert float(model.head.offset) == pytest.approx(2, abs=0.6)
     predicted = model.predict(X, verbose=0)
 

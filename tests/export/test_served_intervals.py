@@ -48,7 +48,7 @@ def served(path, rows):
 
 
 def agrees(outputs, model, rows, level):
-    lower, upper = model.interval(rows, level=level)
+    lower, upper = kc.interval(model, rows, level=level)
     np.testing.assert_allclose(outputs["probability_lower"], lower, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(outputs["probability_upper"], upper, rtol=1e-4, atol=1e-6)
     assert (outputs["probability_lower"] < outputs["probability"]).all()
@@ -74,7 +74,7 @@ def test_served_and_refreshed(kind, jit_compile, tmp_path):
     assert provenance["interval"] == 0.9
     agrees(served(path, rows), model, rows, 0.9)
     features, labels = made_rows(1)
-    logits = model.base_logits(features)
+    logits = kc.base_logits(model, features)
     given = {"site": features["site"]} if kind == "field_bias" else {}
     second = kc.refresh_savedmodel(path, logits, labels, given, verify="same_process")
     model.fit(features, labels, verbose=0)

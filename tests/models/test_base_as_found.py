@@ -36,7 +36,7 @@ class Failing(kc.layers.Head):
 
 
 def separable(base):
-    labels = kc.models.CalibratedModel(base, kc.layers.ILPS()).base_logits(X)[:, 0] > 0
+    labels = kc.base_logits(kc.models.CalibratedModel(base, kc.layers.ILPS()), X)[:, 0] > 0
     base.trainable = True
     base.layers[1].layers[0].trainable = False
     base.layers[1].layers[1].bias.trainable = False

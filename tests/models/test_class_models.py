@@ -12,7 +12,7 @@ from keras_calibration.layers import (
     ClassTemperatureScaling,
     VectorScaling,
 )
-from keras_calibration.models import CalibratedModel
+from keras_calibration.models import CalibratedModel, base_logits
 from keras_calibration.models.class_log_loss import class_log_loss
 
 
@@ -34,8 +34,8 @@ def test_the_direct_fit_is_that_of_the_calibrator(one_hot):
     assert received.shape == (3000, 3)
     np.testing.assert_allclose(received, expected, atol=1e-5)
     assert log_loss(labels, received) < log_loss(labels, base_model()(x)) - 0.05
-    np.testing.assert_allclose(model.base_logits(x), x["scores"], atol=1e-6)
-    assert model.fit_summary.log_loss_before == pytest.approx(
+    np.testing.assert_allclose(base_logits(model, x), x["scores"], atol=1e-6)
+    assert model.head.fit_summary.log_loss_before == pytest.approx(
         np.average(class_losses(labels, x["scores"]), weights=weights), abs=1e-5
     )
 
@@ -70,7 +70,7 @@ def test_held_out_rows_decide_whether_training_is_kept():
     model = CalibratedModel(base_model(), VectorScaling(3))
     model.compile(keras.optimizers.SGD(5.0))  # only worsens a fit that is best already
     model.fit(x, labels, epochs=1, verbose=0)
-    summary = model.fit_summary
+    summary = model.head.fit_summary
     assert not summary.training_kept
     # A fifth of each class, rounded down.
     assert summary.num_held_out == sum(np.sum(labels == k) // 5 for k in range(3))

@@ -95,10 +95,9 @@ def test_a_direct_fit_needs_neither_compile_nor_epochs():
     history = model.fit(x, y, validation_data=draw(500, seed=1), verbose=0)
     summary = head.fit(x["l"], y)
     np.testing.assert_allclose(model.head.calibrator.get_values(), head.get_values(), atol=1e-5)
-    assert model.fit_summary.exact.num_iterations == summary.num_iterations
-    assert model.fit_summary.log_loss_after == pytest.approx(summary.log_loss_after, abs=1e-6)
-    assert model.fitted_at == model.fit_summary.fitted_at
-    assert str(model.fit_summary).startswith("2,000 rows: log loss")
+    assert model.head.fit_summary.exact.num_iterations == summary.num_iterations
+    assert model.head.fit_summary.log_loss_after == pytest.approx(summary.log_loss_after, abs=1e-6)
+    assert str(model.head.fit_summary).startswith("2,000 rows: log loss")
     assert history.epoch == [0]
     assert history.history["loss"] == pytest.approx([summary.log_loss_after], abs=1e-6)
     assert set(history.history) == {"loss", "val_loss"}
@@ -140,7 +139,7 @@ def test_harmful_training_is_not_kept(form):
     head = make_head()
     head.fit(x["l"][part], y[part], {})
     np.testing.assert_array_equal(model.head.calibrator.get_values(), head.calibrator.get_values())
-    summary = model.fit_summary
+    summary = model.head.fit_summary
     assert not summary.training_kept
     assert summary.num_epochs == 2
     assert not summary.held_out_change < -summary.held_out_error  # NaN where it diverged
@@ -172,7 +171,7 @@ def test_training_that_helps_is_kept(form):
     model = make_model(PoorHead(), keras.optimizers.SGD(0.3))
     held_out = draw(1_000, seed=1) if form == "validation_data" else None
     model.fit(x, y, batch_size=50, epochs=2, validation_data=held_out, verbose=0)
-    summary = model.fit_summary
+    summary = model.head.fit_summary
     assert summary.training_kept
     assert summary.held_out_change < -summary.held_out_error
     assert summary.num_held_out == (1_000 if held_out else pytest.approx(600, abs=2))
@@ -185,7 +184,7 @@ def test_too_few_rows_to_judge_training_by():
     model.fit(x, y, epochs=3, verbose=0)
     head = make_head()
     head.fit(x["l"], y, {})
-    assert not model.fit_summary.training_kept
+    assert not model.head.fit_summary.training_kept
     np.testing.assert_array_equal(model.head.calibrator.get_values(), head.calibrator.get_values())
     few = {name: column[:4] for name, column in x.items()}
     model.fit(few, np.array([0, 1, 1, 0]), epochs=1, verbose=0)  # a fifth is no row at all
@@ -236,7 +235,7 @@ def test_the_ledger_records_the_model_that_is_left(learning_rate, tmp_path):
     history = model.fit(
         x, y, batch_size=100, epochs=2, validation_data=held_out, callbacks=callbacks, verbose=0
     ).history
-    assert not model.fit_summary.training_kept
+    assert not model.head.fit_summary.training_kept
     loss = model.evaluate(*held_out, verbose=0)
     assert history["val_loss"][-1] == pytest.approx(loss, abs=1e-6)
     (run,) = kc.seeds.Ledger(tmp_path / "runs").runs("p")
@@ -256,9 +255,9 @@ def test_a_head_without_a_direct_fit_is_trained():
     x, y = draw(1_000)
     model = make_model(NeuralCalibration(Shift()), keras.optimizers.SGD(1.0))
     model.fit(x, y, epochs=5, verbose=0)
-    assert model.fit_summary.exact is None
+    assert model.head.fit_summary.exact is None
     assert float(model.head.calibrator.shift) < -1
-    assert "5 epochs of training" in str(model.fit_summary)
+    assert "5 epochs of training" in str(model.head.fit_summary)
 
 
 def test_training_that_leaves_a_bias_warns():
@@ -266,7 +265,7 @@ def test_training_that_leaves_a_bias_warns():
     model = make_model()
     with pytest.warns(UserWarning, match="standard errors apart"):
         model.fit(x, y, batch_size=512, epochs=1, initialize=None, verbose=0)
-    assert model.fit_summary.exact is None
+    assert model.head.fit_summary.exact is None
     model.fit(x, y, verbose=0)  # a warning would be an error
     model.optimizer.learning_rate = np.nan
     with pytest.warns(UserWarning, match="diverged"):
@@ -297,7 +296,7 @@ def test_an_endless_data_set_says_how_much_of_it_is_used():
     for given in (data.repeat(), data):
         with pytest.warns(UserWarning, match="the same first 300 rows"):
             model.fit(given, steps_per_epoch=3, verbose=0)
-    assert model.fit_summary.num_rows == 300
+    assert model.head.fit_summary.num_rows == 300
     with pytest.warns(UserWarning, match="the same first 200 rows"):
         model.fit(x, y, validation_data=data.repeat(), validation_steps=2, verbose=0)
 
@@ -368,8 +367,8 @@ def test_a_network_of_a_class_of_the_users_own(kind):
     x, y = draw(300)
     model = CalibratedModel(make_base(), NeuralCalibration(ILPS(), network))
     model.fit(x, y, verbose=0)
-    assert len(model.fit_summary.exact.epochs) == 3
-    assert model.fit_summary.logits["min"] == pytest.approx(x["l"].min())
+    assert len(model.head.fit_summary.exact.epochs) == 3
+    assert model.head.fit_summary.logits["min"] == pytest.approx(x["l"].min())
 
 
 def test_a_network_that_cannot_be_copied_says_what_to_do():
@@ -398,7 +397,7 @@ def test_no_epoch_is_beyond_their_number(capsys):
     x, y = draw(500)
     model = make_model(optimizer=keras.optimizers.SGD(20.0))
     model.fit(x, y, batch_size=100, epochs=2, verbose=2)
-    assert not model.fit_summary.training_kept
+    assert not model.head.fit_summary.training_kept
     printed = capsys.readouterr().out
     assert "Epoch 3/3" in printed
     assert "Epoch 3/2" not in printed

@@ -120,7 +120,7 @@ def test_a_fit_of_ids_in_float64_is_that_of_integers():
         model = make_model()
         model.fit(given, labels, verbose=0)
         weights.append(np.concatenate([np.ravel(each) for each in model.head.get_weights()]))
-        intervals.append(np.concatenate(model.interval(FLOATS)))
+        intervals.append(np.concatenate(kc.interval(model, FLOATS)))
         head = make_model().head
         head.fit(SCORE, Y, FLOATS)
         np.testing.assert_allclose(

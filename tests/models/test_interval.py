@@ -36,19 +36,19 @@ def test_it_holds_the_prediction_and_narrows_with_rows():
     lookup = keras.layers.StringLookup(vocabulary=list(WORDS))
     model = model_of(kc.layers.FieldBias({"site": lookup}, kc.layers.PlattScaling()))
     model.fit(x, y, verbose=0)
-    lower, upper = model.interval(x)
+    lower, upper = kc.interval(model, x)
     assert lower.shape == upper.shape == (900, 1)
     probabilities = model.predict(x, verbose=0)
     assert ((lower < probabilities) & (probabilities < upper)).all()
     width = (upper - lower)[:, 0]
     assert width[x["site"] == "news"].mean() < 0.5 * width[x["site"] == "shop"].mean()
-    wide = model.interval(x, level=0.99)
+    wide = kc.interval(model, x, level=0.99)
     assert ((wide[0] < lower) & (upper < wide[1])).all()
     again = kc.models.CalibratedModel.from_config(model.get_config())
     again.set_weights(model.get_weights())
-    np.testing.assert_array_equal(again.interval(x)[0], lower)
+    np.testing.assert_array_equal(kc.interval(again, x)[0], lower)
     with pytest.raises(ValueError, match="Call `interval` for each batch"):
-        model.interval(iter([x]))
+        kc.interval(model, iter([x]))
 
 
 @pytest.mark.tensorflow
@@ -57,16 +57,16 @@ def test_after_training_there_is_none():
     x, y = made_rows()
     model = model_of(kc.layers.PlattScaling())
     with pytest.raises(ValueError, match="PlattScaling must be fitted"):
-        model.interval(x)
+        kc.interval(model, x)
     model.compile(keras.optimizers.SGD(0.01))
     model.fit(x, y, initialize=None, epochs=1, verbose=0)
     with pytest.raises(ValueError, match="PlattScaling must be fitted"):
-        model.interval(x)
+        kc.interval(model, x)
     model.fit(x, y, verbose=0)
-    before = model.interval(x)
+    before = kc.interval(model, x)
     # Training from the fit is not kept, and with it goes the trained curve.
     model.fit(x, y, epochs=1, verbose=0)
-    np.testing.assert_array_equal(model.interval(x), before)
+    np.testing.assert_array_equal(kc.interval(model, x), before)
     model.fit(x, y, initialize=None, epochs=1, verbose=0)
     with pytest.raises(ValueError, match="trained or set since"):
-        model.interval(x)
+        kc.interval(model, x)

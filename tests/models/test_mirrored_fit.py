@@ -48,7 +48,7 @@ def fitted(model):
     warnings.simplefilter("error", UserWarning)
     history = model.fit(x, y, verbose=0).history
     found.append(model.predict(x, batch_size=64, verbose=0)[:, 0].tolist())
-    return found, model.fit_summary.log_loss_after, history["log_loss"][0]
+    return found, model.head.fit_summary.log_loss_after, history["log_loss"][0]
 
 
 with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():

@@ -132,7 +132,7 @@ def test_one_output_is_calibrated_and_the_others_are_as_they_were(name):
     model = fitted(base, key)
     kernel, bias = (w.astype("float64") for w in layer_named(base, "buy").get_weights())
     logits = scale * X["scores"].astype("float64") @ kernel + bias
-    np.testing.assert_allclose(model.base_logits(X), logits, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(kc.base_logits(model, X), logits, rtol=1e-5, atol=1e-5)
 
     both = model.with_all_outputs()
     assert type(both) is type(keras.Model(base.input, base.output))
@@ -182,7 +182,7 @@ def test_two_outputs_in_turn_are_joined(tmp_path):
         assert list(after) == list(before)
         for key, values in after.items():
             np.testing.assert_array_equal(values, {**before, **alone}[key])
-    np.testing.assert_array_equal(model.base_logits(X), fitted(base, "buy").base_logits(X))
+    np.testing.assert_array_equal(kc.base_logits(model, X), kc.base_logits(fitted(base, "buy"), X))
 
 
 def test_two_outputs_of_a_list_in_turn_are_joined():
@@ -249,7 +249,7 @@ def test_a_head_reads_inputs_of_the_base():
     probability = model.with_all_outputs().predict(X, verbose=0)["click"]
     np.testing.assert_array_equal(probability, model.predict(X, verbose=0))
     assert probability[X["site"] == 2].mean() > 0.8
-    lower, upper = model.interval(X)
+    lower, upper = kc.interval(model, X)
     assert np.all((lower < probability) & (probability < upper))
 
 

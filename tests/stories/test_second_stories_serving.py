@@ -339,7 +339,7 @@ def test_export_and_refresh_in_odd_folders(folder, model, sites, tmp_path, monke
     monkeypatch.chdir("elsewhere")
     served = _serve(path, sites.x())
     np.testing.assert_allclose(served["probability"], model.predict(sites.x(), verbose=0), 1e-4)
-    lower, upper = model.interval(sites.x(), level=0.9)
+    lower, upper = kc.interval(model, sites.x(), level=0.9)
     np.testing.assert_allclose(served["probability_lower"], lower, 1e-4)
     np.testing.assert_allclose(served["probability_upper"], upper, 1e-4)
     np.testing.assert_allclose(served["logit"][:, 0], sites.logits, atol=1e-5)
@@ -385,7 +385,7 @@ def test_provenance_of_other_weights(way, sites, tmp_path):
     made.fit(sites.x(), sites.y, verbose=0)
     good = made.get_weights()
     made.fit(sites.x(), sites.later, verbose=0)
-    stale = made.fit_summary.log_loss_after
+    stale = made.head.fit_summary.log_loss_after
     if way == "set_weights":
         made.set_weights(good)
     else:
@@ -415,7 +415,8 @@ def test_copies(way, model, sites, tmp_path):
         copied.set_weights(model.get_weights())
     before = model.predict(sites.x(), verbose=0)
     np.testing.assert_allclose(copied.predict(sites.x(), verbose=0), before, atol=1e-6)
-    np.testing.assert_allclose(copied.interval(sites.x()), model.interval(sites.x()), atol=1e-6)
+    lower = kc.interval(model, sites.x())
+    np.testing.assert_allclose(kc.interval(copied, sites.x()), lower, atol=1e-6)
     copied.fit(sites.x(), sites.later, verbose=0)
     expected = sites.head_probabilities(sites.later)
     np.testing.assert_allclose(copied.predict(sites.x(), verbose=0), expected, atol=1e-4)

@@ -94,7 +94,7 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
     probabilities = model.predict(fresh_x, batch_size=4096, verbose=0)[:, 0]
 
     # Right on the whole and better than the model as it was, by what is attainable.
-    uncalibrated = 1 / (1 + np.exp(-model.base_logits(fresh_x)[:, 0].astype("float64")))
+    uncalibrated = 1 / (1 + np.exp(-kc.base_logits(model, fresh_x)[:, 0].astype("float64")))
     before, after = (_log_loss(fresh, each) for each in (uncalibrated, probabilities))
     attainable = _log_loss(fresh, fresh.probabilities)
     share = 0.9 if head in KNOW_THE_SITE else 0.55
@@ -103,11 +103,11 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
 
     # As good as the head's own fit to the logits.
     again = kc.models.CalibratedModel(base, HEADS[head](), **_base_output(make_base))
-    logits = model.base_logits(x)
+    logits = kc.base_logits(model, x)
     again.head.fit(logits, development.labels, _head_features(again, x, inputs_of, development))
     some = World.draw(100, seed=3)
     expected = model.predict(inputs_of(some), verbose=0)
-    logits = model.base_logits(inputs_of(some))
+    logits = kc.base_logits(model, inputs_of(some))
     same = again.head(logits, _head_features(again, x, inputs_of, some))
     same = 1 / (1 + np.exp(-keras.ops.convert_to_numpy(same)))
     np.testing.assert_allclose(expected, same, atol=1e-5)

@@ -46,8 +46,10 @@ from keras_calibration.models.base_logits import (
 )
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy, read_development_set
+from keras_calibration.models.head_inputs import base_logits
 from keras_calibration.models.model_inputs import inputs_by_name, named_inputs
 from keras_calibration.models.output_names import output_name, symbolic_input
+from keras_calibration.models.without_head import without_head
 from keras_calibration.solvers.class_rows import absent_classes, warn_of_absent_classes
 from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
 from keras_calibration.solvers.row_folds import Folds
@@ -99,8 +101,9 @@ def calibrate(
 
     Args:
         model: A trained Keras model with a sigmoid or logit output, or a softmax or logits of K
-            classes. It stays frozen as long as the calibrated model is used; to train it again
-            afterwards, set `model.trainable = True` and compile it.
+            classes. If it ends in a head of this package, that head is replaced. The model stays
+            frozen as long as the calibrated model is used; to train it again afterwards, set
+            `model.trainable = True` and compile it.
         x: Inputs of the development set, which the model was not trained on: arrays by name with
             `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
@@ -162,6 +165,9 @@ def calibrate(
     _check_effort(effort)
     folds = _NUM_FOLDS[effort] if folds is None else folds
     check_base_model(model, calibrated_output)
+    model, base_output, calibrated_output, replaced = without_head(
+        model, base_output, calibrated_output
+    )
     development = read_development_set(
         x,
         y,
@@ -175,7 +181,7 @@ def calibrate(
     with trainable_flags_kept(model), names_from_the_start():
         unfitted = BiasCorrection() if num_classes is None else ClassTemperatureScaling()
         reader = CalibratedModel(model, unfitted, base_output, calibrated_output)
-        logits = reader.base_logits(development.inputs)
+        logits = base_logits(reader, development.inputs)
         rows = reader.head.check_rows(logits, development.labels, development.weights)
         warn_of_probabilities(logits, development.labels)
         warn_of_absent_classes(rows)
@@ -191,7 +197,7 @@ def calibrate(
         features = {name: columns[name] for name in (*fields, *numeric)}
     with names_from_the_start():
         fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
-    report = _report(fits, rows, features, fields, splits, method)
+    report = replace(_report(fits, rows, features, fields, splits, method), replaced=replaced)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
         warn(
@@ -213,7 +219,7 @@ def calibrate(
 
     calibrated = CalibratedModel(model, head_of(chosen.name), base_output, calibrated_output)
     calibrated.report = report
-    calibrated.remember_fit()
+    calibrated.head.remember_fit(calibrated.head.fit_summary)
     return calibrated
 
 

@@ -16,7 +16,6 @@ _COLUMNS = (
     ("Brier", 8),
     ("AUC", 7),
     ("F-ECE", 7),
-    ("F-RCE", 7),
     ("pred/obs", 9),
     ("s", 6),
 )
@@ -59,9 +58,12 @@ class CandidateScore:
 class CalibrationReport(ShownAsText):
     """The cross-fitted figures of all candidates, the choice and the reason for it.
 
-    `print(report)` shows a table; `report.to_dict()` returns plain values for a file. The field
-    errors of a perfectly calibrated model are not 0: `noise_floor` holds what chance alone gives
-    with the chosen calibration.
+    `print(report)` shows the figures that help to choose: log loss, Brier score and AUC; Field-ECE
+    (F-ECE) by the first field, the mean absolute difference between predicted and observed means of
+    its values; and the mean prediction over the mean label (pred/obs). Field-RCE, which is relative
+    and therefore dominated by rare values, is in `scores`. `report.to_dict()` returns plain values
+    for a file. The field errors of a perfectly calibrated model are not 0: `noise_floor` holds what
+    chance alone gives with the chosen calibration.
 
     Args:
         num_rows: Number of rows of the development set.
@@ -80,6 +82,7 @@ class CalibrationReport(ShownAsText):
             (`scoring.multicalibration_error`). Empty without fields and numeric columns, and for
             classes.
         absent_classes: Numbers of the classes without rows. The figures are those among the others.
+        replaced: Name of the head that the model had before and that was replaced, if any.
         fitted_at: Time of the fit in UTC; by default now.
 
     Example:
@@ -91,9 +94,9 @@ class CalibrationReport(ShownAsText):
         >>> report.before.log_loss == report.after.log_loss
         True
         >>> print(report)  # doctest: +NORMALIZE_WHITESPACE
-        method  log loss  change ± se     Brier      AUC  F-ECE  F-RCE pred/obs  s
-        * identity   0.30000  0.00000 ± 0.00000  0.09000 0.7000 0.0100 0.2000   1.1000  0.0
-        Cross-fitted on 100 rows in 5 folds; F-ECE and F-RCE by 'site'. Chosen: identity.
+        method  log loss  change ± se     Brier      AUC  F-ECE pred/obs  s
+        * identity   0.30000  0.00000 ± 0.00000  0.09000 0.7000 0.0100   1.1000  0.0
+        Cross-fitted on 100 rows in 5 folds; F-ECE by 'site'. Chosen: identity.
         Nothing is better.
     """
 
@@ -107,6 +110,7 @@ class CalibrationReport(ShownAsText):
     still_off: tuple[SegmentError, ...] = ()
     is_forward: bool = False
     absent_classes: tuple[int, ...] = ()
+    replaced: str | None = None
     fitted_at: str = field(default_factory=utc_now, compare=False)
 
     @property
@@ -136,14 +140,13 @@ class CalibrationReport(ShownAsText):
                 f"{score.brier:.5f}",
                 f"{score.auc:.4f}",
                 "-" if shown is None else f"{score.field_ece[shown]:.4f}",
-                "-" if shown is None else f"{score.field_rce[shown]:.4f}",
                 f"{score.calibration_ratio:.4f}",
                 f"{score.seconds:.1f}",
             )
             lines.append(
                 " ".join(f"{c:>{width}}" for c, (_, width) in zip(cells, _COLUMNS, strict=True))
             )
-        by_field = "" if shown is None else f"; F-ECE and F-RCE by {shown!r}"
+        by_field = "" if shown is None else f"; F-ECE by {shown!r}"
         how = f"Cross-fitted on {self.num_rows:,} rows in {self.num_folds} folds"
         if self.is_forward:
             how = (
@@ -152,11 +155,13 @@ class CalibrationReport(ShownAsText):
                 "fit's number of rows"
             )
         notes = [f"{how}{by_field}. Chosen: {self.chosen}.", self.reason]
+        if self.replaced is not None:
+            notes.append(f"It replaces the head {self.replaced!r} that the model had.")
         if shown in self.noise_floor:
-            ece, ece_deviation, rce, rce_deviation = self.noise_floor[shown]
+            ece, deviation, *_ = self.noise_floor[shown]
             notes.append(
                 "If the chosen probabilities were correct, chance alone would give F-ECE "
-                f"{ece:.4f} ± {ece_deviation:.4f} and F-RCE {rce:.4f} ± {rce_deviation:.4f}."
+                f"{ece:.4f} ± {deviation:.4f}."
             )
         if self.absent_classes:
             named = named_classes(list(self.absent_classes))

@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import keras
+
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.provenance import describe_files, describe_model, write_provenance
 from keras_calibration.export.savedmodel_files import write_head, write_warmup
@@ -37,15 +39,13 @@ from keras_calibration.export.version_folder import (
     move_into_place,
     temporary_folder,
 )
-from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.ops.losses import probabilities_from_logits
 
 _WARMUP_SIZES = (1, 32)
 
 
 def export_savedmodel(
-    model: CalibratedModel,
+    model: keras.Model,
     path: str | os.PathLike[str],
     sample: Inputs | None = None,
     *,
@@ -53,7 +53,7 @@ def export_savedmodel(
     jit_compile: bool | str = False,
     warmup_sizes: Sequence[int] | None = None,
     interval: float | None = None,
-    fit_summary: FitSummary | None = None,
+    calibrated_output: str | int | None = None,
     verify: str = "new_process",
     tolerance: float | None = None,
 ) -> Path:
@@ -68,11 +68,12 @@ def export_savedmodel(
       `uncalibrated_probability`, σ(l); and `logit`, the base model's l.
     - `raw` takes the same inputs and returns `uncalibrated_probability` and `logit`, without the
       head.
-    - `calibrate` takes `logit` and the features that the head reads, and returns `probability`. Use
-      it if the base model runs elsewhere.
+    - `calibrate` takes `logit` and the features that the head is called with, and returns
+      `probability`. Use it if the base model runs elsewhere.
 
-    If the base model has other outputs than the calibrated one (`calibrated_output`),
-    `serving_default` and `raw` also return these, unchanged, by their names.
+    If the model has other outputs than the calibrated one, `serving_default` and `raw` also return
+    these, unchanged, by their names. Of several heads, all calibrate in `serving_default`; the one
+    of `calibrated_output` also has `calibrate` and can be refreshed.
 
     With `interval=0.95`, `serving_default` and `calibrate` also return `probability_lower` and
     `probability_upper`, the 95 % interval of the calibrated probability (`Head.interval`).
@@ -104,7 +105,8 @@ def export_savedmodel(
     or single rows.
 
     Args:
-        model: The calibrated model.
+        model: A Functional or Sequential model with a head, whose output is the head's logit, or
+            its sigmoid or softmax; for example a `CalibratedModel`.
         path: The folder to create; it must not exist. For TF Serving, its name must be a version
             number. With `version`, the model's folder, in which the version is created.
         sample: Input rows for the comparison, in the form that the model takes; at most 64 are
@@ -116,7 +118,7 @@ def export_savedmodel(
         warmup_sizes: Numbers of rows of the warm-up requests; by default 1 and 32, with XLA the
             powers of 2 up to 1024. An empty sequence writes no requests.
         interval: Level of the intervals to return as well, in (0, 1); None returns none.
-        fit_summary: The result of the head's `fit`, for the provenance.
+        calibrated_output: Key, index or name of the output to calibrate, if several have a head.
         verify: `"new_process"`, or `"same_process"`, which saves some seconds but does not show
             that the SavedModel runs with TensorFlow alone.
         tolerance: Largest allowed difference between the logits of the SavedModel and of the Keras
@@ -128,10 +130,10 @@ def export_savedmodel(
         The path of the SavedModel.
 
     Raises:
-        ValueError: If the path exists, an argument is out of its range, the model is not a
-            `CalibratedModel`, Keras does not run on TensorFlow, another output of the base model
-            has the name of an output above, or intervals are asked for and the head has none.
-            Nothing is written.
+        ValueError: If the path exists, an argument is out of its range, the model has no head (or
+            several, and `calibrated_output` names none), Keras does not run on TensorFlow, another
+            output of the model has the name of an output above or depends on the head, or intervals
+            are asked for and the head has none. Nothing is written.
         RuntimeError: If outputs of the SavedModel differ from the Keras model by more than
             `tolerance`, it does not load, or another process removed files of it. Nothing is left
             at `path`.
@@ -141,13 +143,13 @@ def export_savedmodel(
 
     Example:
         >>> import tempfile
-        >>> import keras
         >>> from keras_calibration.layers import ILPS
         >>> inputs = {"price": keras.Input((1,), name="price")}
-        >>> base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
+        >>> logit = keras.layers.Dense(1)(inputs["price"])
+        >>> head = ILPS()
+        >>> model = keras.Model(inputs, keras.layers.Activation("sigmoid")(head(logit)))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     model = CalibratedModel(base, ILPS())
-        ...     summary = model.head.calibrator.fit([-2.0, -1.0, 0.0, 1.0], [0, 1, 0, 1])
+        ...     summary = head.fit([-2.0, -1.0, 0.0, 1.0], [0, 1, 0, 1])
         ...     path = export_savedmodel(
         ...         model, f"{folder}/ctr", version="next", verify="same_process"
         ...     )
@@ -155,12 +157,12 @@ def export_savedmodel(
         ('1', ['head.keras', 'model_card.md', 'provenance.json', 'tf_serving_warmup_requests'])
     """
     path = Path(path)
-    spec = serving_spec(model)
+    spec = serving_spec(model, calibrated_output)
     _check_names(spec)
     check_verification(verify, tolerance)
     check_version_folder(path, version)
     sizes = _warmup_sizes(warmup_sizes, jit_compile)
-    rows = sample_rows(model, spec, sample)
+    rows = sample_rows(spec, sample)
     found = outputs_on(spec, rows, is_random=sample is None)
     logit, probability = found["logit"], found["probability"]
     others = {name: found[name] for name in spec.other_outputs}
@@ -169,8 +171,7 @@ def export_savedmodel(
         **interval_of(spec.head, logit, spec.of_head(rows), interval),
     }
     expected = _expected_rows(spec, rows, logit, outputs, others)
-    if fit_summary is None:
-        warn_if_unfitted(model, probability, logit)
+    warn_if_unfitted(spec, probability, logit)
     with temporary_folder(path.parent if version is None else path) as temporary:
         savedmodel = temporary / "model"
         xla = write_signatures(spec, savedmodel, rows, jit_compile, interval)
@@ -190,7 +191,7 @@ def export_savedmodel(
         )
         provenance = {
             **describe_files(savedmodel),
-            **describe_model(model, fit_summary, None if sample is None else logit),
+            **describe_model(spec, model, None if sample is None else logit),
             "xla": xla,
             "interval": interval,
             "verification": {
@@ -205,7 +206,7 @@ def export_savedmodel(
 
 
 def _check_names(spec: ServingSpec) -> None:
-    if "logit" in spec.head_features:
+    if "logit" in spec.found.features:
         raise ValueError(
             "No feature of the head may be named `logit`: the signature `calibrate` takes the base "
             "model's logit under this name. Received: a head that reads a feature `logit`. Rename "

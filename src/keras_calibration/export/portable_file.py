@@ -30,7 +30,6 @@ from keras_calibration.export.version_folder import (
     move_file_into_place,
     temporary_folder,
 )
-from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.ops.losses import probabilities_from_logits
 
 if TYPE_CHECKING:
@@ -49,7 +48,11 @@ _Result = TypeVar("_Result")
 
 
 def export_onnx(
-    model: CalibratedModel, path: str | os.PathLike[str], sample: Inputs | None = None
+    model: keras.Model,
+    path: str | os.PathLike[str],
+    sample: Inputs | None = None,
+    *,
+    calibrated_output: str | int | None = None,
 ) -> Path:
     """Writes a calibrated model with numeric inputs as an ONNX file, for onnxruntime.
 
@@ -62,11 +65,12 @@ def export_onnx(
     Needs tf2onnx, onnx and onnxruntime: `pip install "keras-calibration[onnx]"`.
 
     Args:
-        model: The calibrated model. Strings and lookup layers do not exist in onnxruntime: such
-            models raise an error.
+        model: A Functional or Sequential model with a head. Strings and lookup layers do not
+            exist in onnxruntime: such models raise an error.
         path: The file to write, for example `ctr.onnx`; it must not exist.
         sample: Input rows for the comparison, in the form that the model takes; by default random
             rows.
+        calibrated_output: Key, index or name of the output to calibrate, if several have a head.
 
     Returns:
         The path.
@@ -80,14 +84,19 @@ def export_onnx(
         >>> export_onnx("model", "ctr.onnx")
         Traceback (most recent call last):
         ...
-        ValueError: Argument `model` must be a CalibratedModel. Received: str. Export other Keras
-        models with model.export(path).
+        ValueError: Argument `model` must be a Functional or Sequential Keras model with a
+        calibration head, or a CalibratedModel. Received: str. …
     """
-    return _export(model, path, sample, "onnxruntime", _to_onnx, run_onnx)
+    spec = serving_spec(model, calibrated_output)
+    return _export(spec, path, sample, "onnxruntime", _to_onnx, run_onnx)
 
 
 def export_litert(
-    model: CalibratedModel, path: str | os.PathLike[str], sample: Inputs | None = None
+    model: keras.Model,
+    path: str | os.PathLike[str],
+    sample: Inputs | None = None,
+    *,
+    calibrated_output: str | int | None = None,
 ) -> Path:
     """Writes a calibrated model with numeric inputs as a LiteRT file, for phones and small devices.
 
@@ -99,11 +108,12 @@ def export_litert(
     with TensorFlow, and compared with the Keras model. Only then is it moved to `path`.
 
     Args:
-        model: The calibrated model. Strings and lookup layers have no built-in operations: such
-            models raise an error.
+        model: A Functional or Sequential model with a head. Strings and lookup layers have
+            no built-in operations: such models raise an error.
         path: The file to write, for example `ctr.tflite`; it must not exist.
         sample: Input rows for the comparison, in the form that the model takes; by default random
             rows.
+        calibrated_output: Key, index or name of the output to calibrate, if several have a head.
 
     Returns:
         The path.
@@ -116,10 +126,11 @@ def export_litert(
         >>> export_litert("model", "ctr.tflite")
         Traceback (most recent call last):
         ...
-        ValueError: Argument `model` must be a CalibratedModel. Received: str. Export other Keras
-        models with model.export(path).
+        ValueError: Argument `model` must be a Functional or Sequential Keras model with a
+        calibration head, or a CalibratedModel. Received: str. …
     """
-    return _export(model, path, sample, "LiteRT", _to_litert, run_litert)
+    spec = serving_spec(model, calibrated_output)
+    return _export(spec, path, sample, "LiteRT", _to_litert, run_litert)
 
 
 def run_onnx(file: Path, inputs: _Rows) -> _Rows:
@@ -189,7 +200,7 @@ def _onnx_packages() -> tuple[ModuleType, ModuleType]:
 
 
 def _export(
-    model: CalibratedModel,
+    spec: ServingSpec,
     path: str | os.PathLike[str],
     sample: Inputs | None,
     runtime: str,
@@ -198,11 +209,10 @@ def _export(
 ) -> Path:
     """Converts a model, compares the file with it in the runtime, and moves it into place."""
     path = Path(path)
-    spec = serving_spec(model)
-    _check(model, spec, path, runtime)
-    rows = sample_rows(model, spec, sample)
+    _check(spec, path, runtime)
+    rows = sample_rows(spec, sample)
     outputs = outputs_on(spec, rows, is_random=sample is None)
-    warn_if_unfitted(model, outputs["probability"], outputs["logit"])
+    warn_if_unfitted(spec, outputs["probability"], outputs["logit"])
     with without_notices("tensorflow"):
         content = _told(runtime, lambda: convert(*portable_function(spec)))
     with temporary_folder(path.parent) as temporary:
@@ -227,7 +237,7 @@ def _told(runtime: str, act: Callable[[], _Result]) -> _Result:
         ) from error
 
 
-def _check(model: CalibratedModel, spec: ServingSpec, path: Path, runtime: str) -> None:
+def _check(spec: ServingSpec, path: Path, runtime: str) -> None:
     strings = sorted(name for name, each in spec.inputs.items() if each.dtype.name == "string")
     if strings:
         raise ValueError(
@@ -235,8 +245,8 @@ def _check(model: CalibratedModel, spec: ServingSpec, path: Path, runtime: str) 
             f"Received: the string inputs {strings}. Nothing was written. Convert strings to ids "
             "before the model, or serve it as a SavedModel."
         )
-    of_head = [v for reader in model.head.field_readers() for v in reader.fields.values()]
-    layers = [*flatten_layers(model.base_model), *of_head]
+    of_head = [v for reader in spec.head.field_readers() for v in reader.fields.values()]
+    layers = [*flatten_layers(spec.base), *of_head]
     if found := sorted({layer.name for layer in layers if isinstance(layer, _LOOKUPS)}):
         raise ValueError(
             f"The model must take ids, because {runtime} has no lookup tables. Received: a model "
@@ -265,7 +275,7 @@ def _compare(
         part = {name: values[:num_rows] for name, values in rows.items()}
         received = run({name: np.asarray(v) for name, v in by_signature(part).items()})
         calibrated = spec.head(ops.convert_to_tensor(received["logit"]), spec.of_head(part))
-        outputs = spec.base(spec.structured(part), training=False)
+        outputs = spec.base_outputs(part)[0]
         others = {name: outputs[name] for name in spec.other_outputs}
         expected = {
             "probability": probabilities_from_logits(calibrated),
@@ -299,7 +309,7 @@ def portable_function(
 
     def serve(features: Features) -> tuple[Tensor, ...]:
         by_name = {feature_of[name]: values for name, values in features.items()}
-        outputs = spec.outputs(spec.structured(by_name), training=False)
+        outputs = spec.outputs(spec.found.structured(by_name), training=False)
         raw = {"uncalibrated_probability": probabilities_from_logits(outputs["logit"])}
         return tuple({**outputs, **raw}[name] for name in output_names)
 

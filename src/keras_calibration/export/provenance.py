@@ -17,6 +17,7 @@ import numpy as np
 from keras_calibration._typing import Tensor
 from keras_calibration.export.model_card import MODEL_CARD_FILE, model_card
 from keras_calibration.export.savedmodel_files import HEAD_FILE
+from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
@@ -90,28 +91,28 @@ def files_sha256(savedmodel: Path) -> str:
 
 
 def describe_model(
-    model: CalibratedModel, fit_summary: FitSummary | None, sample_logits: Tensor | None
+    spec: ServingSpec, model: keras.Model, sample_logits: Tensor | None
 ) -> dict[str, Any]:
     """Describes the base model, the head, its fit and the distribution of its logits.
 
     Args:
-        model: The calibrated model.
-        fit_summary: The result of the head's `fit`; None uses the model's own summary, if it is
-            of the head as it is.
+        spec: What is exported.
+        model: The model, which may have a `report`.
         sample_logits: Logits of the sample, or None.
 
     Returns:
         Plain values; None for what is unknown.
     """
+    base = model.base_model if isinstance(model, CalibratedModel) else spec.base
     return {
         "base_model": {
-            **_describe_base(model.base_model),
-            "calibrated_output": model.base.calibrated_output,
-            "other_outputs": model.base.other_outputs,
+            **_describe_base(base, model.name if base is spec.base else base.name),
+            "calibrated_output": spec.found.output_name if spec.other_outputs else None,
+            "other_outputs": list(spec.other_outputs),
         },
-        "head": describe_head(model.head),
-        "fit": _describe_fit(model, fit_summary),
-        "logits": _known_logits(model, sample_logits),
+        "head": describe_head(spec.head),
+        "fit": _describe_fit(spec.head, model),
+        "logits": _known_logits(spec.head, sample_logits),
     }
 
 
@@ -138,7 +139,7 @@ def summary_figures(fit_summary: FitSummary) -> dict[str, Any]:
     return _without_rows(dataclasses.asdict(fit_summary))
 
 
-def _describe_base(base: keras.Model) -> dict[str, Any]:
+def _describe_base(base: keras.Model, name: str) -> dict[str, Any]:
     import tensorflow as tf
 
     digest = hashlib.sha256()
@@ -147,22 +148,21 @@ def _describe_base(base: keras.Model) -> dict[str, Any]:
             # The tensor's own memory: to copy a large embedding takes longer than its hash.
             digest.update(tf.identity(weight.value))
     return {
-        "name": base.name,
+        "name": name,
         "num_weights": sum(math.prod(weight.shape) for weight in base.weights),
         "weights_sha256": digest.hexdigest(),
     }
 
 
-def _describe_fit(model: CalibratedModel, fit_summary: FitSummary | None) -> dict[str, Any]:
-    # What the model remembers may be of a head that other weights, or another fit, have replaced.
-    is_known = model.is_as_fitted
-    if fit_summary is None and is_known:
-        fit_summary = model.fit_summary
-    report = model.report if is_known else None
+def _describe_fit(head: Head, model: keras.Model) -> dict[str, Any]:
+    # What head and model remember may be of weights that a training or a loading has replaced.
+    is_known = head.is_as_fitted
+    fit_summary = head.fit_summary if is_known else None
+    report = getattr(model, "report", None) if is_known else None
     figures = report if fit_summary is None else fit_summary
     history = getattr(model, "history", None) if is_known else None
     return {
-        "num_rows": _num_rows_in(model.head) if figures is None else figures.num_rows,
+        "num_rows": _num_rows_in(head) if figures is None else figures.num_rows,
         "fitted_at": None if figures is None else figures.fitted_at,
         "summary": None if fit_summary is None else summary_figures(fit_summary),
         "report": None if report is None else report.to_dict(),
@@ -178,17 +178,17 @@ def _num_rows_in(head: Head) -> int | None:
     return max((round(float(keras.ops.convert_to_numpy(w))) for w in kept), default=0) or None
 
 
-def _known_logits(model: CalibratedModel, sample_logits: Tensor | None) -> dict[str, Any] | None:
+def _known_logits(head: Head, sample_logits: Tensor | None) -> dict[str, Any] | None:
     """The distribution of the logits of the fit, or else of the sample."""
-    streaming = (c for c in model.head.calibrators() if isinstance(c, StreamingCalibrator))
+    streaming = (c for c in head.calibrators() if isinstance(c, StreamingCalibrator))
     histogram = next((c._histogram for c in streaming), None)
     if histogram is not None:
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
         return describe_logits(atoms.means, "fit", counts)
-    summary = model.fit_summary if model.is_as_fitted else None
-    if summary is not None and summary.logits is not None:
-        return dict(summary.logits)
+    logits = getattr(head.fit_summary, "logits", None) if head.is_as_fitted else None
+    if logits is not None:
+        return dict(logits)
     return None if sample_logits is None else describe_logits(sample_logits, "sample")
 
 

@@ -1,4 +1,4 @@
-"""ServingSpec: everything that an export needs from a calibrated model, read once."""
+"""ServingSpec: everything that an export needs from a model with a head, read once."""
 
 from __future__ import annotations
 
@@ -10,17 +10,27 @@ from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_calibration._columns import suggestion
 from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration._warn import warn
-from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
-from keras_calibration.models.all_outputs import all_base_outputs
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_inputs
-from keras_calibration.models.model_inputs import inputs_by_name
+from keras_calibration.models.head_in_model import (
+    LOGIT_OUTPUT,
+    HeadInModel,
+    depends_on,
+    find_head,
+)
+from keras_calibration.models.output_names import (
+    output_name,
+    output_names,
+    symbolic_input,
+    symbolic_output,
+)
 from keras_calibration.ops.losses import probabilities_from_logits
 
 if TYPE_CHECKING:
@@ -41,53 +51,52 @@ _Columns = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class ServingSpec:
-    """The inputs and parts of a calibrated model.
+    """The inputs and parts of a model with a calibration head.
 
     Args:
-        inputs: Feature → `tf.TensorSpec` with any number of rows, named as in a signature.
-        head_features: The features that the head reads.
-        logit: `tf.TensorSpec` of the base model's logit, or of one logit per class.
-        structure: The symbolic inputs, in the structure that the model takes.
-        base: Keras model from the inputs to the `logit` and the other outputs, by name.
+        found: The head, and the tensors that it is called with.
+        inputs: Input → `tf.TensorSpec` with any number of rows, named as in a signature.
+        head_inputs: `logit` and the features of the head → `tf.TensorSpec`.
+        base: Keras model from the inputs to the `logit`, the other outputs by name, and the
+            features that the model computes.
         outputs: Keras model from the inputs to the `logit`, the calibrated `probability` and the
             other outputs, by name.
-        other_outputs: Names of the base model's outputs that are not calibrated.
-        head: The calibration head.
-        base_dtypes: Compute dtypes of the base model's layers, which determine its rounding.
+        other_outputs: Names of the model's outputs that are not calibrated.
+        base_dtypes: Compute dtypes of the layers before the head, which determine its rounding.
     """
 
+    found: HeadInModel
     inputs: Mapping[str, tf.TensorSpec]
-    head_features: tuple[str, ...]
-    logit: tf.TensorSpec
-    structure: Inputs
+    head_inputs: Mapping[str, tf.TensorSpec]
     base: keras.Model
     outputs: keras.Model
     other_outputs: tuple[str, ...]
-    head: Head
     base_dtypes: frozenset[str]
 
     @property
-    def head_inputs(self) -> dict[str, tf.TensorSpec]:
-        """Name → `tf.TensorSpec` of the head's inputs: the logit and its features."""
-        return {"logit": self.logit, **{name: self.inputs[name] for name in self.head_features}}
+    def head(self) -> Head:
+        """The calibration head."""
+        return self.found.head
 
-    def structured(self, rows: Features) -> Inputs:
-        """Converts inputs by name to the structure that the model takes."""
-        if isinstance(self.structure, Mapping):
-            return dict(rows)
-        return keras.tree.map_structure(lambda tensor: rows[tensor.name], self.structure)
+    def base_outputs(self, rows: Features) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The `logit` and the other outputs for inputs by name, and the features of the head."""
+        values = self.base(self.found.structured(rows), training=False)
+        outputs = {name: values[name] for name in (LOGIT_OUTPUT, *self.other_outputs)}
+        return outputs, self.found.features_from(rows, values)
 
     def of_head(self, rows: Features) -> dict[str, Tensor]:
-        """Selects the features that the head reads."""
-        return {name: rows[name] for name in self.head_features}
+        """The features of the head for inputs by name."""
+        if not self.found.computed:
+            return self.found.features_from(rows, {})
+        return self.base_outputs(rows)[1]
 
 
-def serving_spec(model: keras.Model) -> ServingSpec:
+def serving_spec(model: keras.Model, calibrated_output: str | int | None = None) -> ServingSpec:
     """Reads the `ServingSpec` of a model.
 
     Raises:
-        ValueError: If Keras does not run on TensorFlow, the model is not a `CalibratedModel`, or
-            its inputs or other outputs cannot be inputs or outputs of signatures.
+        ValueError: If Keras does not run on TensorFlow, the model has no head, or its inputs or
+            other outputs cannot be inputs or outputs of signatures.
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -95,56 +104,57 @@ def serving_spec(model: keras.Model) -> ServingSpec:
             f"{keras.backend.backend()!r}. Save the model to a .keras file, set "
             "KERAS_BACKEND=tensorflow, load the file and export."
         )
-    if not isinstance(model, CalibratedModel):
-        raise ValueError(
-            f"Argument `model` must be a CalibratedModel. Received: {type(model).__name__}. Export "
-            "other Keras models with model.export(path)."
-        )
-    import tensorflow as tf
-
-    inputs = tensor_specs(inputs_by_name(model.input, model.input))
-    names = model.head.feature_names
-    outputs, others = _symbolic_outputs(model)
-    of_base = {name: outputs[name] for name in ("logit", *others)}
+    if isinstance(model, CalibratedModel) and model.base.other_outputs:
+        calibrated_output = output_name(model.base_model, model.base.calibrated_output)
+        model = model.with_all_outputs()
+    found = find_head(model, calibrated_output)
+    structure, base_outputs = symbolic_input(model), found.base_outputs
+    probability = probabilities_from_logits(_column(found.calibrated))
+    others = _other_outputs(found)
+    logit = base_outputs[LOGIT_OUTPUT]
+    features = tensor_specs(found.features)
     return ServingSpec(
-        inputs=inputs,
-        head_features=tuple(inputs if names is None else names),
-        logit=tf.TensorSpec(model.base.output.shape, model.base.compute_dtype, name="logit"),
-        structure=model.input,
-        base=keras.Model(model.input, of_base),
-        outputs=keras.Model(model.input, outputs),
+        found=found,
+        inputs=tensor_specs(found.inputs),
+        head_inputs={LOGIT_OUTPUT: _spec_of(LOGIT_OUTPUT, logit), **features},
+        base=keras.Model(structure, {**base_outputs, **others}),
+        outputs=keras.Model(structure, {LOGIT_OUTPUT: logit, "probability": probability, **others}),
         other_outputs=tuple(others),
-        head=model.head,
-        base_dtypes=frozenset(layer.compute_dtype for layer in flatten_layers(model.base_model)),
+        base_dtypes=frozenset(
+            layer.compute_dtype for layer in flatten_layers(keras.Model(structure, found.logit))
+        ),
     )
 
 
-def _symbolic_outputs(model: CalibratedModel) -> tuple[dict[str, keras.KerasTensor], list[str]]:
-    """The `logit`, `probability` and other outputs by name, and the names of the others."""
-    names = model.base.other_outputs
-    if not names:
-        return {"logit": model.base.output, "probability": model.output}, []
-    if taken := sorted(set(names) & set(OWN_OUTPUTS)):
+def _column(tensor: keras.KerasTensor) -> keras.KerasTensor:
+    return tensor if len(tensor.shape) == 2 else ops.expand_dims(tensor, 1)
+
+
+def _other_outputs(found: HeadInModel) -> dict[str, keras.KerasTensor]:
+    """The outputs of the model that its head does not calibrate, by name."""
+    tensors = keras.tree.flatten(symbolic_output(found.model))
+    others = dict(zip(output_names(found.model), tensors, strict=True))
+    others.pop(found.output_name)
+    if taken := sorted(set(others) & set(OWN_OUTPUTS)):
         raise ValueError(
-            f"No other output of the base model may be named {' or '.join(taken)}: exports return "
-            f"{', '.join(OWN_OUTPUTS)} of the calibrated output. Received: a base model with the "
-            f"other outputs {names}. Rename the output, for example in the base model's dictionary "
-            "of outputs."
+            f"No other output of the model may be named {' or '.join(taken)}: exports return "
+            f"{', '.join(OWN_OUTPUTS)} of the calibrated output. Received: a model with the other "
+            f"outputs {list(others)}. Rename the output, for example in the model's dictionary of "
+            "outputs."
         )
-    # One call gives all, so that what they have in common is computed once.
-    others = keras.tree.flatten(all_base_outputs(model.base, model.input))
-    logit = others.pop(model.base.position)
-    for name, tensor in zip(names, others, strict=True):
-        if not tensor.shape or tensor.shape[0] != logit.shape[0]:
+    for name, tensor in others.items():
+        if not tensor.shape or tensor.shape[0] != found.logit.shape[0]:
             raise ValueError(
-                "Each output of the base model must have one entry per row to be served. Received: "
-                f"the output {name!r} of shape {tensor.shape}. Calibrate a model without it."
+                "Each output of the model must have one entry per row to be served. Received: the "
+                f"output {name!r} of shape {tensor.shape}. Export a model without it."
             )
-    features = inputs_by_name(model.input, model.input)
-    read = features if model.head.feature_names is None else model.head.feature_names
-    calibrated = model.head(logit, {name: features[name] for name in read})
-    outputs = {"logit": logit, "probability": model.probability(calibrated)}
-    return {**outputs, **dict(zip(names, others, strict=True))}, names
+        if depends_on(tensor, found.head):
+            raise ValueError(
+                f"Only the output {found.output_name!r} may depend on the head, because the other "
+                "outputs are served without it and do not follow a refresh. Received: the output "
+                f"{name!r}, computed from the head {found.head.name!r}. Export a model without it."
+            )
+    return others
 
 
 def signature_input(feature: str) -> str:
@@ -171,8 +181,6 @@ def signature_input(feature: str) -> str:
 
 def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.TensorSpec]:
     """`tf.TensorSpec`s of symbolic inputs, with any number of rows and their signature names."""
-    import tensorflow as tf
-
     names = list(map(signature_input, inputs))
     # TensorFlow puts the names of a signature's arguments into lower case.
     if len({name.lower() for name in names}) < len(names):
@@ -181,10 +189,13 @@ def tensor_specs(inputs: Mapping[str, keras.KerasTensor]) -> dict[str, tf.Tensor
             "non-ASCII characters become `_`, and capital letters do not count. Received: "
             f"{list(inputs)}, which become {names}. Rename one of them."
         )
-    return {
-        name: tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, name=signature_input(name))
-        for name, tensor in inputs.items()
-    }
+    return {name: _spec_of(name, tensor) for name, tensor in inputs.items()}
+
+
+def _spec_of(name: str, tensor: keras.KerasTensor) -> tf.TensorSpec:
+    import tensorflow as tf
+
+    return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype, name=signature_input(name))
 
 
 def by_signature(rows: Features) -> dict[str, Tensor]:
@@ -206,12 +217,15 @@ def first_rows(columns: Features, specs: Mapping[str, tf.TensorSpec]) -> _Column
     return rows
 
 
-def sample_rows(model: CalibratedModel, spec: ServingSpec, sample: Inputs | None) -> _Columns:
+def sample_rows(spec: ServingSpec, sample: Inputs | None) -> _Columns:
     """The rows for comparing an export: the first rows of `sample`, or random rows."""
     if sample is None:
-        return _random_rows(model, spec)
-    ids = id_fields(model.head.field_readers())
-    columns = inputs_by_name(as_inputs(sample, model.input, ids), model.input)
+        return _random_rows(spec)
+    structure = symbolic_input(spec.found.model)
+    columns = as_inputs(sample, structure, spec.found.ids)
+    if not isinstance(columns, Mapping):
+        flat = keras.tree.flatten(columns)
+        columns = dict(zip(spec.inputs, flat, strict=False))
     missing = [name for name in spec.inputs if name not in columns]
     if missing:
         raise ValueError(
@@ -228,15 +242,15 @@ def sample_rows(model: CalibratedModel, spec: ServingSpec, sample: Inputs | None
     return rows
 
 
-def _random_rows(model: CalibratedModel, spec: ServingSpec) -> _Columns:
-    """64 random rows: ids that every table of the base model has, known and unknown strings.
+def _random_rows(spec: ServingSpec) -> _Columns:
+    """64 random rows: ids that every table of the model has, known and unknown strings.
 
-    If a lookup of the base model rejects unknown values, only known values are used.
+    If a lookup of the model rejects unknown values, only known values are used.
     """
     import tensorflow as tf
 
     generator = np.random.default_rng(0)
-    layers = list(flatten_layers(model.base_model))
+    layers = list(flatten_layers(spec.base))
     sizes = [_num_ids(layer) for layer in layers]
     known_ids = _only_known(layers, keras.layers.IntegerLookup) or range(min(sizes))
     known_words = _only_known(layers, keras.layers.StringLookup)
@@ -244,7 +258,7 @@ def _random_rows(model: CalibratedModel, spec: ServingSpec) -> _Columns:
     for name, tensor in spec.inputs.items():
         shape = (NUM_SAMPLE_ROWS, *(size or 1 for size in tensor.shape[1:]))
         if tensor.dtype == tf.string:
-            words = known_words or [*_known_strings(model.head, name), "", "unknown"]
+            words = known_words or [*_known_strings(spec.found, name), "", "unknown"]
             rows[name] = tf.constant(generator.choice(np.asarray(words, object), shape))
         elif tensor.dtype.is_integer:
             rows[name] = tf.cast(generator.choice(np.asarray(known_ids), shape), tensor.dtype)
@@ -253,10 +267,12 @@ def _random_rows(model: CalibratedModel, spec: ServingSpec) -> _Columns:
     return rows
 
 
-def _known_strings(head: Head, field: str) -> list[str]:
-    """Some words in the vocabularies of a field's lookups."""
-    found = [reader.fields.get(field) for reader in head.field_readers()]
-    lookups = [each for each in found if isinstance(each, keras.layers.StringLookup)]
+def _known_strings(found: HeadInModel, name: str) -> list[str]:
+    """Some words in the vocabularies of the head's lookups of an input."""
+    fields = [feature for feature, of_input in found.input_of.items() if of_input == name]
+    readers = found.head.field_readers()
+    tables = [reader.fields.get(field) for reader in readers for field in fields]
+    lookups = [each for each in tables if isinstance(each, keras.layers.StringLookup)]
     return [word for lookup in lookups for word in lookup.get_vocabulary()[:20]]
 
 
@@ -285,7 +301,7 @@ def outputs_on(spec: ServingSpec, rows: Features, is_random: bool) -> dict[str, 
     try:
         # On the CPU, as the export: matrix products are less exact on a GPU.
         with tf.device("CPU:0"):
-            return dict(spec.outputs(spec.structured(rows), training=False))
+            return dict(spec.outputs(spec.found.structured(rows), training=False))
     except (tf.errors.OpError, ValueError) as error:
         kind = f"random rows (ids below {_MAX_RANDOM_IDS})" if is_random else "sample"
         raise ValueError(
@@ -294,12 +310,12 @@ def outputs_on(spec: ServingSpec, rows: Features, is_random: bool) -> dict[str, 
         ) from error
 
 
-def warn_if_unfitted(model: CalibratedModel, probability: Tensor, logit: Tensor) -> None:
-    """Warns if the head changes no probability and was neither fitted nor chosen by `calibrate`."""
+def warn_if_unfitted(spec: ServingSpec, probability: Tensor, logit: Tensor) -> None:
+    """Warns if the head changes no probability and has not been fitted."""
     is_same = np.array_equal(probability, probabilities_from_logits(logit), equal_nan=True)
-    if is_same and model.report is None and model.fitted_at is None:
+    if is_same and not spec.head.is_as_fitted:
         warn(
-            f"The head {model.head.name!r} changes no probability. It seems that it has never been "
+            f"The head {spec.head.name!r} changes no probability. It seems that it has never been "
             "fitted, and the exported model would serve uncalibrated probabilities. Fit it before "
-            "the export, with kc.calibrate, CalibratedModel.fit or the head's own fit.",
+            "the export, with kc.fit_head or kc.calibrate.",
         )

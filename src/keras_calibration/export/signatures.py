@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
@@ -63,43 +63,54 @@ def write_signatures(
     """
     head = served_head(spec.head)
 
-    def raw(features: _Rows) -> dict[str, Tensor]:
-        outputs = spec.base(spec.structured(features), training=False)
-        return {"uncalibrated_probability": probabilities_from_logits(outputs["logit"]), **outputs}
-
-    def calibrate(features: _Rows) -> dict[str, Tensor]:
-        given = features["logit"], spec.of_head(features)
-        calibrated = head(*given)
+    def calibrate(given: _Rows) -> dict[str, Tensor]:
+        features = {name: given[name] for name in spec.head_inputs if name != "logit"}
+        calibrated = head(given["logit"], features)
         outputs = {"probability": probabilities_from_logits(calibrated)}
         if interval is None:
             return outputs
         # The served head may lack the posterior.
-        deviation = spec.head.logit_standard_deviation(*given)
+        deviation = spec.head.logit_standard_deviation(given["logit"], features)
         return {**outputs, **interval_outputs(calibrated, deviation, interval)}
 
-    head_rows = {"logit": raw(rows)["logit"], **spec.of_head(rows)}
+    def raw(features: _Rows) -> dict[str, Tensor]:
+        return _with_probability(spec.base_outputs(features)[0])
+
+    def before_head(features: _Rows) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        outputs, of_head = spec.base_outputs(features)
+        return _with_probability(outputs), {"logit": outputs["logit"], **of_head}
+
+    head_rows = before_head(rows)[1]
     calibrate(head_rows)  # builds the head
     endpoints: dict[str, _Function] = {RAW: raw, CALIBRATE: calibrate}
     xla = dict.fromkeys(endpoints, _NOT_ASKED_FOR)
-    serving = _one_after_the_other(spec, raw, calibrate)
+    serving = _one_after_the_other(before_head, calibrate)
     if jit_compile:
         fill_up = jit_compile != UNPADDED
         for name, sample in ((RAW, rows), (CALIBRATE, head_rows)):
             endpoints[name], xla[name] = _compiled_if_possible(endpoints[name], sample, fill_up)
         if set(xla.values()) == {"on"}:
             serving = _compiled(serving, fill_up)
-        else:
-            serving = _one_after_the_other(spec, endpoints[RAW], endpoints[CALIBRATE])
+        elif "on" in xla.values():
+            compiled = before_head if xla[RAW] != "on" else _compiled(before_head, fill_up)
+            serving = _one_after_the_other(compiled, endpoints[CALIBRATE])
     _write({SERVING: serving, **endpoints}, spec, head, path, interval is not None)
     return {"base": xla[RAW], "head": xla[CALIBRATE]}
 
 
-def _one_after_the_other(spec: ServingSpec, raw: _Function, calibrate: _Function) -> _Function:
+def _with_probability(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {"uncalibrated_probability": probabilities_from_logits(outputs["logit"]), **outputs}
+
+
+def _one_after_the_other(
+    before_head: Callable[[_Rows], tuple[dict[str, Tensor], dict[str, Tensor]]],
+    calibrate: _Function,
+) -> _Function:
     """A function with all outputs, by calling the base model's and then the head's function."""
 
     def both(features: _Rows) -> dict[str, Tensor]:
-        outputs = raw(features)
-        return {**calibrate({"logit": outputs["logit"], **spec.of_head(features)}), **outputs}
+        outputs, given = before_head(features)
+        return {**calibrate(given), **outputs}
 
     return both
 
@@ -176,7 +187,7 @@ def _compiled_if_possible(function: _Function, rows: _Rows, fill_up: bool) -> tu
     return compiled, "on"
 
 
-def _compiled(function: _Function, fill_up: bool) -> _Function:
+def _compiled(function: Callable[[_Rows], Any], fill_up: bool) -> Callable[[_Rows], Any]:
     """The function compiled with XLA; padding limits the number of different batch sizes."""
     import tensorflow as tf
 
@@ -184,14 +195,14 @@ def _compiled(function: _Function, fill_up: bool) -> _Function:
     if not fill_up:
         return inner
 
-    def compiled(features: _Rows) -> dict[str, Tensor]:
+    def compiled(features: _Rows) -> Any:
         num_rows = tf.shape(next(iter(features.values())))[0]
 
-        def filled_up() -> dict[str, Tensor]:
+        def filled_up() -> Any:
             # With copies of the last row, because a row of zeros may be invalid.
             places = tf.minimum(tf.range(_filled_up(num_rows)), num_rows - 1)
             filled = {name: tf.gather(values, places) for name, values in features.items()}
-            return {name: values[:num_rows] for name, values in inner(filled).items()}
+            return keras.tree.map_structure(lambda values: values[:num_rows], inner(filled))
 
         is_power_of_2 = tf.equal(tf.bitwise.bitwise_and(num_rows, num_rows - 1), 0)
         return tf.cond(is_power_of_2, lambda: inner(features), filled_up)

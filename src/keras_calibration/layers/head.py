@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,9 @@ class Head(PosteriorLayer):
         dtype: Dtype or dtype policy; half precision becomes float32.
         **kwargs: Keyword arguments of every Keras layer (`name`, `trainable`).
 
+    Attributes:
+        fit_summary: The `FitSummary` of the last fit, else None. Not saved.
+
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1).
         features: A mapping of feature names to tensors with `batch` rows.
@@ -79,6 +83,8 @@ class Head(PosteriorLayer):
 
     def __init__(self, *, dtype: str | keras.DTypePolicy | None = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
+        self.fit_summary: FitSummary | None = None
+        self._fitted_weights: str | None = None
 
     def __call__(self, logits: Tensor, features: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """Calls the layer; `features` may also hold columns of a data frame, or be one."""
@@ -166,11 +172,7 @@ class Head(PosteriorLayer):
         """
         taker = type(self).__name__
         check_labels_given(labels, taker)
-        if not self.has_direct_fit:
-            raise ValueError(
-                f"{taker} has no direct fit, or one of its parts has none. Received: {self!r}. "
-                "Train it by gradient in a CalibratedModel, or define `fit_rows`."
-            )
+        self.check_direct_fit()
         warn_of_probabilities(logits, labels)
         rows = self.check_rows(logits, labels, sample_weight)
         warn_of_absent_classes(rows)
@@ -198,7 +200,26 @@ class Head(PosteriorLayer):
         # This call builds the head and checks the shapes.
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})
         with unchanged_if_refused(self):
-            return self.fit_rows(rows, columns, settings or FitSettings(), verbose)
+            summary = self.fit_rows(rows, columns, settings or FitSettings(), verbose)
+        self.remember_fit(summary)
+        return summary
+
+    def check_direct_fit(self) -> None:
+        """Raises if the head has no direct fit."""
+        if not self.has_direct_fit:
+            raise ValueError(
+                f"{type(self).__name__} has no direct fit, or one of its parts has none. Received: "
+                f"{self!r}. Train it by gradient, or define `fit_rows`."
+            )
+
+    def remember_fit(self, summary: FitSummary | None) -> None:
+        """Sets `fit_summary`, and notes that the weights of now are those of the fit."""
+        self.fit_summary, self._fitted_weights = summary, hash_of_weights(self)
+
+    @property
+    def is_as_fitted(self) -> bool:
+        """Whether the head still has the weights of its last fit."""
+        return self._fitted_weights is not None and self._fitted_weights == hash_of_weights(self)
 
     def fit_rows(
         self,
@@ -289,6 +310,14 @@ def unchanged_if_refused(head: Head) -> Iterator[None]:
         for part, histogram in zip(streaming, histograms, strict=True):
             part._histogram = histogram
         raise
+
+
+def hash_of_weights(head: Head) -> str:
+    """SHA-256 hash of the values of all weights of a head."""
+    digest = hashlib.sha256()
+    for weight in head.weights:
+        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
+    return digest.hexdigest()
 
 
 def _read(values: ArrayLike, name: str, is_id: bool) -> np.ndarray:

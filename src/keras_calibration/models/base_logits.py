@@ -285,7 +285,7 @@ def _found_source(output: keras.KerasTensor) -> LogitSource:
     """Finds the kind of an output, and from where its logit is computed."""
     tensor = output
     operation, node = source_of(tensor)
-    while _passes_on(operation, tensor):
+    while passes_on(operation, tensor):
         tensor = node.input_tensors[0]
         operation, node = source_of(tensor)
     nested = _nested_model(operation, tensor)
@@ -321,7 +321,7 @@ def _nested_model(operation: keras.Operation, tensor: keras.KerasTensor) -> kera
     return operation if is_model else None
 
 
-def _passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
+def passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
     """Whether an operation returns the values of each row unchanged."""
     kind = type(operation)
     if kind is keras.layers.Activation:
@@ -333,6 +333,14 @@ def _passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
     if any(None in shape[1:] for shape in shapes):
         return False
     return shapes[0] == shapes[1] or all(math.prod(shape[1:]) == 1 for shape in shapes)
+
+
+def is_final_activation(operation: keras.Operation, node: Any, tensor: keras.KerasTensor) -> bool:
+    """Whether an operation is a sigmoid of one logit per row or a softmax, and nothing else."""
+    if _is_dense(operation):
+        return False
+    num_columns = math.prod(tensor.shape[1:])
+    return _is_softmax(operation, node, num_columns) if num_columns > 1 else _is_sigmoid(operation)
 
 
 def _is_sigmoid(operation: keras.Operation, num_columns: int = 1) -> bool:

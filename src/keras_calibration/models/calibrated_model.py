@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import refused_in_graphs, suggestion
+from keras_calibration._columns import suggestion
 from keras_calibration._compat import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.calibrator import Calibrator
@@ -30,12 +29,7 @@ from keras_calibration.models.base_logits import (
     trainable_flags_kept,
 )
 from keras_calibration.models.class_log_loss import class_log_loss
-from keras_calibration.models.development_set import (
-    DevelopmentSet,
-    as_inputs,
-    is_batches,
-    read_development_set,
-)
+from keras_calibration.models.development_set import DevelopmentSet, read_development_set
 from keras_calibration.models.epoch_reports import (
     Callbacks,
     EndOfTraining,
@@ -44,6 +38,7 @@ from keras_calibration.models.epoch_reports import (
     with_finite_progress,
 )
 from keras_calibration.models.field_metrics_model import FieldMetricsModel, MetricsByField
+from keras_calibration.models.head_inputs import head_of, rows_for_head
 from keras_calibration.models.head_rows import FEATURES, LOGIT, HeadRows, is_head_input
 from keras_calibration.models.head_training import (
     check_development_rows,
@@ -51,19 +46,11 @@ from keras_calibration.models.head_training import (
     model_summary,
     train_from_exact,
 )
-from keras_calibration.models.model_fit_summary import ModelFitSummary
-from keras_calibration.models.model_inputs import (
-    LogitModel,
-    expected_inputs,
-    inputs_by_name,
-    named_inputs,
-)
+from keras_calibration.models.model_inputs import expected_inputs, inputs_by_name, named_inputs
 from keras_calibration.models.output_names import output_name, symbolic_input
 
 if TYPE_CHECKING:
     from keras_calibration.calibration.calibration_report import CalibrationReport
-
-_LOGIT_BATCH_SIZE = 4096
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -116,8 +103,7 @@ class CalibratedModel(FieldMetricsModel):
 
     Attributes:
         report: The `CalibrationReport` if `calibrate` created the model, else None. Not saved.
-        fit_summary: The `ModelFitSummary` of the last `fit`, else None. Not saved.
-        fitted_at: Time at which `fit` last ended, in UTC, else None. Not saved.
+        head: The head; its `fit_summary` is the `ModelFitSummary` of the last `fit`, else None.
 
     Raises:
         ValueError: If the base model cannot be calibrated (see `BaseLogits`), or the head reads a
@@ -184,10 +170,6 @@ class CalibratedModel(FieldMetricsModel):
         self.head = head
         self.probability = probability
         self.report: CalibrationReport | None = None
-        self.fit_summary: ModelFitSummary | None = None
-        self.fitted_at: str | None = None
-        self._fitted_weights: str | None = None
-        self._logit_model: Any = None
 
     @property
     def base_model(self) -> keras.Model:
@@ -245,7 +227,7 @@ class CalibratedModel(FieldMetricsModel):
         development set, which neither this direct fit nor the training saw. Training is kept if it
         lowers the log loss of the held-out rows by more than three standard errors and at least ten
         of them are outside the more frequent class. Otherwise the head is the direct fit to the
-        whole development set. `fit_summary` reports the decision.
+        whole development set. `head.fit_summary` reports the decision.
 
         With `initialize=None`, the head is trained from its current state, which is the identity at
         first, as in the papers. Heads without a direct fit are always trained this way.
@@ -334,55 +316,8 @@ class CalibratedModel(FieldMetricsModel):
             )
         if verbose and is_exact:
             print(summary)
-        self.fit_summary, self.fitted_at = summary, summary.fitted_at
-        self.remember_fit()
+        self.head.remember_fit(summary)
         return self.history
-
-    def remember_fit(self) -> None:
-        """Notes that `fit_summary`, `fitted_at` and `report` are of the head as it is now."""
-        self._fitted_weights = self._hash_of_head()
-
-    @property
-    def is_as_fitted(self) -> bool:
-        """Whether the head still has the weights that `fit` or `calibrate` gave it last.
-
-        If not, `fit_summary`, `fitted_at`, `report` and `history` tell of a head that is no more:
-        other weights were loaded, or the head was fitted by itself.
-        """
-        return self._fitted_weights is not None and self._fitted_weights == self._hash_of_head()
-
-    def _hash_of_head(self) -> str:
-        digest = hashlib.sha256()
-        for weight in self.head.weights:
-            digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
-        return digest.hexdigest()
-
-    def interval(self, x: Data, *, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Computes an interval of the calibrated probability of each row; see `Head.interval`.
-
-        It tells how well the development set determines the probability. It is not an interval of
-        the label, and knows neither of drift nor of errors of the base model that the head cannot
-        express.
-
-        Args:
-            x: Inputs: arrays by name, or a data frame.
-            level: Posterior probability of the interval, in (0, 1).
-
-        Returns:
-            Lower and upper probabilities (n, 1), float64.
-
-        Raises:
-            ValueError: If the head has no interval, was not fitted by its direct fit, or was
-                trained since; if an input is missing, or `level` is out of its range.
-        """
-        if is_batches(x):
-            raise ValueError(
-                "Argument `x` of `interval` must hold arrays or be a data frame. Received: a data "
-                f"set of type {type(x).__name__}. Call `interval` for each batch."
-            )
-        inputs = expected_inputs(as_inputs(x, self.input, self._ids), self.input)
-        features = inputs_by_name(inputs, self.input)
-        return self.head.interval(self.base_logits(inputs), features, level=level)
 
     def with_all_outputs(self) -> keras.Model:
         """Creates a Keras model with all outputs of the base model, one of them calibrated.
@@ -413,30 +348,6 @@ class CalibratedModel(FieldMetricsModel):
             ['buy', 'click']
         """
         return model_with_all_outputs(self.base, self.head, self.input)
-
-    def base_logits(self, x: Data, verbose: int | str = 0) -> np.ndarray:
-        """Computes the base model's logits.
-
-        Args:
-            x: Inputs: arrays or a data set of batches. Columns that are not inputs of the model are
-                ignored.
-            verbose: As for `keras.Model.predict`.
-
-        Returns:
-            Logits (n, 1), or (n, K) for K classes, float32.
-
-        Raises:
-            ValueError: If an input is missing.
-        """
-        if self._logit_model is None:
-            # Bypasses Keras' tracking, because the model has no weights of its own. It is created
-            # once for all calls, because Keras traces every new model.
-            object.__setattr__(
-                self, "_logit_model", LogitModel(self.input, self.base.output, name="base_logits")
-            )
-        x = as_inputs(x, self.input)
-        with refused_in_graphs():
-            return self._logit_model.predict(x, batch_size=_LOGIT_BATCH_SIZE, verbose=verbose)
 
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None
@@ -537,22 +448,11 @@ class CalibratedModel(FieldMetricsModel):
         self, rows: DevelopmentSet, verbose: int | str, both_classes: bool = False
     ) -> HeadRows:
         """Computes base logits, checks the rows, and selects the features that are read."""
-        inputs = expected_inputs(rows.inputs, self.input)
-        is_long = bool(verbose) and len(rows.labels) > _LOGIT_BATCH_SIZE
-        if is_long:
-            print(f"Computing the base logits of {len(rows.labels):,} rows:")
-        logits = self.base_logits(inputs, verbose if is_long else 0)
-        self.head.check_rows(logits, rows.labels, rows.weights, both_classes)
-        features = inputs_by_name(inputs, self.input)
-        names = self.head.feature_names
-        if names is not None:
-            field_metrics = getattr(self, "_field_metrics", None)
-            fields = () if field_metrics is None else field_metrics.fields
-            features = {k: v for k, v in features.items() if k in names or k in fields}
-        # One shape of labels, (n, 1) or (n, K), so that all metrics see the same.
-        labels = np.asarray(rows.labels, "float32").reshape(len(logits), -1)
-        weights = None if rows.weights is None else np.asarray(rows.weights, "float32").reshape(-1)
-        return HeadRows(logits, features, labels, weights)
+        field_metrics = getattr(self, "_field_metrics", None)
+        fields = () if field_metrics is None else field_metrics.fields
+        read = rows_for_head(head_of(self), rows, verbose, fields)
+        self.head.check_rows(read.logits, read.labels, read.weights, both_classes)
+        return read
 
     def _held_out(
         self,

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_calibration._warn import warn
 from keras_calibration.layers.cross_fitting import enough_for
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import (
@@ -38,10 +39,12 @@ _GAIN_IN_ERRORS = 3.0
 _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
-def fit_exactly(head: Head, rows: HeadRows, verbose: bool = False) -> FitSummary:
+def fit_exactly(
+    head: Head, rows: HeadRows, verbose: bool = False, settings: FitSettings | None = None
+) -> FitSummary:
     """Fits a head by its direct fit, to rows about which `check_development_rows` has warned."""
     checked = head.check_rows(rows.logits, rows.labels, rows.weights)
-    return head.fit_checked(checked, rows.features, verbose=int(verbose))
+    return head.fit_checked(checked, rows.features, settings, int(verbose))
 
 
 def check_development_rows(rows: HeadRows, is_trained: bool) -> None:

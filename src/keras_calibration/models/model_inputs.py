@@ -14,17 +14,29 @@ from keras_calibration._typing import Inputs, Tensor
 
 def named_inputs(tensors: Inputs) -> Inputs:
     """New symbolic inputs like a model's own; generated names are replaced by `"inputs"`."""
+    inputs = [
+        keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name)
+        for name, tensor in zip(clean_names(tensors), keras.tree.flatten(tensors), strict=True)
+    ]
+    return keras.tree.pack_sequence_as(tensors, inputs)
+
+
+def clean_names(tensors: Inputs) -> list[str]:
+    """The names of symbolic inputs, flat; generated names are replaced by `"inputs"`.
+
+    Example:
+        >>> clean_names(keras.Input((2,)))
+        ['inputs']
+    """
     flat = keras.tree.flatten(tensors)
     names = [tensor.name for tensor in flat]
     if isinstance(tensors, Mapping):
         names = [str(path[-1]) for path, _ in keras.tree.flatten_with_path(tensors)]
     made_up = re.compile(r"(keras_tensor|input_layer)(_\d+)?")
-    inputs = []
-    for number, (tensor, name) in enumerate(zip(flat, names, strict=True)):
-        if made_up.fullmatch(name):
-            name = "inputs" if len(flat) == 1 else f"inputs_{number}"
-        inputs.append(keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=name))
-    return keras.tree.pack_sequence_as(tensors, inputs)
+    return [
+        (f"inputs_{number}" if len(flat) > 1 else "inputs") if made_up.fullmatch(name) else name
+        for number, name in enumerate(names)
+    ]
 
 
 def inputs_by_name(inputs: Inputs, named: Inputs) -> dict[str, Tensor]:

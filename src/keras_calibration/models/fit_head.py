@@ -1,0 +1,113 @@
+"""fit_head: fits the calibration head of a model directly, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+from numpy.typing import ArrayLike
+
+from keras_calibration._typing import Data
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.models.development_set import read_development_set
+from keras_calibration.models.head_in_model import HeadInModel, find_heads
+from keras_calibration.models.head_inputs import head_of, rows_for_head
+from keras_calibration.models.head_training import (
+    check_development_rows,
+    fit_exactly,
+    model_summary,
+)
+from keras_calibration.models.model_fit_summary import ModelFitSummary
+from keras_calibration.models.output_names import output_names, symbolic_input
+
+
+def fit_head(
+    model: keras.Model,
+    x: Data,
+    y: Any = None,
+    sample_weight: ArrayLike | None = None,
+    *,
+    calibrated_output: str | int | None = None,
+    settings: FitSettings | None = None,
+    verbose: int | str = "auto",
+) -> ModelFitSummary | dict[str, ModelFitSummary]:
+    """Fits the calibration head of a model directly, in place, to rows that it was not trained on.
+
+    The logits of the rows are computed once, and the head's direct fit replaces its weights: exact,
+    in seconds, without `compile` (see `Head.fit`). All other weights of the model stay as they are,
+    and no layer is frozen. Call it after the model has been trained, together with the head or
+    without: a head that was trained on the training rows is as overconfident as its base model.
+
+    Args:
+        model: A Functional or Sequential model whose output is a head, or its sigmoid or softmax;
+            for example a `CalibratedModel`.
+        x: Inputs of the development set: arrays by name or a data frame, with `y`, or a finite data
+            set of batches `(x, y)` or `(x, y, sample_weight)`.
+        y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
+            class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Labels, and weights, may
+            also be a dictionary by output.
+        sample_weight: Sample weights (n,), if `x` holds arrays.
+        calibrated_output: Key, index or name of the output whose head is fitted. By default all
+            heads are fitted; with a dictionary `y`, those of its outputs.
+        settings: How to train the head's network, if it has one.
+        verbose: `"auto"` or 1 shows progress and prints the summary; 0 shows nothing.
+
+    Returns:
+        A `ModelFitSummary`: log loss before and after, number of steps, convergence. If several
+        heads were fitted: the name of the output → its summary.
+
+    Raises:
+        ValueError: If the model has no head, the head has no direct fit, or a row is invalid. The
+            model is then unchanged.
+
+    Warns:
+        UserWarning: If the mean prediction differs from the mean label after the fit; if a class
+            has no rows (see `Head.fit`).
+
+    Example:
+        >>> import numpy as np
+        >>> from keras_calibration.layers import ILPS
+        >>> inputs = keras.Input((1,))
+        >>> logit = keras.layers.Dense(1)(inputs)
+        >>> model = keras.Model(inputs, keras.layers.Activation("sigmoid")(ILPS()(logit)))
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(2000, 1))
+        >>> summary = fit_head(model, x, rng.random(2000) < 0.2, verbose=0)
+        >>> round(float(model.predict(x, verbose=0).mean()), 2)
+        0.19
+    """
+    heads = find_heads(model)
+    names = output_names(model)
+    found_names = list(dict.fromkeys(names[found.position] for found in heads))
+    if calibrated_output is None and len({id(found.head) for found in heads}) > 1:
+        wanted = [name for name in found_names if not isinstance(y, Mapping) or name in y]
+        return {
+            name: _fit(head_of(model, name), x, y, sample_weight, settings, verbose)
+            for name in wanted
+        }
+    return _fit(head_of(model, calibrated_output), x, y, sample_weight, settings, verbose)
+
+
+def _fit(
+    found: HeadInModel,
+    x: Data,
+    y: Any,
+    sample_weight: ArrayLike | None,
+    settings: FitSettings | None,
+    verbose: int | str,
+) -> ModelFitSummary:
+    found.head.check_direct_fit()
+    expected = symbolic_input(found.model)
+    development = read_development_set(
+        x, y, sample_weight, None, expected, found.output_name, found.ids
+    )
+    rows = rows_for_head(found, development, verbose)
+    found.head.check_rows(rows.logits, rows.labels, rows.weights, True)
+    check_development_rows(rows, is_trained=False)
+    exact = fit_exactly(found.head, rows, bool(verbose), settings)
+    summary = model_summary(found.head, rows, exact)
+    found.head.remember_fit(summary)
+    if verbose:
+        print(summary)
+    return summary

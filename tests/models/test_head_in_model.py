@@ -1,0 +1,480 @@
+"""A head anywhere in a Keras model: found, fitted in place, exported, refreshed, replaced."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import keras_calibration as kc
+
+NUM_SITES = 6
+RNG = np.random.default_rng(0)
+X = {
+    "price": RNG.normal(size=(600, 1)).astype("float32"),
+    "site_id": RNG.integers(0, NUM_SITES, 600).astype("int32"),
+}
+LABELS = (RNG.random(600) < 1 / (1 + np.exp(1 - X["price"][:, 0] - 0.6 * (X["site_id"] - 2)))) * 1
+
+
+def new_inputs():
+    return {
+        "price": keras.Input((1,), name="price"),
+        "site_id": keras.Input((), dtype="int32", name="site_id"),
+    }
+
+
+def new_head():
+    return kc.layers.FieldBias({"site_id": NUM_SITES}, kc.layers.PlattScaling())
+
+
+def functional(head=None, after="sigmoid"):
+    """logit → head → sigmoid, all layers of one graph."""
+    inputs = new_inputs()
+    logit = layers.Dense(1, name="base_logit", kernel_initializer="ones")(inputs["price"])
+    head = new_head() if head is None else head
+    output = head(logit, {"site_id": inputs["site_id"]})
+    return keras.Model(inputs, layers.Activation(after)(output) if after else output)
+
+
+def fit(model, x=X, y=LABELS, **arguments):
+    return kc.fit_head(model, x, y, verbose=0, **arguments)
+
+
+def plain_fit(logits):
+    """What the head's own fit to the same rows gives: an independent way to the same numbers."""
+    head = new_head()
+    head.fit(logits, LABELS, {"site_id": X["site_id"]})
+    calibrated = keras.ops.convert_to_numpy(head(logits, {"site_id": X["site_id"]}))
+    return 1 / (1 + np.exp(-calibrated.astype("float64")))
+
+
+def test_fit_head_is_the_heads_own_fit_on_the_logits_of_the_model():
+    model = functional()
+    logits = X["price"] * 1.0
+    np.testing.assert_allclose(kc.base_logits(model, X), logits, atol=1e-6)
+    summary = fit(model)
+    np.testing.assert_allclose(model.predict(X, verbose=0), plain_fit(logits), atol=1e-5)
+    head = model.layers[-2]
+    assert head.fit_summary is summary
+    assert head.is_as_fitted
+    assert summary.log_loss_after < summary.log_loss_before
+
+
+def test_fit_head_changes_and_freezes_nothing_but_the_head():
+    model = functional()
+    model.layers[1].trainable = False
+    model.compile("adam", "binary_crossentropy")
+    flags = [layer.trainable for layer in model.layers]
+    kernel = model.get_layer("base_logit").get_weights()
+    fit(model)
+    assert [layer.trainable for layer in model.layers] == flags
+    for before, after in zip(kernel, model.get_layer("base_logit").get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert model.compiled
+
+
+def test_a_calibrated_model_is_fitted_alike():
+    inputs = new_inputs()
+    output = layers.Dense(1, "sigmoid", kernel_initializer="ones")(inputs["price"])
+    base = keras.Model(inputs, output)
+    by_fit = kc.models.CalibratedModel(base, new_head())
+    by_fit.fit(X, LABELS, verbose=0)
+    by_fit_head = kc.models.CalibratedModel(base, new_head())
+    summary = fit(by_fit_head)
+    expected = by_fit.predict(X, verbose=0)
+    np.testing.assert_array_equal(by_fit_head.predict(X, verbose=0), expected)
+    assert summary.log_loss_after == by_fit.head.fit_summary.log_loss_after
+
+
+def test_rows_that_cannot_be_fitted_change_nothing():
+    model = functional()
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="both classes"):
+        fit(model, y=np.ones(600))
+    with pytest.raises(ValueError, match="number of rows|same number"):
+        fit(model, y=LABELS[:10])
+    with pytest.raises(ValueError, match="site_id"):
+        fit(model, x={"price": X["price"]})
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "weights", "frame", "float64 ids"])
+def test_forms_of_rows(kind):
+    pandas = pytest.importorskip("pandas")
+    model, weights, x = functional(), None, X
+    if kind == "weights":
+        weights = np.arange(600) % 3
+    elif kind == "frame":
+        x = pandas.DataFrame({"price": X["price"][:, 0], "site_id": X["site_id"], "other": "a"})
+    elif kind == "float64 ids":
+        x = {**X, "site_id": X["site_id"].astype("float64")}
+    fit(model, x, sample_weight=weights)
+    head = new_head()
+    head.fit(X["price"], LABELS, {"site_id": X["site_id"]}, weights)
+    offsets = model.layers[-2].get_offsets("site_id")
+    np.testing.assert_allclose(offsets, head.get_offsets("site_id"), atol=1e-5)
+
+
+@pytest.mark.tensorflow
+def test_batches_of_a_dataset():
+    import tensorflow as tf
+
+    model, again = functional(), functional()
+    batches = tf.data.Dataset.from_tensor_slices((X, LABELS)).batch(64)
+    kc.fit_head(model, batches, verbose=0)
+    fit(again)
+    np.testing.assert_allclose(model.predict(X, verbose=0), again.predict(X, verbose=0), atol=1e-6)
+
+
+def sequential():
+    base = keras.Sequential([keras.Input((1,)), layers.Dense(4, "relu"), layers.Dense(1)])
+    return keras.Sequential([base, kc.layers.PlattScaling(), layers.Activation("sigmoid")])
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Squared(layers.Layer):
+    """A layer of the user's own."""
+
+    def call(self, inputs):
+        return keras.ops.concatenate([inputs, keras.ops.square(inputs)], axis=1)
+
+
+def with_own_layer():
+    inputs = new_inputs()
+    logit = layers.Dense(1)(Squared()(inputs["price"]))
+    head = new_head()
+    return keras.Model(inputs, layers.Activation("sigmoid")(head(logit, inputs)))
+
+
+def logit_only():
+    return functional(after=None)
+
+
+def of_rank_one():
+    inputs = new_inputs()
+    logit = layers.Reshape(())(layers.Dense(1)(inputs["price"]))
+    probability = layers.Activation("sigmoid")(new_head()(logit, inputs))
+    return keras.Model(inputs, layers.Reshape(())(probability))
+
+
+def with_computed_feature():
+    """The head gets other features than the model's inputs, under names of its own."""
+    inputs = new_inputs()
+    feature = keras.ops.mod(inputs["site_id"], 3)
+    head = kc.layers.FieldBias({"group": 3})
+    logit = layers.Dense(1)(inputs["price"])
+    return keras.Model(inputs, layers.Activation("sigmoid")(head(logit, {"group": feature})))
+
+
+def with_renamed_feature():
+    inputs = new_inputs()
+    head = kc.layers.FieldBias({"page": NUM_SITES})
+    logit = layers.Dense(1)(inputs["price"])
+    output = head(logit, {"page": inputs["site_id"]})
+    return keras.Model(inputs, layers.Activation("sigmoid")(output))
+
+
+def nested():
+    """The whole model, with its head, is a layer of another."""
+    inputs = new_inputs()
+    return keras.Model(inputs, functional()(inputs))
+
+
+def nested_calibrated_model():
+    inputs = new_inputs()
+    base = keras.Model(inputs, layers.Dense(1, "sigmoid")(inputs["price"]))
+    outer = new_inputs()
+    return keras.Model(outer, kc.models.CalibratedModel(base, new_head())(outer))
+
+
+def with_network():
+    inputs = new_inputs()
+    network = kc.layers.FieldNetwork({"site_id": NUM_SITES}, embedding_dim=2, hidden_units=[4])
+    head = kc.layers.NeuralCalibration(kc.layers.ILPS(num_knots=5), network)
+    logit = layers.Dense(1)(inputs["price"])
+    output = head(logit, {"site_id": inputs["site_id"]})
+    return keras.Model(inputs, layers.Activation("sigmoid")(output))
+
+
+def in_half_precision():
+    policy = keras.DTypePolicy("mixed_float16")
+    inputs = new_inputs()
+    logit = layers.Dense(1, dtype=policy)(inputs["price"])
+    output = layers.Activation("sigmoid", dtype="float32")(new_head()(logit, inputs))
+    return keras.Model(inputs, output)
+
+
+MODELS = [
+    *(functional, sequential, with_own_layer, logit_only, of_rank_one, with_computed_feature),
+    *(with_renamed_feature, nested, nested_calibrated_model, with_network, in_half_precision),
+]
+
+
+def probabilities(model, x):
+    outputs = model.predict(x, verbose=0).reshape(-1, 1).astype("float64")
+    return 1 / (1 + np.exp(-outputs)) if model.name == "logits" else outputs
+
+
+@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def test_mean_prediction_after_fit_head(make):
+    model = make()
+    x = X["price"] if make is sequential else X
+    fit(model, x)
+    outputs = model.predict(x, verbose=0).reshape(-1).astype("float64")
+    if make is logit_only:
+        outputs = 1 / (1 + np.exp(-outputs))
+    assert outputs.mean() == pytest.approx(LABELS.mean(), rel=2e-3)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
+def test_served_alike_and_refreshed(make, tmp_path):
+    import tensorflow as tf
+
+    model = make()
+    x = X["price"] if make is sequential else X
+    fit(model, x)
+    model.save(tmp_path / "model.keras")
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
+    signatures = tf.saved_model.load(path).signatures
+    columns = {"inputs": x} if make is sequential else x
+    served = signatures["serving_default"](**{n: tf.constant(v) for n, v in columns.items()})
+    expected = model.predict(x, verbose=0).reshape(-1, 1)
+    if make is logit_only:
+        expected = 1 / (1 + np.exp(-expected))
+    tolerance = 2e-3 if make is in_half_precision else 1e-6
+    np.testing.assert_allclose(served["probability"].numpy(), expected, atol=tolerance)
+    logits = kc.base_logits(model, x)
+    np.testing.assert_allclose(served["logit"].numpy(), logits, atol=1e-5, rtol=1e-3)
+    features = {}
+    if make in (with_computed_feature,):
+        features = {"group": X["site_id"] % 3}
+    elif make is with_renamed_feature:
+        features = {"page": X["site_id"]}
+    elif make is not sequential:
+        features = {"site_id": X["site_id"]}
+    flipped = np.roll(LABELS, 7)
+    new = kc.refresh_savedmodel(path, logits, flipped, features or None, verify="same_process")
+    again = tf.saved_model.load(new).signatures["serving_default"]
+    served = again(**{n: tf.constant(v) for n, v in columns.items()})
+    assert served["probability"].numpy().mean() == pytest.approx(flipped.mean(), rel=2e-3)
+
+
+def two_heads(shared=False):
+    inputs = new_inputs()
+    hidden = layers.Dense(4, "relu")(inputs["price"])
+    heads = {"click": new_head(), "buy": kc.layers.PlattScaling()}
+    if shared:
+        heads["buy"] = heads["click"]
+    features = {"site_id": inputs["site_id"]}
+    outputs = {}
+    for name, head in heads.items():
+        logit = layers.Dense(1)(hidden)
+        calibrated = head(logit, features) if head.feature_names else head(logit)
+        outputs[name] = layers.Activation("sigmoid", name=name)(calibrated)
+    return keras.Model(inputs, outputs)
+
+
+def test_two_heads_for_two_outputs():
+    model = two_heads()
+    labels = {"click": LABELS, "buy": np.roll(LABELS, 5) * LABELS}
+    summaries = fit(model, y=labels)
+    assert list(summaries) == sorted(labels)
+    predicted = model.predict(X, verbose=0)
+    for name, of_output in labels.items():
+        assert predicted[name].mean() == pytest.approx(of_output.mean(), rel=2e-3)
+    before = predicted["click"]
+    fit(model, y={"buy": LABELS})
+    after = model.predict(X, verbose=0)
+    np.testing.assert_array_equal(after["click"], before)
+    assert after["buy"].mean() == pytest.approx(LABELS.mean(), rel=2e-3)
+    fit(model, y=labels["click"], calibrated_output="click")
+    with pytest.raises(ValueError, match="calibrated_output"):
+        kc.base_logits(model, X)
+    assert kc.base_logits(model, X, calibrated_output="buy").shape == (600, 1)
+
+
+@pytest.mark.tensorflow
+def test_two_heads_are_served_together(tmp_path):
+    import tensorflow as tf
+
+    model = two_heads()
+    fit(model, y={"click": LABELS, "buy": LABELS[::-1]})
+    with pytest.raises(ValueError, match=r"calibrated_output.*\['buy', 'click'\]"):
+        kc.export_savedmodel(model, tmp_path / "0", X)
+    path = kc.export_savedmodel(
+        model, tmp_path / "1", X, calibrated_output="click", verify="same_process"
+    )
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    served = serve(**{name: tf.constant(values) for name, values in X.items()})
+    expected = model.predict(X, verbose=0)
+    np.testing.assert_allclose(served["probability"].numpy(), expected["click"], atol=1e-6)
+    np.testing.assert_allclose(served["buy"].numpy(), expected["buy"], atol=1e-6)
+
+
+def test_a_head_for_two_outputs_is_refused():
+    with pytest.raises(ValueError, match="called once.*2 times"):
+        fit(two_heads(shared=True), calibrated_output="click")
+
+
+@pytest.mark.tensorflow
+def test_a_logit_that_is_used_elsewhere(tmp_path):
+    import tensorflow as tf
+
+    inputs = new_inputs()
+    logit = layers.Dense(1)(inputs["price"])
+    outputs = {
+        "ctr": layers.Activation("sigmoid")(new_head()(logit, inputs)),
+        "margin": layers.Rescaling(2.0)(logit),
+    }
+    model = keras.Model(inputs, outputs)
+    fit(model, calibrated_output="ctr")
+    expected = model.predict(X, verbose=0)
+    assert expected["ctr"].mean() == pytest.approx(LABELS.mean(), rel=2e-3)
+    path = kc.export_savedmodel(
+        model, tmp_path / "1", X, calibrated_output="ctr", verify="same_process"
+    )
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    served = serve(**{name: tf.constant(values) for name, values in X.items()})
+    np.testing.assert_allclose(served["margin"].numpy(), expected["margin"], atol=1e-6)
+
+
+@pytest.mark.tensorflow
+def test_another_output_of_the_head_is_not_exported(tmp_path):
+    inputs = new_inputs()
+    calibrated = new_head()(layers.Dense(1)(inputs["price"]), inputs)
+    outputs = {
+        "p": layers.Activation("sigmoid")(calibrated),
+        "log_odds": layers.Identity()(calibrated),
+    }
+    model = keras.Model(inputs, outputs)
+    fit(model)
+    with pytest.raises(ValueError, match="computed from the head"):
+        kc.export_savedmodel(model, tmp_path / "1", X, calibrated_output="p")
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_without_a_head_to_be_found():
+    inputs = new_inputs()
+    without = keras.Model(inputs, layers.Dense(1, "sigmoid")(inputs["price"]))
+    with pytest.raises(ValueError, match="without a head.*kc.calibrate"):
+        fit(without)
+    with pytest.raises(ValueError, match="Functional or Sequential.*Received: int"):
+        fit(3)
+    followed = new_head()(layers.Dense(1)(inputs["price"]), inputs)
+    followed = keras.Model(inputs, layers.Dense(1, "sigmoid")(followed))
+    with pytest.raises(ValueError, match="followed by other layers"):
+        fit(followed)
+
+    class Own(keras.Model):
+        def call(self, inputs):
+            return inputs
+
+    with pytest.raises(ValueError, match="Functional or Sequential.*Received: Own"):
+        fit(Own())
+    with pytest.raises(ValueError, match="must come from a calibration head"):
+        kc.base_logits(two_outputs_one_head(), X, calibrated_output="other")
+
+
+def two_outputs_one_head():
+    inputs = new_inputs()
+    outputs = {
+        "ctr": layers.Activation("sigmoid")(new_head()(layers.Dense(1)(inputs["price"]), inputs)),
+        "other": layers.Dense(1)(inputs["price"]),
+    }
+    return keras.Model(inputs, outputs)
+
+
+def test_a_head_without_a_direct_fit_says_so():
+    class Shift(kc.layers.Head):
+        def build(self, logits_shape=None, features_shape=None):
+            self.shift = self.add_weight(shape=(), initializer="zeros")
+
+        def call(self, logits, features=None):
+            return logits + self.shift
+
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, layers.Activation("sigmoid")(Shift()(layers.Dense(1)(inputs))))
+    with pytest.raises(ValueError, match="Shift has no direct fit"):
+        fit(model, X["price"])
+    assert kc.base_logits(model, X["price"]).shape == (600, 1)
+
+
+def test_classes():
+    inputs = {"x": keras.Input((4,), name="x")}
+    logits = layers.Dense(3)(inputs["x"])
+    output = layers.Activation("softmax")(kc.layers.VectorScaling(3)(logits))
+    model = keras.Model(inputs, output)
+    x = {"x": RNG.normal(size=(300, 4)).astype("float32")}
+    labels = RNG.choice(3, 300, p=[0.2, 0.3, 0.5])
+    fit(model, x, labels)
+    means = model.predict(x, verbose=0).mean(axis=0)
+    np.testing.assert_allclose(means, np.bincount(labels) / 300, atol=2e-3)
+
+
+@pytest.mark.tensorflow
+def test_strings(tmp_path):
+    import tensorflow as tf
+
+    words = [f"site-{number}" for number in range(NUM_SITES)]
+    lookup = layers.StringLookup(vocabulary=words)
+    inputs = {
+        "price": keras.Input((1,), name="price"),
+        "site": keras.Input((), dtype="string", name="site"),
+    }
+    head = kc.layers.FieldBias({"site": lookup})
+    logit = layers.Dense(1)(inputs["price"])
+    model = keras.Model(inputs, layers.Activation("sigmoid")(head(logit, {"site": inputs["site"]})))
+    x = {"price": X["price"], "site": np.array(words, object)[X["site_id"]]}
+    fit(model, x)
+    path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    served = serve(price=tf.constant(x["price"]), site=tf.constant(x["site"]))
+    columns = {"price": x["price"], "site": tf.constant(x["site"])}
+    expected = model.predict(columns, verbose=0)
+    np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
+
+
+def test_calibrate_replaces_a_head():
+    model = functional(kc.layers.NeuralCalibration(kc.layers.PlattScaling()))
+    model.get_layer("base_logit").set_weights([np.full((1, 1), 2.0), np.zeros(1)])
+    calibrated = kc.calibrate(model, X, LABELS, fields=["site_id"], method="field_bias", verbose=0)
+    assert calibrated.report.replaced == model.layers[-2].name
+    assert "replaces the head" in str(calibrated.report)
+    np.testing.assert_allclose(kc.base_logits(calibrated, X), 2 * X["price"], atol=1e-5)
+    again = kc.calibrate(calibrated, X, LABELS, fields=["site_id"], effort="quick", verbose=0)
+    assert again.report.replaced == calibrated.head.name
+    np.testing.assert_allclose(kc.base_logits(again, X), 2 * X["price"], atol=1e-5)
+    assert again.report.before.log_loss == pytest.approx(calibrated.report.before.log_loss)
+
+
+def test_calibrate_replaces_one_of_two_heads():
+    model = two_heads()
+    fit(model, y={"click": LABELS, "buy": LABELS})
+    click = model.predict(X, verbose=0)["click"]
+    calibrated = kc.calibrate(model, X, LABELS, calibrated_output="buy", method="platt", verbose=0)
+    outputs = calibrated.with_all_outputs().predict(X, verbose=0)
+    np.testing.assert_allclose(outputs["click"], click, atol=1e-6)
+    assert outputs["buy"].mean() == pytest.approx(LABELS.mean(), rel=2e-3)
+
+
+def test_interval_of_a_head_in_a_model():
+    model = functional()
+    fit(model)
+    lower, upper = kc.interval(model, X, level=0.9)
+    probability = model.predict(X, verbose=0)
+    assert lower.shape == probability.shape
+    assert np.all((lower < probability) & (probability < upper))
+    expected = model.layers[-2].interval(X["price"], {"site_id": X["site_id"]}, level=0.9)
+    np.testing.assert_allclose(lower, expected[0], atol=1e-6)
+
+
+def test_a_changed_sequential_model_is_read_again():
+    model = keras.Sequential([keras.Input((1,)), kc.layers.PlattScaling()])
+    np.testing.assert_allclose(kc.base_logits(model, X["price"]), X["price"])
+    model.pop()
+    model.add(layers.Rescaling(3.0))
+    model.add(kc.layers.PlattScaling())
+    np.testing.assert_allclose(kc.base_logits(model, X["price"]), 3 * X["price"], rtol=1e-6)
