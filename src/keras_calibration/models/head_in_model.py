@@ -169,7 +169,9 @@ def _head_before(tensor: keras.KerasTensor) -> _Found | None:
         operation, node = source_of(tensor)
     arguments = {"features": {}, **node.arguments.kwargs}
     arguments |= dict(zip(("logits", "features"), node.arguments.args, strict=False))
-    return operation, arguments["logits"], dict(arguments["features"] or {}), tensor
+    features = dict(arguments["features"] or {})
+    names = features if operation.feature_names is None else operation.feature_names
+    return operation, arguments["logits"], {name: features[name] for name in names}, tensor
 
 
 def _head_of_nested(nested: keras.Model, node: Any, tensor: keras.KerasTensor) -> _Found | None:
