@@ -315,8 +315,8 @@ def unchanged_if_refused(head: Head) -> Iterator[None]:
 def hash_of_weights(head: Head) -> str:
     """SHA-256 hash of the values of all weights of a head."""
     digest = hashlib.sha256()
-    for weight in head.weights:
-        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
+    for weight in head.get_weights():
+        digest.update(np.ascontiguousarray(weight).tobytes())
     return digest.hexdigest()
 
 
