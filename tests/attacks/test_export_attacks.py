@@ -19,6 +19,7 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import version_folder
+from keras_calibration.export.provenance import files_sha256, read_provenance, write_provenance
 from tiers import attack_size, only_in_full_attack
 
 pytestmark = [
@@ -440,6 +441,9 @@ def test_a_head_of_somebody_else_runs_no_program(kind, exported, tmp_path, monke
     with zipfile.ZipFile(head, "w") as file:
         for name, content in files.items():
             file.writestr(name, content)
+    # Somebody else can compute the hash of the files too.
+    told = read_provenance(path / "assets.extra")
+    write_provenance(path / "assets.extra", {**told, "files_sha256": files_sha256(path)})
     with pytest.raises(ValueError, match="cannot be loaded"):
         refresh(path)
     assert os.listdir(tmp_path) == ["1"]

@@ -9,7 +9,7 @@ from tiers import slow_except
 
 RNG = np.random.default_rng(0)
 X = {
-    "site": RNG.integers(0, 6, 203).astype("int32"),
+    "site": RNG.integers(-1, 5, 203).astype("int32"),
     "device": RNG.integers(0, 2, (203, 1)).astype("int32"),
     "price": RNG.normal(size=(203, 2)).astype("float32"),
 }
@@ -110,7 +110,7 @@ def test_a_cross_of_fields(options, tmp_path):
     assert scores[names[1]] == expected(model, rce, CROSS, W)
     assert scores[names[2]] == expected(model, FieldECE(5), "site", W)
     assert scores["device_x_site_ece"] == pytest.approx(scores[names[0]], abs=1e-6)
-    pairs = {"pair": np.where(X["site"] < 5, X["site"] * 2 + X["device"][:, 0], -1), **X}
+    pairs = {"pair": np.where(X["site"] >= 0, X["site"] * 2 + X["device"][:, 0], -1), **X}
     metric = FieldECE(10)
     metric.update_state(Y, model.predict(X, verbose=0), W, field=pairs["pair"])
     assert scores[names[0]] == pytest.approx(float(metric.result()), abs=1e-6)

@@ -340,7 +340,7 @@ def test_bad_rows_are_refused():
         with pytest.raises(ValueError, match=message):
             multicalibration_error(**{**rows, **changes})
     with pytest.warns(UserWarning, match="swapped"):
-        multicalibration_error([0.1, 0.2, 0.3], [0, 1, 1], {})
+        multicalibration_error(np.linspace(0.1, 0.3, 20), np.arange(20) % 2, {})
 
 
 def test_labels_of_one_class():

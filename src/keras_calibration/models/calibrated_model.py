@@ -17,7 +17,7 @@ from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
-from keras_calibration.layers.field_ids import id_fields
+from keras_calibration.layers.field_ids import id_fields, vocabulary_size
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.all_outputs import model_with_all_outputs
@@ -364,11 +364,15 @@ class CalibratedModel(FieldMetricsModel):
         return None
 
     def field_ids(self, x: Inputs, field: str) -> Tensor:
-        """Ids (n,) of a field of the input: the head's ids if the head has the field."""
+        """Ids (n,) of a field of the input: the head's ids if the head has the field.
+
+        What is "other" for the head is -1, as for all metrics.
+        """
         features = x[FEATURES] if is_head_input(x) else inputs_by_name(x, self.input)
         for reader in self.head.field_readers():
             if field in {*reader.fields} & {*features}:
-                return reader.field_ids(features, field)
+                ids = reader.field_ids(features, field)
+                return keras.ops.where(ids >= vocabulary_size(reader.fields[field]), -1, ids)
         return super().field_ids(features, field)
 
     def save(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:

@@ -40,6 +40,7 @@ def calibrated_log_loss(
         ValueError: If there are no rows, arrays differ in length, or an argument is invalid.
 
     Example:
+        >>> import numpy as np
         >>> labels = np.array([0, 1, 0, 1, 0, 0])
         >>> round(calibrated_log_loss(labels, np.full(6, 0.9), num_folds=1), 4)  # the entropy
         0.6365

@@ -148,8 +148,7 @@ def warn_if_swapped(labels: np.ndarray, predictions: np.ndarray) -> None:
     """Warns if labels and predictions look swapped: only the predictions are all 0 or 1."""
     if not all(np.isin(part, (0, 1)).all() for part in (predictions[:100], predictions)):
         return
-    is_share = np.logical_and(labels > 0, labels < 1)
-    if is_share.any() and ((labels >= 0) & (labels <= 1)).all():
+    if len(np.unique(labels)) > _HANDFUL and ((labels >= 0) & (labels <= 1)).all():
         warn(
             "Labels and predictions look swapped: all predictions are 0 or 1, but the labels are "
             "not. Pass the labels first, then the predictions.",
