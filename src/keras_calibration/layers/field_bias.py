@@ -233,6 +233,10 @@ class FieldBias(Head):
             values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
         self.keep_posterior(are_counts(rows.weights), **values)
 
+    def num_values(self, field: str) -> int:
+        """Number of values of a field, which is also the id of "other"."""
+        return self._num_values[field]
+
     def field_ids(self, features: Features, field: str) -> Tensor:
         """Ids (batch,) of a field, int32; the id "other" is the number of its values."""
         return ids_of_field(features[field], self.fields[field], self._num_values[field])

@@ -325,7 +325,8 @@ def passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
     """Whether an operation returns the values of each row unchanged."""
     kind = type(operation)
     if kind is keras.layers.Activation:
-        return _computes(operation, _identity)
+        # With all columns: Keras warns of a softmax of one.
+        return _computes(operation, _identity, math.prod(size or 1 for size in tensor.shape[1:]))
     if not (kind.__module__.startswith("keras.") and kind.__name__ in _RESHAPING):
         return False
     _, node = source_of(tensor)

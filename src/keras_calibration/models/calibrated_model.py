@@ -17,7 +17,7 @@ from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_calibrator import ClassCalibrator
 from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
-from keras_calibration.layers.field_ids import id_fields, vocabulary_size
+from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.all_outputs import model_with_all_outputs
@@ -372,7 +372,7 @@ class CalibratedModel(FieldMetricsModel):
         for reader in self.head.field_readers():
             if field in {*reader.fields} & {*features}:
                 ids = reader.field_ids(features, field)
-                return keras.ops.where(ids >= vocabulary_size(reader.fields[field]), -1, ids)
+                return keras.ops.where(ids >= reader.num_values(field), -1, ids)
         return super().field_ids(features, field)
 
     def save(self, filepath: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
