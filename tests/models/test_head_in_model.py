@@ -187,7 +187,7 @@ def nested():
 
 def nested_calibrated_model():
     inputs = new_inputs()
-    base = keras.Model(inputs, layers.Dense(1, "sigmoid")(inputs["price"]))
+    base = keras.Model(inputs, dense(inputs["price"], activation="sigmoid"))
     outer = new_inputs()
     return keras.Model(outer, kc.models.CalibratedModel(base, new_head())(outer))
 
@@ -228,7 +228,9 @@ def test_mean_prediction_after_fit_head(make):
     outputs = model.predict(x, verbose=0).reshape(-1).astype("float64")
     if make is logit_only:
         outputs = 1 / (1 + np.exp(-outputs))
-    assert outputs.mean() == pytest.approx(LABELS.mean(), rel=2e-3)
+    # A network that is kept is of a fold, whose mean is not that of all rows.
+    tolerance = 0.05 if make is with_network else 2e-3
+    assert outputs.mean() == pytest.approx(LABELS.mean(), rel=tolerance)
 
 
 @pytest.mark.tensorflow
@@ -263,7 +265,8 @@ def test_served_alike_and_refreshed(make, tmp_path):
     new = kc.refresh_savedmodel(path, logits, flipped, features or None, verify="same_process")
     again = tf.saved_model.load(new).signatures["serving_default"]
     served = again(**{n: tf.constant(v) for n, v in columns.items()})
-    assert served["probability"].numpy().mean() == pytest.approx(flipped.mean(), rel=2e-3)
+    tolerance = 0.05 if make is with_network else 2e-3
+    assert served["probability"].numpy().mean() == pytest.approx(flipped.mean(), rel=tolerance)
 
 
 def two_heads(shared=False):
