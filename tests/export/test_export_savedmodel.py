@@ -403,9 +403,9 @@ def test_arguments_out_of_their_range(arguments, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_only_calibrated_models_are_taken(tmp_path):
+def test_only_models_with_a_head_are_taken(tmp_path):
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    with pytest.raises(ValueError, match=r"must be a CalibratedModel\. Received: Sequential"):
+    with pytest.raises(ValueError, match="without a head"):
         kc.export_savedmodel(model, tmp_path / "1")
     assert not list(tmp_path.iterdir())
 
@@ -448,7 +448,7 @@ def test_random_rows_that_the_base_cannot_take_ask_for_a_sample(tmp_path):
 
 def outputs_of(model, sample=None):
     spec = serving_spec(model)
-    return outputs_on(spec, sample_rows(model, spec, sample), sample is None)
+    return outputs_on(spec, sample_rows(spec, sample), sample is None)
 
 
 def test_random_rows_have_ids_and_words_that_the_base_knows():
@@ -483,14 +483,14 @@ def test_a_head_that_was_fitted_or_chosen_brings_no_warning(by):
     model = small_model()
     labels = rng.random(300) < model.predict(rows, verbose=0)[:, 0]
     if by == "head":
-        model.head.calibrator.fit(kc.base_logits(model, rows), labels)
+        model.head.fit(kc.base_logits(model, rows), labels)
     else:
         model = kc.calibrate(model.base_model, rows, labels, method="identity", verbose=0)
     outputs = outputs_of(model)
     probability, logit = outputs["probability"], outputs["logit"]
-    warn_if_unfitted(model, probability, logit)
+    warn_if_unfitted(serving_spec(model), probability, logit)
     with pytest.raises(UserWarning, match="never been fitted"):
-        warn_if_unfitted(small_model(), keras.ops.sigmoid(logit), logit)
+        warn_if_unfitted(serving_spec(small_model()), keras.ops.sigmoid(logit), logit)
 
 
 def model_in(policy):

@@ -84,12 +84,12 @@ def _fit(fit: Mapping[str, Any]) -> list[str]:
 def _log_losses(summary: Mapping[str, Any] | None, report: Mapping[str, Any] | None) -> str:
     """Before and after; a head that was trained by gradient alone has neither."""
     rows, before, after = "these rows", None, None
-    if summary is not None:
-        before, after = summary["log_loss_before"], summary["log_loss_after"]
-    elif report is not None:
+    if report is not None:
         rows = "these rows, cross-fitted"
         losses = {score["name"]: score["log_loss"] for score in report["scores"]}
         before, after = losses["identity"], losses[report["chosen"]]
+    elif summary is not None:
+        before, after = summary["log_loss_before"], summary["log_loss_after"]
     return f"- Log loss on {rows}: {_decimal(before)} before, {_decimal(after)} after, in nats"
 
 
