@@ -147,7 +147,7 @@ def export_savedmodel(
         >>> base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     model = CalibratedModel(base, ILPS())
-        ...     summary = model.head.calibrator.fit([-2.0, -1.0, 0.0, 1.0], [0, 1, 0, 1])
+        ...     summary = model.head.fit([-2.0, -1.0, 0.0, 1.0], [0, 1, 0, 1])
         ...     path = export_savedmodel(
         ...         model, f"{folder}/ctr", version="next", verify="same_process"
         ...     )
