@@ -30,8 +30,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 from keras_calibration.layers import (
-    ClassTemperatureScaling,
     StructuredMatrixScaling,
+    TemperatureScaling,
     VectorScaling,
 )
 
@@ -131,7 +131,7 @@ def table(folder, column, classes, order_by=None):
 def ours(layer_class):
     def fit(part):
         num_classes = part.logits.shape[1]
-        of_size = {} if layer_class is ClassTemperatureScaling else {"num_classes": num_classes}
+        of_size = {} if layer_class is TemperatureScaling else {"num_classes": num_classes}
         layer = layer_class(**of_size)
         layer.fit(part.logits, part.labels)
         return lambda logits: log_softmax(
@@ -164,7 +164,7 @@ def authors_sms(part):
 
 
 METHODS = {
-    "ClassTemperatureScaling": ours(ClassTemperatureScaling),
+    "TemperatureScaling": ours(TemperatureScaling),
     "VectorScaling": ours(VectorScaling),
     "StructuredMatrixScaling": ours(StructuredMatrixScaling),
     "scikit-learn, temperature": scikit_learn("temperature"),

@@ -23,8 +23,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from keras_calibration import layers
-from keras_calibration.layers import FieldBias
-from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers import FieldBias, Head
 
 SIZES = (0, 1, 10, 100, 1000)
 NUM_VALUES = 300  # of each size
@@ -147,7 +146,7 @@ def curves(num_samples: int, num_rows: int = 2000) -> None:
         line(name, cells)
 
 
-CURVES: dict[str, tuple[Callable[[], Calibrator], Callable[[Array], Array]]] = {
+CURVES: dict[str, tuple[Callable[[], Head], Callable[[Array], Array]]] = {
     "BiasCorrection, l - 0.5": (layers.BiasCorrection, lambda x: x - 0.5),
     "TemperatureScaling, 0.7 l": (layers.TemperatureScaling, lambda x: 0.7 * x),
     "PlattScaling, 0.7 l - 0.5": (layers.PlattScaling, lambda x: 0.7 * x - 0.5),

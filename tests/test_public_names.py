@@ -29,11 +29,10 @@ ROOMS = {
         export_litert export_onnx export_savedmodel refresh_savedmodel signature_input
     """,
     "layers": """
-        BetaCalibration BiasCorrection BlendedHead Calibrator ClassCalibrator
-        ClassNeuralCalibration ClassTemperatureScaling FieldBias FieldILPS FieldNetwork FitSettings
+        BetaCalibration BiasCorrection BlendedHead FieldBias FieldILPS FieldNetwork FitSettings
         FitSummary Head HistogramBinning ILPS IsotonicRegression NeuralCalibration NeuralFitSummary
-        PlattScaling QuadraticScaling SamplingCorrection StreamingCalibrator
-        StructuredMatrixScaling TemperatureScaling VectorScaling
+        PlattScaling QuadraticScaling SamplingCorrection StructuredMatrixScaling TemperatureScaling
+        VectorScaling
     """,
     "logs": """
         LogSums Periods Query ScoredLog Selection log_sums
@@ -77,7 +76,7 @@ ROOMS = {
 }
 # Results, base classes and constants, whose use is shown where they come from.
 WITHOUT_EXAMPLE = """
-    calibration.CandidateScore layers.Calibrator layers.ClassCalibrator
+    calibration.CandidateScore
     monitoring.ClassMonitorReport monitoring.MonitorReport plots.Rates plots.STYLES
     scoring.MulticalibrationError scoring.SegmentError seeds.Outcome
     seeds.import_mlflow

@@ -43,22 +43,22 @@ def model_2(task: CalibrationTask) -> NDArray[np.float32]:
 
 def isotonic_regression(task: CalibrationTask) -> NDArray[np.float32]:
     """Isotonic regression, as in scikit-learn but with finite logits at both ends."""
-    return fitted_calibrator(task, kc.layers.IsotonicRegression(keep_ranking=False))
+    return fitted_head(task, kc.layers.IsotonicRegression(keep_ranking=False))
 
 
 def platt_scaling(task: CalibrationTask) -> NDArray[np.float32]:
     """Platt scaling: logistic regression on the logit."""
-    return fitted_calibrator(task, kc.layers.PlattScaling())
+    return fitted_head(task, kc.layers.PlattScaling())
 
 
 def temperature_scaling(task: CalibrationTask) -> NDArray[np.float32]:
     """Temperature scaling; not a row of the paper."""
-    return fitted_calibrator(task, kc.layers.TemperatureScaling())
+    return fitted_head(task, kc.layers.TemperatureScaling())
 
 
 def histogram_binning(task: CalibrationTask) -> NDArray[np.float32]:
     """Histogram binning in 20 bins of equal numbers of rows."""
-    return fitted_calibrator(task, kc.layers.HistogramBinning())
+    return fitted_head(task, kc.layers.HistogramBinning())
 
 
 def paper_ilps(task: CalibrationTask) -> NDArray[np.float32]:
@@ -68,7 +68,7 @@ def paper_ilps(task: CalibrationTask) -> NDArray[np.float32]:
 
 def paper_ilps_at_its_optimum(task: CalibrationTask) -> NDArray[np.float32]:
     """The paper's ILPS, fitted directly: the optimum that one epoch of Adam does not reach."""
-    return fitted_calibrator(task, kc.layers.ILPS.from_paper())
+    return fitted_head(task, kc.layers.ILPS.from_paper())
 
 
 def paper_neural_calibration(task: CalibrationTask) -> NDArray[np.float32]:
@@ -98,7 +98,7 @@ def inverted_neural_calibration(task: CalibrationTask) -> NDArray[np.float32]:
 
 def ilps(task: CalibrationTask) -> NDArray[np.float32]:
     """Our ILPS: class-balanced knots, linear ends, fitted directly."""
-    return fitted_calibrator(task, kc.layers.ILPS())
+    return fitted_head(task, kc.layers.ILPS())
 
 
 def field_bias(task: CalibrationTask) -> NDArray[np.float32]:
@@ -158,14 +158,6 @@ def inverted(task: CalibrationTask) -> CalibrationTask:
         task.name, task.field, task.num_values, task.development, task.train, task.test
     )
     return make_task(exchanged, task.size, task.batch_size, task.seed)
-
-
-def fitted_calibrator(
-    task: CalibrationTask, calibrator: kc.layers.Calibrator
-) -> NDArray[np.float32]:
-    """Fits a calibrator directly to the development rows."""
-    calibrator.fit(task.development_logits, task.development.labels)
-    return keras.ops.convert_to_numpy(calibrator(task.test_logits))
 
 
 def fitted_head(task: CalibrationTask, head: kc.layers.Head) -> NDArray[np.float32]:

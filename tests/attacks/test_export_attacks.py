@@ -460,7 +460,7 @@ hidden = keras.layers.Concatenate()([embedded, price])
 base = keras.Model({"user": user, "price": price}, keras.layers.Dense(1, "sigmoid")(hidden))
 rows = {"user": np.arange(8, dtype="int32")[:, None], "price": np.zeros((8, 1), "float32")}
 model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
-model.head.calibrator.fit([-2.0, -1.0, 0.0, 1.0], [0, 1, 0, 1])
+model.head.fit([-2.0, -1.0, 0.0, 1.0], [0, 1, 0, 1])
 start = time.perf_counter()
 if kind == "keras":
     base.export(str(folder / "1"), verbose=False)

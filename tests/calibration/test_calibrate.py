@@ -125,7 +125,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     for number in range(3):
         layer = kc.layers.BiasCorrection()
         others = fold != number
-        layer.fit(logits[others], y[others], weights[others])
+        layer.fit(logits[others], y[others], sample_weight=weights[others])
         calibrated[~others] = logits[~others] + layer.bias
     p = 1 / (1 + np.exp(-calibrated))
     after = model.report.after
@@ -140,7 +140,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     assert [score.name for score in model.report.scores] == ["identity", "bias"]
     # The model itself is fitted to all rows.
     layer = kc.layers.BiasCorrection()
-    layer.fit(logits, y, weights)
+    layer.fit(logits, y, sample_weight=weights)
     received = model.predict(x, verbose=0, batch_size=NUM_ROWS)[:, 0]
     np.testing.assert_allclose(received, 1 / (1 + np.exp(-logits - layer.bias)), atol=1e-6)
 

@@ -45,7 +45,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     calibrated = np.empty(logits.shape)
     for number in range(3):
         layer, others = kc.layers.VectorScaling(3), fold != number
-        layer.fit(logits[others], labels[others], weights[others])
+        layer.fit(logits[others], labels[others], sample_weight=weights[others])
         calibrated[~others] = logits[~others] * layer.scales + layer.biases
     p = scipy.special.softmax(calibrated, axis=1)
     after = model.report.after

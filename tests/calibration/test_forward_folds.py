@@ -57,7 +57,7 @@ def test_the_figures_are_those_of_fits_to_the_past():
     for block in range(1, 8):
         past, now = block > BLOCK, block == BLOCK
         layer = kc.layers.PlattScaling()
-        layer.fit(logits[past], y[past], weights[past])
+        layer.fit(logits[past], y[past], sample_weight=weights[past])
         before, after = logits[now].astype(float), np.asarray(layer(logits[now]), float)
         change[now] = np.logaddexp(0, after) - np.logaddexp(0, before) - y[now] * (after - before)
     scored = BLOCK > 0

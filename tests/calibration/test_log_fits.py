@@ -42,7 +42,7 @@ STREAMING = (
 @pytest.mark.parametrize("name", STREAMING)
 def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(name):
     expected, found, updated = (getattr(layers, name)() for _ in range(3))
-    of_rows = expected.fit(Z, Y, W)
+    of_rows = expected.fit(Z, Y, sample_weight=W)
     of_log = fit_calibrator(found, log(), verbose=0)
     assert of_log.num_rows == N
     assert of_log.log_loss_after == pytest.approx(of_rows.log_loss_after, abs=1e-9)
@@ -56,8 +56,8 @@ def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(name):
 
 def test_forgetting():
     expected, found = layers.PlattScaling(), layers.PlattScaling()
-    expected.fit(Z[:7000], Y[:7000], W[:7000])
-    expected.update(Z[7000:], Y[7000:], W[7000:], forget=0.9)
+    expected.fit(Z[:7000], Y[:7000], sample_weight=W[:7000])
+    expected.update(Z[7000:], Y[7000:], sample_weight=W[7000:], forget=0.9)
     fit_calibrator(found, log(slice(0, 7000)), verbose=0)
     update_calibrator(found, log(slice(7000, None)), forget=0.9, verbose=0)
     assert found.bias == pytest.approx(expected.bias, abs=1e-6)
@@ -84,7 +84,7 @@ def test_heads_are_nearly_those_of_all_rows(kind):
     expected, found = make(), make()
     features = {name: frame()[name].to_numpy() for name in ("site", "device", "name")}
     if kind == "isotonic":
-        of_rows = expected.fit(Z, Y, W)
+        of_rows = expected.fit(Z, Y, sample_weight=W)
     else:
         used = {name: features[name] for name in expected.feature_names}
         of_rows = expected.fit(Z, Y, used, W)

@@ -7,14 +7,14 @@ import tensorflow as tf
 import keras_calibration as kc
 from class_worlds import base_model, class_rows, log_loss, small_network
 from keras_calibration.export import refresh_savedmodel
-from keras_calibration.layers import ClassNeuralCalibration, VectorScaling
+from keras_calibration.layers import NeuralCalibration, VectorScaling
 from keras_calibration.models import CalibratedModel
 
 
 @pytest.fixture(scope="module")
 def model():
     x, labels = class_rows(1500, effect=1.0)
-    model = CalibratedModel(base_model(), ClassNeuralCalibration(VectorScaling(3), small_network()))
+    model = CalibratedModel(base_model(), NeuralCalibration(VectorScaling(3), small_network()))
     model.fit(x, labels, verbose=0)
     return model
 
@@ -49,9 +49,7 @@ def test_refreshed_on_new_rows(model, tmp_path):
     with pytest.raises(ValueError, match="`from_logits` must be True for classes"):
         refresh_savedmodel(path, base_model()(new), labels, sites, from_logits=False)
     second = refresh_savedmodel(path, new["scores"], labels, sites, verify="same_process")
-    summary = ClassNeuralCalibration(VectorScaling(3), small_network()).fit(
-        new["scores"], labels, sites
-    )
+    summary = NeuralCalibration(VectorScaling(3), small_network()).fit(new["scores"], labels, sites)
     serve = tf.saved_model.load(str(second)).signatures["serving_default"]
     served = serve(**{name: tf.constant(column) for name, column in new.items()})
     # The exported network starts from other weights: as good, not the same.

@@ -222,9 +222,8 @@ def test_steps_at_the_very_logits_of_the_sample(layer, tmp_path):
     rng = np.random.default_rng(0)
     rows = {name: rng.normal(size=(64, 1)).astype("float32") for name in ("x", "z")}
     model = small_model(getattr(kc.layers, layer)())
-    model.head.calibrator.fit(
-        kc.base_logits(model, rows), rng.random(64) < 0.3 + 0.5 * (rows["x"][:, 0] > 0)
-    )
+    logits = kc.base_logits(model, rows)
+    model.head.fit(logits, rng.random(64) < 0.3 + 0.5 * (rows["x"][:, 0] > 0))
     path = export(model, tmp_path / "1", rows, jit_compile=True)
     assert provenance_of(path)["xla"]["head"] == "on"
 
@@ -284,9 +283,8 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
     rows = {name: rng.normal(size=(500, 1)).astype("float32") for name in ("x", "z")}
     labels = rng.random(500) < 0.3
     model = small_model()
-    curve = model.head.calibrator
+    curve = model.head
     summary = curve.fit(kc.base_logits(model, rows), labels)
-    model.head.remember_fit(summary)
     path = export(model, tmp_path / "1", rows)
     told = provenance_of(path)
     assert told["fit"]["num_rows"] == 500
@@ -295,7 +293,8 @@ def test_the_provenance_says_what_was_fitted(tmp_path):
     assert told["fit"]["fitted_at"] == summary.fitted_at
     np.testing.assert_array_equal(told["head"]["curve"]["knots"], curve.get_knots())
     np.testing.assert_array_equal(told["head"]["curve"]["values"], curve.get_values())
-    assert told["head"]["config"]["calibrator"]["class_name"] == "ILPS"
+    assert told["head"]["class"] == "ILPS"
+    assert told["head"]["config"]["num_knots"] == 20
     assert told["versions"]["tensorflow"] == tf.__version__
     assert told["versions"]["keras_calibration"] == kc.__version__
     assert told["base_model"]["num_weights"] == 3
@@ -586,7 +585,7 @@ def test_a_nan_in_the_sample_is_no_difference(tmp_path):
 @pytest.mark.parametrize("verify", ["same_process", "new_process"])
 def test_a_savedmodel_that_differs_is_not_left_behind(verify, tmp_path, monkeypatch):
     model = small_model()
-    write, curve = export_module.write_signatures, model.head.calibrator._free_values
+    write, curve = export_module.write_signatures, model.head._free_values
     values = curve.numpy()
 
     def write_another(model, *arguments):

@@ -88,7 +88,7 @@ def test_without_a_direct_fit_it_is_trained(own_head):
 
 @pytest.mark.parametrize("head", [keras.layers.Identity(), "ilps", None])
 def test_what_is_no_head_is_refused(head):
-    with pytest.raises(ValueError, match=r"must be a `Head` or a `Calibrator`"):
+    with pytest.raises(ValueError, match=r"must be a `Head`"):
         make_model(head)
 
 

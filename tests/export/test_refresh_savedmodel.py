@@ -133,7 +133,7 @@ def test_only_the_head_is_another(kind, tmp_path):
     # The same as a fit in Keras, of the model that was exported.
     curve_alone = kind in ("ilps", "isotonic")
     if curve_alone:
-        summary = model.head.calibrator.fit(logits, labels, weights)
+        summary = model.head.fit(logits, labels, sample_weight=weights)
     else:
         columns = {name: tensors_of(features)[name] for name in names}
         summary = model.head.fit(logits, labels, columns, weights, settings=settings)
@@ -179,7 +179,7 @@ def test_rows_are_added_to_those_of_the_fits_before(tmp_path):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=900)
     labels = rng.random(900) < 1 / (1 + np.exp(1 - 2 * logits))
-    model.head.calibrator.fit(logits[:300], labels[:300])
+    model.head.fit(logits[:300], labels[:300])
     export(model, tmp_path / "1")
     refresh(tmp_path, logits[300:600], labels[300:600], update=True)
     third = refresh(tmp_path, logits[600:], labels[600:], update=True)
@@ -224,7 +224,7 @@ def exported(tmp_path_factory):
         ({"logits": np.full(NUM_ROWS, np.nan)}, "must be finite"),
         ({"logits": LOGITS[:7]}, "same number of rows"),
         ({"features": {"site": np.zeros(NUM_ROWS)}}, r"without \['class'\]"),
-        ({"update": True}, "logit-only calibrator"),
+        ({"update": True}, "the head itself has `update`"),
         ({"verify": "never"}, "`verify` must be one of"),
     ],
 )
@@ -342,7 +342,7 @@ def platt_export(path, logits=None, sample=None, **arguments):
         keras.Model(inputs, last(inputs["x"])), kc.layers.PlattScaling()
     )
     if logits is not None:
-        model.head.calibrator.fit(logits, labels_of(logits))
+        model.head.fit(logits, labels_of(logits))
     return kc.export_savedmodel(model, path, sample, verify="same_process", **arguments)
 
 

@@ -8,16 +8,16 @@ import scipy.special
 
 import keras_calibration as kc
 from keras_calibration.layers import (
-    ClassNeuralCalibration,
-    ClassTemperatureScaling,
     FieldNetwork,
     FitSettings,
+    NeuralCalibration,
     StructuredMatrixScaling,
+    TemperatureScaling,
     VectorScaling,
 )
 
 LAYERS = {
-    "temperature": ClassTemperatureScaling,
+    "temperature": TemperatureScaling,
     "vector": lambda: VectorScaling(5),
     "matrix": lambda: StructuredMatrixScaling(5),
 }
@@ -93,9 +93,7 @@ def test_a_network_keeps_the_probability_of_a_class_without_rows():
     logits, labels = world(3000, 1, absent=3)
     site = np.arange(len(labels)) % 2
     labels = np.where(site == 1, np.where(labels == 0, 1, labels), labels)  # site 1 has no class 0
-    head = ClassNeuralCalibration(
-        VectorScaling(5), FieldNetwork({"site": 2}, num_outputs=5, seed=0)
-    )
+    head = NeuralCalibration(VectorScaling(5), FieldNetwork({"site": 2}, num_outputs=5, seed=0))
     settings = FitSettings(learning_rate=0.01, max_epochs=15)
     with pytest.warns(UserWarning, match="class 3"):
         summary = head.fit(logits, labels, {"site": site}, settings=settings)
@@ -138,4 +136,4 @@ def test_training_without_rows_of_a_class_is_refused():
 def test_all_labels_of_weight_0_are_no_rows():
     logits, labels = world(300, 1)
     with pytest.warns(UserWarning, match="no rows of classes 1, 3"):
-        VectorScaling(5).fit(logits, labels, (~np.isin(labels, (1, 3))).astype(float))
+        VectorScaling(5).fit(logits, labels, sample_weight=(~np.isin(labels, (1, 3))).astype(float))

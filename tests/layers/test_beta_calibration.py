@@ -79,7 +79,7 @@ def test_fit_is_the_optimum_on_the_rows(form, weighted):
         weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(logits))
         labels = 0.9 * labels + 0.02  # soft, too
     layer = BetaCalibration()
-    summary = layer.fit(logits, labels, weights if weighted else None)
+    summary = layer.fit(logits, labels, sample_weight=weights if weighted else None)
     best = best_parameters(logits, labels, weights)
     loss = log_loss(curve(best, logits), labels, weights)
     received = log_loss(curve(parameters_of(layer), logits), labels, weights)
@@ -194,7 +194,7 @@ def test_separated_classes_have_a_finite_answer(num_clicks):
     [
         (([], []), "empty"),
         (([0.0, 1.0], [1, 1]), "one class only"),
-        (([0.0, 1.0], [0, 1], [0.0, 1.0]), "one class only"),
+        (([0.0, 1.0], [0, 1], None, [0.0, 1.0]), "one class only"),
         (([0.0, np.inf], [0, 1]), "Logits must be finite"),
         (([0.0, 1.0], None), "labels=None"),
     ],
@@ -213,7 +213,7 @@ def test_any_rows_are_fitted_or_refused(rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = BetaCalibration()
     try:
-        summary = layer.fit(logits, labels, weights)
+        summary = layer.fit(logits, labels, sample_weight=weights)
     except ValueError as error:
         summary, refusal = None, str(error)
     if summary is None:
@@ -225,5 +225,5 @@ def test_any_rows_are_fitted_or_refused(rows):
     assert summary.log_loss_after <= summary.log_loss_before * (1 + 1e-9) + prior + 1e-9
     counted = weights > 0
     again = BetaCalibration()
-    again.fit(logits[counted], labels[counted], weights[counted])
+    again.fit(logits[counted], labels[counted], sample_weight=weights[counted])
     np.testing.assert_allclose(parameters_of(again), parameters_of(layer), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""ClassTemperatureScaling and VectorScaling: convex fits of class logits."""
+"""TemperatureScaling of class logits, and VectorScaling: convex fits."""
 
 import keras
 import numpy as np
@@ -6,18 +6,18 @@ import pytest
 import scipy.optimize
 import scipy.special
 import scipy.stats
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backends import examples, few_lengths
-from keras_calibration.layers import ClassTemperatureScaling, TemperatureScaling, VectorScaling
+from keras_calibration.layers import TemperatureScaling, VectorScaling
 
 LAYERS = ["temperature", "vector"]
 
 
 def layer_of(kind, num_classes=4, **kwargs):
     if kind == "temperature":
-        return ClassTemperatureScaling(**kwargs)
+        return TemperatureScaling(**kwargs)
     return VectorScaling(num_classes, **kwargs)
 
 
@@ -36,7 +36,7 @@ def one_hot(labels, num_classes=4):
 
 
 def line_of(layer):
-    if isinstance(layer, ClassTemperatureScaling):
+    if isinstance(layer, TemperatureScaling):
         return 1 / layer.temperature, 0.0
     return layer.scales.astype(np.float64), layer.biases.astype(np.float64)
 
@@ -86,7 +86,7 @@ def test_fit_is_the_optimum_on_the_rows(kind, form):
     if form == "weighted":
         weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(labels))
     layer = layer_of(kind)
-    summary = layer.fit(logits, given_labels, weights if form == "weighted" else None)
+    summary = layer.fit(logits, given_labels, sample_weight=weights if form == "weighted" else None)
     best = best_loss(kind, logits, shares, weights)
     assert summary.log_loss_after == pytest.approx(best, abs=1e-8)
     scales, biases = line_of(layer)
@@ -106,7 +106,7 @@ def test_small_logits_are_scaled_up():
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-@pytest.mark.filterwarnings("ignore:ClassTemperatureScaling:UserWarning")
+@pytest.mark.filterwarnings("ignore:TemperatureScaling:UserWarning")
 def test_logits_that_are_all_equal(kind):
     layer = layer_of(kind)
     summary = layer.fit(np.zeros((400, 4)), np.arange(400) % 8 % 4 * (np.arange(400) % 8 < 4))
@@ -118,7 +118,7 @@ def test_two_classes_are_the_binary_temperature():
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 2, 20_000)
     labels = generator.random(20_000) < 1 / (1 + np.exp(-0.6 * logits))
-    binary, classes = TemperatureScaling(), ClassTemperatureScaling()
+    binary, classes = TemperatureScaling(), TemperatureScaling()
     binary.fit(logits, labels)
     classes.fit(np.stack([np.zeros(20_000), logits], axis=1), labels)
     assert classes.temperature == pytest.approx(binary.temperature, rel=1e-4)
@@ -137,7 +137,7 @@ def test_starts_as_the_identity_and_keeps_shape_and_infinity(kind):
         layer.weights[0].assign(np.full(layer.weights[0].shape, value))
         ends = np.float32([[-np.inf, np.inf, np.inf, -np.inf]])
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer(ends)), ends)
-    for shape in ((3,), (3, 1), (3, 2, 4)):
+    for shape in [(3, 2, 4), *([(3,), (3, 1)] if kind == "vector" else [])]:
         with pytest.raises(ValueError, match=r"\(batch, K\)"):
             layer(np.zeros(shape, np.float32))
     if kind == "vector":
@@ -176,7 +176,7 @@ def test_separated_classes_have_a_finite_answer(kind):
 
 def test_logits_that_mislead_give_the_largest_temperature_and_a_warning():
     logits = np.random.default_rng(0).normal(size=(500, 4))
-    layer = ClassTemperatureScaling()
+    layer = TemperatureScaling()
     with pytest.warns(UserWarning, match="order of the classes"):
         layer.fit(logits, logits.argmin(axis=1))
     assert layer.temperature == pytest.approx(1e6, rel=1e-5)
@@ -187,7 +187,7 @@ def test_logits_that_mislead_give_the_largest_temperature_and_a_warning():
     ("logits", "labels", "weights", "message"),
     [
         (np.zeros((0, 4)), [], None, "at least 1 row"),
-        (np.zeros(3), [0, 1, 2], None, r"\(batch, K\)"),
+        (np.zeros((3, 2, 4)), [0, 1, 2], None, r"\(batch, K\)"),
         (np.zeros((3, 4)), [1, 1, 1], None, "one class only"),
         (np.zeros((3, 4)), [1, 1, 2], [1, 1, 0], "one class only"),
         (np.zeros((3, 4)), [0, 1, 4], None, "class numbers 0 … 3"),
@@ -211,7 +211,7 @@ def test_bad_rows_are_refused_and_nothing_is_changed(kind, logits, labels, weigh
     layer.fit(*rows_of(num_rows=200))
     before = line_of(layer)
     with pytest.raises(ValueError, match=message):
-        layer.fit(logits, labels, weights)
+        layer.fit(logits, labels, sample_weight=weights)
     for received, expected in zip(line_of(layer), before, strict=True):
         np.testing.assert_array_equal(received, expected)
 
@@ -238,13 +238,14 @@ LOGITS = st.sampled_from([-1e30, -50.0, -2.0, 0.0, 0.0, 0.3, 3.0, 1e300])
         max_size=12,
     ),
 )
-@pytest.mark.filterwarnings("ignore:ClassTemperatureScaling:UserWarning")
+@pytest.mark.filterwarnings("ignore:TemperatureScaling:UserWarning")
+@example("vector", [((-50.0, -1e30, -1e30, -2.0), 2, 1.0), ((-2.0, -1e30, 0.3, 1e300), 0, 1e6)])
 @pytest.mark.filterwarnings("ignore:The development set has no rows:UserWarning")
 def test_any_rows_are_fitted_or_refused(kind, rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = layer_of(kind)
     try:
-        summary = layer.fit(logits, labels, weights)
+        summary = layer.fit(logits, labels, sample_weight=weights)
     except ValueError as error:
         summary, refusal = None, str(error)
     if summary is None:
@@ -259,5 +260,5 @@ def test_any_rows_are_fitted_or_refused(kind, rows):
         assert summary.log_loss_after <= summary.log_loss_before + 0.5 / len(rows) + 1e-9
     again = layer_of(kind)
     assert again.fit(
-        logits[counted], labels[counted], weights[counted]
+        logits[counted], labels[counted], sample_weight=weights[counted]
     ).log_loss_after == pytest.approx(summary.log_loss_after, rel=1e-6, abs=1e-9)

@@ -1,4 +1,4 @@
-"""ClassNeuralCalibration, the sum of a class calibrator and a field network of K outputs."""
+"""NeuralCalibration of class logits: a calibrator of them plus a network of K outputs."""
 
 import keras
 import numpy as np
@@ -8,10 +8,10 @@ import scipy.special
 from backends import dtype_of
 from keras_calibration.layers import (
     ILPS,
-    ClassNeuralCalibration,
-    ClassTemperatureScaling,
     FieldNetwork,
     FitSettings,
+    NeuralCalibration,
+    TemperatureScaling,
     VectorScaling,
 )
 from tiers import slow_except
@@ -41,7 +41,7 @@ def log_loss(calibrated, labels, weights=None):
 
 def some_head(calibrator=None, **arguments):
     network = FieldNetwork({"site": 4}, ("age",), seed=0, num_outputs=3)
-    return ClassNeuralCalibration(calibrator or VectorScaling(3), network, **arguments)
+    return NeuralCalibration(calibrator or VectorScaling(3), network, **arguments)
 
 
 def dense_network(units=3, **arguments):
@@ -70,7 +70,7 @@ def test_is_the_sum_of_its_parts(kind, reload):
     network = FieldNetwork({"site": 4}, ("age",), seed=0, num_outputs=3)
     if kind == "functional":
         network, features = dense_network(), columns_of(features)
-    head = ClassNeuralCalibration(VectorScaling(3), network)
+    head = NeuralCalibration(VectorScaling(3), network)
     head.calibrator.fit(logits, labels)
     received = head(logits, features)
     for weight in network.trainable_weights:
@@ -94,9 +94,9 @@ def test_is_the_sum_of_its_parts(kind, reload):
 def test_starts_as_the_identity_with_or_without_parts():
     logits, _, features = segment_rows(20)
     logits = logits.astype(np.float32)
-    for head in (some_head(), some_head(num_members=2), ClassNeuralCalibration()):
+    for head in (some_head(), some_head(num_members=2), NeuralCalibration()):
         np.testing.assert_array_equal(head(logits, features), logits)
-    assert ClassNeuralCalibration(VectorScaling(3)).feature_names == ()
+    assert NeuralCalibration(VectorScaling(3)).feature_names == ()
 
 
 @pytest.mark.parametrize("num_members", slow_except([2], [1, 2]))
@@ -116,7 +116,7 @@ def test_fit_learns_segments(num_members, reload):
     assert summary.log_loss_after == pytest.approx(log_loss(calibrated, rows[1], weights), rel=1e-5)
 
     alone = VectorScaling(3)
-    of_eta = alone.fit(rows[0], rows[1], weights)
+    of_eta = alone.fit(rows[0], rows[1], sample_weight=weights)
     np.testing.assert_array_equal(head.calibrator.scales, alone.scales)
     assert summary.log_loss_before == pytest.approx(of_eta.log_loss_before, rel=1e-8)
     assert of_eta.log_loss_after < summary.cross_fitted_curve < of_eta.log_loss_after + 0.01
@@ -144,7 +144,7 @@ def test_fit_learns_segments(num_members, reload):
 def test_rows_of_weight_0_teach_nothing():
     logits, labels, features = segment_rows()
     counts = np.random.default_rng(1).random(3000) < 0.5
-    head = some_head(ClassTemperatureScaling())
+    head = some_head(TemperatureScaling())
     summary = head.fit(
         logits,
         np.where(counts, labels, 2),
@@ -154,7 +154,7 @@ def test_rows_of_weight_0_teach_nothing():
     )
     assert summary.network_kept
     assert np.isfinite(summary.cross_fitted_logits).all()
-    alone = ClassTemperatureScaling()
+    alone = TemperatureScaling()
     alone.fit(logits[counts], labels[counts])
     assert head.calibrator.temperature == pytest.approx(alone.temperature, rel=1e-6)
     received = log_loss(np.asarray(head(logits, features))[~counts], labels[~counts])
@@ -162,10 +162,10 @@ def test_rows_of_weight_0_teach_nothing():
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("calibrator", [VectorScaling(3), ClassTemperatureScaling(), None])
+@pytest.mark.parametrize("calibrator", [VectorScaling(3), TemperatureScaling(), None])
 def test_fit_leaves_out_what_does_not_help(calibrator):
     rows = segment_rows(600, effect=0.0, seed=3)
-    head = ClassNeuralCalibration(
+    head = NeuralCalibration(
         calibrator, FieldNetwork({"site": 4}, ("age",), seed=0, num_outputs=3), num_members=2
     )
     logits, labels, features = rows
@@ -202,7 +202,7 @@ def test_a_rare_class_is_no_hindrance():
     logits = np.concatenate([logits, np.full((1500, 1), -3.0)], axis=1)
     labels[5] = 3
     network = FieldNetwork({"site": 4}, seed=0, num_outputs=4)
-    head = ClassNeuralCalibration(VectorScaling(4), network)
+    head = NeuralCalibration(VectorScaling(4), network)
     summary = head.fit(
         logits, labels, features, settings=FitSettings(folds=2, max_epochs=8, learning_rate=5e-3)
     )
@@ -219,7 +219,7 @@ def test_forms_of_labels_and_any_network():
     start, results = network.get_weights(), []
     for given in (labels, labels[:, None].astype(np.float32), np.eye(3)[labels]):
         network.set_weights(start)
-        head = ClassNeuralCalibration(None, network)
+        head = NeuralCalibration(None, network)
         summary = head.fit(
             logits, given, columns, settings=FitSettings(folds=2, max_epochs=20, learning_rate=0.1)
         )
@@ -251,7 +251,7 @@ def test_folds_of_a_network_that_is_not_built_start_afresh():
         if built:
             network(features)
         with keras.saving.custom_object_scope({"LateNetwork": LateNetwork}):
-            head = ClassNeuralCalibration(None, network)
+            head = NeuralCalibration(None, network)
             summaries.append(
                 head.fit(logits, labels, features, settings=FitSettings(folds=2, max_epochs=3))
             )
@@ -280,16 +280,16 @@ def test_float32_under_a_mixed_policy(mixed_bfloat16):
     network = dense_network(kernel_initializer="zeros")  # in bfloat16
     columns = columns_of(features)
     assert network(columns).dtype == "bfloat16"
-    for calibrator in (None, ClassTemperatureScaling()):
-        received = ClassNeuralCalibration(calibrator, network)(logits, columns)
+    for calibrator in (None, TemperatureScaling()):
+        received = NeuralCalibration(calibrator, network)(logits, columns)
         assert received.dtype == "float32"
         np.testing.assert_allclose(received, logits, rtol=1e-6)
 
 
 def test_config_round_trip():
-    for head in (some_head(num_members=2, name="head"), ClassNeuralCalibration()):
+    for head in (some_head(num_members=2, name="head"), NeuralCalibration()):
         restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(head))
-        assert type(restored) is ClassNeuralCalibration
+        assert type(restored) is NeuralCalibration
         assert restored.get_config() == head.get_config()
         assert restored.name == head.name
     assert restored.calibrator is None
@@ -298,14 +298,16 @@ def test_config_round_trip():
 
 @pytest.mark.parametrize("arguments", [("vector",), (None, lambda features: 0)])
 def test_parts_must_be_layers(arguments):
-    with pytest.raises(ValueError, match=r"must be a (Keras layer|`Calibrator`)"):
-        ClassNeuralCalibration(*arguments)
+    with pytest.raises(ValueError, match=r"must be a (Keras layer|head that reads no features)"):
+        NeuralCalibration(*arguments)
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 1), (3, 2, 2)])
 def test_other_shapes_of_logits_are_refused(shape):
-    with pytest.raises(ValueError, match=r"\(batch, K\) with K of at least 2"):
-        ClassNeuralCalibration()(np.zeros(shape, np.float32), {})
+    with pytest.raises(ValueError, match=r"\(batch, K\)"):
+        NeuralCalibration(VectorScaling(3))(np.zeros(shape, np.float32), {})
+    if len(shape) in (1, 2):
+        assert NeuralCalibration()(np.zeros(shape, np.float32), {}).shape == (3, 1)
 
 
 ROWS = segment_rows(60)
@@ -320,7 +322,7 @@ ROWS = segment_rows(60)
         (some_head(), {"labels": np.full(60, 3)}, "class numbers 0 … 2"),
         (some_head(), {"labels": np.zeros(60)}, "one class only"),
         (some_head(), {"labels": ROWS[1][:59]}, "one label per row"),
-        (some_head(), {"logits": ROWS[0][:, 0]}, "n, K"),
+        (some_head(), {"logits": ROWS[0][:, 0]}, "batch, K"),
         (some_head(), {"logits": ROWS[0][:, :2], "labels": ROWS[1] % 2}, r"\(batch, 3\)"),
         (some_head(), {"logits": np.where(ROWS[0] > 1, np.nan, 0)}, "must be finite"),
         (some_head(), {"sample_weight": -np.ones(60)}, "not negative"),
@@ -331,11 +333,11 @@ ROWS = segment_rows(60)
             {"settings": FitSettings(folds=np.arange(60) % 3)},
             "must be 1 or the number of folds",
         ),
-        (ClassNeuralCalibration(ILPS()), {}, r"\(batch,\) or \(batch, 1\)"),
+        (NeuralCalibration(ILPS()), {}, r"\(batch,\) or \(batch, 1\)"),
         (
-            ClassNeuralCalibration(VectorScaling(3), FieldNetwork({"site": 4})),
+            NeuralCalibration(VectorScaling(3), FieldNetwork({"site": 4})),
             {},
-            r"K = 3. Received: shape \(1, 1\).*num_outputs",
+            r"\(batch, 3\).*Received: shape \(1, 1\).*num_outputs",
         ),
     ],
 )

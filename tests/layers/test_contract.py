@@ -100,7 +100,7 @@ LAYERS = {
     "IsotonicRegression": Case(layers.IsotonicRegression),
     "ILPS": Case(lambda **kwargs: layers.ILPS(6, **kwargs)),
     "ILPS, strict": Case(lambda **kwargs: layers.ILPS(6, monotonic="strict", **kwargs)),
-    "ClassTemperatureScaling": Case(layers.ClassTemperatureScaling, of_classes=True),
+    "TemperatureScaling, classes": Case(layers.TemperatureScaling, of_classes=True),
     "VectorScaling": Case(
         lambda **kwargs: layers.VectorScaling(NUM_CLASSES, **kwargs), of_classes=True
     ),
@@ -126,18 +126,25 @@ LAYERS = {
         "both",
         has_network=True,
     ),
-    "ClassNeuralCalibration": Case(
-        lambda **kwargs: layers.ClassNeuralCalibration(
+    "NeuralCalibration, classes": Case(
+        lambda **kwargs: layers.NeuralCalibration(
             layers.VectorScaling(NUM_CLASSES), network(NUM_CLASSES), **kwargs
         ),
         "both",
         of_classes=True,
         has_network=True,
     ),
+    "BlendedHead, classes": Case(
+        lambda **kwargs: layers.BlendedHead(
+            [layers.TemperatureScaling(), layers.VectorScaling(NUM_CLASSES)], **kwargs
+        ),
+        of_classes=True,
+    ),
     "BlendedHead": Case(
         lambda **kwargs: layers.BlendedHead(
             [
                 layers.FieldBias({"site": NUM_SITES}, layers.PlattScaling()),
+                layers.BetaCalibration(),
                 layers.NeuralCalibration(layers.ILPS(5), network()),
             ],
             **kwargs,
@@ -147,7 +154,7 @@ LAYERS = {
     ),
 }
 # What others derive from.
-ABSTRACT = {"Calibrator", "ClassCalibrator", "StreamingCalibrator", "Head"}
+ABSTRACT = {"Head"}
 every_layer = pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
 
 
@@ -238,7 +245,8 @@ def test_rows_of_weight_zero_do_not_move_the_curve_under_a_network():
     case = LAYERS["NeuralCalibration"]
     head, curve = case.make(), layers.ILPS(5)
     case.learn(head, weights=half)
-    curve.adapt(*(rows[1::2] for rows in (LOGITS, LABELS, half)))
+    odd = slice(1, None, 2)
+    curve.adapt(LOGITS[odd], LABELS[odd], sample_weight=half[odd])
     np.testing.assert_array_equal(head.calibrator.get_knots(), curve.get_knots())
 
 

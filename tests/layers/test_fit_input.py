@@ -18,7 +18,6 @@ from keras_calibration.layers import (
     QuadraticScaling,
     TemperatureScaling,
 )
-from keras_calibration.layers import ClassTemperatureScaling as ClassTemperature
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(-1, 1, 400)
@@ -85,9 +84,9 @@ def test_class_probabilities():
     shares = GENERATOR.dirichlet([1, 1, 1], 300)
     labels = np.array([GENERATOR.choice(3, p=row) for row in shares])
     with pytest.warns(UserWarning, match="add up to 1"):
-        ClassTemperature().fit(shares, labels)
-    given = ClassTemperature().fit(shares, labels, from_logits=False)
-    reference = ClassTemperature().fit(np.log(shares), labels)
+        TemperatureScaling().fit(shares, labels)
+    given = TemperatureScaling().fit(shares, labels, from_logits=False)
+    reference = TemperatureScaling().fit(np.log(shares), labels)
     assert given.log_loss_after == pytest.approx(reference.log_loss_after)
 
 

@@ -232,7 +232,7 @@ def test_balanced_knots_are_class_balanced_quantiles(weighted):
     labels = (generator.random(301) < 0.1).astype(float)
     weights = generator.choice([0.0, 1.0, 2.0], 301) if weighted else None
     layer = ILPS(7)
-    layer.adapt(logits[:, None], labels[:, None], weights)
+    layer.adapt(logits[:, None], labels[:, None], sample_weight=weights)
     effective = np.ones(301) if weights is None else weights
     expected = class_balanced_quantiles(logits, labels, effective, 7)
     np.testing.assert_allclose(layer.get_knots(), expected, rtol=1e-6)
@@ -295,7 +295,7 @@ def test_a_second_adapt_keeps_the_curve(monotonic):
         ("balanced", ([0.0, 1.0], [1, 3]), r"Labels must be in \[0, 1\]"),
         ("quantile", ([],), "empty"),
         ("sigmoid", ([0.0, np.nan],), "finite"),
-        ("quantile", ([0.0, 1.0], None, [1.0]), "same number of rows"),
+        ("quantile", ([0.0, 1.0], None, None, [1.0]), "same number of rows"),
         ("quantile", (np.zeros((3, 2)),), r"\(n,\) or \(n, 1\)"),
     ],
 )

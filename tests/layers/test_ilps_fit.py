@@ -105,7 +105,7 @@ def test_fit_is_the_optimum_on_the_rows(form, smoothness):
         smoothness=smoothness,
         dtype="float64" if keras.backend.backend() == "tensorflow" else None,
     )
-    summary = layer.fit(logits, labels, weights if form == "weighted" else None)
+    summary = layer.fit(logits, labels, sample_weight=weights if form == "weighted" else None)
     knots, values = layer.get_knots().astype(float), layer.get_values().astype(float)
     rows = logits, labels, weights, smoothness, form == "constant"
     assert objective(values, knots, *rows) <= reference(knots, *rows) + 1e-8
@@ -318,10 +318,10 @@ def test_any_rows_are_fitted_or_refused(rows, smoothness, extrapolation):
     clicks, negatives = (weights * labels).sum(), (weights * (1 - labels)).sum()
     if not (clicks > 0 and negatives > 0):
         with pytest.raises(ValueError, match=r"one class|All sample weights"):
-            layer.fit(logits, labels, weights)
+            layer.fit(logits, labels, sample_weight=weights)
         np.testing.assert_array_equal(layer.get_values(), before)
         return
-    summary = layer.fit(logits, labels, weights)
+    summary = layer.fit(logits, labels, sample_weight=weights)
     assert np.isfinite([summary.log_loss_before, summary.log_loss_after]).all()
     assert np.isfinite(layer.get_values()).all()
     assert (np.diff(layer.get_values()) > 0).all()
@@ -337,12 +337,13 @@ def test_any_rows_are_fitted_or_refused(rows, smoothness, extrapolation):
         (([0.0, np.nan], [0, 1]), "Logits must be finite.*in row 1"),
         (([0.0, np.inf], [0, 1]), "Logits must be finite"),
         (([0.0, 1.0], [0, 1, 1]), "same number of rows"),
-        (([0.0, 1.0], [0, 1], [1.0]), "same number of rows"),
-        (([0.0, 1.0], [0, 1], [1.0, -1.0]), "not negative"),
-        (([0.0, 1.0], [0, 1], [0.0, 0.0]), "All sample weights are 0"),
-        (([0.0, 1.0], [0, 1], [1.0, 0.0]), "one class only"),
-        ((np.zeros((3, 2)), np.zeros(3)), r"\(n,\) or \(n, 1\)"),
-        ((np.float64(1.0), 1), r"\(n,\) or \(n, 1\)"),
+        (([0.0, 1.0], [0, 1], None, [1.0]), "same number of rows"),
+        (([0.0, 1.0], [0, 1], None, [1.0, -1.0]), "not negative"),
+        (([0.0, 1.0], [0, 1], None, [0.0, 0.0]), "All sample weights are 0"),
+        (([0.0, 1.0], [0, 1], None, [1.0, 0.0]), "one class only"),
+        ((np.zeros((3, 2)), np.zeros(3)), r"\(batch,\) or \(batch, 1\)"),
+        (([0.0, 1.0], [0, 1], [1.0, 1.0]), r"must be a mapping.*order of the arguments"),
+        ((np.float64(1.0), 1), r"\(batch,\) or \(batch, 1\)"),
         (([0.0, 1.0], None), "labels=None"),
     ],
 )

@@ -98,7 +98,7 @@ FORMULAS = {
 def test_calibrators_against_the_inverse_hessian_of_the_rows(make, weighted):
     logits, labels, weights = made_rows()
     layer = make(6) if make is ILPS else make()
-    layer.fit(logits, labels, weights if weighted else None)
+    layer.fit(logits, labels, sample_weight=weights if weighted else None)
     columns, precision = FORMULAS[make]
     curve = numpy_of(layer(logits)).astype("float64")
     covariance = inverse_hessian(
@@ -329,21 +329,21 @@ def test_weights_that_are_not_counts_are_refused(make):
     weights = 1 / np.random.default_rng(0).uniform(0.05, 1, len(logits))
     layer = make()
     given = (ids,) if isinstance(layer, FieldBias) else ()
-    layer.fit(logits, labels, *given, weights)
+    layer.fit(logits, labels, *given, sample_weight=weights)
     with pytest.raises(ValueError, match=r"must hold whole numbers.*not sampled"):
         layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
-    layer.fit(logits, labels, *given, np.ceil(weights))
+    layer.fit(logits, labels, *given, sample_weight=np.ceil(weights))
     layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
 
 
 def test_updates_keep_an_interval_while_the_weights_are_counts():
     logits, labels, weights = made_rows()
     layer = PlattScaling()
-    layer.fit(logits, labels, weights)
+    layer.fit(logits, labels, sample_weight=weights)
     layer.update(logits, labels, forget=0.3)
     layer.interval(GRID)
-    layer.update(logits, labels, 0.3 * weights)
-    layer.update(logits, labels, weights)
+    layer.update(logits, labels, sample_weight=0.3 * weights)
+    layer.update(logits, labels, sample_weight=weights)
     with pytest.raises(ValueError, match="must hold whole numbers"):
         layer.interval(GRID)
 
@@ -386,8 +386,8 @@ def test_layers_without_a_posterior_say_so(name):
 
 
 def test_class_calibrators_have_none():
-    with pytest.raises(ValueError, match=r"^ClassTemperatureScaling has no interval"):
-        layers.ClassTemperatureScaling().interval(np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=r"^TemperatureScaling has no interval"):
+        layers.TemperatureScaling().interval(np.zeros((2, 3)))
 
 
 def test_weights_that_were_changed_since_the_fit_are_refused():
@@ -466,7 +466,7 @@ def test_hostile_rows(make, rows):
     weights = np.ceil(weights)  # with others, there is no interval
     layer = make()
     try:
-        layer.fit(logits, labels, weights)
+        layer.fit(logits, labels, sample_weight=weights)
     except ValueError:
         return
     grid = np.array([-1e30, -20.0, 0.0, 20.0, 1e30])

@@ -102,7 +102,7 @@ def test_adapt_reaches_both_parts():
     assert curve.is_adapted
     assert network.is_adapted
     alone = ILPS(3)
-    alone.adapt(LOGITS, np.array([0, 1, 1]), weights)
+    alone.adapt(LOGITS, np.array([0, 1, 1]), sample_weight=weights)
     np.testing.assert_array_equal(curve.get_knots(), alone.get_knots())
     assert curve.get_knots().max() < 4
 
@@ -163,7 +163,7 @@ def test_float32_under_a_mixed_policy(mixed_bfloat16):
 
 @pytest.mark.parametrize("arguments", [("ilps",), (ILPS(), lambda features: 0)])
 def test_parts_must_be_layers(arguments):
-    with pytest.raises(ValueError, match=r"must be a (Keras layer|`Calibrator`)"):
+    with pytest.raises(ValueError, match=r"must be a (Keras layer|head that reads no features)"):
         NeuralCalibration(*arguments)
 
 
@@ -220,7 +220,7 @@ def test_fit_learns_segments(num_members, reload):
     assert "kept" in str(summary)
     np.testing.assert_allclose(summary.log_loss_after, log_loss(head, *rows, weights), rtol=1e-5)
     curve = ILPS()
-    before = curve.fit(rows[0], rows[1], weights)
+    before = curve.fit(rows[0], rows[1], sample_weight=weights)
     np.testing.assert_array_equal(head.calibrator.get_knots(), curve.get_knots())
     assert summary.log_loss_before == pytest.approx(before.log_loss_before, rel=1e-8)
     assert log_loss(head, *held_out) < log_loss(NeuralCalibration(curve), *held_out) - 0.05
@@ -379,7 +379,7 @@ def test_fit_refuses():
         head.fit(logits, labels, {**features, "age": features["age"][:59]})
     with pytest.raises(ValueError, match=r"must be a mapping.*The order of the arguments"):
         head.fit(logits, labels, labels)
-    with pytest.raises(ValueError, match=r"must be a `Calibrator`.*subclass Calibrator"):
+    with pytest.raises(ValueError, match=r"must be a head that reads no features.*subclass Head"):
         NeuralCalibration(keras.layers.Dense(1))
     with pytest.raises(ValueError, match="num_members=0"):
         some_head(num_members=0)

@@ -62,7 +62,7 @@ def test_fit_is_the_optimum_on_the_rows(layer_class, form):
         weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(logits))
         labels = 0.9 * labels + 0.02  # soft, too
     layer = layer_class()
-    summary = layer.fit(logits, labels, weights if form == "weighted" else None)
+    summary = layer.fit(logits, labels, sample_weight=weights if form == "weighted" else None)
     (scale, bias), loss = best_line(layer, logits, labels, weights)
     assert summary.log_loss_after == pytest.approx(loss, abs=1e-8)
     np.testing.assert_allclose(line_of(layer), (scale, bias), rtol=2e-4, atol=2e-4)
@@ -89,8 +89,9 @@ def test_starts_as_the_identity_and_keeps_shape_order_and_infinity(layer_class):
         weight.assign(-1e4 if layer_class is PlattScaling else 1e4)  # the scale underflows
     ends = keras.ops.convert_to_numpy(layer(np.float32([-np.inf, np.inf, np.nan])))
     np.testing.assert_array_equal(ends, [-np.inf, np.inf, np.nan])
+    shape = (3, 2, 2) if layer_class is TemperatureScaling else (3, 2)
     with pytest.raises(ValueError, match=r"\(batch,\) or \(batch, 1\)"):
-        layer(np.zeros((3, 2), np.float32))
+        layer(np.zeros(shape, np.float32))
 
 
 @pytest.mark.quick_cases(1)
@@ -143,7 +144,7 @@ def test_separated_classes_are_refused_and_nothing_is_changed(layer_class, thres
     [
         (([], []), "empty"),
         (([0.0, 1.0], [1, 1]), "one class only"),
-        (([0.0, 1.0], [0, 1], [0.0, 1.0]), "one class only"),
+        (([0.0, 1.0], [0, 1], None, [0.0, 1.0]), "one class only"),
         (([0.0, np.inf], [0, 1]), "Logits must be finite"),
         (([0.0, 1.0], None), "labels=None"),
     ],
@@ -166,7 +167,7 @@ def test_any_rows_are_fitted_or_refused(layer_class, rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = layer_class()
     try:
-        summary = layer.fit(logits, labels, weights)
+        summary = layer.fit(logits, labels, sample_weight=weights)
     except ValueError as error:
         summary, refusal = None, str(error)
     scale, bias = line_of(layer)

@@ -77,7 +77,7 @@ def test_fit_is_the_optimum_on_the_rows(form, weighted):
         weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(logits))
         labels = 0.9 * labels + 0.02  # soft, too
     layer = QuadraticScaling()
-    summary = layer.fit(logits, labels, weights if weighted else None)
+    summary = layer.fit(logits, labels, sample_weight=weights if weighted else None)
     ends = layer.logit_range
     best = best_parameters(logits, labels, weights, ends)
     loss = log_loss(curve(best, logits, ends), labels, weights)
@@ -142,7 +142,7 @@ def test_any_rows_are_fitted_or_refused(rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = QuadraticScaling()
     try:
-        summary = layer.fit(logits, labels, weights)
+        summary = layer.fit(logits, labels, sample_weight=weights)
     except ValueError as error:
         summary, refusal = None, str(error)
     if summary is None:

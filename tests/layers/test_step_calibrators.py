@@ -48,7 +48,7 @@ def sklearn_curve(logits, labels, weights=None):
     logits, labels = np.asarray(logits, np.float64), np.asarray(labels, np.float64)
     weights = np.ones(len(logits)) if weights is None else np.asarray(weights, np.float64)
     model = sklearn.isotonic.IsotonicRegression(out_of_bounds="clip")
-    model.fit(logits, labels, weights)
+    model.fit(logits, labels, sample_weight=weights)
     places, rates = model.X_thresholds_.copy(), model.y_thresholds_.copy()
     fitted = model.predict(logits)
     mean_weight = weights[weights > 0].mean()
@@ -73,7 +73,7 @@ def test_bins_hold_equal_mass_and_give_their_rates(weighted):
     generator = np.random.default_rng(1)
     weights = generator.choice([0.0, 0.5, 3.0], len(logits)) if weighted else np.ones(len(logits))
     layer = HistogramBinning(num_bins=10)
-    summary = layer.fit(logits, labels, weights if weighted else None)
+    summary = layer.fit(logits, labels, sample_weight=weights if weighted else None)
     assert layer.edges.shape == (9,)
     bin_number = np.searchsorted(layer.edges, logits, side="right")
     mass = np.bincount(bin_number, weights)
@@ -92,9 +92,9 @@ def test_bins_hold_equal_mass_and_give_their_rates(weighted):
 def test_bins_without_a_click_count_as_half_a_click():
     layer = HistogramBinning(num_bins=2)
     for weight in (1.0, 1e-3, 250.0):
-        layer.fit(np.arange(8), np.arange(8) >= 4, np.full(8, weight))
+        layer.fit(np.arange(8), np.arange(8) >= 4, sample_weight=np.full(8, weight))
         np.testing.assert_allclose(layer.values, [-np.log(7), np.log(7)], rtol=1e-6)
-    layer.fit(np.arange(8), np.arange(8) >= 4, np.repeat([1.0, 0.0], [6, 2]))
+    layer.fit(np.arange(8), np.arange(8) >= 4, sample_weight=np.repeat([1.0, 0.0], [6, 2]))
     np.testing.assert_allclose(probabilities(layer.values), [0.5 / 3, 2 / 3], rtol=1e-6)
 
 
@@ -126,7 +126,7 @@ def test_equals_scikit_learn(form):
     else:
         expected = sklearn_curve(logits, labels, weights)
     layer = IsotonicRegression(keep_ranking=False)
-    summary = layer.fit(logits, labels, weights)
+    summary = layer.fit(logits, labels, sample_weight=weights)
     grid = np.r_[logits, np.linspace(-30, 30, 10_001)].astype(np.float32)
     received = probabilities(called(layer, grid))
     np.testing.assert_allclose(received, expected(grid), rtol=0, atol=1e-6)
@@ -222,7 +222,7 @@ def test_identity_before_the_fit_shapes_and_infinity_after(layer_class):
     [
         (([], []), "empty"),
         (([0.0, 1.0], [1, 1]), "one class only"),
-        (([0.0, 1.0], [0, 1], [0.0, 1.0]), "one class only"),
+        (([0.0, 1.0], [0, 1], None, [0.0, 1.0]), "one class only"),
         (([0.0, np.inf], [0, 1]), "Logits must be finite"),
         (([0.0, 1.0], None), "labels=None"),
     ],
@@ -261,7 +261,7 @@ def test_any_rows_are_fitted_or_refused(layer_class, rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = layer_class()
     try:
-        summary = layer.fit(logits, labels, weights)
+        summary = layer.fit(logits, labels, sample_weight=weights)
     except ValueError as error:
         summary, refusal = None, str(error)
     if summary is None:
@@ -276,7 +276,7 @@ def test_any_rows_are_fitted_or_refused(layer_class, rows):
         assert (received[1:] >= received[:-1] - 1e-6 * np.abs(received[1:-1]).max()).all()
     counted = weights > 0
     again = layer_class()
-    again.fit(logits[counted], labels[counted], weights[counted])
+    again.fit(logits[counted], labels[counted], sample_weight=weights[counted])
     np.testing.assert_allclose(called(again, grid), received, rtol=1e-5, atol=1e-6)
 
 
@@ -293,7 +293,7 @@ def test_few_clicks_and_duplicates_equal_scikit_learn(rows):
     if labels.min() == labels.max():
         return
     layer = IsotonicRegression(keep_ranking=False)
-    layer.fit(logits, labels, weights)
+    layer.fit(logits, labels, sample_weight=weights)
     grid = np.linspace(-5, 5, 41)
     expected = sklearn_curve(logits, labels, weights)(grid)
     np.testing.assert_allclose(probabilities(called(layer, grid)), expected, rtol=0, atol=2e-6)

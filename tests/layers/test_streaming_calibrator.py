@@ -21,7 +21,13 @@ def hours(num_hours=4, num_rows=3000):
     for hour in range(num_hours):
         logits = generator.normal(-2, 1.5, num_rows)
         labels = generator.random(num_rows) < 1 / (1 + np.exp(-0.8 * logits - 0.5 * hour))
-        yield logits, labels.astype(float), generator.choice([0.5, 2.0], num_rows)
+        yield logits, labels.astype(float), None, generator.choice([0.5, 2.0], num_rows)
+
+
+def together(*parts):
+    """The rows of all parts, in the order of the arguments of `fit`."""
+    logits, labels, _, weights = zip(*parts, strict=True)
+    return np.concatenate(logits), np.concatenate(labels), None, np.concatenate(weights)
 
 
 def outputs(layer):
@@ -37,7 +43,7 @@ def test_updates_give_the_fit_of_all_rows(layer_class, begin):
     getattr(streamed, begin)(*parts[0])
     for part in parts[1:]:
         last = streamed.update(*part)
-    once = whole.fit(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    once = whole.fit(*together(*parts))
     np.testing.assert_allclose(outputs(streamed), outputs(whole), rtol=1e-6, atol=1e-6)
     assert last.log_loss_after == pytest.approx(once.log_loss_after, abs=1e-10)
     assert last.num_rows == once.num_rows == 12_000
@@ -49,9 +55,8 @@ def test_forgetting_weighs_old_rows_less(layer_class):
     streamed, weighted = layer_class(), layer_class()
     streamed.fit(*first)
     summary = streamed.update(*second, forget=0.75)
-    old = first[0], first[1], 0.25 * first[2]
-    both = (np.concatenate(columns) for columns in zip(old, second, strict=True))
-    weighted.fit(*both)
+    old = (*first[:3], 0.25 * first[3])
+    weighted.fit(*together(old, second))
     np.testing.assert_allclose(outputs(streamed), outputs(weighted), rtol=1e-5, atol=1e-5)
     assert summary.num_rows == 3750
     streamed.update(*second, forget=1.0)
@@ -156,7 +161,7 @@ def test_update_does_not_forget_what_was_learnt_without_a_histogram(layer_class)
     layer.remember(*first)
     both = layer.update(*second)
     whole = layer_class()
-    once = whole.fit(*(np.concatenate(columns) for columns in zip(first, second, strict=True)))
+    once = whole.fit(*together(first, second))
     assert both.num_rows == once.num_rows
     np.testing.assert_allclose(outputs(layer), outputs(whole), rtol=1e-6, atol=1e-6)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from backends import examples
 from keras_calibration.layers import (
-    ClassTemperatureScaling,
     StructuredMatrixScaling,
+    TemperatureScaling,
     VectorScaling,
 )
 
@@ -83,7 +83,7 @@ def test_fit_is_the_optimum_on_the_rows(form):
     if form == "weighted":
         weights = np.random.default_rng(1).choice([0.5, 3.0], len(labels))
     layer = StructuredMatrixScaling(logits.shape[1])
-    summary = layer.fit(logits, given_labels, weights if form == "weighted" else None)
+    summary = layer.fit(logits, given_labels, sample_weight=weights if form == "weighted" else None)
     expected, calibrated = best(logits, shares, weights, layer.temperature)
     theta = np.c_[layer.matrix, layer.biases].astype(np.float64)
     z = scipy.special.log_softmax(logits / layer.temperature, axis=1)
@@ -97,7 +97,7 @@ def test_fit_is_the_optimum_on_the_rows(form):
 
 
 def test_its_temperature_is_the_one_of_temperature_scaling():
-    temperature, matrix = ClassTemperatureScaling(), StructuredMatrixScaling(4)
+    temperature, matrix = TemperatureScaling(), StructuredMatrixScaling(4)
     temperature.fit(*rows_of())
     matrix.fit(*rows_of())
     assert matrix.temperature == pytest.approx(temperature.temperature, rel=1e-6)
@@ -166,7 +166,7 @@ def test_any_rows_are_fitted_or_refused(rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = StructuredMatrixScaling(3)
     try:
-        summary = layer.fit(logits, labels, weights)
+        summary = layer.fit(logits, labels, sample_weight=weights)
     except ValueError as error:
         summary, refusal = None, str(error)
     if summary is None:

@@ -8,8 +8,7 @@ import scipy.special
 from class_worlds import base_model, class_rows, log_loss, small_network
 from keras_calibration.layers import (
     ILPS,
-    ClassNeuralCalibration,
-    ClassTemperatureScaling,
+    NeuralCalibration,
     VectorScaling,
 )
 from keras_calibration.models import CalibratedModel, base_logits
@@ -17,7 +16,7 @@ from keras_calibration.models.class_log_loss import class_log_loss
 
 
 def neural_head():
-    return ClassNeuralCalibration(VectorScaling(3), small_network())
+    return NeuralCalibration(VectorScaling(3), small_network())
 
 
 @pytest.mark.parametrize("one_hot", [False, True])
@@ -28,7 +27,7 @@ def test_the_direct_fit_is_that_of_the_calibrator(one_hot):
     given = np.eye(3)[labels] if one_hot else labels
     model.fit(x, given, sample_weight=weights, verbose=0)
     alone = VectorScaling(3)
-    alone.fit(x["scores"], labels, weights)
+    alone.fit(x["scores"], labels, sample_weight=weights)
     expected = scipy.special.softmax(alone.scales * x["scores"] + alone.biases, axis=1)
     received = model.predict(x, verbose=0)
     assert received.shape == (3000, 3)
@@ -76,7 +75,7 @@ def test_held_out_rows_decide_whether_training_is_kept():
     assert summary.num_held_out == sum(np.sum(labels == k) // 5 for k in range(3))
     alone = VectorScaling(3)
     alone.fit(x["scores"], labels)
-    np.testing.assert_allclose(model.head.calibrator.scales, alone.scales, atol=1e-6)
+    np.testing.assert_allclose(model.head.scales, alone.scales, atol=1e-6)
 
 
 def test_saved_and_loaded(tmp_path):
@@ -94,8 +93,7 @@ def test_a_training_that_misses_a_class_warns_of_it():
     x, labels = class_rows(num_rows=600, scale=1.0)
     model = CalibratedModel(base_model(), VectorScaling(3))
     model.compile("sgd")
-    model.head.build((None, 3))
-    model.head.calibrator.set_weights([np.ones(3), np.array([0.0, 0.0, 3.0])])
+    model.head.set_weights([np.ones(3), np.array([0.0, 0.0, 3.0])])
     with pytest.warns(UserWarning, match="The mean prediction of class 2 is"):
         model.fit(x, labels, initialize=None, epochs=1, batch_size=600, verbose=0)
 
@@ -125,7 +123,7 @@ def test_labels_that_are_no_classes_are_refused(labels, message):
     model = CalibratedModel(base_model(), VectorScaling(3))
     with pytest.raises(ValueError, match=message):
         model.fit(x, labels, verbose=0)
-    np.testing.assert_array_equal(model.head.calibrator.scales, np.ones(3))
+    np.testing.assert_array_equal(model.head.scales, np.ones(3))
 
 
 @pytest.mark.parametrize("head", [ILPS(), VectorScaling(4)])
@@ -141,4 +139,4 @@ def test_a_class_head_of_a_binary_model_is_refused():
     inputs = keras.Input((2,), name="x")
     base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
     with pytest.raises(ValueError, match="For one logit per row, use"):
-        CalibratedModel(base, ClassTemperatureScaling())
+        CalibratedModel(base, VectorScaling(3))

@@ -10,7 +10,6 @@ import tensorflow as tf
 import keras_calibration as kc
 from keras_calibration.layers import (
     ILPS,
-    Calibrator,
     FieldNetwork,
     Head,
     NeuralCalibration,
@@ -94,10 +93,11 @@ def test_a_direct_fit_needs_neither_compile_nor_epochs():
     model, head = CalibratedModel(make_base(), ILPS()), ILPS()
     history = model.fit(x, y, validation_data=draw(500, seed=1), verbose=0)
     summary = head.fit(x["l"], y)
-    np.testing.assert_allclose(model.head.calibrator.get_values(), head.get_values(), atol=1e-5)
-    assert model.head.fit_summary.exact.num_iterations == summary.num_iterations
-    assert model.head.fit_summary.log_loss_after == pytest.approx(summary.log_loss_after, abs=1e-6)
-    assert str(model.head.fit_summary).startswith("2,000 rows: log loss")
+    np.testing.assert_allclose(model.head.get_values(), head.get_values(), atol=1e-5)
+    fitted = model.head.fit_summary
+    assert fitted.exact.num_iterations == summary.num_iterations
+    assert fitted.log_loss_after == pytest.approx(summary.log_loss_after, abs=1e-6)
+    assert str(fitted).startswith("2,000 rows: log loss")
     assert history.epoch == [0]
     assert history.history["loss"] == pytest.approx([summary.log_loss_after], abs=1e-6)
     assert set(history.history) == {"loss", "val_loss"}
@@ -123,7 +123,7 @@ def test_every_form_of_the_same_rows_gives_the_same_fit():
         model = CalibratedModel(make_base(), ILPS())
         model.fit(*given, sample_weight=weights if len(given) == 2 else None, verbose=0)
         expected = head.calibrator.get_values()
-        np.testing.assert_allclose(model.head.calibrator.get_values(), expected, atol=1e-5)
+        np.testing.assert_allclose(model.head.get_values(), expected, atol=1e-5)
 
 
 @pytest.mark.quick_cases(1)
@@ -156,7 +156,7 @@ class PoorHead(Head):
     def build(self, *shapes):
         self.shift = self.add_weight(shape=(), initializer="zeros")
 
-    def call(self, logits, features):
+    def call(self, logits, features=None):
         return logits + self.shift
 
     def fit_rows(self, rows, features, settings, verbose):
@@ -245,11 +245,11 @@ def test_the_ledger_records_the_model_that_is_left(learning_rate, tmp_path):
 
 
 def test_a_head_without_a_direct_fit_is_trained():
-    class Shift(Calibrator):
-        def build(self, shape):
+    class Shift(Head):
+        def build(self, logits_shape=None, features_shape=None):
             self.shift = self.add_weight(shape=(), initializer="zeros")
 
-        def calibrate(self, logits):
+        def call(self, logits, features=None):
             return logits + self.shift
 
     x, y = draw(1_000)
@@ -284,7 +284,7 @@ def test_update_goes_on_from_the_rows_of_fit(initialize):
     x, y = draw(5_000)
     model = make_model(PlattScaling(), keras.optimizers.Adam(0.05))
     model.fit(x, y, batch_size=100, initialize=initialize, verbose=0)
-    assert model.head.calibrator.update(x["l"][:60], y[:60]).num_rows == 5_060
+    assert model.head.update(x["l"][:60], y[:60]).num_rows == 5_060
     assert model.predict(x, verbose=0).mean() == pytest.approx(y.mean(), abs=0.01)
 
 

@@ -210,8 +210,8 @@ def test_calibration_map_without_labels_or_knots(axes):
 @pytest.mark.parametrize(
     ("calibrator", "logits", "options", "message"),
     [
-        (None, [0.0], {}, "must be a calibrator of one logit per row"),
-        (VectorScaling(3), [0.0], {}, "must be a calibrator of one logit per row"),
+        (None, [0.0], {}, "must be a head that reads no features"),
+        (VectorScaling(3), [0.0], {}, "For one logit per row, use"),
         (ILPS(), [], {}, "must hold one or more labels"),
         (ILPS(), [0.0, np.nan], {}, "one finite value and no NaN"),
         (ILPS(), [np.inf], {}, "one finite value and no NaN"),

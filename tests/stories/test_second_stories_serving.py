@@ -96,7 +96,9 @@ def test_platt_with_weights_of_many_kinds(kind, sites):
     weights = pd.Series(sites.weights, index=sites.order).astype(kind)
     values = np.asarray(weights, "float64")
     layer = kc.layers.PlattScaling()
-    summary = layer.fit(pd.Series(sites.logits), pd.Series(sites.y, dtype="Int8"), weights)
+    summary = layer.fit(
+        pd.Series(sites.logits), pd.Series(sites.y, dtype="Int8"), sample_weight=weights
+    )
     (scale, bias), hessian = references.platt(sites.logits, sites.y, values)
     np.testing.assert_allclose(layer(GRID), scale * GRID + bias, atol=1e-3)
     fitted = sigmoid(scale * sites.logits + bias)
@@ -114,7 +116,8 @@ def test_updates_of_copies(name, sites):
     make = getattr(kc.layers, name)
     first, second = slice(None, 800), slice(800, None)
     expected, layer = make(), make()
-    expected.fit(sites.logits, sites.y, np.where(np.arange(len(sites.y)) < 800, 0.5, 1.0))
+    halves = np.where(np.arange(len(sites.y)) < 800, 0.5, 1.0)
+    expected.fit(sites.logits, sites.y, sample_weight=halves)
     layer.fit(sites.logits[first], sites.y[first])
     for copied in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
         copied.update(sites.logits[second], sites.y[second], forget=0.5)
@@ -128,7 +131,7 @@ def test_weights_are_numbers_of_rows(sites):
     repeated = np.repeat(np.arange(len(sites.y)), sites.weights)
     for make in (kc.layers.ILPS, kc.layers.BetaCalibration, kc.layers.TemperatureScaling):
         weighted, long = make(), make()
-        weighted.fit(sites.logits, sites.y, sites.weights)
+        weighted.fit(sites.logits, sites.y, sample_weight=sites.weights)
         long.fit(sites.logits[repeated], sites.y[repeated])
         np.testing.assert_allclose(weighted(GRID), long(GRID), atol=1e-4)
 
@@ -371,7 +374,7 @@ def test_export_of_odd_names(names, sites, tmp_path):
 
 def test_export_of_names_that_differ_in_case(tmp_path):
     made = kc.models.CalibratedModel(_base("Price", "price"), kc.layers.PlattScaling())
-    made.head.calibrator.fit(GRID, sigmoid(GRID))
+    made.head.fit(GRID, sigmoid(GRID))
     with pytest.raises(ValueError, match=r"must have different names.*Rename"):
         kc.export_savedmodel(made, tmp_path / "1", verify="same_process")
 
@@ -483,7 +486,7 @@ class Softmax:
         """The softmax with its temperature."""
         base = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4, "softmax")])
         base.layers[-1].set_weights([self.kernel, np.zeros(4)])
-        return kc.models.CalibratedModel(base, kc.layers.ClassTemperatureScaling())
+        return kc.models.CalibratedModel(base, kc.layers.TemperatureScaling())
 
     def expected(self):
         """The probabilities at the best temperature."""

@@ -35,10 +35,9 @@ from keras_calibration.calibration.cross_fitted_scores import (
     simplest_within_error,
 )
 from keras_calibration.calibration.splits import Splits, splits_of
-from keras_calibration.layers.bias_correction import BiasCorrection
-from keras_calibration.layers.class_temperature_scaling import ClassTemperatureScaling
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head_logits import head_log_losses
+from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.models.base_logits import (
     check_base_model,
     num_logits,
@@ -179,8 +178,8 @@ def calibrate(
     num_columns = num_logits(model, calibrated_output)
     num_classes = num_columns if num_columns > 1 else None
     with trainable_flags_kept(model), names_from_the_start():
-        unfitted = BiasCorrection() if num_classes is None else ClassTemperatureScaling()
-        reader = CalibratedModel(model, unfitted, base_output, calibrated_output)
+        # A temperature that is not fitted is the identity.
+        reader = CalibratedModel(model, TemperatureScaling(), base_output, calibrated_output)
         logits = base_logits(reader, development.inputs)
         rows = reader.head.check_rows(logits, development.labels, development.weights)
         warn_of_probabilities(logits, development.labels)

@@ -20,8 +20,6 @@ from keras_calibration._warn import warn
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.blended_head import BlendedHead
-from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
-from keras_calibration.layers.class_temperature_scaling import ClassTemperatureScaling
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import Fields, Vocabulary
 from keras_calibration.layers.field_ilps import FieldILPS
@@ -32,6 +30,7 @@ from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.platt_scaling import PlattScaling
 from keras_calibration.layers.quadratic_scaling import QuadraticScaling
 from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
+from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
 
 IDENTITY = "identity"
@@ -96,7 +95,7 @@ def candidates(
         return ILPS(smoothness="auto", monotonic="strict")
 
     # A bias that is not fitted is the identity.
-    of_logit = {
+    of_logit: dict[str, Callable[[], Head]] = {
         IDENTITY: BiasCorrection,
         "bias": BiasCorrection,
         "platt": PlattScaling,
@@ -104,10 +103,7 @@ def candidates(
         "quadratic": QuadraticScaling,
         "ilps": curve,
     }
-    found = [
-        Candidate(name, lambda make=make: NeuralCalibration(make()))
-        for name, make in of_logit.items()
-    ]
+    found = [Candidate(name, make) for name, make in of_logit.items()]
     if fields:
         found.append(Candidate("field_bias", lambda: FieldBias(fields, curve())))
     if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
@@ -130,21 +126,18 @@ def _class_candidates(
     fields: Fields, numeric: Sequence[str], num_folds: int, seed: int, num_classes: int
 ) -> list[Candidate]:
     # A temperature that is not fitted is the identity.
-    of_logits = {
-        IDENTITY: ClassTemperatureScaling,
-        "temperature": ClassTemperatureScaling,
+    of_logits: dict[str, Callable[[], Head]] = {
+        IDENTITY: TemperatureScaling,
+        "temperature": TemperatureScaling,
         "vector": lambda: VectorScaling(num_classes),
         "matrix": lambda: StructuredMatrixScaling(num_classes),
     }
-    found = [
-        Candidate(name, lambda make=make: ClassNeuralCalibration(make()))
-        for name, make in of_logits.items()
-    ]
+    found = [Candidate(name, make) for name, make in of_logits.items()]
     if fields or numeric:
         found.append(
             Candidate(
                 "neural",
-                lambda: ClassNeuralCalibration(
+                lambda: NeuralCalibration(
                     VectorScaling(num_classes),
                     FieldNetwork(fields, numeric, num_outputs=num_classes, seed=seed),
                     num_members=num_folds,

@@ -8,7 +8,6 @@ import math
 import keras
 import numpy as np
 
-from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.field_ids import Vocabulary
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
@@ -35,14 +34,11 @@ _BINS_PER_UNIT = (64, 16, 4, 1)
 _MOST_CELLS = 1 << 21
 
 
-def fit_calibrator(
-    layer: Calibrator | Head, log: ScoredLog | LogSums, verbose: int = 1
-) -> FitSummary:
-    """Fits a calibrator or head to a scored log of any size, in two to five passes.
+def fit_calibrator(layer: Head, log: ScoredLog | LogSums, verbose: int = 1) -> FitSummary:
+    """Fits a head to a scored log of any size, in two to five passes.
 
-    - A `StreamingCalibrator` (`BiasCorrection`, `TemperatureScaling`, `PlattScaling`, `ILPS`, …)
-      needs a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all
-      rows.
+    - A head with `update` (`BiasCorrection`, `TemperatureScaling`, `PlattScaling`, `ILPS`, …) needs
+      a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all rows.
     - `FieldBias`, `FieldILPS` and all other layers with a direct fit are fitted to groups of rows
       that have the same field values and nearly the same logit, each represented by two rows with
       the group's mean and variance of the logit and its share of positives. Logits are divided into
@@ -50,7 +46,7 @@ def fit_calibrator(
       differ from those of a fit to all rows, by less than their standard errors.
 
     Args:
-        layer: The calibrator or head. Its features are columns of the log.
+        layer: The head. Its features are columns of the log.
         log: The log, or the sums of `calibrator_queries`. Columns named in its `fields` are not
             needed.
         verbose: 1 shows a progress bar, 0 does not.
@@ -82,16 +78,15 @@ def fit_calibrator(
     table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
     _refuse_far_logits(table, bins_per_unit)
     logits, labels, weights, group = _pseudo_rows(table, bins_per_unit)
-    if isinstance(layer, Calibrator):
-        summary = layer.fit(logits, labels, weights)
-    else:
-        vocabularies = getattr(layer, "fields", {})
-        features = {
-            feature: _values(table[f"key_value_{place}"], feature, vocabularies.get(feature))[group]
-            for place, feature in enumerate(layer.feature_names or ())
-        }
-        summary = layer.fit(logits, labels, features, weights)
-    return dataclasses.replace(summary, num_rows=sums.num_rows)
+    vocabularies = getattr(layer, "fields", {})
+    features = {
+        feature: _values(table[f"key_value_{place}"], feature, vocabularies.get(feature))[group]
+        for place, feature in enumerate(layer.feature_names or ())
+    }
+    summary = layer.fit(logits, labels, features, weights)
+    summary = dataclasses.replace(summary, num_rows=sums.num_rows)
+    layer.remember_fit(summary)
+    return summary
 
 
 def update_calibrator(
@@ -112,7 +107,7 @@ def update_calibrator(
         verbose: 1 shows a progress bar, 0 does not.
 
     Raises:
-        ValueError: As `StreamingCalibrator.update`.
+        ValueError: As `update` of the layer.
 
     Example:
         >>> import pandas as pd
@@ -133,13 +128,12 @@ def update_calibrator(
     return layer.update_sums(_histogram(sums), forget)
 
 
-def calibrator_queries(layer: Calibrator | Head, bins_per_unit: int = 64) -> dict[str, Query]:
+def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]:
     """The sums that `fit_calibrator` needs of a log, for `logs.log_sums`.
 
     Args:
-        layer: The calibrator or head.
-        bins_per_unit: Number of bins of a unit of the logit, for layers other than a
-            `StreamingCalibrator`.
+        layer: The head.
+        bins_per_unit: Number of bins of a unit of the logit, for heads without `update`.
 
     Raises:
         ValueError: If the layer has no direct fit.
@@ -149,21 +143,18 @@ def calibrator_queries(layer: Calibrator | Head, bins_per_unit: int = 64) -> dic
         >>> list(calibrator_queries(ILPS())), list(calibrator_queries(FieldBias({"site": 9})))
         (['histogram'], ['cells/64'])
     """
-    if not isinstance(layer, Calibrator | Head) or not layer.has_direct_fit:
-        raise ValueError(
-            f"Argument `layer` must be a calibrator or head with a direct fit. Received: {layer!r}."
-        )
+    if not isinstance(layer, Head) or not layer.has_direct_fit:
+        raise ValueError(f"Argument `layer` must be a head with a direct fit. Received: {layer!r}.")
     if isinstance(layer, StreamingCalibrator):
         return {_HISTOGRAM: logit_bins(_BINS_PER_UNIT[0])}
-    features = () if isinstance(layer, Calibrator) else layer.feature_names
+    features = layer.feature_names
     if features is None:
         raise ValueError(f"It is not known which features {layer!r} reads.")
     return {f"{_CELLS}{bins_per_unit}": logit_bins(bins_per_unit, features)}
 
 
-def _sums(layer: Calibrator | Head, log: ScoredLog, verbose: int) -> LogSums:
-    features = getattr(layer, "feature_names", None) or ()
-    log = dataclasses.replace(log, fields=tuple(features))
+def _sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums:
+    log = dataclasses.replace(log, fields=tuple(layer.feature_names or ()))
     queries = calibrator_queries(layer)
     if _HISTOGRAM not in queries:
         for bins_per_unit in _BINS_PER_UNIT:

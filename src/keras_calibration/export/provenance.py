@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Tensor
 from keras_calibration.export.model_card import MODEL_CARD_FILE, model_card
 from keras_calibration.export.savedmodel_files import HEAD_FILE
@@ -128,7 +129,7 @@ def describe_head(head: Head) -> dict[str, Any]:
 
 def _curve_of(head: Head) -> dict[str, Any] | None:
     """Knots and values of the head's curve, if it has one."""
-    for part in (head, *head.calibrators()):
+    for part in flatten_layers(head):
         if isinstance(part, FieldILPS | ILPS):
             return {"knots": part.get_knots(), "values": part.get_values()}
     return None
@@ -180,7 +181,7 @@ def _num_rows_in(head: Head) -> int | None:
 
 def _known_logits(head: Head, sample_logits: Tensor | None) -> dict[str, Any] | None:
     """The distribution of the logits of the fit, or else of the sample."""
-    streaming = (c for c in head.calibrators() if isinstance(c, StreamingCalibrator))
+    streaming = (c for c in flatten_layers(head) if isinstance(c, StreamingCalibrator))
     histogram = next((c._histogram for c in streaming), None)
     if histogram is not None:
         atoms = histogram.atoms()

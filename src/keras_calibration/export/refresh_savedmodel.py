@@ -100,8 +100,8 @@ def refresh_savedmodel(
         sample_weight: Sample weights (n,), not negative; ones by default.
         from_logits: Whether `logits` holds logits. Pass False for the base model's probabilities
             (`uncalibrated_probability`), which are then converted; not for classes.
-        update: Whether to add the rows to those of earlier fits (`StreamingCalibrator.update`)
-            instead of fitting to the new rows alone. Requires a head that is such a calibrator.
+        update: Whether to add the rows to those of earlier fits instead of fitting to the new rows
+            alone. Requires a head that has `update`, as `ILPS` and `PlattScaling` have.
         forget: With `update`, share of the weight of the earlier rows to drop first, in [0, 1].
         settings: How to train the head's network, if it has one.
         destination: The folder to create; by default the next version number beside `path`.
@@ -133,7 +133,7 @@ def refresh_savedmodel(
         ...     model = CalibratedModel(base, PlattScaling())
         ...     logits = np.linspace(-3, 3, 200)
         ...     labels = np.arange(200) % 10 < 5 + 2 * logits
-        ...     summary = model.head.calibrator.fit(logits[::2], labels[::2])
+        ...     summary = model.head.fit(logits[::2], labels[::2])
         ...     first = export_savedmodel(model, f"{folder}/ctr/1", verify="same_process")
         ...     second = refresh_savedmodel(first, logits, labels, verify="same_process")
         ...     second.name
@@ -154,7 +154,9 @@ def refresh_savedmodel(
         # `_logits` has already checked this, against the distribution of the earlier logits.
         warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
         if update:
-            summary = _calibrator(head).update(logits, labels, sample_weight, forget)
+            summary = _with_update(head).update(
+                logits, labels, sample_weight=sample_weight, forget=forget
+            )
         else:
             summary = _fit(head, logits, labels, columns, sample_weight, settings)
     rows = first_rows({"logit": logits, **columns}, tensor_specs(inputs))
@@ -358,29 +360,25 @@ def _fit(
     sample_weight: ArrayLike | None,
     settings: FitSettings | None,
 ) -> FitSummary:
-    calibrator = head.lone_calibrator()
-    if calibrator is not None:
-        return calibrator.fit(logits, labels, sample_weight)
     return head.fit(logits, labels, columns, sample_weight, settings=settings)
 
 
-def _calibrator(head: Head) -> StreamingCalibrator:
-    """The head's calibrator, if rows can be added to it; else raises."""
-    calibrator = head.lone_calibrator()
-    if not isinstance(calibrator, StreamingCalibrator):
+def _with_update(head: Head) -> StreamingCalibrator:
+    """The head itself, if rows can be added to it; else raises."""
+    if not isinstance(head, StreamingCalibrator):
         raise ValueError(
-            "Argument `update` must be False unless the head is a logit-only calibrator with "
-            f"`update`. Received: update=True and a head of type {type(head).__name__}. Pass "
+            "Argument `update` must be False unless the head itself has `update`, as ILPS has. "
+            f"Received: update=True and a head of type {type(head).__name__}. Pass "
             "update=False and all rows to fit."
         )
-    if calibrator._histogram is None:
+    if head._histogram is None:
         raise ValueError(
             "With update=True, the head must hold the histogram of the rows of its earlier fits. "
-            "Received: a head without one, because it was never fitted or was only trained by "
-            "gradient. Pass update=False and all rows to fit, or call the head's own `fit` and "
-            "export the model again."
+            "Received: a head without one, because it was never fitted, was only trained by "
+            "gradient, or serves classes. Pass update=False and all rows to fit, or call the "
+            "head's own `fit` and export the model again."
         )
-    return calibrator
+    return head
 
 
 def _outputs(

@@ -38,13 +38,15 @@ def served_head(head: Head) -> Head:
         A layer with the same call arguments.
 
     Example:
-        >>> head = served_head(NeuralCalibration(ILPS()))
+        >>> head = served_head(ILPS())
         >>> head(np.array([[0.5]], "float32"), {}).numpy().tolist()
         [[0.5]]
     """
     # Exact types, here and below, because subclasses may compute anything.
     if type(head) is BlendedHead:
         return BlendedHead([served_head(part) for part in head.heads], dtype=head.dtype_policy)
+    if type(head) is ILPS:
+        return ServedCurve(head)
     if type(head) is NeuralCalibration:
         return _served_neural(head)
     if type(head) in (FieldBias, FieldILPS) and type(head.calibrator) is ILPS:
@@ -53,9 +55,7 @@ def served_head(head: Head) -> Head:
 
 
 def _served_neural(head: NeuralCalibration) -> Head:
-    curve: Calibrator | None = (
-        ServedCurve(head.calibrator) if type(head.calibrator) is ILPS else head.calibrator
-    )
+    curve = None if head.calibrator is None else served_head(head.calibrator)
     network: keras.layers.Layer | None = head.field_network
     if head.members and all(type(member) is FieldNetwork for member in head.members):
         network = ServedNetwork(head.members)

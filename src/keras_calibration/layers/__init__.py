@@ -1,12 +1,8 @@
-"""Keras layers that map uncalibrated logits to calibrated logits: calibrators and heads."""
+"""Keras layers that map uncalibrated logits to calibrated logits: heads, and their parts."""
 
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.blended_head import BlendedHead
-from keras_calibration.layers.calibrator import Calibrator
-from keras_calibration.layers.class_calibrator import ClassCalibrator
-from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
-from keras_calibration.layers.class_temperature_scaling import ClassTemperatureScaling
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
@@ -21,7 +17,6 @@ from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.layers.platt_scaling import PlattScaling
 from keras_calibration.layers.quadratic_scaling import QuadraticScaling
 from keras_calibration.layers.sampling_correction import SamplingCorrection
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
 from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
@@ -31,10 +26,6 @@ __all__ = [
     "BetaCalibration",
     "BiasCorrection",
     "BlendedHead",
-    "Calibrator",
-    "ClassCalibrator",
-    "ClassNeuralCalibration",
-    "ClassTemperatureScaling",
     "FieldBias",
     "FieldILPS",
     "FieldNetwork",
@@ -48,7 +39,6 @@ __all__ = [
     "PlattScaling",
     "QuadraticScaling",
     "SamplingCorrection",
-    "StreamingCalibrator",
     "StructuredMatrixScaling",
     "TemperatureScaling",
     "VectorScaling",

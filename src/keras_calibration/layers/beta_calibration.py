@@ -41,7 +41,7 @@ class BetaCalibration(StreamingCalibrator):
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: In `fit`, if the rows hold one class only or are invalid, see `Calibrator.fit`.
+        ValueError: In `fit`, if the rows hold one class only or are invalid, see `Head.fit`.
 
     Example:
         >>> logits = np.repeat([-2.0, 0.0, 2.0], 1000)

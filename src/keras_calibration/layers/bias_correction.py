@@ -25,7 +25,7 @@ class BiasCorrection(StreamingCalibrator):
 
     Raises:
         ValueError: In `fit`, if the rows hold one class only (no finite c exists) or are invalid,
-            see `Calibrator.fit`.
+            see `Head.fit`.
 
     Example:
         >>> layer = BiasCorrection()

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.calibrator import Calibrator, mean_of
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.logits import as_column, check_columns, mean_of
 from keras_calibration.solvers.data_checks import Rows
 
 
@@ -23,14 +23,15 @@ class BlendedHead(Head):
 
     Heads that make different errors predict better together: `FieldBias` shrinks its offsets by
     the spread that it estimates from the data, `NeuralCalibration` learns how features interact.
-    The blend starts as the identity if its parts do.
+    The blend starts as the identity if its parts do. It serves the logits, one per row or one per
+    class, that all its heads serve.
 
     Args:
-        heads: At least two heads.
+        heads: At least two heads, with or without features.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
-        logits: Uncalibrated logits (batch,) or (batch, 1).
+        logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
@@ -38,8 +39,8 @@ class BlendedHead(Head):
 
     Example:
         >>> import numpy as np
-        >>> from keras_calibration.layers import BiasCorrection, FieldBias, NeuralCalibration
-        >>> head = BlendedHead([FieldBias({"site": 3}), NeuralCalibration(BiasCorrection())])
+        >>> from keras_calibration.layers import FieldBias, PlattScaling
+        >>> head = BlendedHead([FieldBias({"site": 3}), PlattScaling()])
         >>> print(head(np.array([0.5, -1.0]), {"site": np.array([0, 2])}).numpy())
         [[ 0.5]
          [-1. ]]
@@ -55,8 +56,7 @@ class BlendedHead(Head):
         if len(self.heads) < 2 or not all(isinstance(head, Head) for head in self.heads):
             raise ValueError(
                 "Argument `heads` must hold at least two instances of `Head`. Received: "
-                f"heads={heads!r}. To use a calibrator as a head, wrap it: "
-                "NeuralCalibration(calibrator)."
+                f"heads={heads!r}. Pass [FieldBias({{'site': 3}}), ILPS()], for example."
             )
 
     @property
@@ -68,10 +68,6 @@ class BlendedHead(Head):
                 return None
             names |= dict.fromkeys(head.feature_names)
         return tuple(names)
-
-    def calibrators(self) -> list[Calibrator]:
-        """The calibrators of all heads."""
-        return [part for head in self.heads for part in head.calibrators()]
 
     def field_readers(self) -> list[keras.layers.Layer]:
         """The field readers of all heads."""
@@ -87,23 +83,32 @@ class BlendedHead(Head):
         """Whether every head is adapted."""
         return all(head.is_adapted for head in self.heads)
 
+    def check_logits(self, shape: Shape) -> None:
+        """Raises for logits that one of the heads does not serve."""
+        check_columns(shape, type(self).__name__)
+        for head in self.heads:
+            head.check_logits(shape)
+
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
     ) -> None:
         """Builds the heads."""
+        columns_shape = (*(logits_shape or (None,)), 1)[:2]
         for head in self.heads:
             if not head.built:
-                head.build(logits_shape, features_shape)
+                shapes = () if head.feature_names == () else (features_shape,)
+                head.build(columns_shape, *shapes)
         self.built = True
 
-    def call(self, logits: Tensor, features: Features) -> Tensor:
-        """Calibrated logits (batch, 1)."""
-        return mean_of([head(logits, features) for head in self.heads])
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Calibrated logits (batch, 1) or (batch, K)."""
+        columns = as_column(logits)
+        return mean_of([head(columns, features) for head in self.heads])
 
     def adapt(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:

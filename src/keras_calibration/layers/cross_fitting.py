@@ -9,10 +9,10 @@ import numpy as np
 from keras import ops
 from scipy import special
 
-from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.field_network_trainer import FieldNetworkTrainer
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.keras_trainer import KerasTrainer
@@ -73,7 +73,7 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
 
 
 def cross_fit(
-    calibrator: Calibrator | None,
+    calibrator: Head | None,
     network: keras.layers.Layer,
     rows: Rows,
     columns: Mapping[str, np.ndarray],
@@ -156,7 +156,7 @@ def _cross_fitted_under(
     return logits
 
 
-def _trained_labels(calibrator: Calibrator | None, rows: Rows) -> np.ndarray:
+def _trained_labels(calibrator: Head | None, rows: Rows) -> np.ndarray:
     """The labels (n, 1) or (n, K), in which classes without rows keep the share that η gives."""
     if rows.labels.ndim == 1:
         return rows.labels.reshape(-1, 1)
@@ -167,12 +167,12 @@ def _trained_labels(calibrator: Calibrator | None, rows: Rows) -> np.ndarray:
     return keep_absent_classes(rows.labels, special.softmax(curve, axis=1), present)
 
 
-def _fitted_curve(calibrator: Calibrator | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
+def _fitted_curve(calibrator: Head | None, rows: Rows, fitted: np.ndarray) -> np.ndarray:
     """η of all rows, (n, 1) or (n, K), fitted to the rows with the given numbers."""
     logits = rows.logits.reshape(len(rows.logits), -1)
     if calibrator is None:
         return logits
     curve = copy_of(calibrator)
     weights = None if rows.weights is None else rows.weights[fitted]
-    curve.fit_rows(Rows(rows.logits[fitted], rows.labels[fitted], weights))
+    curve.fit_checked(Rows(rows.logits[fitted], rows.labels[fitted], weights))
     return ops.convert_to_numpy(curve(logits))

@@ -13,12 +13,7 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import select_features
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.calibrator import (
-    Calibrator,
-    as_column,
-    check_column,
-    scaled_logits,
-)
+from keras_calibration.layers.calibrator import check_calibrator
 from keras_calibration.layers.field_ids import (
     Fields,
     checked_fields,
@@ -32,6 +27,8 @@ from keras_calibration.layers.field_ids import (
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.logits import as_column, check_column, scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.data_checks import Rows, are_counts
 from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
@@ -55,8 +52,8 @@ class FieldBias(Head):
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
             (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids.
-        calibrator: η, a calibrator that `fit` fits first, for example `ILPS()`; None uses the logit
-            itself.
+        calibrator: η, a head that reads no features and that `fit` fits first, for example
+            `ILPS()`; None uses the logit itself.
         prior_scale: Median of the half-Cauchy prior on each s_f, in logits.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
@@ -85,7 +82,7 @@ class FieldBias(Head):
     def __init__(
         self,
         fields: Fields,
-        calibrator: Calibrator | None = None,
+        calibrator: Head | None = None,
         prior_scale: float = 1.0,
         **kwargs: Any,
     ) -> None:
@@ -100,10 +97,6 @@ class FieldBias(Head):
         """The features that the head reads: its fields."""
         return tuple(self.fields)
 
-    def calibrators(self) -> list[Calibrator]:
-        """η, if there is one."""
-        return [] if self.calibrator is None else [self.calibrator]
-
     def field_readers(self) -> list[FieldBias]:
         """The head itself."""
         return [self]
@@ -111,7 +104,7 @@ class FieldBias(Head):
     @property
     def has_direct_fit(self) -> bool:
         """Whether η has a direct fit, or there is no η."""
-        return all(part.has_direct_fit for part in self.calibrators())
+        return self.calibrator is None or self.calibrator.has_direct_fit
 
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
@@ -137,9 +130,8 @@ class FieldBias(Head):
             shapes["curve"] = (2, num_columns)
         self.add_posterior(**shapes)
 
-    def call(self, logits: Tensor, features: Features) -> Tensor:
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""
-        check_column(logits.shape, type(self).__name__, "logits")
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
         # `take` without an axis flattens first, which makes the gradient dense.
@@ -177,7 +169,7 @@ class FieldBias(Head):
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
         line = ops.clip(self._curve(column), -LARGEST_LOGIT, LARGEST_LOGIT)
         table = ops.convert_to_tensor(self._posterior_offsets)
-        rows = ops.sum(ops.take(table, self._places(features or {}), axis=0), axis=0)
+        rows = ops.sum(ops.take(table, self._places(features), axis=0), axis=0)
         factor = ops.convert_to_tensor(self._posterior_factor)
         spread = (line - rows[:, 1])[:, None] * factor[0] + (1.0 - rows[:, 2])[:, None] * factor[1]
         variance = rows[:, 0] + ops.sum(ops.square(spread), axis=1)
@@ -200,8 +192,8 @@ class FieldBias(Head):
         ids = list(places - self._starts()[:, None])
         curve = rows.logits
         if self.calibrator is not None:
-            self.calibrator.fit_rows(rows)
-            curve = ops.convert_to_numpy(self._curve(rows.logits)).astype("float64")
+            self.calibrator.fit_rows(rows, {}, settings, verbose)
+            curve = head_logits(self.calibrator, rows.logits, {})
         fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
         if isinstance(fit, FieldOffsets):
             self._keep_posterior_of(fit, rows)
@@ -287,9 +279,9 @@ class FieldBias(Head):
         """Index of each field's first offset."""
         return table_starts(self._num_values.values())
 
-    def _places(self, features: Features) -> Tensor:
+    def _places(self, features: Features | None) -> Tensor:
         """Indices of the offsets of each row, shape (fields, batch), int32."""
-        reader = type(self).__name__
+        reader, features = type(self).__name__, {} if features is None else features
         for name, values in select_features(features, self.fields, reader).items():
             check_column(values.shape, reader, f"feature {name!r}")
         return table_rows(features, self.fields, self._num_values)
@@ -300,11 +292,7 @@ class FieldBias(Head):
                 f"Argument `fields` of {type(self).__name__} must hold at least one field. "
                 'Received: fields={}. Pass fields={"site_id": 5000}, for example.'
             )
-        if self.calibrator is not None and not isinstance(self.calibrator, Calibrator):
-            raise ValueError(
-                "Argument `calibrator` must be a `Calibrator`, for example ILPS(), or None. "
-                f"Received: calibrator={self.calibrator!r}."
-            )
+        check_calibrator(self.calibrator)
         if not 0 < self.prior_scale < float("inf"):
             raise ValueError(
                 "Argument `prior_scale` must be a finite number above 0. "

@@ -9,10 +9,10 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.calibrator import Calibrator, as_column, check_column
 from keras_calibration.layers.field_bias import FieldBias, half_cauchy
 from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.logits import as_column
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, fit_field_curves, within_room
 from keras_calibration.solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
@@ -41,8 +41,8 @@ class FieldILPS(FieldBias):
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
             (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids.
-        calibrator: η, a calibrator that `fit` fits first, for example `ILPS()`; None uses the logit
-            itself.
+        calibrator: η, a head that reads no features and that `fit` fits first, for example
+            `ILPS()`; None uses the logit itself.
         num_knots: Number of knots K, at least 2. With 2, the deviations are straight lines.
         prior_scale: Median of the half-Cauchy prior on each s, in logits.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
@@ -73,7 +73,7 @@ class FieldILPS(FieldBias):
     def __init__(
         self,
         fields: Fields,
-        calibrator: Calibrator | None = None,
+        calibrator: Head | None = None,
         num_knots: int = 4,
         prior_scale: float = 1.0,
         **kwargs: Any,
@@ -86,9 +86,8 @@ class FieldILPS(FieldBias):
             )
         self.num_knots = num_knots
 
-    def call(self, logits: Tensor, features: Features) -> Tensor:
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""
-        check_column(logits.shape, type(self).__name__, "logits")
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         knots = ops.convert_to_tensor(self._knots)
         values = ops.convert_to_tensor(self._values)

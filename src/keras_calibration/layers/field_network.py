@@ -15,7 +15,6 @@ from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.layers.adaptation import known_value, on_gradient
-from keras_calibration.layers.calibrator import calibration_dtype, check_column
 from keras_calibration.layers.field_ids import (
     Fields,
     called_features,
@@ -26,6 +25,7 @@ from keras_calibration.layers.field_ids import (
     table_rows,
     vocabulary_size,
 )
+from keras_calibration.layers.logits import calibration_dtype, check_column
 from keras_calibration.ops.piecewise_linear import hat_basis
 from keras_calibration.solvers.knots import numeric_knots
 
@@ -60,7 +60,7 @@ class FieldNetwork(keras.layers.Layer):
             number of rows n; training before that warns.
         seed: Seed of the initial weights and of dropout; None draws one, which
             `keras.utils.set_random_seed` repeats.
-        num_outputs: 1, or the number of classes for `ClassNeuralCalibration`.
+        num_outputs: 1, or the number of classes for a head of class logits.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:

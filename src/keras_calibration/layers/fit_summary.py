@@ -18,7 +18,7 @@ def utc_now() -> str:
 
 @dataclass(frozen=True)
 class FitSummary(ShownAsText):
-    """The figures of a direct fit, returned by `Calibrator.fit`.
+    """The figures of a direct fit, returned by `Head.fit`.
 
     The log losses are weighted means over the rows of the fit, in nats per row, without the terms
     of a prior: `Σ w [softplus(η(l)) - y η(l)] / Σ w`.

@@ -9,36 +9,37 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 from numpy.typing import ArrayLike
+from scipy.special import expit
 
 from keras_calibration._columns import by_name, column_of, ids_of, select_features
-from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.calibrator import (
-    Calibrator,
-    calibration_dtype,
-    check_column,
-    check_labels_given,
-)
+from keras_calibration._compat import flatten_layers
+from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.field_ids import called_features, id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
+from keras_calibration.layers.logits import calibration_dtype, check_column
 from keras_calibration.layers.network_trainer import weights_of
-from keras_calibration.layers.posterior_layer import PosteriorLayer
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.solvers.class_rows import warn_of_absent_classes
-from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
+from keras_calibration.layers.posterior_layer import PosteriorLayer, interval_width
+from keras_calibration.solvers.class_rows import check_rows_or_classes, warn_of_absent_classes
+from keras_calibration.solvers.data_checks import Rows, checked_logits
 
 
 class Head(PosteriorLayer):
-    """Base of the heads of a `CalibratedModel`: `q(l, x) = σ(head(l, x))`.
+    """Base of all heads: layers from logits, and features, to calibrated logits.
 
-    A head is called as `head(logits, features)` and returns calibrated logits (batch, 1), or one
-    per class (see `ClassNeuralCalibration`). To write your own, implement `call` and
-    `feature_names`, and create the weights in `build` so that the head starts as the identity.
-    `CalibratedModel` can then train, save and export it. If you also implement `fit_rows`, the head
-    has a direct fit, which `fit`, `CalibratedModel.fit` and `refresh_savedmodel` use. With
-    `logit_standard_deviation` it also has intervals (`interval`).
+    A head is called as `head(logits, features)`, or as `head(logits)` if it reads no features, and
+    returns as many logits as it gets: one per row, `q(l, x) = σ(head(l, x))`, or one per class,
+    with the softmax in place of σ. A head that reads no features is called a calibrator.
+
+    To write your own, implement `call` and, if it reads features, `feature_names`. Create the
+    weights in `build` so that the head starts as the identity. It can then stand in any Keras
+    model, be trained, saved and exported. With `fit_rows` it has a direct fit, which `fit`,
+    `CalibratedModel.fit` and `refresh_savedmodel` use; with `logit_standard_deviation` also
+    intervals (`interval`). A head serves one logit per row; one for classes overrides
+    `check_logits`.
 
     Args:
         dtype: Dtype or dtype policy; half precision becomes float32.
@@ -48,8 +49,12 @@ class Head(PosteriorLayer):
         fit_summary: The `FitSummary` of the last fit, else None. Not saved.
 
     Call arguments:
-        logits: Uncalibrated logits (batch,) or (batch, 1).
-        features: A mapping of feature names to tensors with `batch` rows.
+        logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
+        features: A mapping of feature names to tensors with `batch` rows. A head that reads none
+            ignores it.
+
+    Raises:
+        ValueError: If called on logits of another shape than the head serves.
 
     Example:
         >>> from keras_calibration.layers import BiasCorrection
@@ -64,7 +69,7 @@ class Head(PosteriorLayer):
         ...     def build(self, logits_shape=None, features_shape=None):
         ...         self.offset = self.add_weight(shape=(), initializer="zeros")
         ...
-        ...     def call(self, logits, features):
+        ...     def call(self, logits, features=None):
         ...         is_mobile = keras.ops.cast(features["is_mobile"], self.compute_dtype)
         ...         columns = [keras.ops.reshape(each, (-1, 1)) for each in (logits, is_mobile)]
         ...         return columns[0] + self.offset * columns[1]
@@ -72,7 +77,8 @@ class Head(PosteriorLayer):
         ...     def fit_rows(self, rows, features, settings, verbose):
         ...         mobile = features["is_mobile"].reshape(-1) == 1
         ...         bias = BiasCorrection()
-        ...         bias.fit(rows.logits[mobile], rows.labels[mobile], rows.row_weights[mobile])
+        ...         weights = rows.row_weights[mobile]
+        ...         bias.fit(rows.logits[mobile], rows.labels[mobile], sample_weight=weights)
         ...         self.offset.assign(bias.bias)
         ...         return self.summary_of(rows, features)
         >>> head = MobileOffset()
@@ -88,9 +94,11 @@ class Head(PosteriorLayer):
 
     def __call__(self, logits: Tensor, features: Any = None, *args: Any, **kwargs: Any) -> Tensor:
         """Calls the layer; `features` may also hold columns of a data frame, or be one."""
-        if features is None:
-            return super().__call__(logits, *args, **kwargs)
+        if (shape := getattr(logits, "shape", None)) is not None:
+            self.check_logits(shape)
         names, readers = self.feature_names, self.field_readers()
+        if features is None or names == ():
+            return super().__call__(logits, *args, **kwargs)
         columns = called_features(features, names, readers, type(self).__name__)
         return super().__call__(logits, columns, *args, **kwargs)
 
@@ -99,18 +107,18 @@ class Head(PosteriorLayer):
         """The features that the head reads; None if unknown, in which case it gets all features."""
         return ()
 
-    # Methods, not properties: Keras saves every layer that it finds in an attribute of a layer.
-    def calibrators(self) -> Sequence[Calibrator]:
-        """The calibrators inside the head."""
-        return ()
-
+    # A method, not a property: Keras saves every layer that it finds in an attribute of a layer.
     def field_readers(self) -> Sequence[keras.layers.Layer]:
         """The layers inside the head that have `fields` and `field_ids(features, field)`."""
         return ()
 
-    def lone_calibrator(self) -> Calibrator | None:
-        """The calibrator, if the head consists of nothing else; else None."""
-        return None
+    def check_logits(self, shape: Shape) -> None:
+        """Raises for logits that the head does not serve: by default, for other than one per row.
+
+        Args:
+            shape: The shape of the logits; the number of rows may be None.
+        """
+        check_column(shape, type(self).__name__, "logits")
 
     @property
     def has_direct_fit(self) -> bool:
@@ -125,7 +133,7 @@ class Head(PosteriorLayer):
     def adapt(
         self,
         logits: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
@@ -145,10 +153,13 @@ class Head(PosteriorLayer):
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
         *,
+        from_logits: bool = True,
         settings: FitSettings | None = None,
         verbose: int = 0,
     ) -> FitSummary:
         """Fits the head to labelled rows by its direct fit; replaces any earlier fit.
+
+        The fit is deterministic: it depends on the rows and on the seeds of `settings` alone.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1), finite; class logits (n, K).
@@ -156,6 +167,9 @@ class Head(PosteriorLayer):
                 numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
             features: A mapping of feature names to arrays with n rows, or a data frame.
             sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default.
+            from_logits: Whether `logits` holds logits. Pass False for probabilities, which are then
+                converted, those of classes up to a constant of each row. The head itself is always
+                called on logits.
             settings: How to train the head's network, if it has one.
             verbose: 1 shows a progress bar while a network is trained.
 
@@ -163,17 +177,21 @@ class Head(PosteriorLayer):
             A `FitSummary`: log loss before and after, number of steps, convergence.
 
         Raises:
-            ValueError: If a row is invalid, a feature is missing, the numbers of rows differ, or
-                the head has no direct fit. The layer is then unchanged.
+            ValueError: If there is no row, a logit is not finite, a label is outside [0, 1] or no
+                class number, all labels are of one class, a weight is negative, all weights are 0,
+                a feature is missing, the numbers of rows differ, the head serves no logits of this
+                shape, or it has no direct fit. The layer is then unchanged.
 
         Warns:
             UserWarning: If the logits look like probabilities or like the labels; if a class has no
-                rows.
+                rows. The rows say nothing about such a class: it is scaled by the temperature of
+                the others, and keeps the mean probability that this gives it.
         """
         taker = type(self).__name__
         check_labels_given(labels, taker)
         self.check_direct_fit()
-        warn_of_probabilities(logits, labels)
+        self.check_logits(np.shape(logits))
+        logits = checked_logits(logits, labels, from_logits)
         rows = self.check_rows(logits, labels, sample_weight)
         warn_of_absent_classes(rows)
         return self.fit_checked(rows, features, settings, verbose)
@@ -231,7 +249,7 @@ class Head(PosteriorLayer):
         """Fits the built head to checked rows and assigns its weights.
 
         Args:
-            rows: Logits, labels and weights (n,), float64.
+            rows: Logits, labels and weights (n,), float64; class logits and shares (n, K).
             features: Feature name → array with n rows, for each of `feature_names`.
             settings: How to train the head's network.
             verbose: 1 shows a progress bar.
@@ -241,6 +259,78 @@ class Head(PosteriorLayer):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define `fit_rows`.")
 
+    def interval(
+        self,
+        logits: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        *,
+        level: float = 0.95,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Computes an interval of the calibrated probability of each row.
+
+        The interval is `σ(η ± z s)`: the calibrated logit η has a normal posterior with standard
+        deviation s, in the Laplace approximation of the last direct fit, so that σ(η) has a
+        logit-normal one. With 100 rows of a field value it is wide, with 100,000 narrow.
+
+        It is an interval of the probability itself, a parameter that is estimated from a finite
+        number of rows, and not of the label. It assumes that the rows of the fit are independent
+        and resemble those to come, and that the form of the calibrator holds: it knows nothing of
+        drift, nor of rows in which the base model errs in a way that the head cannot express. As in
+        the fit, a sample weight of 2 counts as two rows. After a fit with weights that are not
+        whole numbers, such as inverse sampling rates, there is no interval: it would hold the truth
+        in 34 to 79 % of cases where 95 % are asked for. Inverse rates that happen to be whole
+        numbers cannot be told from counts.
+
+        Args:
+            logits: Uncalibrated logits (n,) or (n, 1).
+            features: A mapping of feature names to arrays with n rows, for a head that reads some.
+            level: Posterior probability of the interval, in (0, 1).
+
+        Returns:
+            Lower and upper probabilities, float64, in the shape that the layer returns for these
+            logits. They lie in (0, 1), up to rounding. Both are NaN for a NaN logit.
+
+        Raises:
+            ValueError: If the layer has no interval, was not fitted by its direct fit, was fitted
+                with sample weights that are not counts, or its weights were changed after the fit;
+                or if `level` is out of its range.
+
+        Example:
+            >>> from keras_calibration.layers import BiasCorrection
+            >>> layer = BiasCorrection()
+            >>> summary = layer.fit(np.zeros(100), np.arange(100) < 20)
+            >>> lower, upper = layer.interval([0.0])  # about 20 of 100
+            >>> lower.round(3), upper.round(3)
+            (array([0.133]), array([0.29]))
+        """
+        if not 0 < level < 1:
+            raise ValueError(
+                "Argument `level` must be between 0 and 1, for example 0.95. "
+                f"Received: level={level!r}."
+            )
+        logits = np.atleast_1d(logits)
+        self.check_logits(logits.shape)
+        if logits.ndim == 2 and logits.shape[1] > 1:
+            raise ValueError(
+                f"{type(self).__name__} has no interval of class probabilities. Received: logits "
+                f"of shape {logits.shape}. Intervals exist for one logit per row."
+            )
+        columns = self.read_features(features, len(logits))
+        bounds = []
+        # At least one part, so that the layer is called, and built, also with no rows.
+        for part in row_slices(max(len(logits), 1)):
+            given = logits[part], {name: column[part] for name, column in columns.items()}
+            calibrated = self(*given)
+            self.check_posterior()
+            deviation = self.logit_standard_deviation(*given)
+            logit, away = (
+                ops.convert_to_numpy(each).astype("float64") for each in (calibrated, deviation)
+            )
+            away *= interval_width(level)
+            bounds.append((expit(logit - away), expit(logit + away)))
+        lower, upper = map(np.concatenate, zip(*bounds, strict=True))
+        return lower, upper
+
     def check_rows(
         self,
         logits: ArrayLike,
@@ -249,7 +339,8 @@ class Head(PosteriorLayer):
         both_classes: bool = True,
     ) -> Rows:
         """Checks the rows of a fit and flattens them; raises if they cannot be fitted."""
-        return check_rows(logits, labels, sample_weight, both_classes)
+        self.check_logits(np.shape(logits))
+        return check_rows_or_classes(logits, labels, sample_weight, both_classes)
 
     def summary_of(
         self,
@@ -264,10 +355,6 @@ class Head(PosteriorLayer):
             for logits in (rows.logits, head_logits(self, rows.logits, features))
         )
         return FitSummary(len(rows.logits), before, after, num_iterations, converged)
-
-    def calibrated_logits(self, logits: Tensor, features: Features) -> Tensor:
-        """Calibrated logits (batch, 1)."""
-        return self(logits, features)
 
     def read_features(
         self, features: Mapping[str, ArrayLike] | None, num_rows: int
@@ -292,22 +379,31 @@ class Head(PosteriorLayer):
     def compute_output_shape(
         self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None
     ) -> Shape:
-        """`(batch, 1)`; raises for other logits, which Keras asks before it calls the head."""
-        check_column(logits_shape, type(self).__name__, "logits")
-        return (*logits_shape[:1], 1)
+        """`(batch, 1)` or `(batch, K)`; raises for logits that the head does not serve."""
+        self.check_logits(logits_shape)
+        return (*logits_shape, 1)[:2]
+
+
+def check_labels_given(labels: ArrayLike | None, taker: str) -> None:
+    """Raises if a direct fit gets no labels."""
+    if labels is None:
+        raise ValueError(
+            f"Argument `labels` must hold a label for each row, to fit {taker}. Received: "
+            "labels=None."
+        )
 
 
 @contextlib.contextmanager
 def unchanged_if_refused(head: Head) -> Iterator[None]:
-    """Restores the weights and histograms of a built head if the block raises."""
+    """Restores the weights of a built head, and the histograms in it, if the block raises."""
     weights = weights_of(head)
-    streaming = [part for part in head.calibrators() if isinstance(part, StreamingCalibrator)]
-    histograms = [part._histogram for part in streaming]
+    parts = [part for part in flatten_layers(head) if hasattr(part, "_histogram")]
+    histograms = [part._histogram for part in parts]
     try:
         yield
     except BaseException:
         head.set_weights(weights)
-        for part, histogram in zip(streaming, histograms, strict=True):
+        for part, histogram in zip(parts, histograms, strict=True):
             part._histogram = histogram
         raise
 

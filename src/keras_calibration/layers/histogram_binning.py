@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from keras import ops
 
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.step_fit import equal_mass_steps, tied_rows
@@ -81,7 +83,13 @@ class HistogramBinning(Calibrator):
         stays = ops.logical_or(ops.isnan(logits), ops.convert_to_tensor(self._is_fitted) == 0)
         return ops.where(stays, logits, ops.reshape(steps, ops.shape(logits)))
 
-    def fit_rows(self, rows: Rows) -> FitSummary:
+    def fit_rows(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
+    ) -> FitSummary:
         """Computes the bins and their rates in closed form."""
         tied = tied_rows(rows, self.variable_dtype)
         steps = equal_mass_steps(tied, self.num_bins)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -168,6 +168,7 @@ class ILPS(StreamingCalibrator):
         self,
         logits: ArrayLike,
         labels: ArrayLike | None = None,
+        features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
         """Places the knots at quantiles of development logits and keeps the curve.
@@ -175,12 +176,14 @@ class ILPS(StreamingCalibrator):
         Args:
             logits: Uncalibrated logits (n,) or (n, 1), finite.
             labels: Labels in [0, 1], (n,) or (n, 1); `knots="balanced"` needs both classes.
+            features: Not read.
             sample_weight: Sample weights (n,) or (n, 1), not negative.
 
         Raises:
             ValueError: If there is no row, a logit is not finite, the numbers of rows differ, or
                 the knots need labels and these are missing or of one class.
         """
+        self.read_features(features, len(np.atleast_1d(logits)))
         warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
         if self.knots == "balanced":

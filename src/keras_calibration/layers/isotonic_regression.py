@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ from keras import ops
 
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.ops.piecewise_linear import piecewise_linear
 from keras_calibration.solvers.data_checks import Rows
@@ -98,7 +100,13 @@ class IsotonicRegression(Calibrator):
         line = ops.where(slope > 0, logits - centre, 0.0) * slope
         return ops.log(one) - ops.log(zero) + line
 
-    def fit_rows(self, rows: Rows) -> FitSummary:
+    def fit_rows(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
+    ) -> FitSummary:
         """Sorts and pools the rows."""
         tied = tied_rows(rows, self.variable_dtype)
         steps = isotonic_steps(tied, self.max_num_steps)

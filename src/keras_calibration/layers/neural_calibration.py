@@ -1,64 +1,314 @@
-"""NeuralCalibration: a calibrator of the logit plus a network over the fields."""
+"""NeuralCalibration: a calibrator of the logits plus a network over the fields."""
 
 from __future__ import annotations
 
-import keras
+from collections.abc import Mapping
+from typing import Any, Self
 
-from keras_calibration._typing import Features, Tensor
-from keras_calibration.layers.calibrator import as_column, check_column
-from keras_calibration.layers.neural_head import NeuralHead
+import keras
+import numpy as np
+from keras import ops
+from numpy.typing import ArrayLike
+
+from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.calibrator import check_calibrator
+from keras_calibration.layers.cross_fitting import CrossFit, cross_fit, enough_for, fit_under
+from keras_calibration.layers.field_network import FieldNetwork
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.ilps import ILPS
+from keras_calibration.layers.logits import as_column, check_columns, mean_of
+from keras_calibration.layers.network_trainer import copy_of
+from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.row_folds import fold_of_rows
+
+_NUM_FOLDS = 3  # with a single member
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class NeuralCalibration(NeuralHead):
-    """The Neural Calibration head: calibrated logit `η(l) + g(x)`.
+class NeuralCalibration(Head):
+    """The Neural Calibration head: calibrated logits `η(l) + g(x)`, one per row or one per class.
 
-    The calibrated probability is `q(l, x) = σ(η(l) + g(x))` (eq. 7). η corrects the curve as a
-    whole, and g the segments that the base model gets wrong. With the parts of this package, the
-    head starts as the identity. For more than two classes, use `ClassNeuralCalibration`.
+    The calibrated probability is `q(l, x) = σ(η(l) + g(x))` (eq. 7), and for K classes
+    `softmax(η(l) + g(x))`. η corrects the curve as a whole, and g the segments that the base model
+    gets wrong. With the parts of this package, the head starts as the identity.
+
+    The direct fit works as follows:
+
+    1. For each fold of the development set, η is fitted on the other folds (convex, exact). g is
+       trained on top of it, starting from 0, until the log loss of the fold has not improved for
+       some epochs.
+    2. Each member keeps the weights of the best epoch of its fold; a single member those of the
+       first fold. So the cross-fitted log loss of one network is that of a member of the head, and
+       the mean of the members predicts better still. No network is trained on all rows, because
+       no held-out rows would tell when to stop: a few epochs more ruin it.
+    3. η is fitted on all rows; an `ILPS` is fitted under the cross-fitted g if that lowers the
+       cross-fitted log loss.
+
+    g is set to 0 if it does not lower the cross-fitted log loss by at least one standard error, or
+    if there are not ten rows per fold outside the most frequent class.
+
+    Training η further by gradient together with g, as in the paper, gains nothing: on six public
+    tables the test log loss changed by -0.0006 to +0.0019 nats, +0.0002 on average. Fitting η again
+    under g lowered it by 0.0005 on average over nine comparisons, by 0.0020 at most.
 
     Args:
-        calibrator: η, a `Calibrator`, `ILPS()` for example; None leaves the logits as they are.
-        field_network: g, a layer or Keras model from a mapping of features to logits (batch, 1),
-            `FieldNetwork(...)` for example; None leaves g out.
+        calibrator: η, a head that reads no features, `ILPS()` for example, for K classes
+            `VectorScaling(K)`; None leaves the logits as they are.
+        field_network: g, a layer or Keras model from a mapping of features to as many logits,
+            `FieldNetwork(...)` for example, for K classes with `num_outputs=K`; None leaves g out.
+            A custom layer may declare its features in `feature_names`.
         num_members: Number of networks; g is their mean. In `fit` each is trained on another part
             of the development set; with 1, one of three so trained is kept. Three predict better at
             the same training cost.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
-        logits: Uncalibrated logits (batch,) or (batch, 1).
+        logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
-        ValueError: If an argument has a wrong type, or `num_members` is not a positive integer.
+        ValueError: If an argument has a wrong type, or `num_members` is not a positive integer;
+            when called, if η does not serve such logits, or the network has another number of
+            outputs.
 
     Example:
-        >>> from keras_calibration.layers import ILPS, FieldNetwork
-        >>> import numpy as np
+        >>> from keras_calibration.layers import ILPS, FieldNetwork, FitSettings, VectorScaling
         >>> head = NeuralCalibration(ILPS(), FieldNetwork({"site": 3}))
         >>> print(head(np.array([0.5, -1.0]), {"site": np.array([0, 2])}).numpy())
         [[ 0.5]
          [-1. ]]
+        >>> logits = np.random.default_rng(0).normal(size=(600, 3))
+        >>> site = np.arange(600) % 3
+        >>> network = FieldNetwork({"site": 3}, num_outputs=3, seed=0)
+        >>> head = NeuralCalibration(VectorScaling(3), network)
+        >>> settings = FitSettings(learning_rate=0.01, max_epochs=5)
+        >>> summary = head.fit(logits, site, {"site": site}, settings=settings)
+        >>> summary.network_kept
+        True
+        >>> head(logits[:4], {"site": site[:4]}).numpy().argmax(axis=1)
+        array([0, 1, 2, 0])
 
     Reference:
-        Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7.
+        Pan et al., *Field-aware Calibration*, WWW 2020, eq. 7, which leaves several classes to
+        future work; Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017, for their η.
     """
 
-    def as_columns(self, values: Tensor, name: str, num_columns: int | None = 1) -> Tensor:
-        """Values as a column (batch, 1); raises for other shapes than (batch,) and (batch, 1)."""
-        check_column(values.shape, type(self).__name__, name)
-        return as_column(values)
+    def __init__(
+        self,
+        calibrator: Head | None = None,
+        field_network: keras.layers.Layer | None = None,
+        num_members: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_calibrator(calibrator)
+        if field_network is not None and not isinstance(field_network, keras.layers.Layer):
+            raise ValueError(
+                "Argument `field_network` must be a Keras layer or model, or None. Received: "
+                f"field_network={field_network!r}."
+            )
+        if not isinstance(num_members, int) or num_members < 1:
+            raise ValueError(
+                "Argument `num_members` must be an integer of at least 1. Received: "
+                f"num_members={num_members!r}."
+            )
+        self.calibrator = calibrator
+        self.field_network = field_network
+        self.num_members = num_members
+        self._other_members = [
+            copy_of(field_network) for _ in range(num_members - 1) if field_network is not None
+        ]
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """The features that the head reads, or None if its network does not declare them."""
+        network = self.field_network
+        if network is None:
+            return ()
+        # The network may be any Keras layer or model; a subclassed model has no `input`.
+        names = getattr(network, "feature_names", None)
+        inputs = getattr(network, "input", None) if isinstance(network, keras.Model) else None
+        return tuple(inputs) if names is None and isinstance(inputs, Mapping) else names
+
+    @property
+    def members(self) -> list[keras.layers.Layer]:
+        """The networks whose mean is g; empty if g is left out."""
+        return [] if self.field_network is None else [self.field_network, *self._other_members]
+
+    def field_readers(self) -> list[FieldNetwork]:
+        """g, if it is a `FieldNetwork`."""
+        return [g for g in [self.field_network] if isinstance(g, FieldNetwork)]
+
+    @property
+    def has_direct_fit(self) -> bool:
+        """Whether η has a direct fit, or there is no η."""
+        return self.calibrator is None or self.calibrator.has_direct_fit
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether η and the networks are adapted."""
+        return (self.calibrator is None or self.calibrator.is_adapted) and all(
+            member.is_adapted for member in self.members if isinstance(member, FieldNetwork)
+        )
+
+    def check_logits(self, shape: Shape) -> None:
+        """Raises for logits that η does not serve; without η, serves one per row or per class."""
+        check_columns(shape, type(self).__name__)
+        if self.calibrator is not None:
+            self.calibrator.check_logits(shape)
+
+    def build(
+        self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
+    ) -> None:
+        """Builds both parts."""
+        if self.calibrator is not None and not self.calibrator.built:
+            self.calibrator.build((*(logits_shape or (None,)), 1)[:2])
+        for member in self.members:
+            if not member.built:
+                member.build(features_shape)
+        self.built = True
+
+    def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
+        """Calibrated logits (batch, 1) or (batch, K)."""
+        calibrated = ops.cast(as_column(logits), self.compute_dtype)
+        if self.calibrator is not None:
+            calibrated = self.calibrator(calibrated)
+        if self.field_network is None:
+            return calibrated
+        corrections = [
+            self._as_corrections(member(features), calibrated.shape[1]) for member in self.members
+        ]
+        return calibrated + mean_of([ops.cast(each, calibrated.dtype) for each in corrections])
+
+    def _as_corrections(self, outputs: Tensor, num_columns: int) -> Tensor:
+        """The output of a network as columns; raises unless there are as many as logits."""
+        columns = as_column(outputs)
+        if len(columns.shape) != 2 or columns.shape[1] != num_columns:
+            raise ValueError(
+                f"The corrections of {type(self).__name__} must have shape (batch, {num_columns}), "
+                f"as the logits have. Received: shape {tuple(outputs.shape)}. Give the network one "
+                "output per logit, for K classes with `num_outputs=K` of FieldNetwork."
+            )
+        return columns
+
+    def adapt(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike | None = None,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> None:
+        """Adapts η and the networks to the development set."""
+        if self.calibrator is not None:
+            self.calibrator.adapt(logits, labels, sample_weight=sample_weight)
+        for member in self.members:
+            if isinstance(member, FieldNetwork):
+                member.adapt({} if features is None else features)
+
+    def fit_rows(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
+    ) -> NeuralFitSummary:
+        """Fits η exactly, and trains the network as long as the held-out log loss improves."""
+        names = features if self.feature_names is None else self.feature_names
+        columns = {name: features[name] for name in names}
+        found = self._cross_fit(rows, columns, settings, verbose)
+        num_iterations, converged = 0, True
+        if self.calibrator is not None:
+            fit = self.calibrator.fit_rows(rows, {}, settings, verbose)
+            num_iterations, converged = fit.num_iterations, fit.converged
+        if found is not None:
+            num_iterations = sum(found.epochs)
+            if found.corrections is not None and isinstance(self.calibrator, ILPS):
+                fit_under(self.calibrator, rows, found.corrections)
+        for number, member in enumerate(self.members):
+            if found is not None and found.weights:
+                member.set_weights(found.weights[number])
+            else:
+                _set_to_zero(member, columns)
+        summary = self.summary_of(rows, columns, num_iterations, converged)
+        figures = {} if found is None else found.figures()
+        return NeuralFitSummary(**{**vars(summary), **figures})
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the logit, if there is no network; else raises."""
-        calibrator = self.lone_calibrator()
-        if calibrator is None:
+        if self.calibrator is None or self.field_network is not None:
             return super().logit_standard_deviation(logits, features)
-        return calibrator.logit_standard_deviation(self.as_columns(logits, "logits"))
+        return self.calibrator.logit_standard_deviation(as_column(logits))
 
     def check_posterior(self) -> None:
         """Raises if the posterior of η is not that of its weights."""
-        calibrator = self.lone_calibrator()
-        if calibrator is not None:
-            calibrator.check_posterior()
+        if self.calibrator is not None and self.field_network is None:
+            self.calibrator.check_posterior()
+
+    def _cross_fit(
+        self,
+        rows: Rows,
+        columns: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
+    ) -> CrossFit | None:
+        """Cross-fits η and the network; None without a network or with too few rows."""
+        if self.field_network is None:
+            return None
+        folds = settings.folds
+        if folds is None:
+            folds = self.num_members if self.num_members > 1 else _NUM_FOLDS
+        fold = fold_of_rows(folds, rows, settings.seed)
+        num_folds = int(fold.max()) + 1
+        if self.num_members not in (1, num_folds):
+            raise ValueError(
+                "Argument `num_members` must be 1 or the number of folds, because each member is "
+                f"trained on the rows outside one fold. Received: {self.num_members} members and "
+                f"{num_folds} folds."
+            )
+        if not enough_for(num_folds, rows):
+            return None
+        return cross_fit(
+            self.calibrator,
+            self.field_network,
+            rows,
+            columns,
+            fold,
+            settings,
+            verbose=verbose,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as plain Python values."""
+        parts = {"calibrator": self.calibrator, "field_network": self.field_network}
+        return {
+            **super().get_config(),
+            **{k: part and keras.saving.serialize_keras_object(part) for k, part in parts.items()},
+            "num_members": self.num_members,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Creates the layer from its `get_config`."""
+        parts = {
+            name: config[name] and keras.saving.deserialize_keras_object(config[name])
+            for name in ("calibrator", "field_network")
+        }
+        return cls(**{**config, **parts})
+
+
+def _first_rows(columns: Mapping[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+    return {name: column[:number] for name, column in columns.items()}
+
+
+def _set_to_zero(network: keras.layers.Layer, columns: Mapping[str, np.ndarray]) -> None:
+    """Makes g = 0: resets the network if a fresh one gives 0, else sets its weights to 0."""
+    fresh = copy_of(network)
+    if np.any(ops.convert_to_numpy(fresh(_first_rows(columns, 100)))):
+        for weight in network.trainable_weights:
+            weight.assign(ops.zeros(weight.shape, weight.dtype))
+    else:
+        if isinstance(fresh, FieldNetwork):
+            fresh.adapt(columns)
+        network.set_weights(fresh.get_weights())

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.calibrator import scaled_logits
+from keras_calibration.layers.logits import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.logistic_fit import (
     SMALLEST_SCALE,
@@ -40,7 +40,7 @@ class PlattScaling(StreamingCalibrator):
     Raises:
         ValueError: In `fit`, if a threshold on the logit separates positives from negatives, or
             nearly so (best scale of 64 or more), or the rows hold one class only or are invalid,
-            see `Calibrator.fit`.
+            see `Head.fit`.
 
     Example:
         >>> layer = PlattScaling()

@@ -1,26 +1,24 @@
-"""PosteriorLayer: the base class of calibrators and heads, with intervals of probabilities."""
+"""PosteriorLayer: the part of `Head` that keeps the posterior of a fit, for intervals."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
-from numpy.typing import ArrayLike
-from scipy.special import expit, ndtri
+from scipy.special import ndtri
 
 from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.head_logits import row_slices
 
 _POSTERIOR = "posterior_"
 
 
 class PosteriorLayer(keras.layers.Layer):
-    """Base of `Calibrator` and `Head`: intervals of the calibrated probability.
+    """Base of `Head`: the posterior of the last direct fit.
 
     A layer has intervals if it implements `logit_standard_deviation`. If its direct fit finds the
     posterior, it creates weights for it with `add_posterior`, last of all weights, and assigns them
@@ -36,72 +34,6 @@ class PosteriorLayer(keras.layers.Layer):
         """As `keras.layers.Layer.add_weight`."""
         with unnumbered_variables():
             return super().add_weight(*args, **kwargs)
-
-    def interval(
-        self,
-        logits: ArrayLike,
-        features: Mapping[str, ArrayLike] | None = None,
-        *,
-        level: float = 0.95,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Computes an interval of the calibrated probability of each row.
-
-        The interval is `σ(η ± z s)`: the calibrated logit η has a normal posterior with standard
-        deviation s, in the Laplace approximation of the last direct fit, so that σ(η) has a
-        logit-normal one. With 100 rows of a field value it is wide, with 100,000 narrow.
-
-        It is an interval of the probability itself, a parameter that is estimated from a finite
-        number of rows, and not of the label. It assumes that the rows of the fit are independent
-        and resemble those to come, and that the form of the calibrator holds: it knows nothing of
-        drift, nor of rows in which the base model errs in a way that the head cannot express. As in
-        the fit, a sample weight of 2 counts as two rows. After a fit with weights that are not
-        whole numbers, such as inverse sampling rates, there is no interval: it would hold the truth
-        in 34 to 79 % of cases where 95 % are asked for. Inverse rates that happen to be whole
-        numbers cannot be told from counts.
-
-        Args:
-            logits: Uncalibrated logits (n,) or (n, 1).
-            features: A mapping of feature names to arrays with n rows. A calibrator reads none.
-            level: Posterior probability of the interval, in (0, 1).
-
-        Returns:
-            Lower and upper probabilities, float64, in the shape that the layer returns for these
-            logits. They lie in (0, 1), up to rounding. Both are NaN for a NaN logit.
-
-        Raises:
-            ValueError: If the layer has no interval, was not fitted by its direct fit, was fitted
-                with sample weights that are not counts, or its weights were changed after the fit;
-                or if `level` is out of its range.
-
-        Example:
-            >>> from keras_calibration.layers import BiasCorrection
-            >>> layer = BiasCorrection()
-            >>> summary = layer.fit(np.zeros(100), np.arange(100) < 20)
-            >>> lower, upper = layer.interval([0.0])  # about 20 of 100
-            >>> lower.round(3), upper.round(3)
-            (array([0.133]), array([0.29]))
-        """
-        if not 0 < level < 1:
-            raise ValueError(
-                "Argument `level` must be between 0 and 1, for example 0.95. "
-                f"Received: level={level!r}."
-            )
-        logits = np.atleast_1d(logits)
-        columns = self.read_features(features, len(logits))
-        bounds = []
-        # At least one part, so that the layer is called, and built, also with no rows.
-        for part in row_slices(max(len(logits), 1)):
-            given = logits[part], {name: column[part] for name, column in columns.items()}
-            calibrated = self.calibrated_logits(*given)
-            self.check_posterior()
-            deviation = self.logit_standard_deviation(*given)
-            logit, away = (
-                ops.convert_to_numpy(each).astype("float64") for each in (calibrated, deviation)
-            )
-            away *= interval_width(level)
-            bounds.append((expit(logit - away), expit(logit + away)))
-        lower, upper = map(np.concatenate, zip(*bounds, strict=True))
-        return lower, upper
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, in the shape of the output.
@@ -121,16 +53,6 @@ class PosteriorLayer(keras.layers.Layer):
             f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator: ILPS, "
             "PlattScaling, BiasCorrection, TemperatureScaling, BetaCalibration, QuadraticScaling."
         )
-
-    def calibrated_logits(self, logits: Tensor, features: Features) -> Tensor:
-        """The layer's output for these rows."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `calibrated_logits`.")
-
-    def read_features(
-        self, features: Mapping[str, ArrayLike] | None, num_rows: int
-    ) -> dict[str, np.ndarray]:
-        """The features that the layer reads, as arrays; raises if they do not fit the rows."""
-        return {}
 
     def add_posterior(self, **shapes: Shape) -> None:
         """Creates the weights of the posterior; must come last in `build`.
@@ -160,6 +82,11 @@ class PosteriorLayer(keras.layers.Layer):
             getattr(self, f"_{_POSTERIOR}{name}").assign(value)
         checksum = _checksum(self.weights)
         self._posterior_checksum.assign(checksum if of_counts else -checksum)
+
+    def forget_posterior(self) -> None:
+        """Notes that no fit has found a posterior, so that `interval` refuses."""
+        if self._posterior_checksum is not None:
+            self._posterior_checksum.assign(0.0)
 
     @property
     def posterior_is_of_counts(self) -> bool:

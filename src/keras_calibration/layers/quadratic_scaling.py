@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.calibrator import scaled_logits
+from keras_calibration.layers.logits import scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.logistic_fit import LogisticFit, check_scale, fit_two_slopes
 from keras_calibration.solvers.logit_histogram import EDGES, LogitHistogram
@@ -42,7 +42,7 @@ class QuadraticScaling(StreamingCalibrator):
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: In `fit`, if the rows hold one class only or are invalid, see `Calibrator.fit`.
+        ValueError: In `fit`, if the rows hold one class only or are invalid, see `Head.fit`.
 
     Example:
         >>> logits = np.repeat([-2.0, 0.0, 2.0], 1000)

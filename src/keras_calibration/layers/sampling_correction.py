@@ -13,10 +13,10 @@ from keras import ops
 
 from keras_calibration._columns import select_features
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.calibrator import as_column, check_column
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.logits import as_column, check_column
 from keras_calibration.solvers.data_checks import Rows, refuse_rows
 
 
@@ -51,7 +51,7 @@ class SamplingCorrection(Head):
         >>> sampled = np.array([0.5, 0.8])  # of a model that saw a tenth of the negatives
         >>> logits = np.log(sampled / (1 - sampled))
         >>> corrected = keras.ops.sigmoid(SamplingCorrection(0.1)(logits))
-        >>> keras.ops.convert_to_numpy(corrected)[:, 0].round(4)
+        >>> keras.ops.convert_to_numpy(corrected).round(4)
         array([0.0909, 0.2857], dtype=float32)
 
     Reference:
@@ -81,16 +81,22 @@ class SamplingCorrection(Head):
         self.built = True
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
-        """Corrected logits (batch, 1)."""
-        check_column(logits.shape, type(self).__name__, "logits")
-        column = as_column(ops.cast(logits, self.compute_dtype))
+        """Corrected logits: with a feature (batch, 1), else with the shape of `logits`."""
+        logits = ops.cast(logits, self.compute_dtype)
         if not isinstance(self.rate, str):
-            return column + math.log(self.rate)
+            return logits + math.log(self.rate)
         read = select_features(features or {}, self.feature_names, type(self).__name__)
         check_column(read[self.rate].shape, type(self).__name__, f"feature {self.rate!r}")
         rates = as_column(ops.cast(read[self.rate], self.compute_dtype))
         possible = ops.logical_and(rates > 0, rates <= 1)
-        return column + ops.log(ops.where(possible, rates, float("nan")))
+        return as_column(logits) + ops.log(ops.where(possible, rates, float("nan")))
+
+    def compute_output_shape(
+        self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None
+    ) -> Shape:
+        """With a feature `(batch, 1)`, else the shape of the logits."""
+        shape = super().compute_output_shape(logits_shape, features_shape)
+        return shape if isinstance(self.rate, str) else tuple(logits_shape)
 
     def fit_rows(
         self,

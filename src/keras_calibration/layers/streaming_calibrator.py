@@ -1,8 +1,8 @@
-"""StreamingCalibrator: the base class of the calibrators that can be updated with new rows."""
+"""StreamingCalibrator: the base class of the heads that can be updated with new rows."""
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,13 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Features, Tensor
-from keras_calibration.layers.calibrator import Calibrator, check_column, check_labels_given
+from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import check_labels_given
 from keras_calibration.layers.head_logits import row_slices
-from keras_calibration.solvers.data_checks import Rows, check_rows, checked_logits
+from keras_calibration.layers.logits import check_column
+from keras_calibration.solvers.data_checks import Rows, checked_logits
 from keras_calibration.solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
 from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, LogitHistogram, logit_histogram
 
@@ -23,7 +26,7 @@ _STORED = "logit_histogram_"
 
 
 class StreamingCalibrator(Calibrator):
-    """Base of the logit-only calibrators, whose direct fit needs only a `LogitHistogram`.
+    """Base of the heads of the logit alone whose direct fit needs only a `LogitHistogram`.
 
     `fit` reads the rows once and keeps their histogram, a few thousand sums. `update` adds new rows
     to the histogram and fits again: a deployed calibrator is updated without the earlier rows. The
@@ -51,35 +54,32 @@ class StreamingCalibrator(Calibrator):
         super().__init__(**kwargs)
         self._histogram: LogitHistogram | None = None
 
-    def fit(
+    def fit_rows(
         self,
-        logits: ArrayLike,
-        labels: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        from_logits: bool = True,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
     ) -> FitSummary:
-        """Fits the curve to labelled rows, exactly and in one pass. See `Calibrator.fit`.
-
-        Logits beyond ±16384 are refused too.
-        """
-        check_labels_given(labels, type(self).__name__)
-        logits = checked_logits(logits, labels, from_logits)
-        summary = self.fit_sums(logit_histogram(logits, labels, sample_weight))
-        return self._of_rows(summary, logits, labels, sample_weight)
-
-    def fit_rows(self, rows: Rows) -> FitSummary:
-        """Fits to rows that are already checked."""
+        """Fits the curve to the histogram of checked rows; refuses logits beyond ±16384."""
         summary = self.fit_sums(logit_histogram(rows.logits, rows.labels, rows.weights))
-        return self._of_rows(summary, rows.logits, rows.labels, rows.weights)
+        if self._is_affine_in_bins():
+            return summary
+        # The log losses of the rows themselves.
+        before, after = (
+            float(np.average(row_log_losses(rows.labels, each), weights=rows.weights))
+            for each in (rows.logits, self._calibrated_rows(rows.logits))
+        )
+        return replace(summary, log_loss_before=before, log_loss_after=after)
 
     def update(
         self,
         logits: ArrayLike,
         labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
-        forget: float = 0.0,
         *,
+        forget: float = 0.0,
         from_logits: bool = True,
     ) -> FitSummary:
         """Adds rows to those of earlier fits and updates, and fits the curve to all of them.
@@ -90,6 +90,7 @@ class StreamingCalibrator(Calibrator):
         Args:
             logits: New uncalibrated logits (n,) or (n, 1), finite.
             labels: Labels of the new rows in [0, 1], (n,) or (n, 1).
+            features: Not read.
             sample_weight: Weights of the new rows, (n,) or (n, 1), not negative; ones by default.
             forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
                 updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
@@ -103,8 +104,11 @@ class StreamingCalibrator(Calibrator):
                 or set by other means, so that its earlier rows are unknown. The layer is then
                 unchanged, without the new rows.
         """
-        check_labels_given(labels, type(self).__name__)
+        taker = type(self).__name__
+        check_labels_given(labels, taker)
+        check_column(np.shape(logits), f"`update` of {taker}", "logits")
         self._check_update(forget)
+        self.read_features(features, len(np.atleast_1d(logits)))
         logits = checked_logits(logits, labels, from_logits)
         return self.update_sums(logit_histogram(logits, labels, sample_weight), forget)
 
@@ -130,13 +134,15 @@ class StreamingCalibrator(Calibrator):
         of_counts = histogram.is_of_counts if of_counts is None else of_counts
         self.keep_posterior(of_counts, factor=fit.factor)
         self._histogram = histogram
-        return FitSummary(
+        summary = FitSummary(
             num_rows=round(histogram.num_rows),
             log_loss_before=mean_log_loss(histogram),
             log_loss_after=fit.log_loss,
             num_iterations=fit.num_iterations,
             converged=fit.converged,
         )
+        self.remember_fit(summary)
+        return summary
 
     def update_sums(self, histogram: LogitHistogram, forget: float = 0.0) -> FitSummary:
         """`update` with rows that are summed in a histogram."""
@@ -149,7 +155,11 @@ class StreamingCalibrator(Calibrator):
         return self.fit_sums(histogram, of_counts)
 
     def remember(
-        self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None = None
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> None:
         """Stores the histogram of rows to which the curve was fitted in another way, for `update`.
 
@@ -158,12 +168,18 @@ class StreamingCalibrator(Calibrator):
         Args:
             logits: Uncalibrated logits (n,) or (n, 1), finite.
             labels: Labels in [0, 1] (n,) or (n, 1).
+            features: Not read.
             sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default.
 
         Raises:
             ValueError: As for `fit`.
         """
         self._histogram = logit_histogram(logits, labels, sample_weight)
+
+    def forget_rows(self) -> None:
+        """Drops the histogram and the posterior of earlier fits: the weights are of other rows."""
+        self._histogram = None
+        self.forget_posterior()
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Fits to a histogram with both classes; assigns the weights only after success."""
@@ -241,23 +257,6 @@ class StreamingCalibrator(Calibrator):
     def _is_affine_in_bins(self) -> bool:
         """Whether the log loss of the histogram is that of the rows."""
         return True
-
-    def _of_rows(
-        self,
-        summary: FitSummary,
-        logits: ArrayLike,
-        labels: ArrayLike,
-        sample_weight: ArrayLike | None,
-    ) -> FitSummary:
-        """The summary with the log losses of the rows themselves, where the histogram's differ."""
-        if self._is_affine_in_bins():
-            return summary
-        rows = check_rows(logits, labels, sample_weight)
-        before, after = (
-            float(np.average(row_log_losses(rows.labels, each), weights=rows.weights))
-            for each in (rows.logits, self._calibrated_rows(rows.logits))
-        )
-        return replace(summary, log_loss_before=before, log_loss_after=after)
 
     def _check_update(self, forget: float) -> None:
         if not 0 <= forget <= 1:

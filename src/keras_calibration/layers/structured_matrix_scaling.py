@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.calibrator import scaled_logits
-from keras_calibration.layers.class_calibrator import ClassCalibrator
+from keras_calibration.layers.class_scaling import ClassScaling
+from keras_calibration.layers.logits import scaled_logits
 from keras_calibration.solvers.class_rows import ClassRows
 from keras_calibration.solvers.softmax_fit import (
     SMALLEST_LOG_PROBABILITY,
@@ -25,12 +24,12 @@ _LARGEST_LOGIT = 1e30
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class StructuredMatrixScaling(ClassCalibrator):
+class StructuredMatrixScaling(ClassScaling):
     """Structured matrix scaling: `l / T + D z + b` with `z = log softmax(l / T)`.
 
     D is a K × K matrix: the logit of a class may depend on those of all others. So many parameters
     need penalties, which depend on their place: the fit first finds T, as
-    `ClassTemperatureScaling` does, and then minimizes, exactly,
+    `TemperatureScaling` does, and then minimizes, exactly,
 
         Σ log loss + K Σ_k (b_k² + D_kk²) + K (K - 1) Σ_{j≠k} D_jk².
 
@@ -61,9 +60,6 @@ class StructuredMatrixScaling(ClassCalibrator):
     Reference:
         Berta et al., *Structured Matrix Scaling for Multi-Class Calibration*, arXiv 2511.03685.
     """
-
-    def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        super().__init__(num_classes, **kwargs)
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates T, D and b; the layer starts as the identity."""

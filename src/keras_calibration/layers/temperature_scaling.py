@@ -1,16 +1,22 @@
-"""TemperatureScaling: one temperature for all logits."""
+"""TemperatureScaling: one temperature for all logits, of one or of K columns."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.calibrator import scaled_logits
+from keras_calibration.layers.class_scaling import class_fit_summary
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.logits import check_columns, scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.solvers.class_rows import class_rows_of
+from keras_calibration.solvers.data_checks import Rows, is_of_classes
 from keras_calibration.solvers.logistic_fit import (
     SMALLEST_SCALE,
     LogisticFit,
@@ -19,36 +25,52 @@ from keras_calibration.solvers.logistic_fit import (
     starting_scale,
 )
 from keras_calibration.solvers.logit_histogram import LogitHistogram
+from keras_calibration.solvers.softmax_fit import check_class_scale, fit_temperature
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class TemperatureScaling(StreamingCalibrator):
-    """Temperature scaling: `l / T` with T > 0.
+    """Temperature scaling: `l / T` with T > 0, of one logit per row or of K class logits.
 
     The fit minimizes the log loss. It corrects an overconfident network (T > 1) or an
     underconfident one (T < 1). The logit 0, probability ½, does not move: if positives are rare or
-    frequent, use `PlattScaling` instead. When trained with a model, the weight is log T. It starts
-    at 0, so that the layer starts as the identity. An infinite logit stays infinite.
+    frequent, use `PlattScaling` instead. Of K classes, the most likely one never changes.
 
-    If the logits are unrelated to the labels or inverted, no temperature is good: the fit then sets
-    T = 10⁶, the largest that it allows, and warns.
+    With class logits, the fit has the prior `0.05 (1/T - 1)²`, which weighs as much as a tenth of a
+    row (less if the logits are small, see `solvers.softmax_fit`) and keeps T above 0 if the largest
+    logit predicts every label. With two classes and logits (0, l) the result is that of the logit
+    l, except for the prior. Class logits have neither `update` nor intervals.
+
+    When trained with a model, the weight is log T. It starts at 0, so that the layer starts as the
+    identity. An infinite logit stays infinite. If the logits are unrelated to the labels or
+    inverted, no temperature is good: the fit then sets T = 10⁶, the largest that it allows, and
+    warns.
 
     Args:
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
         ValueError: In `fit`, if the sign of the logit predicts every label, or nearly so (best 1/T
-            of 64 or more), or the rows hold one class only or are invalid, see `Calibrator.fit`.
+            of 64 or more), or the rows hold one class only or are invalid, see `Head.fit`.
 
     Example:
         >>> layer = TemperatureScaling()
         >>> summary = layer.fit([2.0, 2.0, 2.0, 2.0], [1, 1, 1, 0])
         >>> round(layer.temperature, 4)  # 2 over the logit of 3/4
         1.8205
+        >>> of_classes = TemperatureScaling()
+        >>> class_logits = np.tile([2.0, 0.0, 0.0], (3000, 1))
+        >>> summary = of_classes.fit(class_logits, np.repeat([0, 0, 1, 2], 750))
+        >>> round(of_classes.temperature, 3)  # softmax (½, ¼, ¼): 2 over log 2
+        2.885
 
     Reference:
         Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
     """
+
+    def check_logits(self, shape: Shape) -> None:
+        """Raises unless there is one logit per row, or one per class."""
+        check_columns(shape, type(self).__name__)
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the temperature, 1 at the start."""
@@ -61,6 +83,23 @@ class TemperatureScaling(StreamingCalibrator):
     def calibrate(self, logits: Tensor) -> Tensor:
         """`l / T`."""
         return scaled_logits(logits, ops.exp(-ops.convert_to_tensor(self._log_temperature)))
+
+    def fit_rows(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
+    ) -> FitSummary:
+        """Fits to one logit per row, or finds the root of the derivative of the class log loss."""
+        if not is_of_classes(rows.logits):
+            return super().fit_rows(rows, features, settings, verbose)
+        counted = class_rows_of(rows)
+        fit = fit_temperature(counted)
+        check_class_scale(fit.scales, "TemperatureScaling")
+        self._log_temperature.assign(-math.log(fit.scales))
+        self.forget_rows()
+        return class_fit_summary(counted, fit)
 
     def derivatives(self, logits: Tensor) -> list[Tensor]:
         """By 1 / T."""

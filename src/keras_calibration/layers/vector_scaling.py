@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.calibrator import scaled_logits
-from keras_calibration.layers.class_calibrator import ClassCalibrator
+from keras_calibration.layers.class_scaling import ClassScaling
+from keras_calibration.layers.logits import scaled_logits
 from keras_calibration.solvers.class_rows import ClassRows
 from keras_calibration.solvers.softmax_fit import SoftmaxFit, fit_vector
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class VectorScaling(ClassCalibrator):
+class VectorScaling(ClassScaling):
     """Vector scaling: `a_k l_k + b_k` for each of K classes, `p = softmax(a l + b)`.
 
     The fit minimizes the class log loss under the prior `0.05 Σ_k [(a_k - 1)² + b_k²]`, which
@@ -48,9 +46,6 @@ class VectorScaling(ClassCalibrator):
     Reference:
         Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
     """
-
-    def __init__(self, num_classes: int, **kwargs: Any) -> None:
-        super().__init__(num_classes, **kwargs)
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the scales and biases; the layer starts as the identity."""

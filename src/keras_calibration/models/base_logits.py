@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_calibration._compat import flatten_layers, position_of, source_of
 from keras_calibration._typing import Inputs, Shape, Tensor
-from keras_calibration.layers.calibrator import as_column, calibration_dtype
+from keras_calibration.layers.logits import as_column, calibration_dtype
 from keras_calibration.models.output_names import (
     output_expression,
     output_names,

@@ -14,12 +14,8 @@ from numpy.typing import ArrayLike
 from keras_calibration._columns import suggestion
 from keras_calibration._compat import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Data, Inputs, Tensor
-from keras_calibration.layers.calibrator import Calibrator
-from keras_calibration.layers.class_calibrator import ClassCalibrator
-from keras_calibration.layers.class_neural_calibration import ClassNeuralCalibration
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.models.all_outputs import model_with_all_outputs
 from keras_calibration.models.base_logits import (
     BaseLogits,
@@ -61,8 +57,8 @@ class CalibratedModel(FieldMetricsModel):
     (batch, 1). The base model is frozen and runs in inference mode; only the head is trained. The
     head reads its features, by name, from the inputs of the base model.
 
-    For K classes, the base model returns K logits or their softmax, the head is one for classes,
-    and the output is the softmax (batch, K). Labels are then class numbers (n,) or (n, 1), or
+    For K classes, the base model returns K logits or their softmax, the head serves K logits, and
+    the output is the softmax (batch, K). Labels are then class numbers (n,) or (n, 1), or
     one-hot or soft labels (n, K).
 
     If the base model has several outputs (a multi-task model), `calibrated_output` names the one
@@ -92,8 +88,8 @@ class CalibratedModel(FieldMetricsModel):
     Args:
         base_model: A trained Functional or Sequential Keras model with a sigmoid or logit output,
             or a softmax or logits of K classes. It is set to `trainable=False`.
-        head: A `Head`, for example `NeuralCalibration`, or a logit-only calibrator, for example
-            `ILPS()`; for classes `ClassNeuralCalibration` or, for example, `VectorScaling(K)`.
+        head: A `Head`, for example `NeuralCalibration(...)` or `ILPS()`; for classes one that
+            serves K logits, for example `VectorScaling(K)`.
         base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"` to infer
             it from the last layer.
         calibrated_output: Which of several outputs of the base model to calibrate: its key in a
@@ -111,7 +107,7 @@ class CalibratedModel(FieldMetricsModel):
             class only, labels outside [0, 1], logits that are not finite, or invalid weights.
 
     Example:
-        >>> from keras_calibration.layers import ILPS, FieldNetwork
+        >>> from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
         >>> rng = np.random.default_rng(0)
         >>> x = {"site": rng.integers(0, 3, 400), "price": rng.normal(size=(400, 1))}
         >>> y = rng.random(400) < 0.3
@@ -132,18 +128,15 @@ class CalibratedModel(FieldMetricsModel):
     def __init__(
         self,
         base_model: keras.Model,
-        head: Head | Calibrator,
+        head: Head,
         base_output: str = "auto",
         calibrated_output: str | int | None = None,
         **kwargs: Any,
     ) -> None:
-        if isinstance(head, Calibrator):
-            is_of_classes = isinstance(head, ClassCalibrator)
-            head = (ClassNeuralCalibration if is_of_classes else NeuralCalibration)(head)
         if not isinstance(head, Head):
             raise ValueError(
-                f"Argument `head` must be a `Head` or a `Calibrator`. Received: head={head!r}. Use "
-                "one of this package, or subclass keras_calibration.layers.Head to write your own."
+                f"Argument `head` must be a `Head`. Received: head={head!r}. Use one of this "
+                "package, ILPS() for example, or subclass keras_calibration.layers.Head."
             )
         check_base_model(base_model, calibrated_output)
         inputs = named_inputs(symbolic_input(base_model))

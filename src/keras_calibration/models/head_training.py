@@ -126,17 +126,15 @@ def model_summary(
 ) -> ModelFitSummary:
     """The summary of a finished fit; warns if mean prediction and mean label differ.
 
-    If the head is a single logit-only calibrator, it also stores the histogram of the rows, so that
-    `update` works however it was fitted.
+    A head with `update` also stores the histogram of the rows, so that `update` works however it
+    was fitted.
     """
     flat = rows.flat
     logits = head_logits(head, flat.logits, rows.features)
-    calibrator = head.lone_calibrator()
     # A curve that was trained by gradient alone has seen any logit. No histogram can hold all.
-    if isinstance(calibrator, StreamingCalibrator) and (
-        np.abs(flat.logits).max(initial=0.0) <= LARGEST_LOGIT
-    ):
-        calibrator.remember(flat.logits, flat.labels, flat.weights)
+    is_summable = flat.logits.ndim == 1 and np.abs(flat.logits).max(initial=0.0) <= LARGEST_LOGIT
+    if isinstance(head, StreamingCalibrator) and is_summable:
+        head.remember(flat.logits, flat.labels, sample_weight=flat.weights)
     _warn_of_bias(logits, flat.labels, flat.row_weights)
     with np.errstate(invalid="ignore"):
         before, after = (

@@ -9,8 +9,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
-from keras_calibration.layers.calibrator import Calibrator
-from keras_calibration.layers.class_calibrator import ClassCalibrator
+from keras_calibration.layers.head import Head
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import check_num_rows, checked_predictions
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
@@ -74,7 +73,7 @@ class CalibrationMapDisplay(Display):
     @classmethod
     def from_calibrator(
         cls,
-        calibrator: Calibrator,
+        calibrator: Head,
         logits: ArrayLike,
         labels: ArrayLike | None = None,
         *,
@@ -84,7 +83,8 @@ class CalibrationMapDisplay(Display):
         """Computes the curve and the histogram.
 
         Args:
-            calibrator: A calibrator of one logit a row. For a head, pass `head.calibrator`.
+            calibrator: A head of one logit a row that reads no features. For another head, pass
+                `head.calibrator`.
             logits: Logits of the rows, shape `(n,)` or `(n, 1)`. Infinite ones are left out.
             labels: Labels, 0 or 1, of the same rows. Without them, there is one histogram of all
                 rows.
@@ -104,11 +104,12 @@ class CalibrationMapDisplay(Display):
             >>> display.knots.round(2), display.bin_edges[[0, -1]]
             (array([-1.1,  0. ,  1.1]), array([-2.,  1.]))
         """
-        if not isinstance(calibrator, Calibrator) or isinstance(calibrator, ClassCalibrator):
+        if getattr(calibrator, "feature_names", None) != ():
             raise ValueError(
-                "Argument `calibrator` must be a calibrator of one logit per row, such as ILPS. "
-                f"Received: calibrator={calibrator!r}. For a head, pass head.calibrator."
+                "Argument `calibrator` must be a head that reads no features, such as ILPS. "
+                f"Received: calibrator={calibrator!r}. For another head, pass head.calibrator."
             )
+        calibrator.check_logits((None, 1))
         if num_bins < 1:
             raise ValueError(
                 f"Argument `num_bins` must be at least 1. Received: num_bins={num_bins}."
@@ -181,10 +182,10 @@ class CalibrationMapDisplay(Display):
         ax.legend(handles=handles, loc="upper left", frameon=False)
 
 
-def _knots_of(calibrator: Calibrator) -> NDArray[np.float64]:
+def _knots_of(calibrator: Head) -> NDArray[np.float64]:
     get_knots = getattr(calibrator, "get_knots", None)
     return np.asarray(get_knots() if get_knots else [], np.float64)
 
 
-def _curve(calibrator: Calibrator, logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    return ops.convert_to_numpy(calibrator(logits)).astype(np.float64)
+def _curve(calibrator: Head, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    return ops.convert_to_numpy(calibrator(logits)).astype(np.float64).reshape(-1)

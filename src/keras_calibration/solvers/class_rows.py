@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import numbers_of
 from keras_calibration._warn import warn
-from keras_calibration.solvers.data_checks import Rows, check_rows
+from keras_calibration.solvers.data_checks import Rows, check_rows, is_of_classes
 
 # Tolerance for the sum of soft labels, which may have been rounded to float32.
 _LABEL_TOLERANCE = 1e-3
@@ -90,6 +90,24 @@ def check_class_rows(
         weights[kept],
         len(scores),
     )
+
+
+def check_rows_or_classes(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    sample_weight: ArrayLike | None,
+    both_classes: bool = True,
+) -> Rows:
+    """The checked rows of a fit: of one logit per row or of K classes, by the logits' columns."""
+    if not is_of_classes(logits):
+        return check_rows(logits, labels, sample_weight, both_classes)
+    rows = check_class_rows(logits, labels, sample_weight, True, both_classes)
+    return Rows(rows.logits, rows.labels, rows.weights)
+
+
+def class_rows_of(rows: Rows) -> ClassRows:
+    """Checked rows of K classes without those of weight 0, which are only counted."""
+    return check_class_rows(rows.logits, rows.labels, rows.weights)
 
 
 def class_shares(labels: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:

@@ -16,7 +16,7 @@ _HANDFUL = 10
 _LOOK_LIKE_PROBABILITIES = (
     "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities is "
     "wrong, because the layer is called on logits. Pass logits, log(p / (1 - p)), or pass "
-    "from_logits=False to the fit of a calibrator."
+    "from_logits=False to the head's own fit."
 )
 _SWAP_THEM = "All logits are 0 or 1: pass the logits first, then the labels."
 _LOOK_SWAPPED = (
@@ -105,33 +105,39 @@ def check_rows(
     return Rows(flat_logits, flat_labels, weights)
 
 
+def is_of_classes(logits: ArrayLike) -> bool:
+    """Whether logits are of K classes: (n, K), one column per class.
+
+    Example:
+        >>> is_of_classes(np.zeros((5, 3))), is_of_classes(np.zeros((5, 1)))
+        (True, False)
+    """
+    shape = np.shape(logits)
+    return len(shape) == 2 and shape[1] > 1
+
+
 def checked_logits(logits: ArrayLike, labels: ArrayLike, from_logits: bool) -> ArrayLike:
     """The logits of a fit, converted from probabilities with `from_logits=False`."""
     if from_logits:
         warn_of_probabilities(logits, labels)
         return logits
+    if is_of_classes(logits):
+        return np.log(_probabilities(logits, 1.0))
     inside = _probabilities(logits, LARGEST_PROBABILITY)
     return np.log(inside) - np.log1p(-inside)
 
 
-def checked_class_logits(logits: ArrayLike, from_logits: bool) -> ArrayLike:
-    """The class logits (n, K) of a fit, converted from probabilities with `from_logits=False`.
-
-    Warns if logits look like probabilities: all in [0, 1], and every row with sum 1.
-    """
-    if not from_logits:
-        return np.log(_probabilities(logits, 1.0))
-    values = np.asarray(logits)
-    if len(values) > _HANDFUL and _are_within_unit(values):
-        if np.allclose(values.sum(axis=1), 1.0, atol=1e-3):
-            warn(_LOOK_LIKE_PROBABILITIES.format("All rows add up to 1."))
-    return logits
-
-
 def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) -> None:
-    """Warns if logits look like probabilities, or like labels passed in their place."""
-    values = np.asarray(logits).reshape(-1)
+    """Warns if logits look like probabilities, or like labels passed in their place.
+
+    Class logits do if all are in [0, 1] and every row has the sum 1.
+    """
+    values = np.asarray(logits)
     if not (values.size and values.dtype.kind in "iubf" and _are_within_unit(values)):
+        return
+    if is_of_classes(values):
+        if len(values) > _HANDFUL and np.allclose(values.sum(axis=1), 1.0, atol=1e-3):
+            warn(_LOOK_LIKE_PROBABILITIES.format("All rows add up to 1."))
         return
     distinct = np.unique(values)
     if len(distinct) > _HANDFUL:

@@ -240,6 +240,8 @@ def _bias_of_absent(rows: ClassRows, scaled: np.ndarray, change: np.ndarray) -> 
         return float(share @ scipy.special.expit(after + bias) - wanted)
 
     reach = float(np.abs(after - before).max()) + 1e-6  # more than the odds of any row move
+    if not excess(-reach) <= 0 <= excess(reach):  # by rounding, of odds that nothing moves
+        return 0.0
     return float(scipy.optimize.brentq(excess, -reach, reach))
 
 

@@ -1,0 +1,67 @@
+"""ClassScaling: the base class of the heads that map the logits of K classes, each by its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_calibration._typing import Shape
+from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.logits import check_classes
+from keras_calibration.solvers.class_rows import ClassRows, class_rows_of
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
+
+
+class ClassScaling(Calibrator):
+    """Base of `VectorScaling` and `StructuredMatrixScaling`, which serve class logits `(batch, K)`.
+
+    A subclass implements `fit_classes`.
+    """
+
+    def __init__(self, num_classes: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not (isinstance(num_classes, int) and num_classes >= 2):
+            raise ValueError(
+                "Argument `num_classes` must be an integer of at least 2. Received: "
+                f"num_classes={num_classes!r}."
+            )
+        self.num_classes = num_classes
+
+    def check_logits(self, shape: Shape) -> None:
+        """Raises unless the shape is (batch, K)."""
+        check_classes(shape, type(self).__name__, self.num_classes)
+
+    def fit_rows(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
+    ) -> FitSummary:
+        """Fits to rows that are already checked."""
+        counted = class_rows_of(rows)
+        return class_fit_summary(counted, self.fit_classes(counted))
+
+    def fit_classes(self, rows: ClassRows) -> SoftmaxFit:
+        """Fits to checked rows; assigns the weights only after the fit has succeeded."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `fit_classes`.")
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as plain Python values."""
+        return {**super().get_config(), "num_classes": self.num_classes}
+
+
+def class_fit_summary(rows: ClassRows, fit: SoftmaxFit) -> FitSummary:
+    """The figures of a fit to class rows."""
+    return FitSummary(
+        num_rows=rows.num_rows,
+        log_loss_before=mean_class_log_loss(rows, np.ones(()), np.zeros(())),
+        log_loss_after=fit.log_loss,
+        num_iterations=fit.num_iterations,
+        converged=fit.converged,
+    )

@@ -1,0 +1,118 @@
+"""Logits as tensors: their shapes, checked here for all heads, their dtype and their scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_calibration._typing import Shape, Tensor
+
+_CLASS_HEADS = "TemperatureScaling, VectorScaling or NeuralCalibration"
+
+
+def calibration_dtype(dtype: str | keras.DTypePolicy | None) -> str:
+    """The dtype of the calibration: float64 if the policy computes in it, else float32.
+
+    Under a mixed or half-precision policy, a logit keeps about three digits. Most calibrations
+    change it by less.
+
+    Example:
+        >>> calibration_dtype("mixed_bfloat16")
+        'float32'
+    """
+    policy = keras.config.dtype_policy() if dtype is None else keras.dtype_policies.get(dtype)
+    return "float64" if policy.compute_dtype == "float64" else "float32"
+
+
+def check_column(shape: Shape, taker: str, name: str) -> None:
+    """Raises for other shapes than `(batch,)` and `(batch, 1)`; a reshape would mix up the rows.
+
+    Example:
+        >>> check_column((3, 2), "ILPS", "logits")
+        Traceback (most recent call last):
+        ...
+        ValueError: The logits of ILPS must have shape (batch,) or (batch, 1). Received: shape
+        (3, 2). Pass one number per row; for one logit per class, use a head for classes, such as
+        TemperatureScaling, VectorScaling or NeuralCalibration.
+    """
+    shape = tuple(shape)
+    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
+        raise ValueError(
+            f"The {name} of {taker} must have shape (batch,) or (batch, 1). Received: shape "
+            f"{shape}. Pass one number per row; for one logit per class, use a head for classes, "
+            f"such as {_CLASS_HEADS}."
+        )
+
+
+def check_classes(shape: Shape, taker: str, num_classes: int | None = None) -> None:
+    """Raises for other shapes than `(batch, K)` with K ≥ 2, or K = `num_classes`.
+
+    Example:
+        >>> check_classes((3, 1), "VectorScaling")
+        Traceback (most recent call last):
+        ...
+        ValueError: The logits of VectorScaling must have shape (batch, K), K of at least 2.
+        Received: shape (3, 1). For one logit per row, use PlattScaling or ILPS, for example.
+    """
+    shape = tuple(shape)
+    if len(shape) != 2 or (shape[1] or 0) < 2:
+        raise ValueError(
+            f"The logits of {taker} must have shape (batch, K), K of at least 2. Received: shape "
+            f"{shape}. For one logit per row, use PlattScaling or ILPS, for example."
+        )
+    if num_classes not in (None, shape[1]):
+        raise ValueError(
+            f"The logits of {taker}(num_classes={num_classes}) must have shape (batch, "
+            f"{num_classes}). Received: shape {shape}. Pass one logit per class."
+        )
+
+
+def check_columns(shape: Shape, taker: str) -> None:
+    """Raises for other shapes than `(batch,)`, `(batch, 1)` and, for K classes, `(batch, K)`.
+
+    Example:
+        >>> check_columns((3, 2), "TemperatureScaling")
+    """
+    shape = tuple(shape)
+    if len(shape) not in (1, 2) or (len(shape) == 2 and not shape[1]):
+        raise ValueError(
+            f"The logits of {taker} must have shape (batch,) or (batch, 1), or (batch, K) for K "
+            f"classes. Received: shape {shape}. Pass one logit per row, or one per class."
+        )
+
+
+def as_column(values: Tensor) -> Tensor:
+    """Values (batch,) as a column (batch, 1); those with columns unchanged.
+
+    Example:
+        >>> as_column(ops.zeros(3)).shape
+        TensorShape([3, 1])
+    """
+    values = ops.convert_to_tensor(values)
+    # Saves an operation where possible: with one row a batch, operations dominate the latency.
+    return values if len(values.shape) == 2 else ops.expand_dims(values, 1)
+
+
+def mean_of(tensors: Sequence[Tensor]) -> Tensor:
+    """The mean of tensors of one shape.
+
+    Example:
+        >>> print(mean_of([ops.array([1.0]), ops.array([2.0])]).numpy())
+        [1.5]
+    """
+    total = sum(tensors[1:], tensors[0])
+    return total / len(tensors) if len(tensors) > 1 else total
+
+
+def scaled_logits(logits: Tensor, scale: Tensor) -> Tensor:
+    """`a l` for a > 0; an infinite logit stays infinite even if a has underflowed to 0.
+
+    Example:
+        >>> print(scaled_logits(ops.array([2.0, float("inf")]), ops.array(0.0)).numpy())
+        [ 0. inf]
+    """
+    infinite = ops.isinf(logits)
+    # The product in the branch not taken must be finite too, else the gradient of the scale is NaN.
+    return ops.where(infinite, logits, ops.where(infinite, 0.0, logits) * scale)

@@ -1,0 +1,258 @@
+"""One family of heads: what a head takes is told by its features and by the logits' columns."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration import layers
+from keras_calibration.layers import (
+    ILPS,
+    BiasCorrection,
+    BlendedHead,
+    FieldBias,
+    FieldILPS,
+    FieldNetwork,
+    Head,
+    HistogramBinning,
+    IsotonicRegression,
+    NeuralCalibration,
+    PlattScaling,
+    SamplingCorrection,
+    StructuredMatrixScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
+from keras_calibration.models import CalibratedModel, base_logits
+
+GENERATOR = np.random.default_rng(0)
+LOGITS = GENERATOR.normal(-0.5, 1.5, 400)
+LABELS = (GENERATOR.random(400) < 1 / (1 + np.exp(-0.6 * LOGITS))).astype("float32")
+SITE = {"site": GENERATOR.integers(0, 3, 400)}
+CLASS_LOGITS = GENERATOR.normal(0, 1.5, (400, 3))
+CLASSES = np.argmax(0.6 * CLASS_LOGITS + GENERATOR.gumbel(size=CLASS_LOGITS.shape), axis=1)
+HEADS = [
+    member for _, member in inspect.getmembers(layers, inspect.isclass) if issubclass(member, Head)
+]
+OF_ONE_LOGIT = {
+    "ILPS": ILPS,
+    "PlattScaling": PlattScaling,
+    "BiasCorrection": BiasCorrection,
+    "BetaCalibration": layers.BetaCalibration,
+    "QuadraticScaling": layers.QuadraticScaling,
+    "HistogramBinning": HistogramBinning,
+    "IsotonicRegression": IsotonicRegression,
+    "SamplingCorrection": lambda: SamplingCorrection(0.1),
+    "FieldBias": lambda: FieldBias({"site": 3}),
+    "FieldILPS": lambda: FieldILPS({"site": 3}),
+}
+OF_CLASSES = {
+    "VectorScaling": lambda: VectorScaling(3),
+    "StructuredMatrixScaling": lambda: StructuredMatrixScaling(3),
+}
+OF_BOTH = {"TemperatureScaling": TemperatureScaling, "NeuralCalibration": NeuralCalibration}
+
+
+def numpy_of(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def test_every_head_is_of_one_kind():
+    names = {head.__name__ for head in HEADS} - {"Head", "BlendedHead"}  # as its parts
+    assert names == {*OF_ONE_LOGIT, *OF_CLASSES, *OF_BOTH}
+
+
+@pytest.mark.parametrize("method", ["fit", "adapt", "update"])
+def test_one_order_of_arguments(method):
+    order = ["logits", "labels", "features", "sample_weight"]
+    for head in HEADS:
+        if hasattr(head, method):
+            parameters = inspect.signature(getattr(head, method)).parameters
+            assert list(parameters)[1:5] == order, head
+            others = list(parameters.values())[5:]
+            assert all(each.kind is each.KEYWORD_ONLY for each in others), head
+
+
+@pytest.mark.parametrize("name", OF_ONE_LOGIT)
+def test_a_head_of_one_logit_says_so(name):
+    head = OF_ONE_LOGIT[name]()
+    message = rf"logits of {name} must have shape \(batch,\) or \(batch, 1\).*head for classes"
+    with pytest.raises(ValueError, match=message):
+        head(CLASS_LOGITS, SITE)
+    with pytest.raises(ValueError, match=message):
+        head.fit(CLASS_LOGITS, CLASSES, SITE)
+    with pytest.raises(ValueError, match=message):
+        head(keras.Input((3,)), {"site": keras.Input((), dtype="int32")})
+    assert not head.built or name == "SamplingCorrection"
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+@pytest.mark.parametrize("shape", [(400,), (400, 1)])
+def test_a_head_of_classes_says_so(name, shape):
+    head = OF_CLASSES[name]()
+    message = rf"logits of {name} must have shape \(batch, K\).*use PlattScaling or ILPS"
+    with pytest.raises(ValueError, match=message):
+        head(LOGITS.reshape(shape))
+    with pytest.raises(ValueError, match=message):
+        head.fit(LOGITS.reshape(shape), LABELS)
+    with pytest.raises(ValueError, match=message):
+        head(keras.Input(shape[1:]))
+
+
+def test_temperature_serves_both_and_forgets_the_rows_of_the_other():
+    layer, binary, classes = TemperatureScaling(), TemperatureScaling(), TemperatureScaling()
+    binary.fit(LOGITS, LABELS)
+    classes.fit(CLASS_LOGITS, CLASSES)
+    layer.fit(LOGITS, LABELS)
+    layer.interval(LOGITS)
+    layer.fit(CLASS_LOGITS, CLASSES)
+    assert layer.temperature == classes.temperature != binary.temperature
+    with pytest.raises(ValueError, match="histogram of the rows of earlier fits"):
+        layer.update(LOGITS, LABELS)
+    with pytest.raises(ValueError, match="must be fitted by `fit` before `interval`"):
+        layer.interval(LOGITS)
+    with pytest.raises(ValueError, match=r"^TemperatureScaling has no interval of class"):
+        layer.interval(CLASS_LOGITS)
+    with pytest.raises(ValueError, match=r"`update` of TemperatureScaling must have.*\(batch, 1\)"):
+        layer.update(CLASS_LOGITS, CLASSES)
+    layer.fit(LOGITS, LABELS)
+    assert layer.temperature == binary.temperature
+    assert layer.update(LOGITS, LABELS).num_rows == 800
+
+
+WITHOUT_FEATURES = [ILPS, PlattScaling, IsotonicRegression, lambda: SamplingCorrection(0.1)]
+
+
+@pytest.mark.parametrize("make", WITHOUT_FEATURES)
+def test_a_head_without_features_keeps_the_shape_and_ignores_them(make):
+    head = make()
+    head.fit(LOGITS, LABELS, SITE)
+    expected = numpy_of(head(LOGITS))
+    assert expected.shape == (400,)
+    np.testing.assert_array_equal(numpy_of(head(LOGITS, SITE)), expected)
+    np.testing.assert_array_equal(numpy_of(head(LOGITS[:, None], SITE))[:, 0], expected)
+    logit, site = keras.Input((1,)), keras.Input((), dtype="int32", name="site")
+    output = head(logit, {"site": site})
+    assert output.shape == (None, 1)
+    model = keras.Model(logit, output)  # the features are no part of the graph
+    np.testing.assert_allclose(
+        model.predict(LOGITS[:, None], verbose=0)[:, 0], expected, rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("make", WITHOUT_FEATURES)
+def test_weights_in_the_place_of_the_features_are_refused(make):
+    with pytest.raises(ValueError, match=r"must be a mapping.*order of the arguments is logits"):
+        make().fit(LOGITS, LABELS, np.ones(400))
+    for method in ("update", "adapt"):
+        if method == "update" and make not in (ILPS, PlattScaling):
+            continue
+        if method == "adapt" and make is not ILPS:
+            continue  # it does nothing
+        with pytest.raises(ValueError, match=r"must be a mapping.*order of the arguments"):
+            getattr(make(), method)(LOGITS, LABELS, np.ones(400))
+
+
+@pytest.mark.parametrize("make", [ILPS, lambda: FieldBias({"site": 3}, PlattScaling())])
+def test_every_head_is_fitted_to_probabilities_too(make):
+    given, expected = make(), make()
+    summary = given.fit(1 / (1 + np.exp(-LOGITS)), LABELS, SITE, from_logits=False)
+    assert summary.log_loss_after == pytest.approx(
+        expected.fit(LOGITS, LABELS, SITE).log_loss_after
+    )
+    received, wanted = (numpy_of(head(LOGITS, SITE)) for head in (given, expected))
+    np.testing.assert_allclose(received, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_class_probabilities_of_any_head():
+    shares = numpy_of(keras.ops.softmax(CLASS_LOGITS))
+    for make in (TemperatureScaling, lambda: NeuralCalibration(TemperatureScaling())):
+        given, expected = make(), make()
+        summary = given.fit(shares, CLASSES, from_logits=False)
+        wanted = expected.fit(CLASS_LOGITS, CLASSES).log_loss_after
+        assert summary.log_loss_after == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_blend_of_calibrators_serves_what_its_parts_serve():
+    parts = [PlattScaling(), IsotonicRegression()]
+    blend = BlendedHead(parts)
+    assert blend.feature_names == ()
+    blend.fit(LOGITS, LABELS)
+    expected = sum(numpy_of(part(LOGITS)) for part in parts) / 2
+    np.testing.assert_allclose(numpy_of(blend(LOGITS))[:, 0], expected, rtol=1e-6)
+    of_classes = BlendedHead([TemperatureScaling(), VectorScaling(3)])
+    of_classes.fit(CLASS_LOGITS, CLASSES)
+    expected = sum(numpy_of(part(CLASS_LOGITS)) for part in of_classes.heads) / 2
+    np.testing.assert_allclose(numpy_of(of_classes(CLASS_LOGITS)), expected, rtol=1e-5)
+    for mixed in (BlendedHead([TemperatureScaling(), ILPS()]), blend):
+        with pytest.raises(ValueError, match=r"logits of (ILPS|PlattScaling) must have shape"):
+            mixed(CLASS_LOGITS)
+
+
+@keras.saving.register_keras_serializable(package="test_head_family")
+class Shift(Head):
+    """A head that reads no features, written by a user."""
+
+    def build(self, logits_shape=None, features_shape=None):
+        self.shift = self.add_weight(shape=(), initializer="zeros")
+
+    def call(self, logits, features=None):
+        return keras.ops.reshape(logits, (-1, 1)) + self.shift
+
+    def fit_rows(self, rows, features, settings, verbose):
+        bias = BiasCorrection()
+        bias.fit(rows.logits, rows.labels, sample_weight=rows.row_weights)
+        self.shift.assign(bias.bias)
+        return self.summary_of(rows, features)
+
+
+@pytest.mark.parametrize(
+    "calibrator",
+    [
+        Shift,
+        lambda: BlendedHead([PlattScaling(), ILPS()]),
+        lambda: NeuralCalibration(PlattScaling()),
+        lambda: SamplingCorrection(0.5),
+    ],
+)
+def test_any_head_without_features_is_a_calibrator_of_others(calibrator, reload):
+    alone = calibrator()
+    alone.fit(LOGITS, LABELS)
+    curve = numpy_of(alone(LOGITS)).reshape(-1)
+    head = NeuralCalibration(calibrator(), FieldNetwork({"site": 3}, seed=0))
+    few = np.arange(400) < 50  # too few for the network
+    head.fit(LOGITS, LABELS, SITE, few.astype(float))
+    alone.fit(LOGITS, LABELS, sample_weight=few.astype(float))
+    np.testing.assert_allclose(
+        numpy_of(head(LOGITS, SITE)).reshape(-1), numpy_of(alone(LOGITS)).reshape(-1), rtol=1e-6
+    )
+    by_site = FieldBias({"site": 3}, calibrator())
+    summary = by_site.fit(LOGITS, LABELS, SITE)
+    expected = FieldBias({"site": 3}).fit(curve, LABELS, SITE).log_loss_after
+    assert summary.log_loss_after == pytest.approx(expected, abs=1e-6)
+    logit, site = keras.Input((1,)), keras.Input((), dtype="int32", name="site")
+    model = keras.Model([logit, site], by_site(logit, {"site": site}))
+    rows = [LOGITS[:, None].astype("float32"), SITE["site"]]
+    expected = model.predict(rows, verbose=0)
+    np.testing.assert_array_equal(reload(model).predict(rows, verbose=0), expected)
+
+
+@pytest.mark.parametrize("calibrator", [FieldBias({"site": 3}), keras.layers.Dense(1), "ilps"])
+def test_a_calibrator_reads_no_features(calibrator):
+    for make in (NeuralCalibration, lambda part: FieldBias({"site": 3}, part)):
+        with pytest.raises(ValueError, match="must be a head that reads no features"):
+            make(calibrator)
+
+
+def test_the_head_of_a_model_is_the_one_that_was_given(reload):
+    inputs = keras.Input((2,))
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
+    head = ILPS()
+    model = CalibratedModel(base, head)
+    assert model.head is head
+    rows = GENERATOR.normal(size=(400, 2)).astype("float32")
+    model.fit(rows, LABELS, verbose=0)
+    assert type(reload(model).head) is ILPS
+    again = base_logits(model, rows)
+    assert head.update(again, LABELS).num_rows == 800
