@@ -12,13 +12,14 @@ ROOT = Path(keras_calibration.__file__).parent
 PACKAGE = "keras_calibration"
 
 # What every room may import.
-EVERYWHERE = {"_files", "_notebook", "_typing", "_warn"}
+EVERYWHERE = {"_files", "_notebook", "_seeds", "_typing", "_warn"}
 # Each room with the other rooms that its modules may import when they are loaded.
 CALIBRATION = {
     "_columns": {"_compat", "ops"},
     "_compat": set(),
     "_files": set(),
     "_notebook": set(),
+    "_seeds": set(),
     "_typing": set(),
     "_warn": set(),
     "ops": {"_compat"},

@@ -14,6 +14,7 @@ from keras_calibration._columns import (
     check_one_value_a_row,
     column_of,
     ids_of,
+    names_of,
     suggestion,
 )
 from keras_calibration._typing import Data
@@ -99,6 +100,8 @@ def calibrate_scores(
         array([[0.4],
                [0.2]], dtype=float32)
     """
+    fields = fields if isinstance(fields, Mapping) else names_of(fields)
+    numeric = names_of(numeric)
     columns = _used_columns(features, [*fields, *numeric], id_names(fields))
     scores = _checked(scores, from_logits)
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
