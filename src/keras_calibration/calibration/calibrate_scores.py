@@ -16,6 +16,7 @@ from keras_calibration._columns import (
     ids_of,
     names_of,
     suggestion,
+    warn_of_other_order,
 )
 from keras_calibration._typing import Data
 from keras_calibration.calibration.calibrate import calibrate
@@ -100,6 +101,9 @@ def calibrate_scores(
         array([[0.4],
                [0.2]], dtype=float32)
     """
+    warn_of_other_order(
+        scores=scores, labels=labels, features=features, sample_weight=sample_weight
+    )
     fields = fields if isinstance(fields, Mapping) else names_of(fields)
     numeric = names_of(numeric)
     columns = _used_columns(features, [*fields, *numeric], id_names(fields))
