@@ -48,8 +48,8 @@ def test_the_bar_shows_the_share_of_the_expected_time(shown):
     progress.end_piece("report")
     clock.now += 30
     progress.end()
-    # The report at the mean pace, that of (seconds taken + 1) / (seconds expected + 1).
-    left = (20 + 30 + 22 / 4, 30 + 42 / 6, 30)
+    # The report at the mean pace, that of (seconds taken + 5) / (seconds expected + 5).
+    left = (20 + 30 + 26 / 8, 30 + 46 / 10, 30)
     expected = [int(100 * t / (t + rest)) for t, rest in zip((21, 41, 46), left, strict=True)]
     assert shown == [11, *expected, 100]
 

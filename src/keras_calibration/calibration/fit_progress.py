@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 
 import keras
 
+_SECONDS_AS_EXPECTED = 5.0
+
 
 class FitProgress:
     """A progress bar over pieces of work of several kinds.
@@ -70,7 +72,7 @@ class FitProgress:
     def _remaining(self) -> float:
         """Expected seconds of the pieces that are left."""
         taken, costs = (sum(column) for column in zip(*self._done.values(), strict=True))
-        # As if a second had gone as expected: what takes milliseconds tells little of the rest.
-        pace = (taken + 1.0) / (costs + 1.0)
+        # As if some seconds had gone as expected: the first fits are short, and load modules.
+        pace = (taken + _SECONDS_AS_EXPECTED) / (costs + _SECONDS_AS_EXPECTED)
         paces = {kind: seconds / cost for kind, (seconds, cost) in self._done.items()}
         return sum(cost * paces.get(kind, pace) for kind, cost in self._left)
