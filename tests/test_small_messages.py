@@ -59,20 +59,35 @@ def test_a_field_with_ids_beyond_its_number():
     with pytest.warns(UserWarning, match=r"given with 5 ids.*300 of 400 rows.*\{'site': 20\}"):
         kc.calibrate(base(), X, Y, fields={"site": 5}, method="bias", **QUICK)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         kc.calibrate(base(), X, Y, fields={"site": 20}, method="bias", **QUICK)
 
 
 def test_a_single_name_is_a_name():
     kc.calibrate(base(), X, Y, fields="site", numeric="price", method="identity", **QUICK)
     assert kc.layers.FieldNetwork({"site": 20}, numeric="price").numeric == ("price",)
+    scores = np.linspace(-2, 2, N)
+    kc.calibrate_scores(scores, Y, X, fields="site", numeric="price", method="identity", **QUICK)
+    with pytest.raises(ValueError, match=r"Received: \['prise'\].*Did you mean 'price'"):
+        kc.calibrate_scores(scores, Y, X, numeric="prise", **QUICK)
+
+
+def test_one_wrong_prediction_is_one_warning():
+    probabilities = np.linspace(0.1, 0.9, N)
+    probabilities[5] = 1.2
+    metrics = [kc.metrics.LogLoss(), kc.metrics.CalibratedLogLoss(), kc.metrics.LogitAUC()]
+    with pytest.warns(RuntimeWarning) as told:
+        scores = kc.scoring.score((Y, probabilities), metrics, verbose=0)
+    assert all(np.isnan(value) for value in scores.values())
+    (warning,) = told
+    assert "The log_loss, calibrated_log_loss, logit_auc are NaN" in str(warning.message)
 
 
 def test_swapped_arguments_of_score():
     with pytest.warns(UserWarning, match="look swapped"):
         kc.scoring.score((np.linspace(0.1, 0.9, N), Y), kc.metrics.LogLoss(), verbose=0)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         kc.scoring.score((Y, np.linspace(0.1, 0.9, N)), kc.metrics.LogLoss(), verbose=0)
 
 

@@ -65,6 +65,32 @@ class _Twice:
     """A column whose name another one of the table has too."""
 
 
+def warn_of_other_order(**arguments: Any) -> None:
+    """Warns if pandas objects have the same index in another order: rows match by position.
+
+    Example:
+        >>> import pandas as pd
+        >>> warn_of_other_order(x=pd.Series([1, 2]), y=pd.Series([1, 0]))
+    """
+    parts = [
+        (name, part)
+        for name, values in arguments.items()
+        for part in (values.values() if isinstance(values, Mapping) else [values])
+    ]
+    indexed = [(name, part.index) for name, part in parts if hasattr(part, "iloc")]
+    for name, index in indexed[1:]:
+        first_name, first = indexed[0]
+        if len(index) != len(first) or index.equals(first):
+            continue
+        if index.is_unique and first.is_unique and index.isin(first).all():
+            warn(
+                f"Arguments `{first_name}` and `{name}` have the same index in another order. "
+                f"Received: {first[:3].tolist()} … and {index[:3].tolist()} …. Rows are matched by "
+                "position, not by index. Put them in the same order, for example with "
+                ".reindex(other.index), or pass arrays.",
+            )
+
+
 def suggestion(missing: Iterable[str], available: Iterable[str]) -> str:
     """What may have been meant by names that are missing; empty if nothing is near.
 

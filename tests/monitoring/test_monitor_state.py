@@ -348,6 +348,15 @@ def test_a_state_that_cannot_be_written_is_refused_before_the_work(job, name):
         monitor(job.log, state=job.log.parent / name)
 
 
+@pytest.mark.parametrize("name", ["state.parquet", "State.CSV.gz"])
+def test_a_state_named_like_a_file_of_the_log_is_refused(job, name):
+    # In the folder of the log, the next call read it as rows.
+    job.add(0)
+    with pytest.raises(ValueError, match="must not be named like a file of a log"):
+        monitor(job.log, state=job.log / name)
+    assert not (job.log / name).exists()
+
+
 def test_damage_of_a_state_is_noticed(job):
     job.add(0)
     job.report(fields=["site"])

@@ -15,9 +15,11 @@ from keras_calibration._typing import Data, Features
 from keras_calibration._warn import warn
 from keras_calibration.calibration.calibration_report import CalibrationReport
 from keras_calibration.calibration.candidate_fits import (
+    REPORT,
     CandidateFit,
     fit_candidates,
     fitted_head,
+    pieces_of_work,
     some,
     some_rows,
 )
@@ -34,6 +36,7 @@ from keras_calibration.calibration.cross_fitted_scores import (
     segments_off,
     simplest_within_error,
 )
+from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits, splits_of
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head_logits import head_log_losses
@@ -130,8 +133,8 @@ def calibrate(
             dictionary, its index in a list, or its name. Labels and weights are those of this
             output, or dictionaries by output.
         seed: Seed of the folds and of training.
-        verbose: `"auto"` or 1 shows a progress bar, whose remaining time is an estimate from the
-            first candidates; 0 shows none.
+        verbose: `"auto"` or 1 shows a progress bar of the expected time, the report and the last
+            fit included; 0 shows none.
 
     Returns:
         The calibrated model, not compiled. Its `report` is a `CalibrationReport`.
@@ -195,8 +198,10 @@ def calibrate(
         tried = _chosen_candidates(possible, method)
         features = {name: columns[name] for name in (*fields, *numeric)}
     with names_from_the_start():
-        fits = fit_candidates(tried, rows, features, splits, seed, method, verbose)
+        progress = FitProgress(pieces_of_work(tried, splits, len(features)), verbose)
+        fits = fit_candidates(tried, rows, features, splits, seed, method, progress)
     report = replace(_report(fits, rows, features, fields, splits, method), replaced=replaced)
+    progress.end_piece(REPORT)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
         warn(
@@ -219,6 +224,7 @@ def calibrate(
     calibrated = CalibratedModel(model, head_of(chosen.name), base_output, calibrated_output)
     calibrated.report = report
     calibrated.head.remember_fit(calibrated.head.fit_summary)
+    progress.end()
     return calibrated
 
 

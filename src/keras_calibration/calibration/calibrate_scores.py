@@ -14,7 +14,9 @@ from keras_calibration._columns import (
     check_one_value_a_row,
     column_of,
     ids_of,
+    names_of,
     suggestion,
+    warn_of_other_order,
 )
 from keras_calibration._typing import Data
 from keras_calibration.calibration.calibrate import calibrate
@@ -99,6 +101,11 @@ def calibrate_scores(
         array([[0.4],
                [0.2]], dtype=float32)
     """
+    warn_of_other_order(
+        scores=scores, labels=labels, features=features, sample_weight=sample_weight
+    )
+    fields = fields if isinstance(fields, Mapping) else names_of(fields)
+    numeric = names_of(numeric)
     columns = _used_columns(features, [*fields, *numeric], id_names(fields))
     scores = _checked(scores, from_logits)
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}

@@ -212,13 +212,18 @@ def _pseudo_rows(
     # Below, the variance is rounding.
     is_pair = (table["rows"] > 1) & (spread > 1e-7)
     tilt = np.divide(covariance, spread, out=np.zeros_like(spread), where=is_pair)
-    room = np.minimum(label, 1 - label)
+    # Halves of an odd number of rows would not be counts, which `interval` asks for.
+    first = np.where(weight >= 2, np.floor(weight / 2), weight / 2)
+    weights = [np.where(is_pair, first, weight), (weight - first)[is_pair]]
+    # So far from the mean that mean and variance of the two are those of the group.
+    step = np.sqrt((weight - first) / first)
+    room = np.minimum(label, 1 - label) * np.minimum(step, 1 / step)
     tilt = np.clip(tilt, -room, room)
-    both = np.where(is_pair, 2.0, 1.0)
-    signs = np.concatenate([np.where(is_pair, -1.0, 0.0), np.ones(int(is_pair.sum()))])
+    steps = np.concatenate([np.where(is_pair, -step, 0.0), 1 / step[is_pair]])
     group = np.concatenate([np.arange(len(weight)), np.flatnonzero(is_pair)])
-    logits, labels = mean[group] + signs * spread[group], label[group] + signs * tilt[group]
-    return logits, labels, (weight / both)[group], np.flatnonzero(used)[group]
+    logits = mean[group] + steps * spread[group]
+    labels = np.clip(label[group] + steps * tilt[group], 0.0, 1.0)  # rounding may leave the range
+    return logits, labels, np.concatenate(weights), np.flatnonzero(used)[group]
 
 
 def _centres(bins: np.ndarray, bins_per_unit: int) -> np.ndarray:

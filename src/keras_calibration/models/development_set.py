@@ -12,7 +12,14 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array, check_same_rows, inputs_of, is_table, numbers_of
+from keras_calibration._columns import (
+    as_array,
+    check_same_rows,
+    inputs_of,
+    is_table,
+    numbers_of,
+    warn_of_other_order,
+)
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration._warn import warn
 
@@ -72,6 +79,7 @@ def read_development_set(
             "The development set must have labels. Received: arrays without y. Pass fit(x, y), or "
             "a dataset of batches (x, y)."
         )
+    warn_of_other_order(x=x, y=y, sample_weight=sample_weight)
     inputs = as_inputs(x, expected, ids)
     num_rows = max((len(part) for part in keras.tree.flatten(inputs)), default=0)
     y, sample_weight = _of_output(y, output), _of_output(sample_weight, output)

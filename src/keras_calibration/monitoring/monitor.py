@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog
 from keras_calibration.logs.compute import num_classes
+from keras_calibration.logs.files import is_data
 from keras_calibration.logs.scored_log import Field, field_name
 from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
@@ -185,6 +186,12 @@ def _check_state(state: str | os.PathLike[str]) -> None:
         raise ValueError(
             "Argument `state` must be the path of a file in a folder that exists. Received: "
             f"state={os.fspath(state)!r}, which {why}."
+        )
+    if is_data(path):
+        raise ValueError(
+            "Argument `state` must not be named like a file of a log, because a folder with both "
+            f"would be read with it. Received: state={os.fspath(state)!r}. Pass, for example, "
+            '"monitor.state".'
         )
 
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_calibration.logs import LogSums, ScoredLog
+from keras_calibration.metrics.additive_metric import one_warning_of_nan
 from keras_calibration.models.field_metrics_model import FieldMetrics, MetricsByField
 from keras_calibration.scoring.batch import Batch, Batches, chunks
 from keras_calibration.scoring.score_log import score_log
@@ -133,7 +134,8 @@ def score(
             "consumed only once: make a new one."
         )
     bar.update(rows, finalize=True)
-    results = {name: metric.result() for name, metric in named.items()} | of_fields.result()
+    with one_warning_of_nan():
+        results = {name: metric.result() for name, metric in named.items()} | of_fields.result()
     return {name: float(value) for name, value in results.items()}
 
 

@@ -164,8 +164,7 @@ def train(
     for name, function in (("build_model", build_model), ("until", until)):
         if not callable(function) and (function is not None or name == "build_model"):
             raise ValueError(
-                f"Argument `{name}` must be a function. Received: {name}={function!r}. Each seed "
-                "needs objects of its own: return them from a function."
+                f"Argument `{name}` must be a function. Received: {name}={function!r}."
             )
     seeds = list(seeds)
     for seed in seeds:
