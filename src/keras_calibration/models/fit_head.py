@@ -75,7 +75,7 @@ def fit_head(
         >>> x = rng.normal(size=(2000, 1))
         >>> summary = fit_head(model, x, rng.random(2000) < 0.2, verbose=0)
         >>> round(float(model.predict(x, verbose=0).mean()), 2)
-        0.19
+        0.2
     """
     heads = find_heads(model)
     names = output_names(model)

@@ -87,10 +87,10 @@ def interval(
         >>> model = keras.Model(inputs, keras.layers.Activation("sigmoid")(PlattScaling()(inputs)))
         >>> rng = np.random.default_rng(0)
         >>> score = rng.normal(size=(500, 1))
-        >>> summary = model.layers[1].fit(score, rng.random(500) < 0.3)
+        >>> summary = model.layers[1].fit(score, rng.random(500) < 0.3 + 0.1 * score[:, 0])
         >>> lower, upper = interval(model, np.zeros((1, 1)))
-        >>> round(float(upper - lower), 2)
-        0.08
+        >>> print(np.concatenate([lower, upper]).ravel().round(2))
+        [0.24 0.32]
     """
     if is_batches(x):
         raise ValueError(
