@@ -35,8 +35,10 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!keras_calibration\.).*")]
 # Base classes that are not public.
 nitpick_ignore = [
-    ("py:class", "keras_calibration.layers.neural_head.NeuralHead"),
+    ("py:class", "keras_calibration.layers.calibrator.Calibrator"),
+    ("py:class", "keras_calibration.layers.class_scaling.ClassScaling"),
     ("py:class", "keras_calibration.layers.posterior_layer.PosteriorLayer"),
+    ("py:class", "keras_calibration.layers.streaming_calibrator.StreamingCalibrator"),
     ("py:class", "keras_calibration.plots.display.Display"),
 ]
 

@@ -95,7 +95,7 @@ def check(layer, kind, features=(), **settings):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            summary = layer.fit(logits, labels, *columns, weights, **settings)
+            summary = layer.fit(logits, labels, *columns, sample_weight=weights, **settings)
         except ValueError as error:
             if "Received" not in str(error):  # not one of ours, which say what to do
                 raise

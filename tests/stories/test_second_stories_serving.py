@@ -326,7 +326,7 @@ def test_rates_of_each_row(tmp_path):
 @pytest.mark.parametrize("rate", [np.float32(0.5), np.int64(1)], ids=["float32", "int64"])
 def test_rates_of_numpy(rate):
     layer = kc.layers.SamplingCorrection(rate)
-    np.testing.assert_allclose(layer(np.zeros(1)), [[np.log(float(rate))]])
+    np.testing.assert_allclose(layer(np.zeros(1)), [np.log(float(rate))])
 
 
 # 7. Exports in odd folders, from another working directory, and refreshed.
