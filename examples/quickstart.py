@@ -133,12 +133,7 @@ def calibrate(
         *table.part("development"),
         validation_data=table.part("test"),
         callbacks=[
-            kc.callbacks.SeedVariance(
-                ledger,
-                pipeline="neural_calibration",
-                seed=seed,
-                monitor=["val_log_loss", "val_calibrated_log_loss", f"val_{field}_field_rce"],
-            ),
+            kc.callbacks.SeedVariance(ledger, pipeline="neural_calibration", seed=seed),
         ],
     )
     return model

@@ -17,10 +17,12 @@ import pytest
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.comparison.pipeline_runs import gather_runs
+from keras_calibration.ledger.metric_names import main_metric
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio
 from keras_calibration.seeds import Ledger
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+NAN = pytest.approx(math.nan, nan_ok=True)
 Y = (X.sum(axis=1, keepdims=True) > 0).astype("float32")
 
 
@@ -32,14 +34,19 @@ def make_model(seed):
     return model
 
 
-def train(ledger, seed, y=Y, after=(), epochs=3, pipeline="small", fit=(), verbose=0, **arguments):
+def fit(callback, seed, y=Y, after=(), epochs=3, **options):
     """Trains one seed and returns its history, as the user sees it."""
-    callback = SeedVariance(ledger, pipeline, seed, verbose=verbose, **arguments)
-    options = {"validation_data": (X, Y), **dict(fit)}
+    options = {"validation_data": (X, Y), **options}
     history = make_model(seed).fit(
         X, y, epochs=epochs, verbose=0, callbacks=[callback, *after], **options
     )
     return history.history
+
+
+def train(ledger, seed, y=Y, after=(), epochs=3, pipeline="small", options=(), **arguments):
+    """Trains one seed with a callback of these arguments and returns its history."""
+    callback = SeedVariance(ledger, pipeline, seed, **{"verbose": 0, **arguments})
+    return fit(callback, seed, y, after, epochs, **dict(options))
 
 
 class Fail(keras.callbacks.Callback):
@@ -53,12 +60,13 @@ class Fail(keras.callbacks.Callback):
 
 
 def test_statistics_over_three_seeds_agree_with_numpy(tmp_path):
-    histories = [train(tmp_path, seed) for seed in (1, 2, 3)]
-    for count, history in enumerate(histories, start=1):
-        assert history["seed/count"] == [float(count)] * 3
-        assert history["seed/num_diverged"] == [0.0] * 3
+    histories = []
+    for count, seed in enumerate((1, 2, 3), start=1):
+        callback = SeedVariance(tmp_path, "small", seed, verbose=0)
+        history = fit(callback, seed)
+        histories.append(history)
         for name in ("loss", "val_loss"):
-            values = np.array([earlier[name] for earlier in histories[:count]], np.float64)
+            values = np.array([earlier[name] for earlier in histories], np.float64)
             reference = {
                 "count": [count] * 3,
                 "mean": values.mean(axis=0),
@@ -66,10 +74,56 @@ def test_statistics_over_three_seeds_agree_with_numpy(tmp_path):
                 "min": values.min(axis=0),
                 "max": values.max(axis=0),
             }
+            by_epoch = [callback.statistics(epoch)[name] for epoch in range(3)]
             for statistic, expected in reference.items():
-                found = history[f"seed/{name}_{statistic}"]
+                found = [statistics[statistic] for statistics in by_epoch]
                 assert all(type(value) is float for value in found)
                 np.testing.assert_allclose(found, expected, rtol=1e-12)
+            assert callback.statistics()[name] == pytest.approx(by_epoch[2], nan_ok=True)
+        assert callback.statistics(9) == {
+            name: {"count": 0.0, **dict.fromkeys(("mean", "std", "min", "max"), NAN)}
+            for name in ("loss", "val_loss")
+        }
+
+
+def test_the_progress_line_has_three_values_of_one_metric(tmp_path, capsys):
+    for count, seed in enumerate((1, 2), start=1):
+        callback = SeedVariance(tmp_path, "small", seed, verbose=0)
+        model = make_model(seed)
+        history = model.fit(
+            X, Y, epochs=2, verbose=2, validation_data=(X, Y), callbacks=[callback]
+        ).history
+        assert history["seed/val_loss_count"] == [float(count)] * 2
+        shown = [name for name in history if name.startswith("seed/")]
+        if count == 1:
+            assert shown == ["seed/val_loss_count"]
+    assert shown == [f"seed/val_loss_{statistic}" for statistic in ("count", "mean", "std")]
+    for epoch in range(2):
+        statistics = callback.statistics(epoch)["val_loss"]
+        assert history["seed/val_loss_mean"][epoch] == statistics["mean"]
+        assert history["seed/val_loss_std"][epoch] == statistics["std"]
+    printed = capsys.readouterr().out
+    assert printed.count("seed/val_loss_mean") == 2
+    assert "nan" not in printed
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["auc", "loss", "val_calibrated_log_loss", "val_loss"], "val_calibrated_log_loss"),
+        (
+            ["val_averaged_calibrated_log_loss", "val_calibrated_log_loss"],
+            "val_calibrated_log_loss",
+        ),
+        (["val_a_calibrated_quadratic_loss", "val_loss"], "val_a_calibrated_quadratic_loss"),
+        (["calibrated_log_loss", "loss", "val_loss"], "val_loss"),
+        (["calibrated_log_loss", "loss"], "calibrated_log_loss"),
+        (["loss", "val_calibrated_log_loss_bias", "val_calibration_gain"], "loss"),
+        (["auc"], None),
+    ],
+)
+def test_which_metric_is_shown_if_none_is_named(names, expected):
+    assert main_metric(names) == expected
 
 
 def test_record_of_a_run(tmp_path):
@@ -86,14 +140,13 @@ def test_record_of_a_run(tmp_path):
     assert run["initial_weights"] == hashlib.sha256(weights).hexdigest()
 
 
-def test_monitor_chooses_the_metrics(tmp_path):
-    history = train(tmp_path, 1, monitor=["val_loss"])
+def test_monitor_chooses_what_is_shown_not_what_is_recorded(tmp_path):
+    train(tmp_path, 1, monitor="loss")
+    history = train(tmp_path, 2, monitor="loss")
     assert [name for name in history if name.startswith("seed/")] == [
-        "seed/count",
-        "seed/num_diverged",
-        *(f"seed/val_loss_{statistic}" for statistic in ("count", "mean", "std", "min", "max")),
+        f"seed/loss_{statistic}" for statistic in ("count", "mean", "std")
     ]
-    assert list(Ledger(tmp_path).runs()[0]["metrics"]) == ["val_loss"]
+    assert [list(run["metrics"]) for run in Ledger(tmp_path).runs()] == [["loss", "val_loss"]] * 2
 
 
 def test_the_calibrated_loss_brings_its_bias_and_the_std_reduction(tmp_path):
@@ -110,8 +163,13 @@ def test_the_calibrated_loss_brings_its_bias_and_the_std_reduction(tmp_path):
         for name in ("val_loss", "val_calibrated_log_loss")
     )
     expected = 1 - calibrated.std(ddof=1) / plain.std(ddof=1)
-    found = history["seed/val_calibrated_log_loss_std_reduction"]
-    np.testing.assert_allclose(found[-1], expected, rtol=1e-9)
+    statistics = callback.statistics(1)
+    found = statistics["val_calibrated_log_loss"]["std_reduction"]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert "std_reduction" not in statistics["val_loss"]
+    assert [name for name in history if name.startswith("seed/")] == [
+        f"seed/val_calibrated_log_loss_{statistic}" for statistic in ("count", "mean", "std")
+    ]
     # Of the held-out rows, which the metric saw last.
     bias = runs[-1]["metrics"]["val_calibrated_log_loss_bias"]
     assert len(bias) == 2
@@ -130,11 +188,11 @@ def test_the_record_has_the_seeds_of_roles(tmp_path):
 
 def test_other_pipelines_are_left_out(tmp_path):
     train(tmp_path, 1, pipeline="other", epochs=1)
-    assert train(tmp_path, 2, epochs=1)["seed/count"] == [1.0]
+    assert train(tmp_path, 2, epochs=1)["seed/val_loss_count"] == [1.0]
 
 
 def test_callbacks_after_it_see_the_keys(tmp_path):
-    stopping = keras.callbacks.EarlyStopping("seed/count", mode="max", patience=1)
+    stopping = keras.callbacks.EarlyStopping("seed/val_loss_count", mode="max", patience=1)
     logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
     history = train(tmp_path / "runs", 1, after=[logger, stopping], epochs=9)
     # The count does not rise after the first epoch.
@@ -157,40 +215,34 @@ def test_two_callbacks_do_not_monitor_each_other(tmp_path):
 def test_epochs_that_earlier_runs_lack(tmp_path):
     first = train(tmp_path, 1, epochs=1)
     second = train(tmp_path, 2, epochs=3)
-    assert second["seed/count"] == [2.0, 1.0, 1.0]
-    assert second["seed/loss_max"][0] == max(first["loss"][0], second["loss"][0])
-    assert second["seed/loss_mean"][1:] == second["loss"][1:]
-    assert np.isnan(second["seed/loss_std"]).tolist() == [False, True, True]
-    later = train(tmp_path, 3, epochs=5, fit={"initial_epoch": 2})
-    assert later["seed/count"] == [2.0, 1.0, 1.0]
-    assert later["seed/loss_min"][0] == min(second["loss"][2], later["loss"][0])
+    assert second["seed/val_loss_count"] == [2.0, 1.0, 1.0]
+    expected = np.mean([first["val_loss"][0], second["val_loss"][0]])
+    np.testing.assert_allclose(second["seed/val_loss_mean"], [expected], rtol=1e-12)
+    callback = SeedVariance(tmp_path, "small", 3, verbose=0)
+    later = fit(callback, 3, epochs=5, initial_epoch=2)
+    assert later["seed/val_loss_count"] == [2.0, 1.0, 1.0]
+    assert callback.statistics(2)["loss"]["min"] == min(second["loss"][2], later["loss"][0])
+    assert callback.statistics(1)["loss"]["count"] == 1.0
+    # Each run's last values.
+    assert callback.statistics()["loss"]["count"] == 3.0
 
 
 def test_metrics_not_measured_in_every_epoch(tmp_path):
     for seed in (1, 2):
-        history = train(tmp_path, seed, epochs=4, fit={"validation_freq": 2})
+        callback = SeedVariance(tmp_path, "small", seed, monitor="val_loss", verbose=0)
+        history = fit(callback, seed, epochs=4, validation_freq=2)
     first, second = (run["metrics"]["val_loss"] for run in Ledger(tmp_path).runs())
     assert [value is None for value in first] == [True, False, True, False]
-    means = [np.mean([first[1], second[1]]), math.nan, np.mean([first[3], second[3]])]
+    means = [np.mean([first[1], second[1]]), np.mean([first[3], second[3]])]
     np.testing.assert_allclose(history["seed/val_loss_mean"], means, rtol=1e-12)
-    assert history["seed/count"] == [2.0] * 4
-
-
-@pytest.mark.slow
-def test_metrics_that_an_earlier_run_did_not_monitor(tmp_path):
-    train(tmp_path, 1, monitor=["loss"])
-    history = train(tmp_path, 2)
-    assert history["seed/count"] == [2.0] * 3
-    assert history["seed/val_loss_mean"] == history["val_loss"]
+    assert [callback.statistics(epoch)["val_loss"]["count"] for epoch in range(4)] == [0, 2, 0, 2]
 
 
 def test_a_diverged_seed_does_not_vanish(tmp_path, capsys):
     train(tmp_path, 1, y=np.full_like(Y, np.nan))
     assert [run["status"] for run in Ledger(tmp_path).runs()] == ["diverged"]
     history = train(tmp_path, 2, verbose=1)
-    assert history["seed/count"] == [2.0] * 3
-    assert history["seed/num_diverged"] == [1.0] * 3
-    assert history["seed/loss_mean"] == history["loss"]
+    assert history["seed/val_loss_count"] == [1.0] * 3
     assert "seeds: 2, diverged: 1" in capsys.readouterr().out
 
 
@@ -200,18 +252,18 @@ def test_a_run_that_dies_stays_as_started(tmp_path, capsys, error):
     with pytest.raises(type(error)):
         train(tmp_path, 1, after=[Fail(error)])
     assert [run["status"] for run in Ledger(tmp_path).runs()] == ["started"]
-    assert train(tmp_path, 2, verbose=1)["seed/count"] == [1.0] * 3
+    assert train(tmp_path, 2, verbose=1)["seed/val_loss_count"] == [1.0] * 3
     assert "unfinished runs: 1" in capsys.readouterr().out
 
 
 def test_of_the_runs_with_one_seed_the_latest_counts(tmp_path):
     train(tmp_path, 1, epochs=1)
     again = train(tmp_path, 1, epochs=1, y=1.0 - Y)
-    assert again["seed/count"] == [1.0]
+    assert again["seed/val_loss_count"] == [1.0]
     other = train(tmp_path, 2, epochs=1)
-    assert other["seed/count"] == [2.0]
-    expected = np.mean([again["loss"][0], other["loss"][0]])
-    np.testing.assert_allclose(other["seed/loss_mean"], [expected], rtol=1e-12)
+    assert other["seed/val_loss_count"] == [2.0]
+    expected = np.mean([again["val_loss"][0], other["val_loss"][0]])
+    np.testing.assert_allclose(other["seed/val_loss_mean"], [expected], rtol=1e-12)
     assert len(Ledger(tmp_path)) == 3
 
 
@@ -220,7 +272,8 @@ def test_a_callback_can_be_used_again(tmp_path):
     model = make_model(1)
     for epochs in (3, 2):
         history = model.fit(X, Y, epochs=epochs, verbose=0, callbacks=[callback]).history
-        assert history["seed/count"] == [1.0] * epochs
+        assert history["seed/loss_count"] == [1.0] * epochs
+        assert callback.statistics(1)["loss"]["mean"] == history["loss"][1]
     assert [run["epochs"] for run in Ledger(tmp_path).runs()] == [[0, 1, 2], [0, 1]]
 
 
@@ -232,24 +285,26 @@ def test_warns_of_a_seed_that_changes_nothing(tmp_path):
 
 
 def test_warns_of_metrics_that_keras_numbered(tmp_path):
-    def fit(seed, name):
+    def fit_named(seed, name):
         model = make_model(seed)
         auc = keras.metrics.AUC(name=name)
         model.compile(loss="binary_crossentropy", metrics=[auc], run_eagerly=True)
         callback = SeedVariance(tmp_path, "small", seed, verbose=0)
-        return model.fit(X, Y, epochs=2, verbose=0, callbacks=[callback]).history
+        model.fit(X, Y, epochs=2, verbose=0, callbacks=[callback])
+        return callback.statistics()
 
-    fit(1, "auc")
+    fit_named(1, "auc")
     with pytest.warns(UserWarning, match=r"metrics \['auc_1'\], .* have \['auc'\] instead"):
-        history = fit(2, "auc_1")
-    assert np.isnan(history["seed/auc_1_std"]).all()
-    assert fit(3, "auc")["seed/count"] == [3.0, 3.0]
+        statistics = fit_named(2, "auc_1")
+    assert statistics["auc_1"]["count"] == 1.0
+    statistics = fit_named(3, "auc")
+    assert (statistics["loss"]["count"], statistics["auc"]["count"]) == (3.0, 2.0)
 
 
 def test_a_fit_of_no_epochs_is_a_run_without_values(tmp_path):
     train(tmp_path, 1, epochs=0, verbose=1)
     assert Ledger(tmp_path).runs()[0]["epochs"] == []
-    assert train(tmp_path, 2, epochs=1)["seed/count"] == [1.0]
+    assert train(tmp_path, 2, epochs=1)["seed/val_loss_count"] == [1.0]
 
 
 def test_prints_a_table_over_the_last_values(tmp_path, capsys):
@@ -275,9 +330,18 @@ def test_prints_nothing_when_not_verbose(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_monitored_name_must_be_in_the_logs(tmp_path):
-    with pytest.raises(ValueError, match=r"'loss', 'val_loss'.*\['val_auc'\] are missing"):
-        train(tmp_path, 1, monitor=["loss", "val_auc"])
+def test_the_table_has_no_nan(tmp_path, capsys):
+    train(tmp_path, 1, verbose=1)
+    lines = capsys.readouterr().out.splitlines()
+    assert "nan" not in "".join(lines)
+    assert lines[-1].split()[3] == "-"  # the standard deviation
+
+
+def test_says_that_the_monitored_metric_was_never_in_the_logs(tmp_path):
+    with pytest.warns(UserWarning, match=r"monitor='val_auc'; the logs have \['loss', 'val_loss'"):
+        history = train(tmp_path, 1, monitor="val_auc")
+    assert not any(name.startswith("seed/") for name in history)
+    assert Ledger(tmp_path).runs()[0]["status"] == "finished"
 
 
 @pytest.mark.parametrize(
@@ -285,7 +349,7 @@ def test_a_monitored_name_must_be_in_the_logs(tmp_path):
     [
         ({"pipeline": ""}, "must be a non-empty string"),
         ({"seed": "one"}, "must be an int.*seed='one'"),
-        ({"monitor": "loss"}, r"Pass monitor=\['loss'\]"),
+        ({"monitor": ["loss"]}, r"must be the name of one metric.*monitor=\['loss'\]"),
         ({"configuration": object()}, "must consist of JSON values"),
     ],
 )
@@ -305,7 +369,7 @@ def test_a_damaged_file_does_not_stop_training(tmp_path):
     (tmp_path / "foreign.json").write_text("{")
     with pytest.warns(UserWarning, match=r"Skipped 1 invalid files .*foreign\.json"):
         history = train(tmp_path, 2, epochs=1)
-    assert history["seed/count"] == [2.0]
+    assert history["seed/val_loss_count"] == [2.0]
     (tmp_path / "foreign.json").unlink()
     assert [run["seed"] for run in Ledger(tmp_path).runs(status="finished")] == [1, 2]
 
@@ -423,11 +487,11 @@ def test_a_run_that_diverged_after_the_epoch_it_restores_counts(tmp_path):
 
 def test_records_the_epoch_that_a_checkpoint_saves(tmp_path):
     checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", save_best_only=True)
-    train(tmp_path / "runs", 1, after=[checkpoint], fit=WORSE)
+    train(tmp_path / "runs", 1, after=[checkpoint], options=WORSE)
     # Where the best is that of an earlier fit, this run saves nothing.
     checkpoint.best = 0.0
-    train(tmp_path / "runs", 2, after=[checkpoint], fit=WORSE)
-    train(tmp_path / "runs", 3, after=[keras.callbacks.EarlyStopping(patience=9)], fit=WORSE)
+    train(tmp_path / "runs", 2, after=[checkpoint], options=WORSE)
+    train(tmp_path / "runs", 3, after=[keras.callbacks.EarlyStopping(patience=9)], options=WORSE)
     assert [run["kept_epoch"] for run in Ledger(tmp_path / "runs").runs()] == [0, None, None]
 
 
@@ -539,7 +603,7 @@ def test_two_workers_record_one_run(tmp_path):
         for index in range(2)
     ]
     logs = [json.loads(worker.communicate()[0].splitlines()[-1]) for worker in workers]
-    assert [entry["seed/count"] for entry in logs] == [1.0, 1.0]
+    assert [entry["seed/loss_count"] for entry in logs] == [1.0, 1.0]
     (run,) = Ledger(tmp_path / "runs").runs()
     assert (run["status"], run["metrics"]) == ("finished", {"loss": [0.5]})
 
@@ -576,13 +640,17 @@ def test_the_run_is_entered_for_tensorboard(tmp_path):
     assert start.hparams["deep"].bool_value is True
     assert "seed" not in start.hparams
     assert entries["_hparams_/session_end_info"].session_end_info.status == 1
-    # The statistics over the seeds are among its scalars.
+    # All statistics over the seeds are scalars of a run of their own; one seed has no deviation.
     tags = set()
-    for path in log.glob("train/*tfevents*"):
+    for path in log.glob("seeds/*tfevents*"):
         for record in tf.data.TFRecordDataset(str(path)):
             summary = tf.compat.v1.Event.FromString(record.numpy()).summary
             tags |= {value.tag for value in summary.value}
-    assert "epoch_seed/loss_mean" in tags
+    assert tags == {
+        f"{name}/{statistic}"
+        for name in ("loss", "val_loss")
+        for statistic in ("count", "mean", "min", "max")
+    }
 
 
 def test_says_that_tensorboard_is_missing(tmp_path, monkeypatch):

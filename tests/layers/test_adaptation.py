@@ -86,42 +86,59 @@ def test_predicting_before_adapt_is_no_change():
     np.testing.assert_allclose(head(AGES, {"age": AGES})[:, 0], AGES, atol=1e-5)
 
 
-@pytest.mark.quick_cases(1)
-@only_on_tensorflow
-@pytest.mark.parametrize(
-    ("make", "seen", "loop"),
-    [
-        *((lambda: ILPS(4), r"knots='balanced' and smoothness=1.0", loop) for loop in LOOPS),
-        (
-            lambda: ILPS(4, "quantile", smoothness=0.0),
-            r"knots='quantile' cannot",
-            by_train_on_batch,
-        ),
-        (lambda: ILPS(4, "sigmoid"), r"so smoothness=1.0 cannot", by_train_on_batch),
-    ],
-)
-def test_a_curve_trained_before_adapt_warns(make, seen, loop):
+@pytest.mark.parametrize("make", [ILPS, ILPS.from_paper, lambda: ILPS(4, "quantile")])
+def test_a_curve_can_be_trained_without_adapt(make):
+    """Together with its base, whose logits are not known before; a warning is an error here."""
     curve = make()
-    model = compiled_model(curve_model(curve))
-    with pytest.warns(UserWarning, match=rf"(?s){seen}.*layer\.adapt\(logits, labels\)"):
-        loop(model, AGES[:, None])
-    curve.adapt(AGES, LABELS)
-    loop(compiled_model(model), AGES[:, None])  # a warning is an error here
+    hidden = keras.layers.Dense(1)(inputs := keras.Input((1,)))
+    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(curve(hidden)))
+    before = curve.get_values()
+    by_fit(compiled_model(model), AGES[:, None])
+    assert not curve.is_adapted
+    assert np.any(curve.get_values() != before)
+
+
+@pytest.mark.parametrize("regularization", [0.0, 1.0])
+def test_a_network_of_ids_can_be_trained_without_adapt(regularization):
+    sites = np.arange(64) % 3
+    network = FieldNetwork({"site": 3}, hidden_units=(4,), regularization=regularization)
+    by_fit(compiled_model(network_model(network)), {"site": sites})
+    assert np.any(network.dense_layers[-1].kernel)
+
+
+def train_on_all_rows(curve, logits, labels, num_steps=400):
+    """Adam, with all rows in a step: what is left is not the noise of batches."""
+    import tensorflow as tf
+
+    logits, labels = tf.constant(logits), tf.constant(labels)
+    decay = keras.optimizers.schedules.CosineDecay(0.1, num_steps)
+    optimizer = keras.optimizers.Adam(decay)
+    curve.build()
+    optimizer.build(curve.trainable_variables)
+
+    @tf.function
+    def train():
+        for _ in tf.range(num_steps):
+            with tf.GradientTape() as tape:
+                losses = tf.nn.sigmoid_cross_entropy_with_logits(labels, curve(logits))
+                loss = tf.reduce_mean(losses) + sum(curve.losses)
+            gradients = tape.gradient(loss, curve.trainable_variables)
+            optimizer.apply(gradients, curve.trainable_variables)
+
+    train()
 
 
 @only_on_tensorflow
-def test_a_network_of_ids_trained_before_adapt_warns():
-    sites = np.arange(64) % 3
-    network = FieldNetwork({"site": 3}, hidden_units=(4,))
-    with pytest.warns(UserWarning, match="regularization=1.0 has no effect"):
-        by_fit(compiled_model(network_model(network)), {"site": sites})
-    free = FieldNetwork({"site": 3}, hidden_units=(4,), regularization=0.0)
-    by_fit(compiled_model(network_model(free)), {"site": sites})
-
-
-@pytest.mark.parametrize("make", [ILPS.from_paper, lambda: ILPS(5, [0.0, 2.0], smoothness=0.0)])
-def test_a_curve_that_needs_no_adapt_is_silent(make):
-    by_fit(compiled_model(curve_model(make())), AGES[:, None])
+@pytest.mark.parametrize("make", [ILPS.from_paper, ILPS], ids=["paper", "default"])
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.1, 0.5])
+def test_a_trained_curve_is_calibrated_on_its_own_rows(rate, make):
+    generator = np.random.default_rng(0)
+    logits = generator.normal(np.log(rate / (1 - rate)), 1.5, 10_000).astype("float32")
+    labels = (generator.random(10_000) < 1 / (1 + np.exp(-logits))).astype("float32")
+    curve, logits = make(), 1.3 * logits + 0.5
+    train_on_all_rows(curve, logits, labels)
+    predicted = 1 / (1 + np.exp(-np.asarray(curve(logits), np.float64)))
+    assert predicted.mean() == pytest.approx(labels.mean(), rel=0.01)
 
 
 @pytest.mark.quick_cases(1)

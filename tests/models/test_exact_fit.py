@@ -214,7 +214,7 @@ def test_callbacks(epochs, tmp_path):
     history = model.fit(
         x, y, epochs=epochs, validation_data=held_out, callbacks=[seeds, stop], verbose=0
     ).history
-    assert {"loss", "auc", "val_loss", "val_auc", "seed/val_loss_mean"} <= set(history)
+    assert {"loss", "auc", "val_loss", "val_auc", "seed/val_loss_count"} <= set(history)
     (run,) = kc.seeds.Ledger(tmp_path / "runs").runs("p")
     assert run["status"] == "finished"
     assert run["metrics"]["val_loss"] == history["val_loss"]

@@ -19,9 +19,14 @@ from keras_calibration.callbacks.chief import is_chief
 from keras_calibration.callbacks.kept_epoch import fit_callbacks, kept_epoch
 from keras_calibration.ledger.guarded import begin_run, end_run, read_runs
 from keras_calibration.ledger.ledger import Ledger
-from keras_calibration.ledger.metric_names import BIAS_SUFFIX, direction_of, loss_partners
+from keras_calibration.ledger.metric_names import (
+    BIAS_SUFFIX,
+    direction_of,
+    loss_partners,
+    main_metric,
+)
 from keras_calibration.ledger.run_record import validate_record
-from keras_calibration.ledger.tensorboard_trial import import_hparams, tensorboard_trial
+from keras_calibration.ledger.tensorboard_trial import TensorBoardTrial, import_hparams
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.statistics.summary import summarize
 
@@ -40,25 +45,24 @@ class RecordFields(TypedDict, total=False):
 
 
 class SeedVariance(keras.callbacks.Callback):
-    """Records each run in a ledger and adds statistics over the seeds to the logs.
+    """Records each run in a ledger and summarizes its metrics over the seeds.
 
-    At the end of each epoch, the monitored metrics of this run and of the pipeline's earlier runs
-    at the same epoch are summarized in the logs, as floats:
+    All metrics in the logs are recorded and summarized over the finite values x₁ … xₘ of this run
+    and of the pipeline's earlier runs at the same epoch, one for each seed: their number m, mean x̄,
+    sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and range. They can be seen in four places:
 
-    - `seed/{metric}_count`, `_mean`, `_std`, `_min`, `_max`: over the finite values x₁ … xₘ, one
-      for each seed: their number m, mean x̄, sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and
-      range. Undefined statistics are NaN, such as the standard deviation of one seed;
-    - `seed/{calibrated loss}_std_reduction`: 1 − s_calibrated / s_plain over the runs with both
-      losses, for example `val_calibrated_log_loss` and `val_loss`;
-    - `seed/count`: number of seeds that reached this epoch, including this run;
-    - `seed/num_diverged`: number of those with a NaN or infinite value. Such values are excluded.
+    - **The progress line**, and thus the history: only the monitored metric, as
+      `seed/{metric}_count` and, once two seeds have a value, `_mean` and `_std`.
+    - **The table** printed at the end of training: all metrics.
+    - **`statistics(epoch)`**: all metrics as a dict, during and after training.
+    - **TensorBoard**, if `tensorboard_folder` is given: all metrics as scalars of the run `seeds`.
 
-    Place `EarlyStopping`, `ModelCheckpoint` and `CSVLogger` after this callback if they use these
-    keys, with `mode="min"` or `"max"`. Use one `SeedVariance` in a fit.
+    Place `EarlyStopping`, `ModelCheckpoint` and `CSVLogger` after this callback if they use the
+    keys of the progress line, with `mode="min"` or `"max"`. Use one `SeedVariance` in a fit.
 
     **The record.** The run is in the ledger with the status `"started"` when training begins. At
-    its end the record is replaced: `"finished"`, or `"diverged"` if a monitored value was not
-    finite at the kept epoch. A run that dies stays `"started"` and is counted as unfinished. A
+    its end the record is replaced: `"finished"`, or `"diverged"` if a value was not finite at the
+    kept epoch. A run that dies stays `"started"` and is counted as unfinished. A
     record has the metrics of each epoch, their directions if known, the configuration, package
     versions and a SHA-256 of the initial weights. The fitted bias of a `CalibratedLogLoss` is
     recorded as the metric `{name}_bias`.
@@ -85,24 +89,25 @@ class SeedVariance(keras.callbacks.Callback):
         ledger: A `keras_calibration.seeds.Ledger`, or the path of its folder.
         pipeline: Name of the pipeline; its runs differ only in their seed.
         seed: Seed of this run, an int.
-        monitor: Names of the metrics, as in the logs; `None` for all.
+        monitor: Name of the metric on the progress line, as in the logs. `None` takes the first of
+            these in the epoch's logs: a calibrated loss of the held-out rows, such as
+            `"val_calibrated_log_loss"`; `"val_loss"`; a calibrated loss; `"loss"`.
         verbose: 1 prints a table over the seeds at the end of training; 0 prints nothing.
-        tensorboard_folder: `log_dir` of the run's `keras.callbacks.TensorBoard`, to add the run to
-            TensorBoard's HParams page. The pipeline is the trial, and the top level of
-            `configuration` its hyperparameters.
+        tensorboard_folder: `log_dir` of the run's `keras.callbacks.TensorBoard`, to add the
+            statistics, and the run to TensorBoard's HParams page. The pipeline is the trial, and
+            the top level of `configuration` its hyperparameters.
         **record: Further fields of the record: `configuration`, any JSON value; `seeds`, the result
             of `seeds.set_seeds`; `num_rows`, the number of held-out rows; `training`, which
             `seeds.train` gives.
 
     Raises:
-        ValueError: An argument is invalid, or, at the end of the first epoch, a name in `monitor`
-            is not in the logs.
+        ValueError: An argument is invalid.
         ImportError: `tensorboard_folder` is given, and TensorBoard is not installed.
 
     Warns:
         UserWarning: A run with another seed had the same initial weights; the metrics have other
-            names than those of earlier runs; the ledger has a damaged file, or cannot be read or
-            written.
+            names than those of earlier runs; no epoch had the metric `monitor`; the ledger has a
+            damaged file, or cannot be read or written.
 
     Example:
         >>> import tempfile
@@ -116,8 +121,10 @@ class SeedVariance(keras.callbacks.Callback):
         ...     model.compile(loss="mse")
         ...     callback = SeedVariance(folder.name, pipeline="linear", seed=seed, verbose=0)
         ...     history = model.fit(x, 2.0 * x, epochs=2, verbose=0, callbacks=[callback])
-        >>> history.history["seed/count"]
+        >>> history.history["seed/loss_count"]
         [3.0, 3.0]
+        >>> sorted(callback.statistics()["loss"])
+        ['count', 'max', 'mean', 'min', 'std']
         >>> folder.cleanup()
 
     Reference:
@@ -131,7 +138,7 @@ class SeedVariance(keras.callbacks.Callback):
         pipeline: str,
         seed: int,
         *,
-        monitor: Sequence[str] | None = None,
+        monitor: str | None = None,
         verbose: int = 1,
         tensorboard_folder: str | os.PathLike[str] | None = None,
         **record: Unpack[RecordFields],
@@ -142,10 +149,10 @@ class SeedVariance(keras.callbacks.Callback):
                 f"SeedVariance() received the unknown arguments {sorted(unknown)}. Besides the "
                 f"named arguments, it accepts {sorted(RecordFields.__annotations__)}."
             )
-        if isinstance(monitor, str):
+        if monitor is not None and not isinstance(monitor, str):
             raise ValueError(
-                "Argument `monitor` must be a list of names, or None. Received: "
-                f"monitor={monitor!r}. Pass monitor=[{monitor!r}]."
+                "Argument `monitor` must be the name of one metric, or None. Received: "
+                f"monitor={monitor!r}. All metrics are recorded."
             )
         self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
         # Validated here, so that errors show before the data are loaded.
@@ -159,17 +166,24 @@ class SeedVariance(keras.callbacks.Callback):
                 "versions": {package: _version(package) for package in _PACKAGES},
             }
         )
-        self.monitor = None if monitor is None else list(monitor)
+        self.monitor = monitor
         self.verbose = verbose
         self.tensorboard_folder = tensorboard_folder
         if tensorboard_folder is not None:
             import_hparams()
+        self._others: list[RunRecord] = []
+        self._forget()
 
-    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Records the start of the run, and reads the earlier runs of the pipeline."""
+    def _forget(self) -> None:
+        """Forgets the values of an earlier fit."""
         self._epochs: list[int] = []
         self._metrics: dict[str, list[float | None]] = {}
         self._logs: dict[int, dict[str, float]] = {}
+        self._kept_epoch: int | None = None
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Records the start of the run, and reads the earlier runs of the pipeline."""
+        self._forget()
         self._record["initial_weights"] = _hash_weights(self.model)
         runs = read_runs(self.ledger, self._record["pipeline"])
         self._num_unfinished = sum(run["status"] == "started" for run in runs)
@@ -181,74 +195,84 @@ class SeedVariance(keras.callbacks.Callback):
         self._run_id = begin_run(self.ledger, self._record) if self._is_chief else None
         self._trial = None
         if self.tensorboard_folder is not None and self._is_chief:
-            self._trial = tensorboard_trial(self.tensorboard_folder, self._record)
-            self._trial.on_train_begin()
+            self._trial = TensorBoardTrial(self.tensorboard_folder, self._record)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Adds the statistics over the seeds at this epoch to `logs`."""
+        """Adds the statistics of the monitored metric over the seeds to `logs`."""
         logs = {} if logs is None else logs
-        measured = self._monitored(logs)
+        measured = {
+            name: float(value)
+            for name, value in logs.items()
+            if isinstance(value, Real) and not name.startswith(_PREFIX)
+        }
+        name = self.monitor or main_metric(measured)
         measured |= self._fitted_biases(measured)
         if not self._epochs:
             self._warn_of_other_names(set(measured))
-        for name in measured:
-            self._metrics.setdefault(name, [None] * len(self._epochs))
-        for name, values in self._metrics.items():
-            values.append(measured.get(name))
+        for known in measured:
+            self._metrics.setdefault(known, [None] * len(self._epochs))
+        for known, values in self._metrics.items():
+            values.append(measured.get(known))
         self._epochs.append(epoch)
 
-        rows = [_at_epoch(run["metrics"], run["epochs"], epoch) for run in self._others]
-        rows = [*filter(None, rows), measured]
-        logs[f"{_PREFIX}count"] = float(len(rows))
-        logs[f"{_PREFIX}num_diverged"] = float(self._num_diverged(rows))
-        for name in self._metrics:
-            summary = _summarize_metric(name, rows)
-            for statistic in _STATISTICS:
-                logs[f"{_PREFIX}{name}_{statistic}"] = float(summary[statistic])
-        for name in self._metrics:
-            plain, calibrated = loss_partners(name, self._metrics)
-            if name == calibrated and plain is not None:
-                logs[f"{_PREFIX}{name}_std_reduction"] = _std_reduction(plain, name, rows)
+        if name in measured:
+            logs |= _progress(name, _summarize_metric(name, self._rows(epoch)))
+        if self._trial is not None:
+            self._trial.write(epoch, self.statistics(epoch))
         self._logs[epoch] = dict(logs)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         """Records the complete run and prints the table over the seeds."""
+        self._warn_of_missing_metric()
         if not self._is_chief:
             return
-        kept = kept_epoch(fit_callbacks(), self._logs)
-        record = {
-            **self._record,
-            "epochs": self._epochs,
-            "metrics": self._metrics,
-            "kept_epoch": kept,
-            "directions": self._directions(),
-        }
+        self._kept_epoch = kept_epoch(fit_callbacks(), self._logs)
+        record = {**self._record, **self._values(), "directions": self._directions()}
         # Only the kept epoch decides.
         is_finite = all(map(math.isfinite, _kept_values(record).values()))
         record["status"] = "finished" if is_finite else "diverged"
         end_run(self.ledger, self._run_id, record)
         if self._trial is not None:
-            self._trial.on_train_end()
+            self._trial.end()
         if self.verbose:
-            print(self._table(record))
+            print(self._table())
 
-    def _monitored(self, logs: dict[str, float]) -> dict[str, float]:
-        available = {
-            name: float(value)
-            for name, value in logs.items()
-            if isinstance(value, Real) and not name.startswith(_PREFIX)
-        }
-        if self.monitor is None:
-            return available
-        missing = [name for name in self.monitor if name not in available]
-        # Later epochs may lack a metric, for example with `validation_freq`.
-        if missing and not self._epochs:
-            raise ValueError(
-                f"Argument `monitor` must name metrics in the logs: {list(available)}. Received: "
-                f"monitor={self.monitor}, of which {missing} are missing. Names that begin with "
-                "'val_' require validation_data."
-            )
-        return {name: available[name] for name in self.monitor if name in available}
+    def statistics(self, epoch: int | None = None) -> dict[str, dict[str, float]]:
+        """Returns the statistics over the seeds of every metric of this run.
+
+        They are over the finished and diverged runs that the ledger had when training began, and
+        this run.
+
+        Args:
+            epoch: Number of an epoch, from 0. `None` takes each run's kept epoch, and otherwise its
+                latest value of each metric.
+
+        Returns:
+            For each metric a dict with `count`, `mean`, `std`, `min` and `max`, as floats.
+            Undefined statistics are NaN, such as the standard deviation of one seed. A calibrated
+            loss also has `std_reduction`: 1 − s_calibrated / s_plain over the runs with both
+            losses, for example `val_calibrated_log_loss` and `val_loss`.
+        """
+        rows = self._rows(epoch)
+        statistics = {}
+        for name in self._metrics:
+            summary = _summarize_metric(name, rows)
+            statistics[name] = {statistic: float(summary[statistic]) for statistic in _STATISTICS}
+            plain, calibrated = loss_partners(name, self._metrics)
+            if name == calibrated and plain is not None:
+                statistics[name]["std_reduction"] = _std_reduction(plain, name, rows)
+        return statistics
+
+    def _values(self) -> RunRecord:
+        return {"epochs": self._epochs, "metrics": self._metrics, "kept_epoch": self._kept_epoch}
+
+    def _rows(self, epoch: int | None = None) -> list[dict[str, float]]:
+        """The values of the runs that have any: at an epoch, or at each run's kept epoch."""
+        runs = [*self._others, self._values()]
+        if epoch is None:
+            return list(filter(None, map(_kept_values, runs)))
+        rows = [_at_epoch(run["metrics"], run["epochs"], epoch) for run in runs]
+        return list(filter(None, rows))
 
     def _fitted_biases(self, measured: Mapping[str, float]) -> dict[str, float]:
         """The fitted biases of the calibrated losses, under the name of their latest evaluation."""
@@ -298,24 +322,38 @@ class SeedVariance(keras.callbacks.Callback):
                 "name them, for example keras.metrics.AUC(name='auc').",
             )
 
-    def _table(self, record: RunRecord) -> str:
-        rows = [row for run in (*self._others, record) if (row := _kept_values(run))]
+    def _warn_of_missing_metric(self) -> None:
+        if self.monitor is not None and self._epochs and self.monitor not in self._metrics:
+            warn(
+                "Argument `monitor` of SeedVariance names no metric of this training, so that the "
+                f"progress line has no statistics. Received: monitor={self.monitor!r}; the logs "
+                f"have {list(self._metrics)}. Names that begin with 'val_' require "
+                "validation_data."
+            )
+
+    def _table(self) -> str:
+        rows = self._rows()
         title = (
             f"Pipeline {self._record['pipeline']!r}, values at each run's kept epoch; "
             f"seeds: {len(rows)}, diverged: {self._num_diverged(rows)}, "
             f"unfinished runs: {self._num_unfinished}"
         )
         cells = [["metric", *_STATISTICS]]
-        for name in self._metrics:
-            summary = _summarize_metric(name, rows)
-            figures = [f"{summary[statistic]:.6g}" for statistic in _STATISTICS]
-            cells.append([name, *figures])
+        for name, summary in self.statistics().items():
+            figures = [summary[statistic] for statistic in _STATISTICS]
+            cells.append([name, *("-" if math.isnan(f) else f"{f:.6g}" for f in figures)])
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [
             "  ".join([name.ljust(widths[0]), *map(str.rjust, figures, widths[1:])])
             for name, *figures in cells
         ]
         return "\n".join([title, *lines])
+
+
+def _progress(name: str, summary: Mapping[str, float]) -> dict[str, float]:
+    """What the progress line shows of a metric: no mean and no deviation of one seed."""
+    shown = ("count", "mean", "std") if summary["count"] > 1 else ("count",)
+    return {f"{_PREFIX}{name}_{statistic}": float(summary[statistic]) for statistic in shown}
 
 
 def _at_epoch(

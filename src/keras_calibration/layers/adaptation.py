@@ -37,9 +37,8 @@ def known_value(variable: keras.Variable) -> float | None:
 def on_gradient(values: Tensor, action: Callable[[], None], factor: Tensor | float = 1.0) -> Tensor:
     """Returns the values unchanged; `action` runs when their gradient is computed or traced.
 
-    Every training loop takes gradients and prediction does not, so `action` can warn or raise
-    without the `training` argument, which custom loops often omit. The gradient is multiplied by
-    `factor`.
+    Every training loop takes gradients and prediction does not, so `action` can raise without
+    the `training` argument, which custom loops often omit. The gradient is multiplied by `factor`.
     """
 
     def identity(values: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 from keras_calibration._columns import check_same_rows, column_of, names_of, select_features
 from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration._warn import warn
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.field_ids import (
     Fields,
@@ -56,8 +55,10 @@ class FieldNetwork(keras.layers.Layer):
             0 disables it.
         dropout: Share of hidden units dropped at random in training, in [0, 1).
         regularization: L2 precision of the embeddings and hidden kernels, in units of summed log
-            likelihood: `regularization/2 Σ θ² / n`. It has no effect until `adapt` has set the
-            number of rows n; training before that warns.
+            likelihood: `regularization/2 Σ θ² / n`. It is left out until `adapt` has set the number
+            of rows n. A network of ids alone can be trained without `adapt`; with numeric columns,
+            call `adapt(features)` before training, also together with the base model, because the
+            features are known then.
         seed: Seed of the initial weights and of dropout; None draws one, which
             `keras.utils.set_random_seed` repeats.
         num_outputs: 1, or the number of classes for a head of class logits.
@@ -284,30 +285,22 @@ class FieldNetwork(keras.layers.Layer):
         return ops.concatenate(encoded, axis=1)
 
     def _before_adapt(self, output: Tensor) -> Tensor:
-        """The output; before `adapt`, one that raises or warns when its gradient is taken."""
-        if not (self.numeric or self.regularization):
+        """The output; with numeric columns before `adapt`, one that raises when it is trained."""
+        if not self.numeric:
             return output
         num_rows = known_value(self._num_rows)
-        if num_rows is None and self.numeric:
+        if num_rows is None:
             # A compiled step of JAX cannot read the weight and raise, so the gradients become NaN.
             adapted = ops.convert_to_tensor(self._num_rows) > 0
             return on_gradient(output, lambda: None, ops.where(adapted, 1.0, float("nan")))
         return on_gradient(output, self._refuse_training) if num_rows == 0 else output
 
     def _refuse_training(self) -> None:
-        how = (
-            f"Call {self.name}.adapt(features) with the rows of the development set before "
-            "training, or use CalibratedModel, which does so."
-        )
-        if self.numeric:
-            raise ValueError(
-                "FieldNetwork cannot be trained before `adapt` has placed the knots of its numeric "
-                f"columns. Received: numeric={list(self.numeric)}, with all knots at 0. {how}"
-            )
-        warn(
-            f"The FieldNetwork {self.name!r} is trained before `adapt`, so "
-            f"regularization={self.regularization!r} has no effect, because it depends on the "
-            f"number of rows. {how} With regularization=0.0, `adapt` is not needed.",
+        raise ValueError(
+            "FieldNetwork cannot be trained before `adapt` has placed the knots of its numeric "
+            f"columns. Received: numeric={list(self.numeric)}, with all knots at 0. Call "
+            f"{self.name}.adapt(features) with the features of the training rows first; no logits "
+            "are needed. `CalibratedModel.fit` does so."
         )
 
     def _add_regularization(self) -> None:

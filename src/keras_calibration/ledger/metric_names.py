@@ -58,3 +58,20 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str | None, str 
         for group in (plain, calibrated)
     ]
     return found[0], found[1]
+
+
+def main_metric(names: Collection[str]) -> str | None:
+    """The metric to show where there is room for one; `None` if none of them is known.
+
+    It is the first of a calibrated loss of the held-out rows, `"val_loss"`, a calibrated loss and
+    `"loss"`; of several calibrated losses, the one with the shortest name.
+
+    Example:
+        >>> main_metric(["loss", "val_auc", "val_calibrated_log_loss", "val_loss"])
+        'val_calibrated_log_loss'
+    """
+    known = sorted(names, key=lambda name: (len(name), name))
+    calibrated = [name for name in known if "calibrated_" in name and direction_of(name) == "min"]
+    held_out = [name for name in calibrated if name.startswith("val_")]
+    shown = [*held_out, "val_loss", *calibrated, "loss"]
+    return next((name for name in shown if name in names), None)

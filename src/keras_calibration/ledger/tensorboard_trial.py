@@ -1,17 +1,14 @@
-"""Shows a run as a trial on TensorBoard's HParams page."""
+"""Shows a run in TensorBoard: a trial on the HParams page, and statistics over the seeds."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from keras_calibration._typing import RunRecord
-
-if TYPE_CHECKING:
-    import keras
 
 
 def import_hparams() -> ModuleType:
@@ -26,16 +23,42 @@ def import_hparams() -> ModuleType:
     return api
 
 
-def tensorboard_trial(
-    folder: str | os.PathLike[str], record: RunRecord
-) -> keras.callbacks.Callback:
-    """TensorBoard's callback that adds a run to its HParams page."""
-    configuration = record["configuration"]
-    named = configuration if isinstance(configuration, Mapping) else {}
-    # The page supports no other types. The seed is left out: the runs of a trial share the values.
-    values = {
-        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
-        for name, value in named.items()
-    }
-    values["pipeline"] = record["pipeline"]
-    return import_hparams().KerasCallback(os.fspath(folder), values, trial_id=values["pipeline"])
+class TensorBoardTrial:
+    """A run in TensorBoard: an entry on the HParams page, and statistics over the seeds.
+
+    Args:
+        folder: The `log_dir` of the run.
+        record: The record of the run; its pipeline is the name of the trial.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], record: RunRecord) -> None:
+        import tensorflow as tf
+
+        configuration = record["configuration"]
+        named = configuration if isinstance(configuration, Mapping) else {}
+        # The page supports no other types. The seed is left out: the runs of a trial share values.
+        values = {
+            name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+            for name, value in named.items()
+        }
+        values["pipeline"] = record["pipeline"]
+        self._entry = import_hparams().KerasCallback(
+            os.fspath(folder), values, trial_id=values["pipeline"]
+        )
+        self._entry.on_train_begin()
+        self._writer = tf.summary.create_file_writer(os.path.join(folder, "seeds"))
+
+    def write(self, epoch: int, statistics: Mapping[str, Mapping[str, float]]) -> None:
+        """Writes the statistics of each metric at an epoch, except those that are undefined."""
+        import tensorflow as tf
+
+        with self._writer.as_default(step=epoch):
+            for metric, values in statistics.items():
+                for statistic, value in values.items():
+                    if not math.isnan(value):
+                        tf.summary.scalar(f"{metric}/{statistic}", value)
+
+    def end(self) -> None:
+        """Marks the run as successful and closes the files."""
+        self._entry.on_train_end()
+        self._writer.close()

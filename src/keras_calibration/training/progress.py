@@ -8,9 +8,8 @@ from collections.abc import Callable
 from keras_calibration.comparison.comparison import Comparison
 from keras_calibration.comparison.pipeline_runs import gather_runs
 from keras_calibration.ledger.ledger import Ledger
+from keras_calibration.ledger.metric_names import main_metric
 from keras_calibration.statistics.summary import summarize
-
-_SHOWN = ("val_calibrated_log_loss", "calibrated_log_loss", "val_loss", "loss")
 
 
 class SeedProgress:
@@ -63,15 +62,15 @@ class SeedProgress:
     def _figures(self, comparison: Comparison | None) -> list[tuple[str, float]]:
         runs = self._ledger.runs(self._pipeline, skip_damaged=True)
         recorded = {name for run in runs for name in run["metrics"]}
-        shown = (
-            comparison.metric if comparison else next(filter(recorded.__contains__, _SHOWN), None)
-        )
+        shown = comparison.metric if comparison else main_metric(recorded)
         figures = []
         if shown is not None:
             values = gather_runs(runs, self._pipeline, [shown]).values[shown]
             summary = summarize([value for value in values if value is not None])
-            error = summary["std"] / math.sqrt(max(summary["count"], 1))
-            figures = [(f"mean {shown}", summary["mean"]), ("standard error", error)]
+            if summary["count"] > 0:
+                figures.append((f"mean {shown}", summary["mean"]))
+            if summary["count"] > 1:
+                figures.append(("standard error", summary["std"] / math.sqrt(summary["count"])))
         if comparison is not None and comparison.more_seeds is not None:
             figures.append(("seeds needed", comparison.more_seeds))
         return figures
