@@ -32,9 +32,9 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration" or _is_sweep:
     from keras_calibration.export import export_savedmodel as export_savedmodel
     from keras_calibration.export import refresh_savedmodel as refresh_savedmodel
     from keras_calibration.export import signature_input as signature_input
-    from keras_calibration.models import base_logits as base_logits
-    from keras_calibration.models import fit_head as fit_head
-    from keras_calibration.models import interval as interval
+    from keras_calibration.models.fit_head import fit_head as fit_head
+    from keras_calibration.models.head_inputs import base_logits as base_logits
+    from keras_calibration.models.head_inputs import interval as interval
     from keras_calibration.monitoring import MonitorReport as MonitorReport
     from keras_calibration.monitoring import monitor as monitor
 

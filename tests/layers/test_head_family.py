@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration import layers
+from keras_calibration import base_logits, layers
 from keras_calibration.layers import (
     ILPS,
     BiasCorrection,
@@ -24,7 +24,7 @@ from keras_calibration.layers import (
     TemperatureScaling,
     VectorScaling,
 )
-from keras_calibration.models import CalibratedModel, base_logits
+from keras_calibration.models import CalibratedModel
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = GENERATOR.normal(-0.5, 1.5, 400)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_calibration import base_logits
 from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
-from keras_calibration.models import CalibratedModel, base_logits
+from keras_calibration.models import CalibratedModel
 from tiers import slow_except
 
 # A few steps of training from the identity leave predictions that are off on the whole.

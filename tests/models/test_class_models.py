@@ -6,12 +6,13 @@ import pytest
 import scipy.special
 
 from class_worlds import base_model, class_rows, log_loss, small_network
+from keras_calibration import base_logits
 from keras_calibration.layers import (
     ILPS,
     NeuralCalibration,
     VectorScaling,
 )
-from keras_calibration.models import CalibratedModel, base_logits
+from keras_calibration.models import CalibratedModel
 from keras_calibration.models.class_log_loss import class_log_loss
 
 

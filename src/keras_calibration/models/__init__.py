@@ -3,16 +3,6 @@
 from keras_calibration.models.base_logits import BaseLogits
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
-from keras_calibration.models.fit_head import fit_head
-from keras_calibration.models.head_inputs import base_logits, interval
 from keras_calibration.models.model_fit_summary import ModelFitSummary
 
-__all__ = [
-    "BaseLogits",
-    "CalibratedModel",
-    "FieldMetricsModel",
-    "ModelFitSummary",
-    "base_logits",
-    "fit_head",
-    "interval",
-]
+__all__ = ["BaseLogits", "CalibratedModel", "FieldMetricsModel", "ModelFitSummary"]
