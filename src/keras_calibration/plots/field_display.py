@@ -34,7 +34,7 @@ class FieldDisplay(Display):
     Example:
         >>> display = FieldDisplay.from_predictions(
         ...     labels=[1, 0, 1, 0],
-        ...     probabilities={"before": [0.2, 0.2, 0.5, 0.5], "after": [0.5, 0.5, 0.5, 0.5]},
+        ...     predictions={"before": [0.2, 0.2, 0.5, 0.5], "after": [0.5, 0.5, 0.5, 0.5]},
         ...     field=[1, 1, 1, 0],
         ...     field_name="device",
         ...     vocabulary=("phone", "tablet"),
