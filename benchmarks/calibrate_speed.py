@@ -59,7 +59,13 @@ def ours(rows: Rows, effort: str) -> Callable[[Rows], np.ndarray]:
     """`calibrate_scores` with all columns."""
     fields = list(rows.columns)
     model = calibrate_scores(
-        rows.logits, rows.labels, rows.columns, fields=fields, effort=effort, verbose=0
+        rows.logits,
+        rows.labels,
+        rows.columns,
+        from_logits=True,
+        fields=fields,
+        effort=effort,
+        verbose=0,
     )
     return lambda new: model.predict(
         {"score": new.logits, **new.columns}, batch_size=8192, verbose=0

@@ -160,6 +160,7 @@ def methods(
                 part.logits,
                 part.labels,
                 part.features if fields else None,
+                from_logits=True,
                 fields=fields,
                 numeric=numeric,
                 # Where rows are in order of time, what came next judges.

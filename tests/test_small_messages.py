@@ -66,7 +66,7 @@ def test_a_field_with_ids_beyond_its_number():
 def test_a_single_name_is_a_name():
     kc.calibrate(base(), X, Y, fields="site", numeric="price", method="identity", **QUICK)
     assert kc.layers.FieldNetwork({"site": 20}, numeric="price").numeric == ("price",)
-    scores = np.linspace(-2, 2, N)
+    scores = np.linspace(0.1, 0.9, N)
     kc.calibrate_scores(scores, Y, X, fields="site", numeric="price", method="identity", **QUICK)
     with pytest.raises(ValueError, match=r"Received: \['prise'\].*Did you mean 'price'"):
         kc.calibrate_scores(scores, Y, X, numeric="prise", **QUICK)

@@ -53,7 +53,9 @@ def export(path, **arguments):
 
 
 def refresh(path, **arguments):
-    return kc.refresh_savedmodel(path, LOGITS, LABELS, verify="same_process", **arguments)
+    return kc.refresh_savedmodel(
+        path, LOGITS, LABELS, from_logits=True, verify="same_process", **arguments
+    )
 
 
 def versions(folder):
@@ -471,7 +473,9 @@ elif kind == "export":
     kc.export_savedmodel(model, folder, rows, version="next", verify="same_process")
 else:
     logits = np.linspace(-2, 2, 200)
-    kc.refresh_savedmodel(folder, logits, np.arange(200) % 3 == 0, verify="same_process")
+    kc.refresh_savedmodel(
+        folder, logits, np.arange(200) % 3 == 0, from_logits=True, verify="same_process"
+    )
 seconds = time.perf_counter() - start
 newest = max(folder.iterdir())
 size = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())

@@ -112,7 +112,9 @@ def refresh(folder):
         export(folder)
     (path,) = (folder / "ctr").iterdir()
     features = {name: column.reshape(-1) for name, column in X.items()}
-    kc.refresh_savedmodel(path, X["score"][:, 0], Y, features, verify="same_process")
+    kc.refresh_savedmodel(
+        path, X["score"][:, 0], Y, features, from_logits=True, verify="same_process"
+    )
     shutil.rmtree(path)
 
 

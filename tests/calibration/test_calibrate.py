@@ -252,7 +252,7 @@ def test_bad_arguments_are_refused_before_anything_is_done(arguments, message):
     ("given", "remedy"),
     [
         (np.zeros(3), r"Received: ndarray.*calibrate_scores\(logits, labels\)"),
-        (LogisticRegression(), r"Received: LogisticRegression.*from_logits=False"),
+        (LogisticRegression(), r"Received: LogisticRegression.*calibrate_scores"),
         ("model.keras", "Pass a trained Keras model"),
     ],
 )

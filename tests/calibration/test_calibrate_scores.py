@@ -27,7 +27,9 @@ def probability(logits):
 
 
 def fitted(*arguments, method="field_bias", **kwargs):
-    return kc.calibrate_scores(*arguments, method=method, verbose=0, **kwargs)
+    return kc.calibrate_scores(
+        *arguments, **{"from_logits": True, "method": method, "verbose": 0, **kwargs}
+    )
 
 
 def test_it_is_calibrate_of_a_model_that_returns_the_scores():
@@ -127,9 +129,14 @@ LOGITS, LABELS, COLUMNS = make_rows()
 )
 def test_bad_input_is_refused(arguments, options, message):
     with pytest.raises(ValueError, match=message):
-        kc.calibrate_scores(*arguments, verbose=0, **options)
+        kc.calibrate_scores(*arguments, **{"from_logits": True, "verbose": 0, **options})
 
 
-def test_probabilities_that_are_not_announced_warn():
+def test_predictions_are_probabilities_unless_it_is_said():
+    with pytest.raises(ValueError, match=r"values from -.*pass from_logits=True"):
+        kc.calibrate_scores(LOGITS, LABELS, verbose=0)
+
+
+def test_probabilities_given_as_logits_warn():
     with pytest.warns(UserWarning, match="look like probabilities"):
         fitted(probability(LOGITS), LABELS, method="bias")

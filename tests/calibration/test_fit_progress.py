@@ -94,9 +94,8 @@ def test_it_ends_with_the_report_and_the_last_fit(folds, shown, monkeypatch):
 
     noted("_report")
     noted("fitted_head")
-    model = kc.calibrate_scores(
-        logits, labels, {"site": site}, fields=["site"], effort="quick", folds=folds, verbose=1
-    )
+    options = {"from_logits": True, "effort": "quick", "folds": folds, "verbose": 1}
+    model = kc.calibrate_scores(logits, labels, {"site": site}, fields=["site"], **options)
     assert model.report.chosen == "field_bias"
     percents = [event for event in shown if isinstance(event, int)]
     assert percents == sorted(percents)
@@ -108,8 +107,7 @@ def test_a_candidate_that_fails_leaves_the_bar(shown):
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 6 == 0  # too few positives for a network
     logits = rng.normal(size=60) + 2 * labels
-    report = kc.calibrate_scores(
-        logits, labels, {"site": np.arange(60) % 3}, fields=["site"], verbose=1
-    ).report
+    options = {"from_logits": True, "fields": ["site"], "verbose": 1}
+    report = kc.calibrate_scores(logits, labels, {"site": np.arange(60) % 3}, **options).report
     assert "neural" in report.left_out
     assert shown[-1] == 100

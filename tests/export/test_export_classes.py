@@ -48,7 +48,9 @@ def test_refreshed_on_new_rows(model, tmp_path):
     # A softmax leaves open a constant of each row, on which the head's scales depend.
     with pytest.raises(ValueError, match="`from_logits` must be True for classes"):
         refresh_savedmodel(path, base_model()(new), labels, sites, from_logits=False)
-    second = refresh_savedmodel(path, new["scores"], labels, sites, verify="same_process")
+    second = refresh_savedmodel(
+        path, new["scores"], labels, sites, from_logits=True, verify="same_process"
+    )
     summary = NeuralCalibration(VectorScaling(3), small_network()).fit(new["scores"], labels, sites)
     serve = tf.saved_model.load(str(second)).signatures["serving_default"]
     served = serve(**{name: tf.constant(column) for name, column in new.items()})

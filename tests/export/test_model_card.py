@@ -27,12 +27,16 @@ def rows(number, seed):
 def exported(tmp_path_factory):
     """An export of a model from `calibrate`, and its refresh."""
     x, labels = rows(3000, 0)
-    model = kc.calibrate_scores(x["score"], labels, x, fields=["site"], effort="quick", verbose=0)
+    model = kc.calibrate_scores(
+        x["score"], labels, x, from_logits=True, fields=["site"], effort="quick", verbose=0
+    )
     folder = tmp_path_factory.mktemp("ctr")
     first = kc.export_savedmodel(model, folder, version="next", verify="same_process")
     x, labels = rows(2000, 1)
     site = {"site": x["site"]}
-    second = kc.refresh_savedmodel(folder, x["score"], labels, site, verify="same_process")
+    second = kc.refresh_savedmodel(
+        folder, x["score"], labels, site, from_logits=True, verify="same_process"
+    )
     return model, first, second
 
 

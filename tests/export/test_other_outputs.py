@@ -159,7 +159,12 @@ def test_a_refresh_keeps_the_other_outputs(exported, model, tmp_path):
     logits = kc.base_logits(model, X)
     labels = RNG.random(300) < 1 / (1 + np.exp(2 - 0.5 * logits[:, 0]))
     second = refresh_savedmodel(
-        exported, logits, labels, destination=tmp_path / "2", verify="same_process"
+        exported,
+        logits,
+        labels,
+        from_logits=True,
+        destination=tmp_path / "2",
+        verify="same_process",
     )
     before, after = served(exported), served(second)
     assert before.keys() == after.keys()

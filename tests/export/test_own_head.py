@@ -58,7 +58,12 @@ def test_fit_save_load_export_refresh(own_head, tmp_path):
     kc.export_savedmodel(model, tmp_path / "served" / "1", X, verify="same_process")
     new = 1 - LABELS  # of a world upside down
     refreshed = kc.refresh_savedmodel(
-        tmp_path / "served" / "1", LOGITS, new, {"is_mobile": MOBILE}, verify="same_process"
+        tmp_path / "served" / "1",
+        LOGITS,
+        new,
+        {"is_mobile": MOBILE},
+        from_logits=True,
+        verify="same_process",
     )
     again = own_head()
     again.fit(LOGITS, new, {"is_mobile": MOBILE})

@@ -34,7 +34,8 @@ def export(model, path, sample=None):
 
 
 def refresh(path, *arguments, **keywords):
-    return refresh_savedmodel(path, *arguments, verify="same_process", **keywords)
+    options = {"from_logits": True, "verify": "same_process", **keywords}
+    return refresh_savedmodel(path, *arguments, **options)
 
 
 def base_model():
@@ -159,7 +160,7 @@ def test_verified_in_a_new_process_and_refreshed_again(tmp_path):
     first = export(model, tmp_path / "1")
     features, labels = rows()
     logits = np.random.default_rng(0).normal(size=NUM_ROWS) + labels
-    second = refresh_savedmodel(first, logits, labels, features)
+    second = refresh_savedmodel(first, logits, labels, features, from_logits=True)
     half = labels & (np.arange(NUM_ROWS) % 2 == 0)
     third = refresh(second, logits, half, features)
     assert third.name == "3"
@@ -221,8 +222,8 @@ def exported(tmp_path_factory):
     ("change", "message"),
     [
         ({"labels": np.ones(NUM_ROWS)}, "one class only"),
-        ({"logits": np.full(NUM_ROWS, np.nan)}, "must be finite"),
-        ({"logits": LOGITS[:7]}, "same number of rows"),
+        ({"predictions": np.full(NUM_ROWS, np.nan)}, "must be finite"),
+        ({"predictions": LOGITS[:7]}, "same number of rows"),
         ({"features": {"site": np.zeros(NUM_ROWS)}}, r"without \['class'\]"),
         ({"update": True}, "the head itself has `update`"),
         ({"verify": "never"}, "`verify` must be one of"),
@@ -230,9 +231,9 @@ def exported(tmp_path_factory):
 )
 def test_bad_input_writes_nothing(change, message, exported):
     features, labels = rows()
-    arguments = {"logits": LOGITS, "labels": labels, "features": features, **change}
+    arguments = {"predictions": LOGITS, "labels": labels, "features": features, **change}
     with pytest.raises(ValueError, match=message):
-        refresh_savedmodel(exported, **arguments)
+        refresh_savedmodel(exported, from_logits=True, **arguments)
     assert [entry.name for entry in exported.parent.iterdir()] == ["1"]
 
 
@@ -355,16 +356,13 @@ def sigmoid(logits):
 
 
 @pytest.mark.parametrize("known", ["fit", "sample"])
-def test_probabilities_in_place_of_logits_are_refused(known, tmp_path):
+def test_probabilities_give_what_their_logits_give(known, tmp_path):
     sample = {"x": LOGITS[::10, None]} if known == "sample" else None
     first = platt_export(tmp_path / "1", LOGITS if known == "fit" else None, sample)
     told = json.loads((first / "assets.extra" / "provenance.json").read_text())["logits"]
     assert told["num_rows"] == (60 if known == "sample" else 600)
     assert told["min"] == pytest.approx(-2, abs=0.02)
     assert told["share_in_0_1"] == pytest.approx(0.25, abs=0.02)
-    with pytest.raises(ValueError, match=r"all 600 values are in \[0, 1\].*from_logits=False"):
-        refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS))
-    assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
     by_probabilities = refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS), from_logits=False)
     by_logits = refresh(first, LOGITS, labels_of(LOGITS))
     served = [
@@ -374,14 +372,16 @@ def test_probabilities_in_place_of_logits_are_refused(known, tmp_path):
         for path in (by_probabilities, by_logits)
     ]
     np.testing.assert_allclose(served[0], served[1], rtol=0, atol=1e-5)
-    with pytest.raises(ValueError, match=r"values from -2 to 2"):
-        refresh(tmp_path, LOGITS, labels_of(LOGITS), from_logits=False)
+    with pytest.raises(ValueError, match=r"values from -2 to 2.*pass from_logits=True"):
+        refresh_savedmodel(tmp_path, LOGITS, labels_of(LOGITS))
 
 
-def test_where_no_logits_are_known_probabilities_bring_a_warning(tmp_path):
-    platt_export(tmp_path / "1")
-    with pytest.warns(UserWarning, match="like probabilities"):
+@pytest.mark.parametrize("known", [False, True])
+def test_probabilities_given_as_logits_bring_one_warning(known, tmp_path):
+    platt_export(tmp_path / "1", LOGITS if known else None)
+    with pytest.warns(UserWarning, match="like probabilities") as warned:
         refresh(tmp_path, sigmoid(LOGITS), labels_of(LOGITS))
+    assert sum("like probabilities" in str(warning.message) for warning in warned) == 1
 
 
 def test_few_rows_may_lie_between_0_and_1_and_logits_far_off_bring_a_warning(tmp_path):

@@ -76,7 +76,9 @@ def test_served_and_refreshed(kind, jit_compile, tmp_path):
     features, labels = made_rows(1)
     logits = kc.base_logits(model, features)
     given = {"site": features["site"]} if kind == "field_bias" else {}
-    second = kc.refresh_savedmodel(path, logits, labels, given, verify="same_process")
+    second = kc.refresh_savedmodel(
+        path, logits, labels, given, from_logits=True, verify="same_process"
+    )
     model.fit(features, labels, verbose=0)
     agrees(served(second, rows), model, rows, 0.9)
 

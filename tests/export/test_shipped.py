@@ -75,6 +75,7 @@ def test_its_head_is_still_read_and_refreshed(sample, tmp_path):
         np.tile(logit, (10, 1)),
         labels,
         features,
+        from_logits=True,
         settings=FitSettings(max_epochs=3),
         verify="same_process",
     )

@@ -159,7 +159,14 @@ def test_an_input_of_floats_cannot_hold_them(dtype):
 def test_calibrate_scores_takes_whole_numbers_in_float64_as_ids():
     models = [
         kc.calibrate_scores(
-            SCORE, Y, x, fields=["user"], numeric=["price"], method="field_bias", verbose=0
+            SCORE,
+            Y,
+            x,
+            from_logits=True,
+            fields=["user"],
+            numeric=["price"],
+            method="field_bias",
+            verbose=0,
         )
         for x in (
             {"user": USER, "price": SCORE, "at": [[]] * NUM_ROWS},
@@ -172,9 +179,11 @@ def test_calibrate_scores_takes_whole_numbers_in_float64_as_ids():
     with pytest.raises(ValueError, match=r"'user'.*nan in row 0.*nan_to_num"):
         models[0].predict({**x, "user": np.full(NUM_ROWS, np.nan)}, verbose=0)
     with pytest.raises(ValueError, match=r"'price'.*whole numbers, to be a field.*`numeric`"):
-        kc.calibrate_scores(SCORE, Y, {"price": SCORE}, fields=["price"], verbose=0)
+        kc.calibrate_scores(
+            SCORE, Y, {"price": SCORE}, from_logits=True, fields=["price"], verbose=0
+        )
     with pytest.raises(ValueError, match=r"\['usr'\]\. Did you mean 'user'\?"):
-        kc.calibrate_scores(SCORE, Y, FLOATS, fields=["usr"], verbose=0)
+        kc.calibrate_scores(SCORE, Y, FLOATS, from_logits=True, fields=["usr"], verbose=0)
 
 
 def test_a_field_of_several_columns_is_refused_by_name():
@@ -184,7 +193,7 @@ def test_a_field_of_several_columns_is_refused_by_name():
         with pytest.raises(ValueError, match=r"'tags' must have one value per row.*\(300, 3\)"):
             kc.calibrate(base, x, Y, effort="quick", verbose=0, **columns)
     with pytest.raises(ValueError, match=r"'tags' must have one value per row"):
-        kc.calibrate_scores(SCORE, Y, x, fields=["tags"], verbose=0)
+        kc.calibrate_scores(SCORE, Y, x, from_logits=True, fields=["tags"], verbose=0)
 
 
 def test_a_field_metrics_model_reads_tables_and_ignores_other_columns():

@@ -262,7 +262,9 @@ def test_served_alike_and_refreshed(make, tmp_path):
     elif make is not sequential:
         features = {"site_id": X["site_id"]}
     flipped = np.roll(LABELS, 7)
-    new = kc.refresh_savedmodel(path, logits, flipped, features or None, verify="same_process")
+    new = kc.refresh_savedmodel(
+        path, logits, flipped, features or None, from_logits=True, verify="same_process"
+    )
     again = tf.saved_model.load(new).signatures["serving_default"]
     served = again(**{n: tf.constant(v) for n, v in columns.items()})
     tolerance = 0.05 if make is with_network else 2e-3

@@ -322,7 +322,7 @@ def test_bad_rows_are_refused():
         ({"labels": [0, 1]}, "labels"),
         ({"labels": [0, 1, 2]}, "labels"),
         ({"labels": [[0, 1, 1]]}, "shape"),
-        ({"predictions": [-1.0, 0.2, 0.3]}, "Pass logits as"),
+        ({"predictions": [-1.0, 0.2, 0.3]}, "pass from_logits=True"),
         ({"predictions": [math.nan, 0.2, 0.3]}, "predictions"),
         ({"predictions": [], "labels": []}, "must hold rows"),
         ({"features": {"site": [1, 2]}}, r"features\['site'\]"),

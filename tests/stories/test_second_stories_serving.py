@@ -178,7 +178,7 @@ def test_cross_fitted_platt_by_hand(folds, sites):
             weights[scored] = others.mean() if folds == "forward" else 1
     given = pd.Series(blocks * 7 - 3, dtype="Int64", index=sites.order) if folds == "own" else folds
     report = kc.calibrate_scores(
-        sites.logits, sites.y.astype(bool), method="platt", folds=given, verbose=0
+        sites.logits, sites.y.astype(bool), from_logits=True, method="platt", folds=given, verbose=0
     ).report
     (found,) = (score for score in report.scores if score.name == "platt")
     assert found.log_loss == pytest.approx(references.log_loss(sites.y, p, weights), rel=1e-5)
@@ -199,7 +199,14 @@ def test_scores_with_features_of_many_kinds(kind, sites):
     frame = pd.DataFrame({"site": column}, index=sites.order)
     scores = pd.Series(sites.logits)
     made = kc.calibrate_scores(
-        scores, sites.y, frame, fields=["site"], method="field_bias", effort="quick", verbose=0
+        scores,
+        sites.y,
+        frame,
+        from_logits=True,
+        fields=["site"],
+        method="field_bias",
+        effort="quick",
+        verbose=0,
     )
     p = made.predict({"score": sites.logits, "site": column}, verbose=0)[:, 0]
     head = kc.layers.FieldBias({"site": 4}, kc.layers.ILPS(smoothness="auto"))
@@ -213,7 +220,9 @@ def test_scores_with_features_of_many_kinds(kind, sites):
 def test_ids_that_do_not_fit_into_64_bits_with_a_sign(sites):
     frame = pd.DataFrame({"site": sites.site.astype("uint64") + 2**63}, index=sites.order)
     with pytest.raises(ValueError, match=r"'site' must hold whole numbers below 2⁶³.*to strings"):
-        kc.calibrate_scores(sites.logits, sites.y, frame, fields=["site"], verbose=0)
+        kc.calibrate_scores(
+            sites.logits, sites.y, frame, from_logits=True, fields=["site"], verbose=0
+        )
 
 
 # 5. A classifier of scikit-learn, with labels of every kind.
@@ -352,6 +361,7 @@ def test_export_and_refresh_in_odd_folders(folder, model, sites, tmp_path, monke
         pd.Series(served["logit"][:, 0], index=sites.order),
         pd.Series(sites.later, dtype="Int8"),
         {"site": pd.Categorical(sites.site), "unused": sites.price},
+        from_logits=True,
         verify="same_process",
     )
     again = _serve(refreshed, sites.x())
@@ -601,8 +611,8 @@ site = np.array(["a", "b"])[np.arange(400) % 2]
 labels = np.arange(400) // 2 % 10 < np.where(site == "a", 2, 6)
 options = dict(fields=["site"], method="field_bias", effort="quick", verbose=0)
 try:
-    model = kc.calibrate_scores(np.zeros(400), labels, {"site": site}, **options)
-    found = model.predict({"score": np.zeros(2), "site": np.array(["a", "b"])}, verbose=0)
+    model = kc.calibrate_scores(np.full(400, 0.5), labels, {"site": site}, **options)
+    found = model.predict({"score": np.full(2, 0.5), "site": np.array(["a", "b"])}, verbose=0)
     print(found.ravel().astype("float64").round(1).tolist())
 except ValueError as error:
     print("TensorFlow" in str(error))

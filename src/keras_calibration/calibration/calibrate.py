@@ -234,14 +234,13 @@ def _check_model(model: keras.Model) -> None:
     remedy = "Pass a trained Keras model with a sigmoid or logit output."
     if hasattr(model, "shape") or isinstance(model, list | tuple):
         remedy = (
-            "To calibrate scores without a model, use keras_calibration.calibrate_scores(logits, "
-            "labels), with from_logits=False for probabilities."
+            "To calibrate scores without a model, use keras_calibration.calibrate_scores("
+            "probabilities, labels), with from_logits=True for logits."
         )
     elif hasattr(model, "predict_proba"):
         remedy = (
             "To calibrate the scores of another library's model, use "
-            "keras_calibration.calibrate_scores(model.predict_proba(x)[:, 1], y, "
-            "from_logits=False)."
+            "keras_calibration.calibrate_scores(model.predict_proba(x)[:, 1], y)."
         )
     raise ValueError(
         f"Argument `model` must be a Keras model. Received: {type(model).__name__}. {remedy}"

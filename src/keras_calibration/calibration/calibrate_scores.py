@@ -22,7 +22,7 @@ from keras_calibration._typing import Data
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
-from keras_calibration.solvers.data_checks import check_probabilities
+from keras_calibration.solvers.predictions import check_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
 SCORE = "score"
@@ -36,7 +36,7 @@ def calibrate_scores(
     features: Data | None = None,
     sample_weight: ArrayLike | None = None,
     *,
-    from_logits: bool = True,
+    from_logits: bool = False,
     fields: Fields | Sequence[str] = (),
     numeric: Sequence[str] = (),
     method: str = "auto",
@@ -53,14 +53,16 @@ def calibrate_scores(
     calibrated probability.
 
     Args:
-        scores: Scores of rows that the model was not trained on, (n,) or (n, 1): logits, or
-            probabilities of the positive class. For K classes, of at least 3, (n, K).
+        scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
+            probabilities of the positive class, or logits with `from_logits=True`. For K classes,
+            of at least 3, (n, K).
         labels: Labels in [0, 1], (n,) or (n, 1), of both classes. For K classes: class numbers (n,)
             or (n, 1), or one-hot or soft labels (n, K).
         features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
             columns are ignored.
         sample_weight: Sample weights (n,), or None.
-        from_logits: Whether the scores are logits; False for probabilities.
+        from_logits: Whether the scores are logits, or any real numbers that increase with the
+            probability. The exported model takes the same.
         fields: As for `calibrate`: names of the categorical columns whose segments are to be
             calibrated, or name → number of ids or lookup layer.
         numeric: Names of numeric columns that `"neural"` may also use.
@@ -91,7 +93,6 @@ def calibrate_scores(
         ...     probabilities,
         ...     clicks,
         ...     {"site": sites},
-        ...     from_logits=False,
         ...     fields=["site"],
         ...     effort="quick",
         ...     verbose=0,

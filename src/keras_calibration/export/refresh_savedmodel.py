@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import warnings
@@ -64,16 +63,17 @@ from keras_calibration.layers.posterior_layer import without_posterior
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.ops.losses import logits_from_probabilities, probabilities_from_logits
+from keras_calibration.solvers.predictions import check_probabilities
 
 
 def refresh_savedmodel(
     path: str | os.PathLike[str],
-    logits: ArrayLike,
+    predictions: ArrayLike,
     labels: ArrayLike,
     features: Mapping[str, ArrayLike] | None = None,
     sample_weight: ArrayLike | None = None,
     *,
-    from_logits: bool = True,
+    from_logits: bool = False,
     update: bool = False,
     forget: float = 0.0,
     settings: FitSettings | None = None,
@@ -82,24 +82,26 @@ def refresh_savedmodel(
 ) -> Path:
     """Fits the head of an exported model to new rows, and writes the next version.
 
-    It needs neither the Keras model nor its inputs, only the served `logit` of logged rows, their
-    labels, and the features that the head reads. The head's own `fit` replaces the earlier fit. The
-    graph and the base model's weights stay the same, bit for bit. The old version is unchanged.
+    It needs neither the Keras model nor its inputs, only what the base model predicted for logged
+    rows, their labels, and the features that the head reads. The head's own `fit` replaces the
+    earlier fit. The graph and the base model's weights stay the same, bit for bit. The old version
+    is unchanged.
 
     The new version is verified and moved into place as by `export_savedmodel`. Its provenance holds
     the figures of this fit, and those of the previous version under `"refreshed_from"`.
 
     Args:
         path: The version to start from, or the model's folder, which means its highest version.
-        logits: The base model's logits, (n,) or (n, 1), or (n, K) for K classes: the output `logit`
-            of `serving_default` or `raw`.
+        predictions: The base model's probabilities, (n,) or (n, 1): the served output
+            `uncalibrated_probability`. With `from_logits=True` its logits, the output `logit`,
+            which have more digits near 0 and 1; these for K classes, (n, K).
         labels: Labels in [0, 1] (n,) or (n, 1). For K classes: class numbers (n,) or (n, 1), or
             one-hot or soft labels (n, K).
         features: Name → values, (n,) or (n, 1), of the features that the head reads, under the
             model's own names, or a data frame. Not needed for a logit-only calibrator.
         sample_weight: Sample weights (n,), not negative; ones by default.
-        from_logits: Whether `logits` holds logits. Pass False for the base model's probabilities
-            (`uncalibrated_probability`), which are then converted; not for classes.
+        from_logits: Whether `predictions` holds logits. Must be True for K classes, whose
+            probabilities leave open a constant of each row.
         update: Whether to add the rows to those of earlier fits instead of fitting to the new rows
             alone. Requires a head that has `update`, as `ILPS` and `PlattScaling` have.
         forget: With `update`, share of the weight of the earlier rows to drop first, in [0, 1].
@@ -112,14 +114,13 @@ def refresh_savedmodel(
 
     Raises:
         ValueError: If the SavedModel was not written by `export_savedmodel`; a feature is missing;
-            the rows cannot be fitted; the logits look like probabilities and those of the previous
-            version do not; `update=True` finds no histogram of earlier rows; or the destination
-            exists. Nothing is written.
+            the rows cannot be fitted; probabilities are outside [0, 1]; `update=True` finds no
+            histogram of earlier rows; or the destination exists. Nothing is written.
         RuntimeError: If the outputs of the new SavedModel differ from the refitted head.
 
     Warns:
-        UserWarning: If all logits lie in [0, 1] and the distribution of the previous version's
-            logits is unknown, or if the median logit lies outside the range of the previous logits.
+        UserWarning: If logits look like probabilities, or if the median logit lies outside the
+            range of the previous version's logits.
 
     Example:
         >>> import tempfile
@@ -135,7 +136,8 @@ def refresh_savedmodel(
         ...     labels = np.arange(200) % 10 < 5 + 2 * logits
         ...     summary = model.head.fit(logits[::2], labels[::2])
         ...     first = export_savedmodel(model, f"{folder}/ctr/1", verify="same_process")
-        ...     second = refresh_savedmodel(first, logits, labels, verify="same_process")
+        ...     logged = {"predictions": logits, "from_logits": True, "labels": labels}
+        ...     second = refresh_savedmodel(first, **logged, verify="same_process")
         ...     second.name
         '2'
     """
@@ -148,11 +150,12 @@ def refresh_savedmodel(
     keys = collection_keys(source, HEAD_WEIGHTS)
     _check_served(source, head, keys)
     level = before.get("interval")
-    logits = _logits(logits, from_logits, before["logits"])
+    logits = _logits(predictions, from_logits)
+    _warn_of_other_logits(logits, before["logits"])
     columns = _columns(head, inputs, features)
     with warnings.catch_warnings():
-        # `_logits` has already checked this, against the distribution of the earlier logits.
-        warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
+        if not from_logits:  # Logits of probabilities may all lie in [0, 1].
+            warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
         if update:
             summary = _with_update(head).update(
                 logits, labels, sample_weight=sample_weight, forget=forget
@@ -196,8 +199,6 @@ def refresh_savedmodel(
         return move_into_place(savedmodel, target, version)
 
 
-# Log of the probability below which the rows cannot be from the same model: one in 10⁹.
-_RARE = math.log(1e-9)
 # Provenance entries kept from the previous version, including its own `refreshed_from`.
 _KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")
 
@@ -287,48 +288,33 @@ def _weights(layer: Head) -> list[np.ndarray]:
     return [ops.convert_to_numpy(weight) for weight in without_posterior(layer.weights)]
 
 
-def _logits(values: ArrayLike, from_logits: bool, before: Mapping[str, Any] | None) -> np.ndarray:
-    """The logits of the rows; raises or warns if they look like probabilities."""
-    values = np.asarray(ops.convert_to_numpy(values) if ops.is_tensor(values) else values)
-    if not from_logits:
-        if not np.all((values >= 0) & (values <= 1)):
-            raise ValueError(
-                "Argument `logits` must hold probabilities in [0, 1] if from_logits=False. "
-                f"Received: values from {np.min(values):g} to {np.max(values):g}."
-            )
-        if values.ndim == 2 and values.shape[1] > 1:
-            raise ValueError(
-                "Argument `from_logits` must be True for classes, because the probabilities leave "
-                "open a constant of each row, on which the scales of the head depend. Received: "
-                f"from_logits=False and probabilities of {values.shape[1]} classes. Pass the "
-                "logged `logit`."
-            )
-        return np.asarray(ops.convert_to_numpy(logits_from_probabilities(values)))
-    if not values.size or not np.isfinite(values).all():
-        return values  # The fit reports the error.
-    known = before if before and before["num_rows"] else None
-    if np.all((values >= 0) & (values <= 1)):
-        seen = (
-            f"all {values.size} values are in [0, 1], from {values.min():g} to {values.max():g}, "
-            "like probabilities"
+def _logits(predictions: ArrayLike, from_logits: bool) -> np.ndarray:
+    """The logits of the rows."""
+    values = ops.convert_to_numpy(predictions) if ops.is_tensor(predictions) else predictions
+    values = np.asarray(values)
+    if from_logits:
+        return values
+    if values.ndim == 2 and values.shape[1] > 1:
+        raise ValueError(
+            "Argument `from_logits` must be True for classes, because the probabilities leave open "
+            "a constant of each row, on which the scales of the head depend. Received: "
+            f"from_logits=False and predictions of {values.shape[1]} classes. Pass the logged "
+            "`logit`."
         )
-        remedy = "Pass the logged `logit`, or from_logits=False for probabilities."
-        if known is None:
-            warn(f"Argument `logits` must hold logits. Received: {seen}. {remedy}")
-        # The probability that all rows lie in [0, 1] by chance is negligible.
-        elif values.size * math.log(max(known["share_in_0_1"], 1 / known["num_rows"])) < _RARE:
-            raise ValueError(
-                f"Argument `logits` must hold logits. Received: {seen}; the logits of the previous "
-                f"version are from {known['min']:g} to {known['max']:g}, with "
-                f"{known['share_in_0_1']:.0%} in [0, 1]. {remedy}"
-            )
-    elif known is not None and not known["min"] <= np.median(values) <= known["max"]:
+    check_probabilities(values, "predictions")
+    return np.asarray(ops.convert_to_numpy(logits_from_probabilities(values)))
+
+
+def _warn_of_other_logits(logits: np.ndarray, before: Mapping[str, Any] | None) -> None:
+    """Warns if the logits do not look like those of the previous version."""
+    if not before or not before["num_rows"] or not logits.size or not np.isfinite(logits).all():
+        return
+    if not before["min"] <= np.median(logits) <= before["max"]:
         warn(
-            f"The median of the logits, {np.median(values):g}, is outside the range of the "
-            f"previous version's logits, {known['min']:g} to {known['max']:g}. Check that they are "
-            "the output `logit` of the same base model.",
+            f"The median of the logits, {np.median(logits):g}, is outside the range of the "
+            f"previous version's logits, {before['min']:g} to {before['max']:g}. Check that they "
+            "are of the same base model.",
         )
-    return values
 
 
 def _columns(

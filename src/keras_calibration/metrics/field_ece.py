@@ -23,6 +23,7 @@ class FieldECE(FieldError):
     Args:
         num_values: Number of field values. Ids are in [0, num_values), or -1 for "other"; others
             are an error. A tuple for a cross of fields, whose `field=` is a tuple of ids.
+        from_logits: Whether predictions are logits.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
@@ -47,9 +48,13 @@ class FieldECE(FieldError):
     """
 
     def __init__(
-        self, num_values: int | Sequence[int], name: str = "field_ece", dtype: str | None = None
+        self,
+        num_values: int | Sequence[int],
+        from_logits: bool = False,
+        name: str = "field_ece",
+        dtype: str | None = None,
     ) -> None:
-        super().__init__(num_values, name=name, dtype=dtype)
+        super().__init__(num_values, name=name, from_logits=from_logits, dtype=dtype)
 
     def error(self, sums: Tensor) -> Tensor:
         """Field-ECE from the sums by field value, a scalar in units of probability."""

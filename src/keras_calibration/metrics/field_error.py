@@ -49,7 +49,8 @@ class FieldError(AdditiveMetric):
     of their own; in a cross, so is a row with any such id. Any other id outside [0, num_values) is
     an error, because the errors of values that share an id would cancel. A compiled step cannot
     raise: the result is NaN then, with a warning. It is also NaN if there are no rows, if a label
-    or prediction is NaN or outside [0, 1] (most often a logit), or if a weight is negative.
+    or prediction is NaN or outside [0, 1] (most often a
+    logit without `from_logits=True`), or if a weight is negative.
 
     The state is 56 bytes per field value in float64, 56 MB for a million values.
 
@@ -58,6 +59,7 @@ class FieldError(AdditiveMetric):
     Args:
         num_values: Number of field values, or a tuple with that of each crossed field.
         name: Name of the metric, and its key in the logs.
+        from_logits: Whether predictions are logits.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
     Raises:
@@ -75,7 +77,11 @@ class FieldError(AdditiveMetric):
     """
 
     def __init__(
-        self, num_values: int | Sequence[int], name: str, dtype: str | None = None
+        self,
+        num_values: int | Sequence[int],
+        name: str,
+        from_logits: bool = False,
+        dtype: str | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         is_cross = isinstance(num_values, tuple | list)
@@ -95,6 +101,7 @@ class FieldError(AdditiveMetric):
                 "into fewer values."
             )
         self.num_values: int | tuple[int, ...] = sizes if is_cross else sizes[0]
+        self.from_logits = bool(from_logits)
         self._num_cells = math.prod(sizes)
         self._sums = self.add_sum((self._num_cells + 1, 7), name="field_sums")
 
@@ -109,7 +116,7 @@ class FieldError(AdditiveMetric):
 
         Args:
             y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-            y_pred: Probabilities, shape `(n,)` or `(n, 1)`.
+            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
             field: Ids of field values, whole numbers from -1 ("other") to `num_values - 1`, shape
                 `(n,)` or `(n, 1)`. A tuple of them for a cross.
@@ -121,6 +128,8 @@ class FieldError(AdditiveMetric):
                 f"{type(self).__name__} to `field_metrics=` of a FieldMetricsModel or "
                 "CalibratedModel, not to `metrics=`."
             )
+        if self.from_logits:
+            y_pred = ops.sigmoid(ops.cast(y_pred, self.dtype))
         rows = aligned_rows(y_true, y_pred, sample_weight)
         ids = [
             refuse_strings(flat_ids(column, rows[0], "field value", size))
@@ -253,7 +262,12 @@ class FieldError(AdditiveMetric):
         num_values: int | tuple[int, ...] | list[int] = self.num_values
         if isinstance(num_values, tuple):
             num_values = list(num_values)
-        return {"num_values": num_values, "name": self.name, "dtype": self.dtype}
+        return {
+            "num_values": num_values,
+            "from_logits": self.from_logits,
+            "name": self.name,
+            "dtype": self.dtype,
+        }
 
     def _value_columns(self, cells: np.ndarray) -> dict[str, np.ndarray]:
         is_other = cells == self._num_cells

@@ -30,6 +30,7 @@ class FieldRCE(FieldError):
         epsilon: ε > 0; 0.01 in the paper. May be 0 with `skip_without_positives=True`.
         skip_without_positives: Whether field values without positives are left out of the result,
             including n. `skipped_share` is their share of the rows.
+        from_logits: Whether predictions are logits.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
@@ -55,10 +56,11 @@ class FieldRCE(FieldError):
         num_values: int | Sequence[int],
         epsilon: float = 0.01,
         skip_without_positives: bool = False,
+        from_logits: bool = False,
         name: str = "field_rce",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(num_values, name=name, dtype=dtype)
+        super().__init__(num_values, name=name, from_logits=from_logits, dtype=dtype)
         is_zero_allowed = skip_without_positives and epsilon == 0
         if not (0 < epsilon < math.inf or is_zero_allowed):
             raise ValueError(

@@ -34,7 +34,7 @@ class FieldDisplay(Display):
     Example:
         >>> display = FieldDisplay.from_predictions(
         ...     labels=[1, 0, 1, 0],
-        ...     probabilities={"before": [0.2, 0.2, 0.5, 0.5], "after": [0.5, 0.5, 0.5, 0.5]},
+        ...     predictions={"before": [0.2, 0.2, 0.5, 0.5], "after": [0.5, 0.5, 0.5, 0.5]},
         ...     field=[1, 1, 1, 0],
         ...     field_name="device",
         ...     vocabulary=("phone", "tablet"),
@@ -60,19 +60,20 @@ class FieldDisplay(Display):
     def from_predictions(
         cls,
         labels: ArrayLike,
-        probabilities: ArrayLike | Mapping[str, ArrayLike],
+        predictions: ArrayLike | Mapping[str, ArrayLike],
         field: ArrayLike,
         *,
         field_name: str = "field",
         vocabulary: Sequence[str] | None = None,
         num_values_shown: int = 12,
         sample_weight: ArrayLike | None = None,
+        from_logits: bool = False,
     ) -> FieldDisplay:
         """Computes the rates of the most frequent values.
 
         Args:
             labels: Labels, 0 or 1, shape `(n,)` or `(n, 1)`.
-            probabilities: Predicted probabilities of the same rows, or name → probabilities, for
+            predictions: Probabilities of the same rows, or name → probabilities, for
                 example `{"before": ..., "after": ...}`.
             field: Field value of each row, numbers or strings. With `vocabulary`: ids, whole
                 numbers from 0.
@@ -80,6 +81,7 @@ class FieldDisplay(Display):
             vocabulary: Name of each id. None to show the values themselves.
             num_values_shown: Largest number of values to show, at least 1.
             sample_weight: Non-negative weights of the rows; None for ones.
+            from_logits: Whether the predictions are logits.
 
         Returns:
             The display, not yet drawn.
@@ -92,7 +94,9 @@ class FieldDisplay(Display):
             >>> display.value_names, display.curves["predicted"].num_rows
             (('7', '3'), array([2, 1]))
         """
-        flat_labels, named, weights = checked_predictions(labels, probabilities, sample_weight)
+        flat_labels, named, weights = checked_predictions(
+            labels, predictions, sample_weight, from_logits
+        )
         ids = _check_ids(field, flat_labels.size, field_name, vocabulary)
         if num_values_shown < 1:
             raise ValueError(

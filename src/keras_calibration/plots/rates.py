@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_calibration.solvers.predictions import probabilities_of
+
 
 class Rates(NamedTuple):
     """Predicted and observed rate of each of G groups, arrays of shape `(G,)`.
@@ -154,8 +156,9 @@ def group_rates(
 
 def checked_predictions(
     labels: ArrayLike,
-    probabilities: ArrayLike | Mapping[str, ArrayLike],
+    predictions: ArrayLike | Mapping[str, ArrayLike],
     sample_weight: ArrayLike | None,
+    from_logits: bool = False,
 ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]], NDArray[np.float64] | None]:
     """Labels, probabilities by name, and weights as checked float64 arrays of shape (n,)."""
     flat = np.asarray(labels, np.float64).reshape(-1)
@@ -163,20 +166,16 @@ def checked_predictions(
         raise ValueError(
             "Argument `labels` must hold one or more labels, each 0 or 1. "
             f"Received: {flat.size} labels with the values {np.unique(flat)[:5]}. Pass the labels "
-            "first, then the probabilities."
+            "first, then the predictions."
         )
-    if not isinstance(probabilities, Mapping):
-        probabilities = {"predicted": probabilities}
+    if not isinstance(predictions, Mapping):
+        predictions = {"predicted": predictions}
     curves = {}
-    for name, values in probabilities.items():
+    for name, values in predictions.items():
         curves[name] = np.asarray(values, np.float64).reshape(-1)
         check_num_rows(name, curves[name], flat.size)
-        if not ((curves[name] >= 0.0) & (curves[name] <= 1.0)).all():
-            raise ValueError(
-                f"Argument `probabilities` must be in [0, 1], without NaN. Received: {name!r} with "
-                f"values from {curves[name].min()} to {curves[name].max()}. Apply a sigmoid to "
-                "logits."
-            )
+        argument = "predictions" if name == "predicted" else f"predictions[{name!r}]"
+        curves[name] = probabilities_of(curves[name], from_logits, argument)
     if sample_weight is None:
         return flat, curves, None
     weights = np.asarray(sample_weight, np.float64).reshape(-1)

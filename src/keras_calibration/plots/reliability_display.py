@@ -51,19 +51,21 @@ class ReliabilityDisplay(Display):
     def from_predictions(
         cls,
         labels: ArrayLike,
-        probabilities: ArrayLike | Mapping[str, ArrayLike],
+        predictions: ArrayLike | Mapping[str, ArrayLike],
         *,
         sample_weight: ArrayLike | None = None,
         num_bins: int = 15,
+        from_logits: bool = False,
     ) -> ReliabilityDisplay:
         """Computes the bins.
 
         Args:
             labels: Labels, 0 or 1, shape `(n,)` or `(n, 1)`.
-            probabilities: Predicted probabilities of the same rows, or name → probabilities, for
+            predictions: Probabilities of the same rows, or name → probabilities, for
                 example `{"before": ..., "after": ...}`. Each has its own bins.
             sample_weight: Non-negative weights of the rows; None for ones.
             num_bins: Number of bins, at least 1. Ties may leave fewer.
+            from_logits: Whether the predictions are logits.
 
         Returns:
             The display, not yet drawn.
@@ -76,7 +78,9 @@ class ReliabilityDisplay(Display):
             >>> display.curves["predicted"].predicted
             array([0.45])
         """
-        flat_labels, named, weights = checked_predictions(labels, probabilities, sample_weight)
+        flat_labels, named, weights = checked_predictions(
+            labels, predictions, sample_weight, from_logits
+        )
         curves = {}
         for name, values in named.items():
             bins = bin_by_mass(values, num_bins, weights)

@@ -54,14 +54,16 @@ def field_ece(
     predictions: ArrayLike,
     field: ArrayLike,
     sample_weight: ArrayLike | None = None,
+    from_logits: bool = False,
 ) -> float:
     """Field-level expected calibration error: `(1/n) Σ_z |Σ_{i: z_i = z} (y_i - p_i)|`.
 
     Args:
         labels: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-        predictions: Probabilities, shape `(n,)` or `(n, 1)`.
+        predictions: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
         field: Field value of each row, numbers or strings, shape `(n,)` or `(n, 1)`.
         sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
+        from_logits: Whether the predictions are logits.
 
     Returns:
         Field-ECE in units of probability; see `metrics.FieldECE`.
@@ -73,7 +75,8 @@ def field_ece(
         >>> field_ece([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["de", "de", "fr", "fr"])
         0.25
     """
-    return _field_error(FieldECE, labels, predictions, field, sample_weight)
+    metric = {"from_logits": from_logits}
+    return _field_error(FieldECE, labels, predictions, field, sample_weight, **metric)
 
 
 def field_rce(
@@ -82,15 +85,17 @@ def field_rce(
     field: ArrayLike,
     sample_weight: ArrayLike | None = None,
     epsilon: float = 0.01,
+    from_logits: bool = False,
 ) -> float:
     """Field-level relative calibration error: `(1/n) Σ_z N_z |Σ (y - p)| / Σ (y + ε)`.
 
     Args:
         labels: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-        predictions: Probabilities, shape `(n,)` or `(n, 1)`.
+        predictions: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
         field: Field value of each row, numbers or strings, shape `(n,)` or `(n, 1)`.
         sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         epsilon: ε > 0; 0.01 in the paper.
+        from_logits: Whether the predictions are logits.
 
     Returns:
         Field-RCE, a relative error; see `metrics.FieldRCE`.
@@ -102,7 +107,8 @@ def field_rce(
         >>> round(field_rce([1, 0, 1, 1], [0.5, 0.5, 0.5, 0.5], field=["a", "a", "b", "b"]), 4)
         0.2475
     """
-    return _field_error(FieldRCE, labels, predictions, field, sample_weight, epsilon=epsilon)
+    metric = {"epsilon": epsilon, "from_logits": from_logits}
+    return _field_error(FieldRCE, labels, predictions, field, sample_weight, **metric)
 
 
 def _field_error(

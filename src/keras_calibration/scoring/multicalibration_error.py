@@ -12,6 +12,7 @@ from keras_calibration._columns import as_array, by_name, names_of, numbers_of, 
 from keras_calibration._notebook import ShownAsText
 from keras_calibration.solvers.cumulative_error import SegmentFigures, p_values, segment_figures
 from keras_calibration.solvers.data_checks import refuse_rows, warn_if_swapped
+from keras_calibration.solvers.predictions import probabilities_of
 from keras_calibration.solvers.segments import combinations, range_segments, value_segments
 
 _DETECTABLE = 5  # standard deviations
@@ -118,6 +119,7 @@ def multicalibration_error(
     num_ranges: int = 4,
     min_rows: int = 100,
     min_positives: float = 10.0,
+    from_logits: bool = False,
 ) -> MulticalibrationError:
     """Multicalibration error: how wrong the predictions are in the worst of many segments.
 
@@ -145,7 +147,7 @@ def multicalibration_error(
 
     Args:
         labels: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-        predictions: Probabilities, shape `(n,)` or `(n, 1)`.
+        predictions: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
         features: Column name → values, shape `(n,)` or `(n, 1)`: numbers, strings or booleans; a
             data frame works as well.
         sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None. Rows of weight 0 do
@@ -161,6 +163,7 @@ def multicalibration_error(
             decide which segments count, so that chance does not choose those with too many
             positives. Where predictions may be far too low, pass less, for example 1: the p-values
             hold for any number.
+        from_logits: Whether the predictions are logits.
 
     Returns:
         The error, its p-value, the smallest detectable error, and all segments, the worst first.
@@ -184,7 +187,7 @@ def multicalibration_error(
         and gives the smallest p-value as it is.
     """
     _check_sizes(max_depth, num_ranges, min_rows, min_positives)
-    y, p, w = _rows(labels, predictions, sample_weight)
+    y, p, w = _rows(labels, predictions, sample_weight, from_logits)
     order = np.flatnonzero(w > 0)
     order = order[np.argsort(p[order], kind="stable")]
     columns = [
@@ -245,7 +248,10 @@ def _check_sizes(max_depth: int, num_ranges: int, min_rows: int, min_positives: 
 
 
 def _rows(
-    labels: ArrayLike, predictions: ArrayLike, sample_weight: ArrayLike | None
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    sample_weight: ArrayLike | None,
+    from_logits: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels, predictions and weights as flat checked arrays of float64."""
     p = _flat(numbers_of(predictions, "Predictions").astype(np.float64), "predictions")
@@ -256,12 +262,14 @@ def _rows(
     if sample_weight is not None:
         weights = numbers_of(sample_weight, "Weights").astype(np.float64)
         w = _flat(weights, "sample_weight", len(p))
-    refuse_rows(
-        ~((p >= 0) & (p <= 1)),
-        p,
-        "Argument `predictions` must hold probabilities in [0, 1].",
-        "Pass logits as 1 / (1 + exp(-logits)).",
-    )
+    if not from_logits:
+        refuse_rows(
+            ~((p >= 0) & (p <= 1)),
+            p,
+            "Argument `predictions` must hold probabilities in [0, 1].",
+            "For logits, pass from_logits=True.",
+        )
+    p = probabilities_of(p, from_logits)
     refuse_rows(
         ~((y >= 0) & (y <= 1)),
         y,

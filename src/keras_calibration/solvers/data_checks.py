@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from keras_calibration._columns import numbers_of
 from keras_calibration._warn import warn
 from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
+from keras_calibration.solvers.predictions import check_probabilities
 
 _HANDFUL = 10
 _LOOK_LIKE_PROBABILITIES = (
@@ -171,16 +172,6 @@ def _probabilities(values: ArrayLike, largest: float) -> np.ndarray:
     array = np.asarray(values, np.float64)
     check_probabilities(array, "logits")
     return np.clip(array, SMALLEST_PROBABILITY, largest)
-
-
-def check_probabilities(values: np.ndarray, argument: str) -> None:
-    """Raises unless all values are in [0, 1]."""
-    if not ((values >= 0) & (values <= 1)).all():
-        raise ValueError(
-            f"Argument `{argument}` must hold probabilities in [0, 1] if from_logits=False. "
-            f"Received: values from {values.min():g} to {values.max():g}. For logits, omit "
-            "from_logits."
-        )
 
 
 def _flat(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarray:
