@@ -251,7 +251,7 @@ def test_bad_arguments_are_refused_before_anything_is_done(arguments, message):
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
-        (np.zeros(3), r"Received: ndarray.*calibrate_scores\(logits, labels\)"),
+        (np.zeros(3), r"Received: ndarray.*calibrate_scores\(probabilities, labels\)"),
         (LogisticRegression(), r"Received: LogisticRegression.*calibrate_scores"),
         ("model.keras", "Pass a trained Keras model"),
     ],

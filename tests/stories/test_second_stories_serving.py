@@ -197,7 +197,7 @@ def test_scores_with_features_of_many_kinds(kind, sites):
         "bytes": np.array([b"s%d" % site for site in sites.site]),
     }[kind]
     frame = pd.DataFrame({"site": column}, index=sites.order)
-    scores = pd.Series(sites.logits)
+    scores = pd.Series(sites.logits, index=sites.order)
     made = kc.calibrate_scores(
         scores,
         sites.y,
