@@ -277,7 +277,7 @@ def test_rows_beyond_until_are_counted_later(job, name):
     for until, days in ((1, 1), (1, 1), (3, 3), (9, 4)):
         if until == 3:
             job.add(4, f"later-{name}")
-        period = Periods("day", until=str(START + until))
+        period = Periods("day", until=str(START + np.timedelta64(until, "D")))
         expected = monitor(job.log, period=period, fields=["site"])
         report = job.report(period=period, fields=["site"])
         assert_same(report.to_dict(), expected.to_dict())
@@ -478,7 +478,13 @@ def test_a_state_of_classes(tmp_path):
     for day in range(2):
         p = rng.dirichlet([1, 1, 1], ROWS)
         labels = (p.cumsum(axis=1) > rng.random((ROWS, 1))).argmax(axis=1)
-        table = pa.table({"timestamp": [str(START + day)] * ROWS, "label": labels, "p": list(p)})
+        table = pa.table(
+            {
+                "timestamp": [str(START + np.timedelta64(day, "D"))] * ROWS,
+                "label": labels,
+                "p": list(p),
+            }
+        )
         write(table, job.log / f"{day}.parquet")
         for options in ({"classes": names}, {}):  # the state knows the names
             report = job.report(probability="p", **options)
