@@ -302,6 +302,8 @@ def test_two_heads_for_two_outputs():
     fit(model, y=labels["click"], calibrated_output="click")
     with pytest.raises(ValueError, match="calibrated_output"):
         kc.base_logits(model, X)
+    with pytest.raises(ValueError, match=r"an output with a head.*Received: labels of \['sale'\]"):
+        fit(model, y={"sale": LABELS})
     assert kc.base_logits(model, X, calibrated_output="buy").shape == (600, 1)
 
 
@@ -411,16 +413,33 @@ def test_a_head_without_a_direct_fit_says_so():
     assert kc.base_logits(model, X["price"]).shape == (600, 1)
 
 
-def test_classes():
-    inputs = {"x": keras.Input((4,), name="x")}
+@pytest.mark.parametrize("kind", ["vector", "neural"])
+def test_classes(kind, tmp_path):
+    inputs = {"x": keras.Input((4,), name="x"), "site": keras.Input((), dtype="int32", name="site")}
     logits = layers.Dense(3)(inputs["x"])
-    output = layers.Activation("softmax")(kc.layers.VectorScaling(3)(logits))
-    model = keras.Model(inputs, output)
-    x = {"x": RNG.normal(size=(300, 4)).astype("float32")}
+    head = kc.layers.VectorScaling(3)
+    if kind == "neural":
+        network = kc.layers.FieldNetwork({"site": 3}, num_outputs=3, hidden_units=[4])
+        head = kc.layers.NeuralCalibration(head, network)
+    model = keras.Model(inputs, layers.Activation("softmax")(head(logits, inputs)))
+    x = {
+        "x": RNG.normal(size=(300, 4)).astype("float32"),
+        "site": np.arange(300, dtype="int32") % 3,
+    }
     labels = RNG.choice(3, 300, p=[0.2, 0.3, 0.5])
     fit(model, x, labels)
-    means = model.predict(x, verbose=0).mean(axis=0)
-    np.testing.assert_allclose(means, np.bincount(labels) / 300, atol=2e-3)
+    probabilities = model.predict(x, verbose=0)
+    tolerance = 0.03 if kind == "neural" else 2e-3
+    np.testing.assert_allclose(
+        probabilities.mean(axis=0), np.bincount(labels) / 300, atol=tolerance
+    )
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
+        serve = tf.saved_model.load(path).signatures["serving_default"]
+        served = serve(**{name: tf.constant(values) for name, values in x.items()})
+        np.testing.assert_allclose(served["probability"].numpy(), probabilities, atol=1e-6)
 
 
 @pytest.mark.tensorflow

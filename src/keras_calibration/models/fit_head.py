@@ -82,6 +82,11 @@ def fit_head(
     found_names = list(dict.fromkeys(names[found.position] for found in heads))
     if calibrated_output is None and len({id(found.head) for found in heads}) > 1:
         wanted = [name for name in found_names if not isinstance(y, Mapping) or name in y]
+        if not wanted:
+            raise ValueError(
+                f"Argument `y` must have the labels of an output with a head, {found_names}. "
+                f"Received: labels of {list(y)}."
+            )
         return {
             name: _fit(head_of(model, name), x, y, sample_weight, settings, verbose)
             for name in wanted
