@@ -308,18 +308,18 @@ class Head(PosteriorLayer):
                 "Argument `level` must be between 0 and 1, for example 0.95. "
                 f"Received: level={level!r}."
             )
-        logits = np.atleast_1d(logits)
-        self.check_logits(logits.shape)
-        if logits.ndim == 2 and logits.shape[1] > 1:
+        values: np.ndarray = np.atleast_1d(logits)
+        self.check_logits(values.shape)
+        if values.ndim == 2 and values.shape[1] > 1:
             raise ValueError(
                 f"{type(self).__name__} has no interval of class probabilities. Received: logits "
-                f"of shape {logits.shape}. Intervals exist for one logit per row."
+                f"of shape {values.shape}. Intervals exist for one logit per row."
             )
-        columns = self.read_features(features, len(logits))
+        columns = self.read_features(features, len(values))
         bounds = []
         # At least one part, so that the layer is called, and built, also with no rows.
-        for part in row_slices(max(len(logits), 1)):
-            given = logits[part], {name: column[part] for name, column in columns.items()}
+        for part in row_slices(max(len(values), 1)):
+            given = values[part], {name: column[part] for name, column in columns.items()}
             calibrated = self(*given)
             self.check_posterior()
             deviation = self.logit_standard_deviation(*given)
