@@ -475,12 +475,14 @@ def test_random_numbers_that_are_not_the_models_own_are_refused(tmp_path, kind):
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("num_before", [0, 1, 3])
 def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, num_before):
-    interrupts = [True]
+    # A file, for a list that the callback reads would be a part of the pipeline's description.
+    interrupts = tmp_path.with_name(f"{tmp_path.name}-interrupts")
+    interrupts.touch()
 
     class Interrupt(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            if interrupts and len(ended_seeds(tmp_path)) >= num_before:
-                interrupts.clear()
+            if interrupts.exists() and len(ended_seeds(tmp_path)) >= num_before:
+                interrupts.unlink()
                 raise KeyboardInterrupt
 
     sweep = functools.partial(small, seeds=range(5), callbacks=lambda seed: [Interrupt()])
