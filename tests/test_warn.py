@@ -28,13 +28,6 @@ def probabilities_for_logits():
     return unfit.fit(LOGITS / 10 + 0.5, LABELS, sites), inspect.currentframe().f_lineno
 
 
-def layer_trained_by_keras():
-    layers = [keras.Input((1,)), kc.layers.ILPS(), keras.layers.Activation("sigmoid")]
-    model = keras.Sequential(layers)
-    model.compile("sgd", "binary_crossentropy")
-    return model.fit(LOGITS, LABELS, verbose=0), inspect.currentframe().f_lineno
-
-
 def scores_of_another_model():
     scores = 1 / (1 + np.exp(-LOGITS))
     call = kc.calibrate_scores
@@ -50,7 +43,6 @@ def scores_of_another_model():
         metric_of_no_rows,
         logits_that_rank_backwards,
         probabilities_for_logits,
-        layer_trained_by_keras,
         scores_of_another_model,
     ],
 )

@@ -11,11 +11,13 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.calibrator import check_calibrator
 from keras_calibration.layers.cross_fitting import CrossFit, cross_fit, enough_for, fit_under
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.logits import as_column, check_columns, mean_of
 from keras_calibration.layers.network_trainer import copy_of
@@ -44,7 +46,7 @@ class NeuralCalibration(Head):
        the mean of the members predicts better still. No network is trained on all rows, because
        no held-out rows would tell when to stop: a few epochs more ruin it.
     3. η is fitted on all rows; an `ILPS` is fitted under the cross-fitted g if that lowers the
-       cross-fitted log loss.
+       cross-fitted log loss, and at last shifted so that the mean prediction is that of the labels.
 
     g is set to 0 if it does not lower the cross-fitted log loss by at least one standard error, or
     if there are not ten rows per fold outside the most frequent class.
@@ -231,6 +233,12 @@ class NeuralCalibration(Head):
                 member.set_weights(found.weights[number])
             else:
                 _set_to_zero(member, columns)
+        if found is not None and found.weights and isinstance(self.calibrator, ILPS):
+            # The kept networks are of folds: each has a mean of its own.
+            logits = head_logits(self, rows.logits, columns)
+            bias = BiasCorrection()
+            bias.fit_checked(Rows(logits, rows.labels, rows.weights))
+            self.calibrator.shift(bias.bias)
         summary = self.summary_of(rows, columns, num_iterations, converged)
         figures = {} if found is None else found.figures()
         return NeuralFitSummary(**{**vars(summary), **figures})
