@@ -3,7 +3,6 @@
 import inspect
 import warnings
 
-import keras
 import numpy as np
 import pytest
 
