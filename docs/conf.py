@@ -31,15 +31,11 @@ default_role = "code"
 exclude_patterns = ["_templates", "reference/README.md"]
 templates_path = ["_templates"]
 nitpicky = True
-# Types of other packages: nothing is fetched to find their pages.
-nitpick_ignore_regex = [("py:.*", r"(?!keras_calibration\.).*")]
-# Base classes that are not public.
-nitpick_ignore = [
-    ("py:class", "keras_calibration.layers.calibrator.Calibrator"),
-    ("py:class", "keras_calibration.layers.class_scaling.ClassScaling"),
-    ("py:class", "keras_calibration.layers.posterior_layer.PosteriorLayer"),
-    ("py:class", "keras_calibration.layers.streaming_calibrator.StreamingCalibrator"),
-    ("py:class", "keras_calibration.plots.display.Display"),
+nitpick_ignore_regex = [
+    # Types of other packages: nothing is fetched to find their pages.
+    ("py:.*", r"(?!keras_calibration\.).*"),
+    # Base classes that are not public, which are named by their module.
+    ("py:class", r"keras_calibration\.(_\w+|\w+\.\w+)\.\w+"),
 ]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
