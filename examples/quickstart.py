@@ -19,7 +19,8 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 import keras_calibration as kc
 from data_folder import read_data_folder
-from keras_calibration.datasets import Table, generate_click_log
+from keras_calibration.datasets import generate_click_log
+from keras_calibration.datasets.table import Table
 from keras_calibration.export import signature_input
 from keras_calibration.plots import FieldDisplay, ReliabilityDisplay
 

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 import keras_calibration as kc
+from keras_calibration.datasets.table import Table
 from keras_calibration.export import signature_input
 
 FOLDER = Path(__file__).parent
@@ -113,7 +114,7 @@ def base_model(inputs: dict[str, keras.KerasTensor], vocabularies: dict[str, Any
     return base
 
 
-def inputs_and_labels(table: kc.datasets.Table, part: str) -> tuple[Columns, np.ndarray]:
+def inputs_and_labels(table: Table, part: str) -> tuple[Columns, np.ndarray]:
     """The columns that the model takes, as copies."""
     features, labels = table.part(part)
     return {name: features[name].copy() for name in (*FIELDS, "log_bid")}, labels

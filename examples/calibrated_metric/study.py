@@ -32,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_calibration.callbacks import LogitAverage, SeedVariance
+from keras_calibration.ledger.random_seeds import set_dropout_seed
 from keras_calibration.metrics import CalibratedLogLoss, LogLoss
-from keras_calibration.seeds import Ledger, set_dropout_seed, set_seeds
+from keras_calibration.seeds import Ledger, set_seeds
 from keras_calibration.statistics import (
     independent_seed_accuracy,
     mean_difference,

@@ -18,7 +18,6 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration" or _is_sweep:
     from keras_calibration import logs as logs
     from keras_calibration import metrics as metrics
     from keras_calibration import models as models
-    from keras_calibration import ops as ops
     from keras_calibration import plots as plots
     from keras_calibration import scoring as scoring
     from keras_calibration import seeds as seeds
@@ -59,7 +58,6 @@ __all__ = [
     "metrics",
     "models",
     "monitor",
-    "ops",
     "plots",
     "refresh_savedmodel",
     "scoring",

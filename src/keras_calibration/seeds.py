@@ -1,15 +1,10 @@
 """Record runs over several seeds and compare pipelines. Raw statistics: `statistics`."""
 
 from keras_calibration.comparison.compare import compare as compare
-from keras_calibration.comparison.comparison import Comparison as Comparison
-from keras_calibration.comparison.verdict import Outcome as Outcome
-from keras_calibration.comparison.verdict import Verdict as Verdict
 from keras_calibration.ledger.imports import import_csv as import_csv
 from keras_calibration.ledger.imports import import_mlflow as import_mlflow
 from keras_calibration.ledger.imports import import_tensorboard as import_tensorboard
 from keras_calibration.ledger.ledger import Ledger as Ledger
-from keras_calibration.ledger.random_seeds import set_dropout_seed as set_dropout_seed
 from keras_calibration.ledger.random_seeds import set_seeds as set_seeds
-from keras_calibration.rendering.comparison_page import write_report as write_report
 from keras_calibration.statistics.accuracy import metric_accuracy as metric_accuracy
 from keras_calibration.training.train import train as train

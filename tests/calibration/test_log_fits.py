@@ -6,11 +6,8 @@ import pandas as pd
 import pytest
 
 from keras_calibration import layers
-from keras_calibration.calibration import (
-    calibrator_queries,
-    fit_calibrator,
-    update_calibrator,
-)
+from keras_calibration.calibration import fit_calibrator, update_calibrator
+from keras_calibration.calibration.log_fits import calibrator_queries
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
 
 RNG = np.random.default_rng(0)

@@ -1,8 +1,7 @@
 import pytest
 
 from keras_calibration.comparison.metric_comparison import MetricComparison
-from keras_calibration.comparison.verdict import calibration_share, judge
-from keras_calibration.seeds import Outcome
+from keras_calibration.comparison.verdict import Outcome, calibration_share, judge
 from keras_calibration.statistics import Estimate
 
 

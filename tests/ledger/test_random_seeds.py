@@ -2,7 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration.seeds import set_dropout_seed, set_seeds
+from keras_calibration.ledger.random_seeds import set_dropout_seed
+from keras_calibration.seeds import set_seeds
 
 X = np.arange(40.0, dtype="float32").reshape(20, 2)
 Y = (np.arange(20) % 3 == 0).astype("float32")[:, None]

@@ -4,7 +4,8 @@ import pytest
 
 from backends import FLOATS, JIT_COMPILE, compiled, update_step
 from keras_calibration import metrics
-from keras_calibration.metrics import AdditiveMetric, FieldECE, LogLoss
+from keras_calibration.metrics import FieldECE, LogLoss
+from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.ops.compensated import two_sum
 
 

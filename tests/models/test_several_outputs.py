@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
-from keras_calibration.models import BaseLogits, CalibratedModel
+from keras_calibration.models import CalibratedModel
+from keras_calibration.models.base_logits import BaseLogits
 from keras_calibration.models.base_outputs import BaseOutputs
 
 RNG = np.random.default_rng(0)

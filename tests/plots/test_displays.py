@@ -16,8 +16,8 @@ from keras_calibration.plots import (
     ReliabilityDisplay,
     bin_by_mass,
     group_rates,
-    wilson_interval,
 )
+from keras_calibration.plots.rates import wilson_interval
 
 
 @pytest.fixture

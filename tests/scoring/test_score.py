@@ -10,7 +10,8 @@ import tensorflow as tf
 from backends import digits
 from keras_calibration import scoring
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
-from keras_calibration.scoring import Batch, score
+from keras_calibration.scoring import score
+from keras_calibration.scoring.batch import Batch
 
 RNG = np.random.default_rng(0)
 N = 5003

@@ -12,13 +12,14 @@ from keras_calibration.layers.field_ids import Vocabulary
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.logs import LogSums, Query, ScoredLog, log_sums
+from keras_calibration.logs import LogSums, ScoredLog, log_sums
 from keras_calibration.logs.log_sums import whole_numbers
 from keras_calibration.logs.query import (
     BINS_PER_OCTAVE,
     INNER_LIMIT,
     NUM_OCTAVES,
     SAMPLED,
+    Query,
     logit_bins,
     num_groups,
 )

@@ -7,13 +7,11 @@ from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.histogram_binning import HistogramBinning
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.isotonic_regression import IsotonicRegression
 from keras_calibration.layers.neural_calibration import NeuralCalibration
-from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.layers.platt_scaling import PlattScaling
 from keras_calibration.layers.quadratic_scaling import QuadraticScaling
 from keras_calibration.layers.sampling_correction import SamplingCorrection
@@ -30,12 +28,10 @@ __all__ = [
     "FieldILPS",
     "FieldNetwork",
     "FitSettings",
-    "FitSummary",
     "Head",
     "HistogramBinning",
     "IsotonicRegression",
     "NeuralCalibration",
-    "NeuralFitSummary",
     "PlattScaling",
     "QuadraticScaling",
     "SamplingCorrection",

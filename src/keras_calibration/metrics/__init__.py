@@ -1,15 +1,12 @@
 """Keras metrics: calibrated losses, which vary less between seeds, and calibration errors."""
 
-from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.metrics.calibrated_categorical_log_loss import CalibratedCategoricalLogLoss
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.calibrated_quadratic_loss import CalibratedQuadraticLoss
 from keras_calibration.metrics.calibration_gain import CalibrationGain
 from keras_calibration.metrics.calibration_ratio import CalibrationRatio
-from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 from keras_calibration.metrics.expected_calibration_error import ExpectedCalibrationError
 from keras_calibration.metrics.field_ece import FieldECE
-from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.log_loss import LogLoss
 from keras_calibration.metrics.logit_auc import LogitAUC
@@ -21,16 +18,13 @@ from keras_calibration.metrics.sparse_calibrated_categorical_log_loss import (
 )
 
 __all__ = [
-    "AdditiveMetric",
     "CalibratedCategoricalLogLoss",
     "CalibratedLogLoss",
     "CalibratedQuadraticLoss",
     "CalibrationGain",
     "CalibrationRatio",
-    "CrossFittedMetric",
     "ExpectedCalibrationError",
     "FieldECE",
-    "FieldError",
     "FieldRCE",
     "LogLoss",
     "LogitAUC",

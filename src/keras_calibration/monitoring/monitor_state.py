@@ -9,7 +9,8 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keras_calibration.logs import LogSums, Periods, ScoredLog, Selection, log_sums
+from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
+from keras_calibration.logs.embedded import Selection
 from keras_calibration.logs.files import LogFile, log_files, names_files
 from keras_calibration.logs.query import Query
 from keras_calibration.monitoring.monitor_sums import class_sums

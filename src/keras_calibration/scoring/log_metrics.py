@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration.logs import LogSums, Query, ScoredLog
+from keras_calibration.logs import LogSums, ScoredLog
 from keras_calibration.logs.log_sums import whole_numbers
-from keras_calibration.logs.query import field_sums, label_sums, logit_moments
+from keras_calibration.logs.query import Query, field_sums, label_sums, logit_moments
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.calibration_gain import CalibrationGain

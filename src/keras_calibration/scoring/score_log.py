@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 import keras
 import numpy as np
 
-from keras_calibration.logs import LogSums, Periods, Query, ScoredLog, Selection, log_sums
+from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
 from keras_calibration.logs.compute import is_ray
-from keras_calibration.logs.embedded import Embedded
+from keras_calibration.logs.embedded import Embedded, Selection
 from keras_calibration.logs.log_sums import TOTALS
+from keras_calibration.logs.query import Query
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.models.field_metrics_model import FieldMetrics
