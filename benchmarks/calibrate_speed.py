@@ -55,7 +55,7 @@ def make_rows(num_rows: int, num_fields: int) -> tuple[Rows, Rows]:
     return first, second
 
 
-def ours(rows: Rows, effort: str) -> Callable[[Rows], np.ndarray]:
+def ours(rows: Rows, methods: str) -> Callable[[Rows], np.ndarray]:
     """`calibrate_scores` with all columns."""
     fields = list(rows.columns)
     model = calibrate_scores(
@@ -64,7 +64,7 @@ def ours(rows: Rows, effort: str) -> Callable[[Rows], np.ndarray]:
         rows.columns,
         from_logits=True,
         fields=fields,
-        effort=effort,
+        methods=methods,
         verbose=0,
     )
     return lambda new: model.predict(
@@ -104,8 +104,8 @@ def mcgrad(rows: Rows) -> Callable[[Rows], np.ndarray]:
 
 METHODS = {
     **{
-        f'calibrate, "{effort}"': functools.partial(ours, effort=effort)
-        for effort in ("quick", "default", "thorough")
+        f'calibrate, "{methods}"': functools.partial(ours, methods=methods)
+        for methods in ("quick", "default", "thorough")
     },
     "logistic regression, tuned": logistic_regression,
 }

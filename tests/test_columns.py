@@ -320,7 +320,7 @@ def test_what_the_model_does_not_take_is_refused_by_name():
 
 def test_a_data_frame_goes_all_the_way(frame, base):
     x = frame[["site", "price"]]
-    model = kc.calibrate(base, x, frame["label"], fields=["site"], method="field_bias", verbose=0)
+    model = kc.calibrate(base, x, frame["label"], fields=["site"], methods="field_bias", verbose=0)
     arrays = {name: frame[name].to_numpy() for name in x}
     arrays["site"] = keras.ops.convert_to_tensor(arrays["site"].astype(str))
     expected = model.predict(arrays, verbose=0)
@@ -339,6 +339,6 @@ def test_a_data_frame_goes_all_the_way(frame, base):
 def test_a_data_frame_is_one_matrix_where_the_model_takes_one(frame):
     base = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
     x = frame[["price"]].assign(other=frame["price"] ** 2).astype(object)
-    model = kc.calibrate(base, x, frame["label"], method="bias", verbose=0)
+    model = kc.calibrate(base, x, frame["label"], methods="bias", verbose=0)
     expected = model.predict(x.to_numpy().astype("float32"), verbose=0)
     np.testing.assert_array_equal(model.predict(x, verbose=0), expected)

@@ -70,7 +70,7 @@ def test_data_frames_names_of_classes_and_weights():
         HistGradientBoostingClassifier(max_iter=20),
     )
     names = np.array(["bad", "good"])[y]
-    calibrator = NeuralCalibrator(base, fields=["site"], numeric=["b"], method="field_bias", cv=2)
+    calibrator = NeuralCalibrator(base, fields=["site"], numeric=["b"], methods="field_bias", cv=2)
     calibrator.fit(frame, names)
     assert calibrator.classes_.tolist() == ["bad", "good"]
     assert set(calibrator.predict(frame[:50])) <= {"bad", "good"}
@@ -85,11 +85,11 @@ def test_a_frozen_classifier_is_used_as_it_is():
     x, y = make_rows()
     base = GaussianNB().fit(x[:1000], y[:1000])
     weights = np.random.default_rng(0).choice([0.5, 2.0], 2000)
-    calibrator = NeuralCalibrator(FrozenEstimator(base), method="platt")
+    calibrator = NeuralCalibrator(FrozenEstimator(base), methods="platt")
     calibrator.fit(x[1000:], y[1000:], sample_weight=weights)
     scores = base.predict_proba(x)[:, 1]
     expected = kc.calibrate_scores(
-        scores[1000:], y[1000:], None, weights, from_logits=False, method="platt", verbose=0
+        scores[1000:], y[1000:], None, weights, from_logits=False, methods="platt", verbose=0
     )
     np.testing.assert_allclose(
         calibrator.predict_proba(x)[:, 1],
@@ -100,10 +100,10 @@ def test_a_frozen_classifier_is_used_as_it_is():
 
 def test_scores_without_a_scale_become_probabilities():
     x, y = make_rows()
-    calibrator = NeuralCalibrator(LinearSVC(), method="platt").fit(x, y)
+    calibrator = NeuralCalibrator(LinearSVC(), methods="platt").fit(x, y)
     probabilities = calibrator.predict_proba(x)[:, 1]
     assert probabilities.mean() == pytest.approx(y.mean(), abs=0.01)
-    in_pipeline = make_pipeline(StandardScaler(), NeuralCalibrator(LinearSVC(), method="platt"))
+    in_pipeline = make_pipeline(StandardScaler(), NeuralCalibrator(LinearSVC(), methods="platt"))
     received = in_pipeline.fit(x, y).predict_proba(x)[:, 1]
     np.testing.assert_allclose(received, probabilities, atol=0.02)
 
@@ -112,7 +112,7 @@ def test_numbers_that_are_no_ids_are_refused():
     x, y = make_rows(300)
     with pytest.raises(ValueError, match=r"Column 0 of `fields` must hold strings or whole"):
         NeuralCalibrator(fields=[0]).fit(x, y)
-    calibrator = NeuralCalibrator(without_the_site(), fields=[2], method="field_bias").fit(x, y)
+    calibrator = NeuralCalibrator(without_the_site(), fields=[2], methods="field_bias").fit(x, y)
     with pytest.raises(ValueError, match="Column 2 of `fields`"):
         calibrator.predict_proba(x + 0.5)
 
@@ -137,7 +137,7 @@ def in_order_of(classes, labels):
 def test_a_field_of_three_classes():
     frame, names = make_class_rows(3000)
     new, new_names = make_class_rows(3000, seed=1)
-    calibrator = NeuralCalibrator(of_scores(), fields=["site"], method="neural", cv=3)
+    calibrator = NeuralCalibrator(of_scores(), fields=["site"], methods="neural", cv=3)
     calibrator.fit(frame, names)
     assert calibrator.classes_.tolist() == ["blue", "green", "red"]
     after = calibrator.predict_proba(new)
@@ -155,7 +155,7 @@ def test_weights_and_a_frozen_classifier_of_three_classes():
     frame, names = make_class_rows()
     weights = np.random.default_rng(0).choice([0.5, 2.0], 1000)
     base = of_scores().fit(frame[:500], names[:500])
-    calibrator = NeuralCalibrator(FrozenEstimator(base), method="vector")
+    calibrator = NeuralCalibrator(FrozenEstimator(base), methods="vector")
     calibrator.fit(frame[500:], names[500:], sample_weight=weights)
     scores = base.predict_proba(frame)
     expected = kc.calibrate_scores(
@@ -164,7 +164,7 @@ def test_weights_and_a_frozen_classifier_of_three_classes():
         None,
         weights,
         from_logits=False,
-        method="vector",
+        methods="vector",
         verbose=0,
     ).predict({"score": scores}, verbose=0)
     received = calibrator.predict_proba(frame)
@@ -194,7 +194,7 @@ def test_probabilities_of_exactly_0():
     forest = RandomForestClassifier(10, random_state=0).fit(x[:700], names[:700])
     scores = forest.predict_proba(x)
     assert (scores == 0).any()
-    calibrator = NeuralCalibrator(FrozenEstimator(forest), method="temperature")
+    calibrator = NeuralCalibrator(FrozenEstimator(forest), methods="temperature")
     received = calibrator.fit(x[700:], names[700:]).predict_proba(x)
     logits = np.log(np.maximum(scores.astype("float32"), np.finfo(np.float32).tiny, dtype=float))
     numbers = in_order_of(forest.classes_, names[700:])
@@ -210,7 +210,7 @@ def test_probabilities_of_exactly_0():
 def test_class_scores_without_a_scale_in_a_pipeline():
     frame, names = make_class_rows()
     x = frame[["a", "b", "c"]].to_numpy()
-    inner = NeuralCalibrator(LinearSVC(), effort="quick")
+    inner = NeuralCalibrator(LinearSVC(), methods="quick")
     pipeline = make_pipeline(StandardScaler(), inner).fit(x, names)
     received = pipeline.predict_proba(x)
     shares = np.mean(names[:, None] == pipeline.classes_, axis=0)

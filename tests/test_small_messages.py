@@ -17,7 +17,7 @@ N = 400
 SITE = np.arange(N) % 20
 PRICE = RNG.normal(size=N).astype("float32")
 Y = (RNG.random(N) < 0.4).astype(int)
-QUICK = {"effort": "quick", "verbose": 0}
+QUICK = {"verbose": 0}
 
 
 def base():
@@ -57,17 +57,17 @@ def test_labels_of_every_output():
 
 def test_a_field_with_ids_beyond_its_number():
     with pytest.warns(UserWarning, match=r"given with 5 ids.*300 of 400 rows.*\{'site': 20\}"):
-        kc.calibrate(base(), X, Y, fields={"site": 5}, method="bias", **QUICK)
+        kc.calibrate(base(), X, Y, fields={"site": 5}, methods="bias", **QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        kc.calibrate(base(), X, Y, fields={"site": 20}, method="bias", **QUICK)
+        kc.calibrate(base(), X, Y, fields={"site": 20}, methods="bias", **QUICK)
 
 
 def test_a_single_name_is_a_name():
-    kc.calibrate(base(), X, Y, fields="site", numeric="price", method="identity", **QUICK)
+    kc.calibrate(base(), X, Y, fields="site", numeric="price", methods="identity", **QUICK)
     assert kc.layers.FieldNetwork({"site": 20}, numeric="price").numeric == ("price",)
     scores = np.linspace(0.1, 0.9, N)
-    kc.calibrate_scores(scores, Y, X, fields="site", numeric="price", method="identity", **QUICK)
+    kc.calibrate_scores(scores, Y, X, fields="site", numeric="price", methods="identity", **QUICK)
     with pytest.raises(ValueError, match=r"Received: \['prise'\].*Did you mean 'price'"):
         kc.calibrate_scores(scores, Y, X, numeric="prise", **QUICK)
 

@@ -31,7 +31,7 @@ def scores_of_another_model():
     scores = 1 / (1 + np.exp(-LOGITS))
     call = kc.calibrate_scores
     return (
-        call(scores, LABELS, from_logits=True, method="platt"),
+        call(scores, LABELS, from_logits=True, methods="platt"),
         inspect.currentframe().f_lineno - 1,
     )
 

@@ -50,7 +50,7 @@ scores, site = generator.normal(-1, 1, 2000), generator.integers(0, 5, 2000)
 labels = generator.random(2000) < 1 / (1 + np.exp(-scores - 0.5 * (site - 2)))
 features = {"site": site}
 model = kc.calibrate_scores(
-    scores, labels, features, from_logits=True, fields=["site"], effort="quick", verbose=0
+    scores, labels, features, from_logits=True, fields=["site"], methods="quick", verbose=0
 )
 assert model.report.after.log_loss < model.report.before.log_loss
 path = kc.export_savedmodel(model, tempfile.mkdtemp() + "/1")

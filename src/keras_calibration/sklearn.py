@@ -45,8 +45,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         fields: Columns of X with categories, strings or whole numbers: their names if X is a data
             frame, else their numbers.
         numeric: Columns of numbers that the calibration may also use.
-        method: `"auto"`, or the name of a candidate of `calibrate`.
-        effort: `"quick"`, `"default"` or `"thorough"`, see `calibrate`.
+        methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How `calibrate` splits the rows.
         cv: Splits of the cross-validation, as in scikit-learn.
         seed: Seed of the folds of `calibrate` and of training.
@@ -79,8 +78,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         *,
         fields: Sequence[str | int] = (),
         numeric: Sequence[str | int] = (),
-        method: str = "auto",
-        effort: str = "default",
+        methods: str | Sequence[str] = "default",
         folds: Any = None,
         cv: Any = None,
         seed: int = 0,
@@ -88,8 +86,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         self.estimator = estimator
         self.fields = fields
         self.numeric = numeric
-        self.method = method
-        self.effort = effort
+        self.methods = methods
         self.folds = folds
         self.cv = cv
         self.seed = seed
@@ -133,8 +130,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             from_logits=not has_probabilities,
             fields=[_name(column) for column in _listed(self.fields)],
             numeric=[_name(column) for column in _listed(self.numeric)],
-            method=self.method,
-            effort=self.effort,
+            methods=self.methods,
             folds=self.folds,
             seed=self.seed,
             verbose=0,

@@ -85,7 +85,7 @@ def train(folder):
 
 def calibrate(folder):
     """`calibrate` without the network."""
-    kc.calibrate(base(), X, Y, fields=["site"], effort="quick", verbose=0)
+    kc.calibrate(base(), X, Y, fields=["site"], methods="quick", verbose=0)
 
 
 def calibrate_in_full(folder):
@@ -232,7 +232,7 @@ def test_a_call_leaves_nothing(call, tmp_path, new_names):
 def test_names_of_the_user_go_on():
     keras.layers.Dense(1)
     first = keras.layers.Dense(1).name
-    kc.calibrate(base(), X, Y, method="bias", verbose=0)
+    kc.calibrate(base(), X, Y, methods="bias", verbose=0)
     second = keras.layers.Dense(1).name
     assert int(second.rpartition("_")[2]) == int(first.rpartition("_")[2]) + 1
 

@@ -80,26 +80,37 @@ def names_of(report):
     return [score.name for score in report.scores]
 
 
-def test_effort():
+def test_methods():
     x, y = make_rows(lambda logit, site, price: logit + 0.5, 1500)
-    quick = kc.calibrate(base_model(), x, y, **BOTH, effort="quick", verbose=0).report
+    quick = kc.calibrate(base_model(), x, y, **BOTH, methods="quick", verbose=0).report
     assert names_of(quick)[-2:] == ["field_bias", "field_ilps"]
     assert quick.num_folds == 3
-    thorough = kc.calibrate(base_model(), x, y, effort="thorough", verbose=0).report
+    thorough = kc.calibrate(base_model(), x, y, methods="thorough", verbose=0).report
     assert thorough.num_folds == 5
-    given = kc.calibrate(base_model(), x, y, effort="thorough", folds=2, verbose=0).report
+    given = kc.calibrate(base_model(), x, y, methods="thorough", folds=2, verbose=0).report
     assert given.num_folds == 2
-    with pytest.raises(ValueError, match=r"`effort` must be one of .*effort='high'"):
-        kc.calibrate(base_model(), x, y, effort="high")
-    with pytest.raises(ValueError, match=r"and this effort\. Received: method='neural'"):
-        kc.calibrate(base_model(), x, y, **BOTH, effort="quick", method="neural")
+    some = kc.calibrate(base_model(), x, y, **BOTH, methods=["ilps", "platt"], verbose=0).report
+    assert names_of(some) == ["identity", "platt", "ilps"]
+    assert some.chosen == "platt"
+    forced = kc.calibrate(base_model(), x, y, methods=["ilps"], verbose=0).report
+    assert forced.chosen == "ilps"
+    for wrong in ("high", ["platt", "high"], ["quick", "platt"]):
+        with pytest.raises(
+            ValueError, match=r"`methods` must be one of .*Received: \['(high|quick)'\]"
+        ):
+            kc.calibrate(base_model(), x, y, methods=wrong)
+    for wrong in ([], 3.0 * np.ones(2), [None]):
+        with pytest.raises(ValueError, match=r"`methods` must be one of .*Received: methods="):
+            kc.calibrate(base_model(), x, y, methods=wrong)
+    with pytest.raises(ValueError, match=r"Received: \['neurl'\]\. Did you mean 'neural'"):
+        kc.calibrate(base_model(), x, y, **BOTH, methods="neurl")
 
 
 def test_segments_that_are_still_off_are_named():
     x, y = make_rows(lambda logit, site, price: logit + np.where((site == 2) & (price > 0), 1.5, 0))
     x["site"] = x["site"] % 3
     features = {"fields": ["site"], "numeric": ["price"], "verbose": 0}
-    report = kc.calibrate(base_model(), x, y, **features, method="bias").report
+    report = kc.calibrate(base_model(), x, y, **features, methods="bias").report
     worst = report.still_off[0]
     assert worst.name.startswith("site = 2, ")
     assert "price" in worst.name
@@ -109,7 +120,7 @@ def test_segments_that_are_still_off_are_named():
     calibrated = np.zeros_like(y)
     calibrated[:] = np.random.default_rng(1).random(NUM_ROWS) < 1 / (1 + np.exp(-x["score"][:, 0]))
     assert (
-        kc.calibrate(base_model(), x, calibrated, **features, method="bias").report.still_off == ()
+        kc.calibrate(base_model(), x, calibrated, **features, methods="bias").report.still_off == ()
     )
 
 
@@ -117,7 +128,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     x, y = make_rows(lambda logit, site, price: 1.5 * logit + 0.5)
     weights = np.random.default_rng(3).uniform(0, 2, NUM_ROWS)
     model = kc.calibrate(
-        base_model(), x, y, weights, fields={"site": 6}, method="bias", folds=3, verbose=0
+        base_model(), x, y, weights, fields={"site": 6}, methods="bias", folds=3, verbose=0
     )
     fold = fold_of_rows(3, Rows(x["score"][:, 0], y, weights), 0)
     logits = x["score"][:, 0].astype("float32").astype(float)
@@ -148,7 +159,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
 @pytest.mark.slow
 def test_a_blend_is_the_mean_of_its_parts(tmp_path):
     x, y = make_rows(lambda z, site, price: z + np.linspace(-1.5, 1.5, 6)[site] + price, 1500)
-    model = kc.calibrate(base_model(), x, y, **BOTH, method="blend", verbose=0)
+    model = kc.calibrate(base_model(), x, y, **BOTH, methods="blend", verbose=0)
     names = [score.name for score in model.report.scores]
     assert names == ["identity", "field_ilps", "neural", "blend"]
     features = {name: x[name] for name in ("site", "price")}
@@ -170,7 +181,7 @@ def test_a_method_that_makes_it_worse_is_told():
     eta = x["score"][:, 0] + np.array([1.5, -1.5, 1.5, -1.5, 0.0])[period]
     y = (generator.random(NUM_ROWS) < 1 / (1 + np.exp(-eta))).astype("float32")
     with pytest.warns(UserWarning, match="'platt' makes the cross-fitted log loss worse"):
-        kc.calibrate(base_model(), x, y, method="platt", folds="blocks", verbose=0)
+        kc.calibrate(base_model(), x, y, methods="platt", folds="blocks", verbose=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         model = kc.calibrate(base_model(), x, y, folds="blocks", verbose=0)
@@ -192,7 +203,7 @@ def test_names_of_fields_are_enough(tmp_path):
     x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site])
     names = np.array(["at", "br", "ch", "de", "es", "fr"])[x["site"]]
     x = {"score": x["score"], "country": tf.constant(names)}
-    model = kc.calibrate(base, x, y, fields=["country"], method="field_bias", verbose=0)
+    model = kc.calibrate(base, x, y, fields=["country"], methods="field_bias", verbose=0)
     expected = model.predict(x, verbose=0, batch_size=NUM_ROWS)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
@@ -212,15 +223,15 @@ def test_what_the_rows_do_not_allow_is_left_out():
     assert "Left out: platt" in str(report)
     assert report.after.log_loss < report.before.log_loss
     with pytest.raises(ValueError, match="larger or infinite"):
-        kc.calibrate(base_model(), x, y, method="platt", verbose=0)
+        kc.calibrate(base_model(), x, y, methods="platt", verbose=0)
 
 
 def test_a_data_set_of_batches():
     tf = pytest.importorskip("tensorflow")
     x, y = make_rows(lambda logit, site, price: logit + 1)
     batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(100)
-    model = kc.calibrate(base_model(), batches, method="platt", verbose=0)
-    arrays = kc.calibrate(base_model(), x, y, method="platt", verbose=0)
+    model = kc.calibrate(base_model(), batches, methods="platt", verbose=0)
+    arrays = kc.calibrate(base_model(), x, y, methods="platt", verbose=0)
     assert model.report.after.log_loss == pytest.approx(arrays.report.after.log_loss, abs=1e-9)
 
 
@@ -228,8 +239,8 @@ def test_a_data_set_of_batches():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "guess"}, "Argument `method` must be"),
-        ({"method": "field_bias"}, "Argument `method` must be"),
+        ({"methods": "guess"}, "Argument `methods` must be"),
+        ({"methods": "field_bias"}, "Argument `methods` must be"),
         ({"folds": 1}, "Argument `folds` must be"),
         ({"folds": "weeks"}, 'Argument `folds` must be.*"blocks".*"forward"'),
         ({"folds": np.zeros(NUM_ROWS, int)}, "at least two folds"),
@@ -267,7 +278,7 @@ def test_a_base_of_probabilities_taken_for_logits_is_told():
     # A sigmoid that nobody recognises.
     base = keras.Model(score, 1.0 / (1.0 + keras.ops.exp(-score)))
     with pytest.warns(UserWarning, match="look like probabilities"):
-        kc.calibrate(base, x["score"], y, base_output="logit", method="bias", verbose=0)
+        kc.calibrate(base, x["score"], y, base_output="logit", methods="bias", verbose=0)
 
 
 def test_ids_with_gaps_are_looked_up():
@@ -303,9 +314,9 @@ def test_account_numbers_as_a_field(tmp_path):
     x, y = make_rows(lambda logit, site, price: logit + np.linspace(-2, 2, 6)[site], 1000)
     users = np.array([3, 10**6, 10**9, 2 * 10**9, 2**33, 2**40])[x["site"]]
     given = {"score": x["score"], "user": users}
-    model = kc.calibrate(base, given, y, fields=["user"], method="field_bias", verbose=0)
+    model = kc.calibrate(base, given, y, fields=["user"], methods="field_bias", verbose=0)
     same = {**given, "user": x["site"].astype("int64")}
-    dense = kc.calibrate(base, same, y, fields=["user"], method="field_bias", verbose=0)
+    dense = kc.calibrate(base, same, y, fields=["user"], methods="field_bias", verbose=0)
     expected = dense.predict(same, verbose=0)
     np.testing.assert_allclose(model.predict(given, verbose=0), expected, atol=1e-6)
     model.compile(field_metrics={"user": [kc.metrics.FieldECE(7)]})

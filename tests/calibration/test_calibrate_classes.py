@@ -37,7 +37,7 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     x, labels = class_rows(1200, effect=1.0)
     weights = np.random.default_rng(3).uniform(0, 2, len(labels))
     model = kc.calibrate(
-        base_model("linear"), x, labels, weights, fields={"site": 3}, method="vector",
+        base_model("linear"), x, labels, weights, fields={"site": 3}, methods="vector",
         base_output="logit", verbose=0,
     )  # fmt: skip
     logits, shares = x["scores"].astype(float), np.eye(3)[labels]
@@ -78,9 +78,9 @@ def test_scores_without_a_model():
     np.testing.assert_allclose(received.sum(axis=1), 1, atol=1e-6)
 
 
-def test_quick_effort_leaves_out_the_network():
+def test_quick_methods_leave_out_the_network():
     x, labels = class_rows(300)
-    model = kc.calibrate(base_model(), x, labels, fields=["site"], effort="quick", verbose=0)
+    model = kc.calibrate(base_model(), x, labels, fields=["site"], methods="quick", verbose=0)
     names = [score.name for score in model.report.scores]
     assert names == ["identity", "temperature", "vector", "matrix"]
 
@@ -96,7 +96,7 @@ def test_folds_that_leave_one_class_are_refused():
 def test_a_method_of_binary_models_is_refused():
     x, labels = class_rows(300)
     with pytest.raises(ValueError, match="'temperature', 'vector', 'matrix'"):
-        kc.calibrate(base_model(), x, labels, method="platt", verbose=0)
+        kc.calibrate(base_model(), x, labels, methods="platt", verbose=0)
 
 
 @pytest.mark.parametrize("scores", [np.full((9, 2), 0.5), np.zeros((9, 3, 1)), np.zeros((9, 0))])

@@ -28,7 +28,7 @@ def probability(logits):
 
 def fitted(*arguments, method="field_bias", **kwargs):
     return kc.calibrate_scores(
-        *arguments, **{"from_logits": True, "method": method, "verbose": 0, **kwargs}
+        *arguments, **{"from_logits": True, "methods": method, "verbose": 0, **kwargs}
     )
 
 
@@ -40,7 +40,7 @@ def test_it_is_calibrate_of_a_model_that_returns_the_scores():
     }
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
     x = {"logit": logits[:, None], "number": columns["number"].astype("int32")}
-    expected = kc.calibrate(base, x, labels, fields=["number"], method="field_bias", verbose=0)
+    expected = kc.calibrate(base, x, labels, fields=["number"], methods="field_bias", verbose=0)
     model = fitted(logits, labels, columns, fields=["number"])
     served = {"score": logits, "number": columns["number"]}
     np.testing.assert_allclose(
@@ -69,7 +69,7 @@ def test_without_features_the_best_curve_of_the_score_is_found():
     logits, labels, _ = make_rows()
     generator = np.random.default_rng(1)
     labels = generator.random(NUM_ROWS) < probability(2 * logits + 1)
-    model = fitted(logits, labels, method="auto")
+    model = fitted(logits, labels, method="default")
     assert model.report.chosen == "platt"
     received = model.predict({"score": logits}, verbose=0)[:, 0]
     np.testing.assert_allclose(received, probability(2 * logits + 1), atol=0.05)

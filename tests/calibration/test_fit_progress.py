@@ -94,7 +94,7 @@ def test_it_ends_with_the_report_and_the_last_fit(folds, shown, monkeypatch):
 
     noted("_report")
     noted("fitted_head")
-    options = {"from_logits": True, "effort": "quick", "folds": folds, "verbose": 1}
+    options = {"from_logits": True, "methods": "quick", "folds": folds, "verbose": 1}
     model = kc.calibrate_scores(logits, labels, {"site": site}, fields=["site"], **options)
     assert model.report.chosen == "field_bias"
     percents = [event for event in shown if isinstance(event, int)]

@@ -50,7 +50,7 @@ def test_the_figures_are_those_of_fits_to_the_past():
     x, y = drifting([0.5, 0.9, 0.2, 0.7, 0.4, 0.1, 0.8, 0.6])
     weights = np.random.default_rng(2).exponential(size=NUM_ROWS)
     report = kc.calibrate(
-        base_model(), x, y, weights, method="platt", folds="forward", verbose=0
+        base_model(), x, y, weights, methods="platt", folds="forward", verbose=0
     ).report
     logits = x["score"][:, 0].astype("float32")
     change = np.zeros(NUM_ROWS)
@@ -93,7 +93,7 @@ def test_every_kind_of_candidate_looks_forward(method, monkeypatch):
     arguments = {"fields": ["site"], "numeric": ["price"], "folds": "forward", "verbose": 0}
     base = base_model()
     before = base.predict(x, verbose=0)[:, 0]
-    model = kc.calibrate(base, x, y, method=method, seed=1, **arguments)
+    model = kc.calibrate(base, x, y, methods=method, seed=1, **arguments)
     assert model.report.after.log_loss_change < -2 * model.report.after.log_loss_change_error
     assert model.report.is_forward
     after = model.predict(x, verbose=0)[:, 0]

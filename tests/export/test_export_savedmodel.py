@@ -305,7 +305,7 @@ def test_the_provenance_has_the_report_of_calibrate():
     rows = {name: rng.normal(size=(400, 1)).astype("float32") for name in ("x", "z")}
     base = small_model().base_model
     labels = rng.random(400) < 0.7 * base.predict(rows, verbose=0)[:, 0]
-    model = kc.calibrate(base, rows, labels, method="platt", verbose=0)
+    model = kc.calibrate(base, rows, labels, methods="platt", verbose=0)
     fit = describe_model(serving_spec(model), model, None)["fit"]
     assert fit["num_rows"] == 400
     assert fit["report"] == model.report.to_dict()
@@ -484,7 +484,7 @@ def test_a_head_that_was_fitted_or_chosen_brings_no_warning(by):
     if by == "head":
         model.head.fit(kc.base_logits(model, rows), labels)
     else:
-        model = kc.calibrate(model.base_model, rows, labels, method="identity", verbose=0)
+        model = kc.calibrate(model.base_model, rows, labels, methods="identity", verbose=0)
     outputs = outputs_of(model)
     probability, logit = outputs["probability"], outputs["logit"]
     warn_if_unfitted(serving_spec(model), probability, logit)

@@ -28,7 +28,7 @@ def exported(tmp_path_factory):
     """An export of a model from `calibrate`, and its refresh."""
     x, labels = rows(3000, 0)
     model = kc.calibrate_scores(
-        x["score"], labels, x, from_logits=True, fields=["site"], effort="quick", verbose=0
+        x["score"], labels, x, from_logits=True, fields=["site"], methods="quick", verbose=0
     )
     folder = tmp_path_factory.mktemp("ctr")
     first = kc.export_savedmodel(model, folder, version="next", verify="same_process")

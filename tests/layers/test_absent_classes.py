@@ -107,7 +107,7 @@ def test_a_network_keeps_the_probability_of_a_class_without_rows():
 
 def test_calibrate_says_it_once_and_chooses_among_the_classes_with_rows(recwarn):
     logits, labels = world(1000, 1, absent=3)
-    model = kc.calibrate_scores(logits, labels, from_logits=True, method="vector", verbose=0)
+    model = kc.calibrate_scores(logits, labels, from_logits=True, methods="vector", verbose=0)
     (warning,) = recwarn.list
     assert "no rows of class 3" in str(warning.message)
     assert model.report.absent_classes == (3,)

@@ -50,12 +50,12 @@ REFUSED = {
     ),
     "a head that fails": (lambda base: kc.models.CalibratedModel(base, Failing()), "head fails"),
     "no such method": (
-        lambda base: kc.calibrate(base, X, Y, method="best", verbose=0),
-        "`method` must be",
+        lambda base: kc.calibrate(base, X, Y, methods="best", verbose=0),
+        "`methods` must be",
     ),
     "one class": (lambda base: kc.calibrate(base, X, 0 * Y, verbose=0), "one class"),
     "separable": (
-        lambda base: kc.calibrate(base, X, separable(base), method="platt", verbose=0),
+        lambda base: kc.calibrate(base, X, separable(base), methods="platt", verbose=0),
         "separate|separable",
     ),
 }
@@ -72,7 +72,7 @@ def test_a_refused_base_is_as_it_was(case, base):
 
 
 def test_a_base_in_use_is_frozen_and_can_be_unfrozen(base):
-    model = kc.calibrate(base, X, Y, method="bias", verbose=0)
+    model = kc.calibrate(base, X, Y, methods="bias", verbose=0)
     assert base.trainable_variables == []
     assert not any(flag for _, flag in flags(base))
     model.base_model.trainable = True

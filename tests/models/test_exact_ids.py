@@ -146,10 +146,10 @@ def test_an_input_of_floats_cannot_hold_them(dtype):
     for user in (USER, FLOATS["user"]):
         with pytest.raises(ValueError, match=r"'user'.*integers.*dtype=\"int64\""):
             kc.calibrate(
-                base, {**FLOATS, "user": user}, Y, fields=["user"], method="field_bias", verbose=0
+                base, {**FLOATS, "user": user}, Y, fields=["user"], methods="field_bias", verbose=0
             )
     few = {**FLOATS, "user": PLACE.astype("float64")}
-    model = kc.calibrate(base, few, Y, fields=["user"], method="field_bias", verbose=0)
+    model = kc.calibrate(base, few, Y, fields=["user"], methods="field_bias", verbose=0)
     integers = model.predict({**few, "user": PLACE}, verbose=0)
     np.testing.assert_array_equal(model.predict(few, verbose=0), integers)
     with pytest.raises(ValueError, match="'user' of the model must be of integers"):
@@ -165,7 +165,7 @@ def test_calibrate_scores_takes_whole_numbers_in_float64_as_ids():
             from_logits=True,
             fields=["user"],
             numeric=["price"],
-            method="field_bias",
+            methods="field_bias",
             verbose=0,
         )
         for x in (
@@ -191,7 +191,7 @@ def test_a_field_of_several_columns_is_refused_by_name():
     x = {"tags": np.ones((NUM_ROWS, 3), "int32"), "score": SCORE}
     for columns in ({"fields": ["tags"]}, {"fields": {"tags": 5}}, {"numeric": ["tags"]}):
         with pytest.raises(ValueError, match=r"'tags' must have one value per row.*\(300, 3\)"):
-            kc.calibrate(base, x, Y, effort="quick", verbose=0, **columns)
+            kc.calibrate(base, x, Y, methods="quick", verbose=0, **columns)
     with pytest.raises(ValueError, match=r"'tags' must have one value per row"):
         kc.calibrate_scores(SCORE, Y, x, from_logits=True, fields=["tags"], verbose=0)
 

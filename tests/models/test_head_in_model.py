@@ -466,11 +466,11 @@ def test_calibrate_replaces_a_head():
     head = kc.layers.NeuralCalibration(kc.layers.PlattScaling())
     model = functional(head)
     model.get_layer("base_logit").set_weights([np.full((1, 1), 2.0), np.zeros(1)])
-    calibrated = kc.calibrate(model, X, LABELS, fields=["site_id"], method="field_bias", verbose=0)
+    calibrated = kc.calibrate(model, X, LABELS, fields=["site_id"], methods="field_bias", verbose=0)
     assert calibrated.report.replaced == head.name
     assert "replaces the head" in str(calibrated.report)
     np.testing.assert_allclose(kc.base_logits(calibrated, X), 2 * X["price"], atol=1e-5)
-    again = kc.calibrate(calibrated, X, LABELS, fields=["site_id"], effort="quick", verbose=0)
+    again = kc.calibrate(calibrated, X, LABELS, fields=["site_id"], methods="quick", verbose=0)
     assert again.report.replaced == calibrated.head.name
     np.testing.assert_allclose(kc.base_logits(again, X), 2 * X["price"], atol=1e-5)
     assert again.report.before.log_loss == pytest.approx(calibrated.report.before.log_loss)
@@ -480,7 +480,7 @@ def test_calibrate_replaces_one_of_two_heads():
     model = two_heads()
     fit(model, y={"click": LABELS, "buy": LABELS})
     click = model.predict(X, verbose=0)["click"]
-    calibrated = kc.calibrate(model, X, LABELS, calibrated_output="buy", method="platt", verbose=0)
+    calibrated = kc.calibrate(model, X, LABELS, calibrated_output="buy", methods="platt", verbose=0)
     outputs = calibrated.with_all_outputs().predict(X, verbose=0)
     np.testing.assert_allclose(outputs["click"], click, atol=1e-6)
     assert outputs["buy"].mean() == pytest.approx(LABELS.mean(), rel=2e-3)

@@ -50,7 +50,7 @@ def test_other_columns_are_left_out_everywhere(form):
     for given in (as_form(form), FRAME, batches, batches.map(lambda x, y: x)):
         np.testing.assert_allclose(kc.base_logits(model, given), expected, atol=1e-5)
     reports = [
-        kc.calibrate(base, given, Y, method="platt", verbose=0).report.before.log_loss
+        kc.calibrate(base, given, Y, methods="platt", verbose=0).report.before.log_loss
         for given in (as_form(form), FRAME)
     ]
     assert reports[1] == pytest.approx(reports[0], abs=1e-6)

@@ -178,7 +178,12 @@ def test_cross_fitted_platt_by_hand(folds, sites):
             weights[scored] = others.mean() if folds == "forward" else 1
     given = pd.Series(blocks * 7 - 3, dtype="Int64", index=sites.order) if folds == "own" else folds
     report = kc.calibrate_scores(
-        sites.logits, sites.y.astype(bool), from_logits=True, method="platt", folds=given, verbose=0
+        sites.logits,
+        sites.y.astype(bool),
+        from_logits=True,
+        methods="platt",
+        folds=given,
+        verbose=0,
     ).report
     (found,) = (score for score in report.scores if score.name == "platt")
     assert found.log_loss == pytest.approx(references.log_loss(sites.y, p, weights), rel=1e-5)
@@ -204,8 +209,7 @@ def test_scores_with_features_of_many_kinds(kind, sites):
         frame,
         from_logits=True,
         fields=["site"],
-        method="field_bias",
-        effort="quick",
+        methods="field_bias",
         verbose=0,
     )
     p = made.predict({"score": sites.logits, "site": column}, verbose=0)[:, 0]
@@ -269,7 +273,7 @@ def _calibrator(**arguments):
 
     from keras_calibration.sklearn import NeuralCalibrator
 
-    return NeuralCalibrator(GaussianNB(), effort="quick", **{"method": "platt", **arguments})
+    return NeuralCalibrator(GaussianNB(), **{"methods": "platt", **arguments})
 
 
 @pytest.mark.parametrize("kind", ["strings", "±1", "boolean", "category", "dates"])
@@ -298,7 +302,7 @@ def test_classifier_with_weights(table):
 
 
 def test_classifier_with_lists(table):
-    made = _calibrator(fields=[3], method="field_bias").fit(table.x, table.y)
+    made = _calibrator(fields=[3], methods="field_bias").fit(table.x, table.y)
     found = made.predict_proba(table.x[:2].tolist())
     np.testing.assert_allclose(found, made.predict_proba(table.x[:2]), atol=1e-6)
 
@@ -306,7 +310,7 @@ def test_classifier_with_lists(table):
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
 def test_classifier_of_a_frame_with_an_array(table):
     frame = pd.DataFrame(table.x, columns=[*"abc", "site"]).astype({"site": int})
-    made = _calibrator(fields=["site"], method="field_bias").fit(frame, table.y)
+    made = _calibrator(fields=["site"], methods="field_bias").fit(frame, table.y)
     with pytest.raises(ValueError, match="site"):
         made.predict_proba(table.x[:2])
 
@@ -609,7 +613,7 @@ def test_strings_on_jax():
 import numpy as np, keras_calibration as kc
 site = np.array(["a", "b"])[np.arange(400) % 2]
 labels = np.arange(400) // 2 % 10 < np.where(site == "a", 2, 6)
-options = dict(fields=["site"], method="field_bias", effort="quick", verbose=0)
+options = dict(fields=["site"], methods="field_bias", verbose=0)
 try:
     model = kc.calibrate_scores(np.full(400, 0.5), labels, {"site": site}, **options)
     found = model.predict({"score": np.full(2, 0.5), "site": np.array(["a", "b"])}, verbose=0)

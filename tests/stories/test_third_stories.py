@@ -99,7 +99,7 @@ def test_pandas_in_another_order(what, rows):
             parts["weights"],
             from_logits=True,
             fields=["site"],
-            method="identity",
+            methods="identity",
             verbose=0,
         )
 
@@ -108,7 +108,7 @@ def test_pandas_with_other_indexes_that_are_no_order(rows):
     other = rows["label"].set_axis(np.arange(NUM_ROWS) + 5)
     twice = rows["label"].set_axis(np.zeros(NUM_ROWS, int))
     for labels in (other, twice, rows["label"].to_numpy(), rows["label"].copy()):
-        kc.calibrate_scores(rows["logit"], labels, from_logits=True, method="identity", verbose=0)
+        kc.calibrate_scores(rows["logit"], labels, from_logits=True, methods="identity", verbose=0)
 
 
 def test_a_model_and_labels_in_another_order(rows):
@@ -183,7 +183,7 @@ TAMPERED = {
 def test_refreshes_of_touched_exports(rows, tmp_path):
     part = rows[:2000]
     features = {"site": part["site"].to_numpy()}
-    options = {"from_logits": True, "fields": ["site"], "method": "field_bias", "verbose": 0}
+    options = {"from_logits": True, "fields": ["site"], "methods": "field_bias", "verbose": 0}
     model = kc.calibrate_scores(part["logit"], part["label"], features, **options)
     export = tmp_path / "whole"
     kc.export_savedmodel(model, export / "1", interval=0.95, verify="same_process")

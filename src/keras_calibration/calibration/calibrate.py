@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import names_of
+from keras_calibration._columns import names_of, suggestion
 from keras_calibration._compat import names_from_the_start
 from keras_calibration._typing import Data, Features
 from keras_calibration._warn import warn
@@ -56,7 +56,7 @@ from keras_calibration.solvers.class_rows import absent_classes, warn_of_absent_
 from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
-# By `effort`.
+# The sets of candidates, by name, and their folds.
 _NUM_FOLDS = {"quick": 3, "default": 3, "thorough": 5}
 
 
@@ -68,8 +68,7 @@ def calibrate(
     *,
     fields: Fields | Sequence[str] = (),
     numeric: Sequence[str] = (),
-    method: str = "auto",
-    effort: str = "default",
+    methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
     base_output: str = "auto",
     calibrated_output: str | int | None = None,
@@ -114,11 +113,15 @@ def calibrate(
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
         numeric: Numeric inputs that `"neural"` may also use.
-        method: `"auto"`, or the name of a candidate, which is then used whatever its score.
-        effort: `"quick"` leaves out `"neural"` and `"blend"`, which take most of the time.
-            `"thorough"` takes five folds instead of three: each fit has more rows and the network
-            more members (a gain of 0.001 to 0.002 nats on tables of 10,000 rows).
-        folds: How to split the rows; None for as many folds as `effort` says.
+        methods: Which candidates to compare.
+
+            - `"default"`: all that are possible, in three folds.
+            - `"quick"`: all but `"neural"` and `"blend"`, which take most of the time.
+            - `"thorough"`: all, in five folds: each fit has more rows and the network more members
+              (a gain of 0.001 to 0.002 nats on tables of 10,000 rows).
+            - The name of a candidate, which is then used whatever its score.
+            - A list of names: these and `"identity"` are compared, and the parts of `"blend"`.
+        folds: How to split the rows; None for three, or five with `methods="thorough"`.
 
             - A number of folds, stratified by label.
             - `"forward"`, for rows in chronological order: eight chronological blocks, each scored
@@ -164,8 +167,9 @@ def calibrate(
         The one-standard-error rule: Breiman et al., *Classification and Regression Trees* (1984).
     """
     _check_model(model)
-    _check_effort(effort)
-    folds = _NUM_FOLDS[effort] if folds is None else folds
+    names = _names_of(methods)
+    num_folds = _NUM_FOLDS["default" if names else str(methods)]
+    folds = num_folds if folds is None else folds
     check_base_model(model, calibrated_output)
     model, base_output, calibrated_output, replaced = without_head(
         model, base_output, calibrated_output
@@ -192,22 +196,22 @@ def calibrate(
         check_numeric(numeric, columns)
         splits = splits_of(folds, rows, seed)
         # With "forward", the network makes its own folds of the earlier rows.
-        num_members = _NUM_FOLDS[effort] if splits.is_forward else splits.num_folds
-        with_network = effort != "quick"
-        possible = candidates(fields, numeric, num_members, seed, num_classes, with_network)
-        tried = _chosen_candidates(possible, method)
+        num_members = num_folds if splits.is_forward else splits.num_folds
+        possible = candidates(fields, numeric, num_members, seed, num_classes, methods != "quick")
+        tried = _chosen_candidates(possible, names)
+        forced = names[0] if len(names) == 1 else None
         features = {name: columns[name] for name in (*fields, *numeric)}
     with names_from_the_start():
         progress = FitProgress(pieces_of_work(tried, splits, len(features)), verbose)
-        fits = fit_candidates(tried, rows, features, splits, seed, method, progress)
-    report = replace(_report(fits, rows, features, fields, splits, method), replaced=replaced)
+        fits = fit_candidates(tried, rows, features, splits, seed, forced, progress)
+    report = replace(_report(fits, rows, features, fields, splits, forced), replaced=replaced)
     progress.end_piece(REPORT)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
         warn(
             f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
             f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. Use "
-            'method="auto": it leaves the model unchanged if no candidate is better.',
+            'methods="default": it leaves the model unchanged if no candidate is better.',
         )
     by_name = {candidate.name: candidate for candidate in tried}
 
@@ -247,11 +251,15 @@ def _check_model(model: keras.Model) -> None:
     )
 
 
-def _check_effort(effort: str) -> None:
-    if effort not in _NUM_FOLDS:
+def _names_of(methods: str | Sequence[str]) -> list[str]:
+    """The names of candidates in `methods`; empty for all that are possible."""
+    names = [methods] if isinstance(methods, str) else list(methods)
+    if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(
-            f"Argument `effort` must be one of {list(_NUM_FOLDS)}. Received: effort={effort!r}."
+            f"Argument `methods` must be one of {list(_NUM_FOLDS)}, the name of a candidate, or a "
+            f"list of names. Received: methods={methods!r}."
         )
+    return [] if isinstance(methods, str) and methods in _NUM_FOLDS else names
 
 
 def _report(
@@ -260,7 +268,7 @@ def _report(
     features: Features,
     fields: Collection[str],
     splits: Splits,
-    method: str,
+    forced: str | None,
 ) -> CalibrationReport:
     num_rows, absent = len(rows.logits), absent_classes(rows)
     rows = some_rows(rows, splits.scored)
@@ -274,8 +282,8 @@ def _report(
         rows = replace(rows, labels=np.delete(rows.labels, absent, axis=1))
         fitted = {name: np.delete(logits, absent, axis=1) for name, logits in fitted.items()}
     losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
-    chosen, reason = method, "It was requested by `method`."
-    if method == "auto":
+    chosen, reason = forced, "It was requested by `methods`."
+    if chosen is None:
         chosen, reason = simplest_within_error(losses, rows.weights, splits.clusters)
     seconds = {name: fit.seconds for name, fit in fits.items()}
     return CalibrationReport(
@@ -292,14 +300,15 @@ def _report(
     )
 
 
-def _chosen_candidates(possible: list[Candidate], method: str) -> list[Candidate]:
-    if method == "auto":
+def _chosen_candidates(possible: list[Candidate], names: list[str]) -> list[Candidate]:
+    if not names:
         return possible
-    names = [candidate.name for candidate in possible]
-    if method not in names:
+    by_name = {candidate.name: candidate for candidate in possible}
+    if unknown := [name for name in names if name not in by_name]:
         raise ValueError(
-            f'Argument `method` must be "auto" or one of {names}, the candidates for these fields, '
-            f"numeric columns and this effort. Received: method={method!r}."
+            f"Argument `methods` must be one of {list(_NUM_FOLDS)}, or name candidates for these "
+            f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
+            f"{suggestion(unknown, by_name)}"
         )
-    wanted = {IDENTITY, method, *possible[names.index(method)].parts}
+    wanted = {IDENTITY, *names, *(part for name in names for part in by_name[name].parts)}
     return [candidate for candidate in possible if candidate.name in wanted]

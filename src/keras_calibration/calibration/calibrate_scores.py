@@ -39,8 +39,7 @@ def calibrate_scores(
     from_logits: bool = False,
     fields: Fields | Sequence[str] = (),
     numeric: Sequence[str] = (),
-    method: str = "auto",
-    effort: str = "default",
+    methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
     seed: int = 0,
     verbose: int | str = "auto",
@@ -66,8 +65,7 @@ def calibrate_scores(
         fields: As for `calibrate`: names of the categorical columns whose segments are to be
             calibrated, or name → number of ids or lookup layer.
         numeric: Names of numeric columns that `"neural"` may also use.
-        method: `"auto"`, or the name of a candidate of `calibrate`.
-        effort: `"quick"`, `"default"` or `"thorough"`, see `calibrate`.
+        methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
         seed: Seed of the folds and of training.
         verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
@@ -94,7 +92,7 @@ def calibrate_scores(
         ...     clicks,
         ...     {"site": sites},
         ...     fields=["site"],
-        ...     effort="quick",
+        ...     methods="quick",
         ...     verbose=0,
         ... )
         >>> served = {"score": np.array([0.5, 0.5]), "site": np.array(["news", "games"])}
@@ -121,8 +119,7 @@ def calibrate_scores(
         sample_weight,
         fields=fields,
         numeric=numeric,
-        method=method,
-        effort=effort,
+        methods=methods,
         folds=folds,
         base_output="logit" if from_logits else "probability",
         seed=seed,

@@ -46,10 +46,10 @@ def fit_candidates(
     features: Features,
     splits: Splits,
     seed: int,
-    method: str,
+    forced: str | None,
     progress: FitProgress,
 ) -> dict[str, CandidateFit]:
-    """Cross-fits the candidates; a failure is recorded unless `method` asked for the candidate."""
+    """Cross-fits the candidates; a failure is recorded unless `methods` asked for the candidate."""
     fits: dict[str, CandidateFit] = {}
     for candidate in tried:
         start = time.perf_counter()
@@ -61,7 +61,7 @@ def fit_candidates(
             seconds = time.perf_counter() - start
             fits[candidate.name] = CandidateFit(logits, head, seconds)
         except ValueError as error:
-            if candidate.name == method:
+            if candidate.name == forced:
                 raise
             fits[candidate.name] = CandidateFit(failure=str(error))
             progress.skip(candidate.name)

@@ -56,7 +56,7 @@ class Candidate:
     """A calibration method.
 
     Args:
-        name: Its name in `calibrate(method=…)` and in the report.
+        name: Its name in `calibrate(methods=…)` and in the report.
         make_head: Creates a new, unfitted head. If there are parts, it takes a list of their
             fitted heads.
         parts: Names of the earlier candidates whose logits are averaged.
