@@ -5,7 +5,7 @@ from keras_calibration.training.seed_queue import SeedQueue
 
 def test_a_failed_seed_waits_again_behind_the_others():
     ended = []
-    queue = SeedQueue([3, 1, 2], 1, lambda seed: ended.append(seed))
+    queue = SeedQueue([3, 1, 2], lambda seed: ended.append(seed))
     assert queue.take() == 3
     queue.ended(3, "out of memory")
     assert [queue.take() for _ in range(len(queue))] == [1, 2, 3]
@@ -15,7 +15,7 @@ def test_a_failed_seed_waits_again_behind_the_others():
 
 
 def test_too_many_failures_of_one_seed_are_raised_with_the_last_error():
-    queue = SeedQueue([1, 2], 1, lambda seed: False)
+    queue = SeedQueue([1, 2], lambda seed: False)
     for seed in (queue.take(), queue.take()):
         queue.ended(seed, "first")
     assert len(queue) == 2
@@ -24,7 +24,7 @@ def test_too_many_failures_of_one_seed_are_raised_with_the_last_error():
 
 
 def test_no_more_seeds_once_it_is_decided():
-    queue = SeedQueue([1, 2, 3], 0, lambda seed: seed == 2)
+    queue = SeedQueue([1, 2, 3], lambda seed: seed == 2)
     queue.ended(queue.take(), None)
     assert len(queue) == 2
     queue.ended(queue.take(), None)

@@ -550,7 +550,6 @@ BAD = {
     "epochs": ({"epochs": 0}, "`epochs` must be an int of at least 1"),
     "batch size": ({"batch_size": 1.5}, "`batch_size` must be an int"),
     "at once": ({"num_parallel": 0}, "`num_parallel` must be"),
-    "retries": ({"num_retries": -1}, "`num_retries` must be"),
     "no seeds": ({"seeds": []}, "`seeds` must contain different ints"),
     "repeated": ({"seeds": [1, 1]}, "`seeds` must contain different ints"),
     "negative": ({"seeds": [-1]}, "`seeds` must be an int"),
@@ -746,7 +745,7 @@ from keras_calibration.seeds import train
 from seed_pipelines import SHAPE, SMALL, build_small as build
 
 {function}
-arguments = dict(ledger="runs", pipeline="p", seeds=[0, 1], num_parallel=1, num_retries=0)
+arguments = dict(ledger="runs", pipeline="p", seeds=[0, 1], num_parallel=1)
 train(build, SMALL, engine="processes", verbose=0, **arguments, **SHAPE)
 """
 UNSENDABLE = {
@@ -836,7 +835,6 @@ def test_a_seed_that_always_fails_is_named_and_the_others_are_kept(tmp_path, eng
             engine=engine,
             num_parallel=1,
             callbacks=Fail(2),
-            num_retries=1,
         )
     assert ended_seeds(tmp_path) == [0, 1]
     assert sum(run["seed"] == 2 for run in Ledger(tmp_path).runs()) == 2

@@ -34,7 +34,6 @@ def train_in_processes(
     seeds: Sequence[int],
     *,
     num_parallel: int | None,
-    num_retries: int,
     on_end: Callable[[int], bool],
 ) -> None:
     """Trains each seed by `fit` in one of several processes, each with one thread.
@@ -42,7 +41,7 @@ def train_in_processes(
     `num_parallel` is the number of processes, `None` for one for each core. The other arguments,
     and the error of a seed that fails too often, are those of `SeedQueue`.
     """
-    queue = SeedQueue(seeds, num_retries, on_end)
+    queue = SeedQueue(seeds, on_end)
     settings = KerasSettings.current()
     with tempfile.TemporaryDirectory(prefix="keras-calibration-rows-") as name:
         folder = Path(name)

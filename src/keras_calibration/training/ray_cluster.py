@@ -19,7 +19,6 @@ def train_on_ray(
     seeds: Sequence[int],
     *,
     num_parallel: int | None,
-    num_retries: int,
     on_end: Callable[[int], bool],
 ) -> None:
     """Trains each seed by `fit` in a task of a Ray cluster, with one core each.
@@ -36,7 +35,7 @@ def train_on_ray(
         ValueError: The functions of the user cannot be sent to other processes.
     """
     settings = KerasSettings.current()
-    queue = SeedQueue(seeds, num_retries, on_end)
+    queue = SeedQueue(seeds, on_end)
     with _cluster(num_parallel) as ray:
         # Tried again here, and not by Ray, which does not count the deaths of a process alike.
         environment = {"env_vars": settings.environment()}

@@ -5,21 +5,21 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Sequence
 
+# How often a seed that fails, or whose process dies, is tried again.
+_NUM_RETRIES = 1
+
 
 class SeedQueue:
     """Hands out seeds to processes, and those that failed again.
 
     Args:
         seeds: The seeds.
-        num_retries: How often a seed that fails, or whose process dies, is tried again.
         on_end: Called with each seed that has ended; returns whether to start no more seeds.
     """
 
-    def __init__(
-        self, seeds: Sequence[int], num_retries: int, on_end: Callable[[int], bool]
-    ) -> None:
+    def __init__(self, seeds: Sequence[int], on_end: Callable[[int], bool]) -> None:
         self._waiting = collections.deque(seeds)
-        self._num_retries, self._on_end = num_retries, on_end
+        self._on_end = on_end
         self._num_failures: collections.Counter[int] = collections.Counter()
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class SeedQueue:
                 self._waiting.clear()
             return
         self._num_failures[seed] += 1
-        if self._num_failures[seed] > self._num_retries:
+        if self._num_failures[seed] > _NUM_RETRIES:
             raise RuntimeError(
                 f"Seed {seed} failed:\n{error}\nThe seeds that have ended are in the ledger. Call "
                 "seeds.train again to train the others."

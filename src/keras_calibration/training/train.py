@@ -41,7 +41,6 @@ def train(
     order: int | None = None,
     engine: str = "vectorized",
     num_parallel: int | None = None,
-    num_retries: int = 1,
     until: Callable[[Ledger], Comparison] | None = None,
     verbose: int = 1,
     **record: Any,
@@ -101,8 +100,6 @@ def train(
         engine: `"vectorized"`, `"processes"` or `"ray"`.
         num_parallel: Seeds trained at once; `None` for one for each core, and on a GPU with JAX as
             many as fit into its memory.
-        num_retries: How often `"processes"` and `"ray"` try a seed again that failed, or whose
-            process died.
         until: Function of the ledger that returns a `Comparison`, for example of
             `seeds.compare(…, num_looks=None)`. It is called after each seed, and no further seeds
             are trained once the comparison is decided.
@@ -116,7 +113,8 @@ def train(
     Raises:
         ValueError: An argument is invalid, the runs of `pipeline` in the ledger are of another
             training, or the engine cannot train the model.
-        RuntimeError: A seed failed more than `num_retries` times. Those that ended are recorded.
+        RuntimeError: A seed failed twice, in an engine with other processes. Those that ended are
+            recorded.
         ImportError: The engine is `"ray"`, and Ray is not installed.
 
     Warns:
@@ -154,7 +152,6 @@ def train(
         ("epochs", epochs, 1),
         ("batch_size", batch_size, 1),
         ("num_parallel", 1 if num_parallel is None else num_parallel, 1),
-        ("num_retries", num_retries, 0),
     ):
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
             raise ValueError(
@@ -214,16 +211,13 @@ def train(
     if ended:
         progress.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
     if missing and not (ended and progress.is_decided()):
-        _engine(engine, task, num_retries, progress)(
-            task, missing, num_parallel=num_parallel, on_end=progress.on_end
-        )
+        train_missing = _engine(engine, task, progress)
+        train_missing(task, missing, num_parallel=num_parallel, on_end=progress.on_end)
         ended = _ended(ledger, task, seeds)
     return [ended[seed] for seed in seeds if seed in ended]
 
 
-def _engine(
-    engine: str, task: SeedTask, num_retries: int, progress: SeedProgress
-) -> Callable[..., None]:
+def _engine(engine: str, task: SeedTask, progress: SeedProgress) -> Callable[..., None]:
     if engine == "vectorized":
         from keras_calibration.training.together import train_together
 
@@ -232,10 +226,10 @@ def _engine(
         from keras_calibration.training.processes import train_in_processes
 
         _check_can_be_sent(task)
-        return partial(train_in_processes, num_retries=num_retries)
+        return train_in_processes
     from keras_calibration.training.ray_cluster import train_on_ray
 
-    return partial(train_on_ray, num_retries=num_retries)
+    return train_on_ray
 
 
 def _check_can_be_sent(task: SeedTask) -> None:
