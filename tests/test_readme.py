@@ -56,6 +56,25 @@ def test_the_first_program(programs):
     assert not [name for name in shown if name.endswith(("_mean", "_std"))]
 
 
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_the_first_program_word_for_word(tmp_path, monkeypatch):
+    """On all its rows, with nothing replaced: what the README says of its predictions holds."""
+    import tensorflow as tf
+
+    first, _ = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    keras.utils.set_random_seed(0)
+    names = {}
+    exec(compile(first, str(README), "exec"), names)
+    x, labels = names["test"]
+    expected = names["model"].predict(x, verbose=0)
+    assert expected.mean() == pytest.approx(labels.mean(), rel=0.05)
+    columns = {name: tf.constant(values) for name, values in x.items()}
+    served = tf.saved_model.load("savedmodels/ctr/1").signatures["serving_default"](**columns)
+    np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
+
+
 @pytest.mark.tensorflow
 def test_a_refresh_of_the_first_program(programs):
     import tensorflow as tf
