@@ -37,7 +37,7 @@ def fit_head(
     The logits of the rows are computed once, and the head's direct fit replaces its weights: exact,
     in seconds, without `compile` (see `Head.fit`). All other weights of the model stay as they are,
     and no layer is frozen. Call it after the model has been trained, together with the head or
-    without: a head that was trained on the training rows is as overconfident as its base model.
+    without: a head that was trained with its base model knows only rows that the base model fits.
 
     Args:
         model: A Functional or Sequential model whose output is a head, or its sigmoid or softmax;
