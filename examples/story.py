@@ -41,13 +41,13 @@ def main() -> None:
         model = kc.models.CalibratedModel(base, head)
         kc.fit_head(model, *log.part("development", inputs), verbose=0)
         probabilities[name] = model.predict(test, verbose=0)[:, 0]
-    draw(probabilities, labels, test["site_id"])
+    draw(probabilities, labels, test["site_id"].astype("int64"))
 
 
 def draw(
     probabilities: dict[str, NDArray[np.float32]],
     labels: NDArray[np.float32],
-    sites: NDArray[np.generic],
+    sites: NDArray[np.int64],
 ) -> None:
     """Saves three panels: reliability of all three, then the sites without and with offsets."""
     matplotlib.use("Agg")
@@ -93,7 +93,7 @@ def reliability(
 
 
 def by_site(
-    labels: NDArray[np.float32], predicted: NDArray[np.float32], sites: NDArray[np.generic]
+    labels: NDArray[np.float32], predicted: NDArray[np.float32], sites: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Mean prediction, mean label and number of rows of the most frequent sites."""
     num_rows = np.bincount(sites)
