@@ -126,7 +126,9 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
             f"{[names[found.position] for found in heads]}. Received: calibrated_output=None."
         )
     found = heads[0]
-    if (num_calls := sum(operation is found.head for operation, _ in _calls(model))) > 1:
+    if (
+        num_calls := sum(operation is found.head for operation, _ in _calls(symbolic_output(model)))
+    ) > 1:
         raise ValueError(
             f"The head {found.head.name!r} must be called once in the model, because it is fitted "
             f"to the logits of one output. Received: a model that calls it {num_calls} times. Use "
@@ -193,9 +195,9 @@ def _head_of_nested(nested: keras.Model, node: Any, tensor: keras.KerasTensor) -
     return head, values["logit"], features, head(values["logit"], features)
 
 
-def _calls(model: keras.Model) -> Iterator[tuple[keras.Operation, Any]]:
-    """The operations of a model's graph with their calls, each call once."""
-    waiting, seen = list(keras.tree.flatten(symbolic_output(model))), set()
+def _calls(outputs: Inputs) -> Iterator[tuple[keras.Operation, Any]]:
+    """The operations that symbolic tensors are computed by, with their calls, each call once."""
+    waiting, seen = list(keras.tree.flatten(outputs)), set()
     while waiting:
         operation, node = source_of(waiting.pop())
         if id(node) not in seen:
@@ -206,15 +208,7 @@ def _calls(model: keras.Model) -> Iterator[tuple[keras.Operation, Any]]:
 
 def depends_on(tensor: keras.KerasTensor, head: Head) -> bool:
     """Whether a symbolic tensor is computed from an output of a head."""
-    waiting, seen = [tensor], set()
-    while waiting:
-        operation, node = source_of(waiting.pop())
-        if operation is head:
-            return True
-        if id(node) not in seen:
-            seen.add(id(node))
-            waiting.extend(node.input_tensors)
-    return False
+    return any(operation is head for operation, _ in _calls(tensor))
 
 
 def _why_none(model: keras.Model) -> str:
