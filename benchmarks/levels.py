@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from keras_calibration.layers.field_bias import half_cauchy
 from keras_calibration.plots.rates import wilson_interval
 from keras_calibration.scoring import multicalibration_error
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_noise import jeffreys_interval
 from keras_calibration.solvers.field_offsets import FieldOffsets, fit_field_offsets
+from keras_calibration.solvers.field_spreads import half_cauchy
 from keras_calibration.statistics import (
     always_valid_difference,
     mean_difference,

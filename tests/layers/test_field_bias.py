@@ -8,9 +8,9 @@ from scipy.optimize import minimize
 
 from backends import examples
 from keras_calibration.layers import ILPS, FieldBias
-from keras_calibration.layers.field_bias import half_cauchy
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import fit_field_offsets
+from keras_calibration.solvers.field_spreads import half_cauchy
 
 
 def sigmoid(logits):

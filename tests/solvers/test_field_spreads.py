@@ -5,11 +5,10 @@ import pytest
 import scipy.stats
 from scipy.special import expit
 
-from keras_calibration.layers.field_bias import half_cauchy
 from keras_calibration.solvers import field_offsets
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import fit_field_offsets
-from keras_calibration.solvers.field_spreads import _GRID, pooled_spreads
+from keras_calibration.solvers.field_spreads import _GRID, half_cauchy, pooled_spreads
 
 NUM_ROWS = 6_000
 

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, Self
-
 import keras
 import numpy as np
 from keras import ops
-from numpy.typing import ArrayLike
 
-from keras_calibration._columns import select_features
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.calibrator import check_calibrator
-from keras_calibration.layers.field_ids import (
-    Fields,
-    checked_fields,
-    deserialize_fields,
-    ids_of_field,
-    serialize_fields,
-    table_rows,
-    table_starts,
-    vocabulary_size,
-)
-from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.logits import as_column, check_column, scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.data_checks import Rows, are_counts
-from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets, fit_field_offsets
+from keras_calibration.solvers.field_offsets import FieldOffsets, fit_field_offsets
+from keras_calibration.solvers.field_spreads import half_cauchy
 from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, bin_numbers
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class FieldBias(Head):
+class FieldBias(FieldHead):
     """A straight line plus one offset per field value: `a η(l) + c + Σ_f u_f[z_f]`.
 
     The offsets of field f have the prior `N(0, s_f²)`, and s_f is estimated from the data
@@ -78,43 +59,6 @@ class FieldBias(Head):
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*;
         Gelman (2006), *Prior distributions for variance parameters in hierarchical models*.
     """
-
-    def __init__(
-        self,
-        fields: Fields,
-        calibrator: Head | None = None,
-        prior_scale: float = 1.0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.fields = checked_fields(fields)
-        self.calibrator = calibrator
-        self.prior_scale = float(prior_scale)
-        self._check_arguments()
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The features that the head reads: its fields."""
-        return tuple(self.fields)
-
-    def field_readers(self) -> list[FieldBias]:
-        """The head itself."""
-        return [self]
-
-    @property
-    def has_direct_fit(self) -> bool:
-        """Whether η has a direct fit, or there is no η."""
-        return self.calibrator is None or self.calibrator.has_direct_fit
-
-    def build(
-        self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
-    ) -> None:
-        """Creates the weights; the layer starts as the identity."""
-        self._num_values = {name: vocabulary_size(v) for name, v in self.fields.items()}
-        if self.calibrator is not None and not self.calibrator.built:
-            self.calibrator.build((None, 1))
-        self._add_weights()
-        self.built = True
 
     def _add_weights(self) -> None:
         self._slope = self.add_weight(name="slope", shape=(), initializer="ones")
@@ -174,40 +118,24 @@ class FieldBias(Head):
         spread = (line - rows[:, 1])[:, None] * factor[0] + (1.0 - rows[:, 2])[:, None] * factor[1]
         variance = rows[:, 0] + ops.sum(ops.square(spread), axis=1)
         if self.calibrator is not None:
-            of_line = ops.convert_to_tensor(self._posterior_curve)
-            shape = self.calibrator.posterior_spread(column) - of_line[0]
-            shape = self._slope * (shape - line[:, None] * of_line[1])
+            line_spread = ops.convert_to_tensor(self._posterior_curve)
+            shape = self.calibrator.posterior_spread(column) - line_spread[0]
+            shape = self._slope * (shape - line[:, None] * line_spread[1])
             variance = variance + ops.sum(ops.square(shape), axis=1)
         return ops.sqrt(variance)[:, None]
 
-    def fit_rows(
-        self,
-        rows: Rows,
-        features: Mapping[str, np.ndarray],
-        settings: FitSettings,
-        verbose: int,
-    ) -> FitSummary:
-        """Fits η, then the slope, bias, offsets and their standard deviations on top of it."""
-        places = ops.convert_to_numpy(self._places(features))
-        ids = list(places - self._starts()[:, None])
-        curve = rows.logits
-        if self.calibrator is not None:
-            self.calibrator.fit_rows(rows, {}, settings, verbose)
-            curve = head_logits(self.calibrator, rows.logits, {})
-        fit = self._fit_ids(Rows(curve, rows.labels, rows.weights), ids)
-        if isinstance(fit, FieldOffsets):
-            self._keep_posterior_of(fit, rows)
-        return self.summary_of(rows, features, fit.num_iterations, fit.converged)
-
-    def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldOffsets | FieldCurves:
-        """Fits to rows whose logits are η and to the ids of each field, and assigns the weights."""
+    def _fit_table(self, rows: Rows, curve: np.ndarray, ids: list[np.ndarray]) -> FieldOffsets:
         fit = fit_field_offsets(
-            rows, ids, list(self._num_values.values()), half_cauchy(self.prior_scale)
+            Rows(curve, rows.labels, rows.weights),
+            ids,
+            list(self._num_values.values()),
+            half_cauchy(self.prior_scale),
         )
         self._slope.assign(fit.slope)
         self._bias.assign(fit.bias)
         self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         self._deviations.assign(fit.deviations)
+        self._keep_posterior_of(fit, rows)
         return fit
 
     def _keep_posterior_of(self, fit: FieldOffsets, rows: Rows) -> None:
@@ -225,79 +153,16 @@ class FieldBias(Head):
             values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
         self.keep_posterior(are_counts(rows.weights), **values)
 
-    def num_values(self, field: str) -> int:
-        """Number of values of a field, which is also the id of "other"."""
-        return self._num_values[field]
-
-    def field_ids(self, features: Features, field: str) -> Tensor:
-        """Ids (batch,) of a field, int32; the id "other" is the number of its values."""
-        return ids_of_field(features[field], self.fields[field], self._num_values[field])
-
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
-        if not self.built:
-            self.build()
+        self._ensure_built()
         start = self._starts()[list(self.fields).index(field)]
         return ops.convert_to_numpy(self._offsets)[start : start + self._num_values[field]]
-
-    def get_deviations(self) -> dict[str, float]:
-        """Field name → s, the standard deviation of its offsets in logits; 0 before `fit`."""
-        if not self.built:
-            self.build()
-        deviations = ops.convert_to_numpy(self._deviations).reshape(len(self.fields), -1)[:, 0]
-        return dict(zip(self.fields, map(float, deviations), strict=True))
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor arguments as plain Python values."""
-        calibrator = self.calibrator
-        return {
-            **super().get_config(),
-            "fields": serialize_fields(self.fields),
-            "calibrator": calibrator and keras.saving.serialize_keras_object(calibrator),
-            "prior_scale": self.prior_scale,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Creates the layer from its `get_config`."""
-        calibrator = config["calibrator"]
-        parts = {
-            "fields": deserialize_fields(config["fields"]),
-            "calibrator": calibrator and keras.saving.deserialize_keras_object(calibrator),
-        }
-        return cls(**{**config, **parts})
-
-    def _curve(self, logits: Tensor) -> Tensor:
-        return logits if self.calibrator is None else self.calibrator(logits)
 
     def _num_curve_columns(self) -> int:
         """Number of columns of the posterior of η; 0 if η has none."""
         curve = self.calibrator
         return curve.num_posterior_columns if isinstance(curve, StreamingCalibrator) else 0
-
-    def _starts(self) -> np.ndarray:
-        """Index of each field's first offset."""
-        return table_starts(self._num_values.values())
-
-    def _places(self, features: Features | None) -> Tensor:
-        """Indices of the offsets of each row, shape (fields, batch), int32."""
-        reader, features = type(self).__name__, {} if features is None else features
-        for name, values in select_features(features, self.fields, reader).items():
-            check_column(values.shape, reader, f"feature {name!r}")
-        return table_rows(features, self.fields, self._num_values)
-
-    def _check_arguments(self) -> None:
-        if not self.fields:
-            raise ValueError(
-                f"Argument `fields` of {type(self).__name__} must hold at least one field. "
-                'Received: fields={}. Pass fields={"site_id": 5000}, for example.'
-            )
-        check_calibrator(self.calibrator)
-        if not 0 < self.prior_scale < float("inf"):
-            raise ValueError(
-                "Argument `prior_scale` must be a finite number above 0. "
-                f"Received: prior_scale={self.prior_scale!r}."
-            )
 
 
 def _line_of_spread(
@@ -314,14 +179,3 @@ def _line_of_spread(
     weighted = columns * totals[filled]
     spread = ops.convert_to_numpy(calibrator.posterior_spread(means)).astype("float64")
     return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]
-
-
-def half_cauchy(scale: float) -> Callable[[ArrayLike], np.ndarray]:
-    """Log density of the half-Cauchy prior on a standard deviation.
-
-    Example:
-        >>> half_cauchy(1.0)([1.0]).round(4)  # log(1 / π)
-        array([-1.1447])
-    """
-    constant = math.log(2 / (math.pi * scale))
-    return lambda deviations: constant - np.log1p((np.asarray(deviations, "float64") / scale) ** 2)

@@ -9,17 +9,18 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Features, Shape, Tensor
-from keras_calibration.layers.field_bias import FieldBias, half_cauchy
+from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, fit_field_curves, within_room
+from keras_calibration.solvers.field_spreads import half_cauchy
 from keras_calibration.solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
-class FieldILPS(FieldBias):
+class FieldILPS(FieldHead):
     """One curve per field value, shrunk towards a shared curve: `b(η(l)) + Σ_f d_f[z_f](η(l))`.
 
     The shared curve b and every deviation d are piecewise linear on the same few knots, at
@@ -111,10 +112,6 @@ class FieldILPS(FieldBias):
         inside = ops.logical_and(share >= 0, share <= 1)
         return ops.where(ops.logical_and(inside, calibrated > upper), upper, calibrated)
 
-    def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
-        """Raises: the posterior of the curves is not known."""
-        return Head.logit_standard_deviation(self, logits, features)
-
     def finalize(self) -> None:
         """Makes every curve non-decreasing, after training in a model."""
         if not self.built:
@@ -173,17 +170,18 @@ class FieldILPS(FieldBias):
             name="deviations", shape=(len(self.fields), 3), initializer="zeros", trainable=False
         )
 
-    def _fit_ids(self, rows: Rows, ids: list[np.ndarray]) -> FieldCurves:
+    def _fit_table(self, rows: Rows, curve: np.ndarray, ids: list[np.ndarray]) -> FieldCurves:
+        knots = balanced_knots(curve, rows.labels, self.num_knots, rows.weights)
         # Rounded to the dtype in which the layer stores them.
-        knots = balanced_knots(rows.logits, rows.labels, self.num_knots, rows.weights)
         knots = knots.astype(self.variable_dtype).astype("float64")
+        rows = Rows(curve, rows.labels, rows.weights)
         fit = fit_field_curves(
             rows, knots, ids, list(self._num_values.values()), half_cauchy(self.prior_scale)
         )
         self._knots.assign(knots)
         self._values.assign(fit.values)
-        of_other = np.zeros((1, self.num_knots))
-        padded = [part for deviations in fit.deviations for part in (deviations, of_other)]
+        other = np.zeros((1, self.num_knots))
+        padded = [part for deviations in fit.deviations for part in (deviations, other)]
         self._field_deviations.assign(np.concatenate(padded).reshape(-1))
         self._deviations.assign(fit.scales)
         return fit
@@ -193,7 +191,3 @@ class FieldILPS(FieldBias):
         start = self._starts()[list(self.fields).index(field)]
         deviations = ops.convert_to_numpy(self._field_deviations).reshape(-1, self.num_knots)
         return deviations[start : start + self._num_values[field]]
-
-    def _ensure_built(self) -> None:
-        if not self.built:
-            self.build()

@@ -1,8 +1,10 @@
 """The spreads of several sparse fields: pooled, and scaled by cross-validation."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 
 from keras_calibration.solvers.field_effects import FieldEffects
@@ -88,3 +90,14 @@ def pooled_spreads(likelihoods: np.ndarray, log_prior: Callable) -> np.ndarray:
     evidence = special.logsumexp(likelihoods[:, None] + prior, axis=2).sum(axis=0)
     common = int(np.argmax(evidence + log_prior(_GRID)))
     return _GRID[np.argmax(likelihoods + prior[common], axis=1)]
+
+
+def half_cauchy(scale: float) -> Callable[[ArrayLike], np.ndarray]:
+    """Log density of the half-Cauchy prior on a standard deviation.
+
+    Example:
+        >>> half_cauchy(1.0)([1.0]).round(4)  # log(1 / π)
+        array([-1.1447])
+    """
+    constant = math.log(2 / (math.pi * scale))
+    return lambda deviations: constant - np.log1p((np.asarray(deviations, "float64") / scale) ** 2)

@@ -1,0 +1,176 @@
+"""FieldHead: the base class of the heads with a direct fit to field values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration._columns import select_features
+from keras_calibration._typing import Features, Shape, Tensor
+from keras_calibration.layers.calibrator import check_calibrator
+from keras_calibration.layers.field_ids import (
+    Fields,
+    checked_fields,
+    deserialize_fields,
+    ids_of_field,
+    serialize_fields,
+    table_rows,
+    table_starts,
+    vocabulary_size,
+)
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.logits import check_column
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets
+
+
+class FieldHead(Head):
+    """Base of the heads that add a table of field values to a curve of the logit.
+
+    A subclass creates its weights in `_add_weights`, among them `_deviations`, whose first column
+    holds the prior standard deviation of each field's levels, and fits them in `_fit_table`.
+
+    Args:
+        fields: Field name → number of ids, or a Keras lookup layer.
+        calibrator: η, a head that reads no features, or None for the logit itself.
+        prior_scale: Median of the half-Cauchy prior on each standard deviation, in logits.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
+    """
+
+    _deviations: keras.Variable
+
+    def __init__(
+        self,
+        fields: Fields,
+        calibrator: Head | None = None,
+        prior_scale: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.fields = checked_fields(fields)
+        self.calibrator = calibrator
+        self.prior_scale = float(prior_scale)
+        self._check_arguments()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The features that the head reads: its fields."""
+        return tuple(self.fields)
+
+    def field_readers(self) -> list[FieldHead]:
+        """The head itself."""
+        return [self]
+
+    @property
+    def has_direct_fit(self) -> bool:
+        """Whether η has a direct fit, or there is no η."""
+        return self.calibrator is None or self.calibrator.has_direct_fit
+
+    def build(
+        self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
+    ) -> None:
+        """Creates the weights; the layer starts as the identity."""
+        self._num_values = {name: vocabulary_size(v) for name, v in self.fields.items()}
+        if self.calibrator is not None and not self.calibrator.built:
+            self.calibrator.build((None, 1))
+        self._add_weights()
+        self.built = True
+
+    def fit_rows(
+        self,
+        rows: Rows,
+        features: Mapping[str, np.ndarray],
+        settings: FitSettings,
+        verbose: int,
+    ) -> FitSummary:
+        """Fits η, then the table of field values on top of it."""
+        places = ops.convert_to_numpy(self._places(features))
+        ids = list(places - self._starts()[:, None])
+        curve = rows.logits
+        if self.calibrator is not None:
+            self.calibrator.fit_rows(rows, {}, settings, verbose)
+            curve = head_logits(self.calibrator, rows.logits, {})
+        fit = self._fit_table(rows, curve, ids)
+        return self.summary_of(rows, features, fit.num_iterations, fit.converged)
+
+    def _add_weights(self) -> None:
+        """Creates the weights; the numbers of values are known."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `_add_weights`.")
+
+    def _fit_table(
+        self, rows: Rows, curve: np.ndarray, ids: list[np.ndarray]
+    ) -> FieldOffsets | FieldCurves:
+        """Fits to rows, to their values of η and to the ids of each field; assigns the weights."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `_fit_table`.")
+
+    def num_values(self, field: str) -> int:
+        """Number of values of a field, which is also the id of "other"."""
+        return self._num_values[field]
+
+    def field_ids(self, features: Features, field: str) -> Tensor:
+        """Ids (batch,) of a field, int32; the id "other" is the number of its values."""
+        return ids_of_field(features[field], self.fields[field], self._num_values[field])
+
+    def get_deviations(self) -> dict[str, float]:
+        """Field name → s, the standard deviation of its levels in logits; 0 before `fit`."""
+        self._ensure_built()
+        deviations = ops.convert_to_numpy(self._deviations).reshape(len(self.fields), -1)[:, 0]
+        return dict(zip(self.fields, map(float, deviations), strict=True))
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as plain Python values."""
+        calibrator = self.calibrator
+        return {
+            **super().get_config(),
+            "fields": serialize_fields(self.fields),
+            "calibrator": calibrator and keras.saving.serialize_keras_object(calibrator),
+            "prior_scale": self.prior_scale,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Creates the layer from its `get_config`."""
+        calibrator = config["calibrator"]
+        parts = {
+            "fields": deserialize_fields(config["fields"]),
+            "calibrator": calibrator and keras.saving.deserialize_keras_object(calibrator),
+        }
+        return cls(**{**config, **parts})
+
+    def _curve(self, logits: Tensor) -> Tensor:
+        return logits if self.calibrator is None else self.calibrator(logits)
+
+    def _ensure_built(self) -> None:
+        if not self.built:
+            self.build()
+
+    def _starts(self) -> np.ndarray:
+        """Index of each field's first offset."""
+        return table_starts(self._num_values.values())
+
+    def _places(self, features: Features | None) -> Tensor:
+        """Indices of the offsets of each row, shape (fields, batch), int32."""
+        reader, features = type(self).__name__, {} if features is None else features
+        for name, values in select_features(features, self.fields, reader).items():
+            check_column(values.shape, reader, f"feature {name!r}")
+        return table_rows(features, self.fields, self._num_values)
+
+    def _check_arguments(self) -> None:
+        if not self.fields:
+            raise ValueError(
+                f"Argument `fields` of {type(self).__name__} must hold at least one field. "
+                'Received: fields={}. Pass fields={"site_id": 5000}, for example.'
+            )
+        check_calibrator(self.calibrator)
+        if not 0 < self.prior_scale < float("inf"):
+            raise ValueError(
+                "Argument `prior_scale` must be a finite number above 0. "
+                f"Received: prior_scale={self.prior_scale!r}."
+            )
