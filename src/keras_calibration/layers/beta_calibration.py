@@ -124,5 +124,5 @@ def _affine_softplus(logits: np.ndarray, means: np.ndarray, spreads: np.ndarray)
     Right to second order: slope at the mean, plus half the curvature times the variance.
     """
     slopes = special.expit(means)
-    of_spread = 0.5 * slopes * (1 - slopes) * spreads**2
-    return np.logaddexp(0.0, means) + of_spread + slopes * (logits - means)
+    correction = 0.5 * slopes * (1 - slopes) * spreads**2
+    return np.logaddexp(0.0, means) + correction + slopes * (logits - means)

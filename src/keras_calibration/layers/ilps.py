@@ -217,8 +217,8 @@ class ILPS(StreamingCalibrator):
         left, right = ops.take(knots, segment), ops.take(knots, segment + 1)
         share = ops.expand_dims((logits - left) / (right - left), 1)
         share = ops.clip(share, 0.0, 1.0) if self.extrapolation == "constant" else share
-        of_left, of_right = (ops.take(factor, segment + step, axis=0) for step in (0, 1))
-        return (1 - share) * of_left + share * of_right
+        left, right = (ops.take(factor, segment + step, axis=0) for step in (0, 1))
+        return (1 - share) * left + share * right
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Places the knots and solves for the values."""

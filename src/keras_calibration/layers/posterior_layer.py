@@ -68,11 +68,11 @@ class PosteriorLayer(keras.layers.Layer):
             )
             setattr(self, "_" + full_name, weight)
 
-    def keep_posterior(self, of_counts: bool, **values: np.ndarray) -> None:
+    def keep_posterior(self, are_counts: bool, **values: np.ndarray) -> None:
         """Assigns the weights of the posterior, if there are any, at the end of a direct fit.
 
         Args:
-            of_counts: Whether the sample weights of the fit are numbers of rows
+            are_counts: Whether the sample weights of the fit are numbers of rows
                 (`data_checks.are_counts`); if not, `interval` refuses.
             **values: Name of a weight → its value.
         """
@@ -81,7 +81,7 @@ class PosteriorLayer(keras.layers.Layer):
         for name, value in values.items():
             getattr(self, f"_{_POSTERIOR}{name}").assign(value)
         checksum = _checksum(self.weights)
-        self._posterior_checksum.assign(checksum if of_counts else -checksum)
+        self._posterior_checksum.assign(checksum if are_counts else -checksum)
 
     def forget_posterior(self) -> None:
         """Notes that no fit has found a posterior, so that `interval` refuses."""

@@ -105,9 +105,9 @@ class QuadraticScaling(StreamingCalibrator):
             spreads = atoms.spreads[np.searchsorted(atoms.means, means)]
             share = (means - start) / (end - start)
             curvature = np.where((share > 0) & (share < 1), 1 / (end - start), 0.0)
-            of_high = high(means) - high(np.zeros(())) + 0.5 * curvature * spreads**2
-            of_high += np.clip(share, 0.0, 1.0) * (logits - means)
-            return np.stack([np.ones_like(logits), logits - of_high, of_high], axis=1)
+            high_part = high(means) - high(np.zeros(())) + 0.5 * curvature * spreads**2
+            high_part += np.clip(share, 0.0, 1.0) * (logits - means)
+            return np.stack([np.ones_like(logits), logits - high_part, high_part], axis=1)
 
         fit = fit_two_slopes(histogram, design)
         bias, slope_low, slope_high = fit.parameters

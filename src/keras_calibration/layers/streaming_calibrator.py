@@ -112,12 +112,12 @@ class StreamingCalibrator(Calibrator):
         logits = checked_logits(logits, labels, from_logits)
         return self.update_sums(logit_histogram(logits, labels, sample_weight), forget)
 
-    def fit_sums(self, histogram: LogitHistogram, of_counts: bool | None = None) -> FitSummary:
+    def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:
         """Fits the curve to rows that are summed in a histogram, and keeps it for `update`.
 
         Args:
             histogram: The sums.
-            of_counts: Whether the weights of the rows are counts; None reads it from the sums.
+            are_counts: Whether the weights of the rows are counts; None reads it from the sums.
 
         Raises:
             ValueError: If all labels are of one class. The layer is then unchanged.
@@ -131,8 +131,8 @@ class StreamingCalibrator(Calibrator):
             )
         self.ensure_built()
         fit = self.fit_histogram(histogram)
-        of_counts = histogram.is_of_counts if of_counts is None else of_counts
-        self.keep_posterior(of_counts, factor=fit.factor)
+        are_counts = histogram.is_of_counts if are_counts is None else are_counts
+        self.keep_posterior(are_counts, factor=fit.factor)
         self._histogram = histogram
         summary = FitSummary(
             num_rows=round(histogram.num_rows),
@@ -148,11 +148,11 @@ class StreamingCalibrator(Calibrator):
         """`update` with rows that are summed in a histogram."""
         self._check_update(forget)
         # Forgetting makes fractions of counts, with which an interval is not too narrow.
-        of_counts = histogram.is_of_counts
+        are_counts = histogram.is_of_counts
         if self._histogram is not None and forget < 1:
-            of_counts = of_counts and self.posterior_is_of_counts
+            are_counts = are_counts and self.posterior_is_of_counts
             histogram = self._histogram.scaled(1 - forget) + histogram
-        return self.fit_sums(histogram, of_counts)
+        return self.fit_sums(histogram, are_counts)
 
     def remember(
         self,

@@ -58,10 +58,10 @@ class TemperatureScaling(StreamingCalibrator):
         >>> summary = layer.fit([2.0, 2.0, 2.0, 2.0], [1, 1, 1, 0])
         >>> round(layer.temperature, 4)  # 2 over the logit of 3/4
         1.8205
-        >>> of_classes = TemperatureScaling()
+        >>> scaling = TemperatureScaling()
         >>> class_logits = np.tile([2.0, 0.0, 0.0], (3000, 1))
-        >>> summary = of_classes.fit(class_logits, np.repeat([0, 0, 1, 2], 750))
-        >>> round(of_classes.temperature, 3)  # softmax (½, ¼, ¼): 2 over log 2
+        >>> summary = scaling.fit(class_logits, np.repeat([0, 0, 1, 2], 750))
+        >>> round(scaling.temperature, 3)  # softmax (½, ¼, ¼): 2 over log 2
         2.885
 
     Reference:

@@ -174,7 +174,7 @@ def warns_of_nan(
     """
 
     @functools.wraps(result)
-    def told(metric: keras.metrics.Metric) -> Tensor:
+    def with_one_result(metric: keras.metrics.Metric) -> Tensor:
         value = result(metric)
         try:
             is_nan = math.isnan(float(value))
@@ -186,7 +186,7 @@ def warns_of_nan(
             _warn_of_nan([metric])
         return value
 
-    return told
+    return with_one_result
 
 
 @contextlib.contextmanager

@@ -292,8 +292,8 @@ def noise_floors_of(
         [ops.convert_to_numpy(each.error(ops.cast(np.stack(part), each.dtype))) for each in metrics]
         for part in iter(lambda: list(itertools.islice(draws, size)), [])
     ]
-    of_metrics = np.concatenate(errors, axis=1).astype("float64")
-    return [(float(each.mean()), float(each.std(ddof=1))) for each in of_metrics]
+    metric_errors = np.concatenate(errors, axis=1).astype("float64")
+    return [(float(each.mean()), float(each.std(ddof=1))) for each in metric_errors]
 
 
 def _batch_sums(

@@ -100,8 +100,8 @@ def flat_ids(ids: Tensor, labels: Tensor, name: str, num_values: int | None = No
 
     Raises if one is not below `num_values`, where they can be read.
     """
-    of_tensors = isinstance(ids, list | tuple) and any(map(ops.is_tensor, ids))
-    ids = ops.stack(ids) if of_tensors else field_values(ids, repr(name))
+    holds_tensors = isinstance(ids, list | tuple) and any(map(ops.is_tensor, ids))
+    ids = ops.stack(ids) if holds_tensors else field_values(ids, repr(name))
     if num_values is not None:
         refuse_ids_outside(ids, num_values, "Argument `field`")
     ids = ops.reshape(id_tensor(ids), (-1,))

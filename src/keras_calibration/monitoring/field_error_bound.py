@@ -135,12 +135,12 @@ def _transform(places: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     shares = {-1: away * (away - 1) / 2, 0: 1 - away**2, 1: away * (away + 1) / 2}
     product = np.ones(_NUM_POINTS // 2 + 1, complex)
     for first in range(0, len(places), _TRANSFORMED_TOGETHER):
-        some = slice(first, first + _TRANSFORMED_TOGETHER)
-        starts = _NUM_POINTS * np.arange(len(places[some]))[:, None]
+        chunk = slice(first, first + _TRANSFORMED_TOGETHER)
+        starts = _NUM_POINTS * np.arange(len(places[chunk]))[:, None]
         grid = np.zeros(_NUM_POINTS * len(starts))
         for shift, share in shares.items():
-            points = starts + (nearest[some] + shift).astype(np.int64) % _NUM_POINTS
-            mass = (share[some] * probabilities[some]).ravel()
+            points = starts + (nearest[chunk] + shift).astype(np.int64) % _NUM_POINTS
+            mass = (share[chunk] * probabilities[chunk]).ravel()
             grid += np.bincount(points.ravel(), mass, len(grid))
         product *= np.fft.rfft(grid.reshape(-1, _NUM_POINTS)).prod(axis=0)
     return product

@@ -40,11 +40,11 @@ def class_bias_sums(
     probability_weights = weights * ops.sum(labels, axis=-1)
     one_hot = ops.one_hot(group, num_groups, axis=0, dtype=probabilities.dtype)
     loss_sums = ops.matmul(one_hot, ops.stack([weights * losses, weights], axis=1))
-    of_classes = (probability_weights[:, None] * probabilities, weights[:, None] * labels)
-    class_sums = ops.stack([ops.matmul(one_hot, values) for values in of_classes], axis=-1)
+    class_values = (probability_weights[:, None] * probabilities, weights[:, None] * labels)
+    class_sums = ops.stack([ops.matmul(one_hot, values) for values in class_values], axis=-1)
     pair_sums = ops.stack(
         [
-            ops.matmul(ops.transpose(in_group[:, None] * of_classes[0]), probabilities)
+            ops.matmul(ops.transpose(in_group[:, None] * class_values[0]), probabilities)
             for in_group in ops.unstack(one_hot, num_groups)
         ]
     )

@@ -67,13 +67,13 @@ def temperature_sums(logits: Tensor, weights: Tensor, group: Tensor, num_groups:
         variance = ops.einsum("njk,nk->nj", powers, square) / total - ops.square(mean)
         rows = ops.stack([ops.log(total), mean, variance], axis=-1)
         # Without -1 in the shape, which fails for an empty batch.
-        of_octave = ops.matmul(
+        octave_sums = ops.matmul(
             weights_by_group, ops.reshape(rows, (ops.shape(logits)[0], _PER_OCTAVE * 3))
         )
-        of_octave = ops.reshape(of_octave, (num_groups, 1, _PER_OCTAVE, 3))
+        octave_sums = ops.reshape(octave_sums, (num_groups, 1, _PER_OCTAVE, 3))
         # exp(2 β l) is the square of exp(β l), and exponentials are the main cost in float64. This
         # is a loop because XLA would compute the squares of earlier octaves again for later ones.
-        return ops.square(powers), ops.slice_update(sums, (0, octave, 0, 0), of_octave)
+        return ops.square(powers), ops.slice_update(sums, (0, octave, 0, 0), octave_sums)
 
     lowest_octave = ops.convert_to_tensor(INVERSE_TEMPERATURES[:_PER_OCTAVE], logits.dtype)
     powers = ops.exp(lowest_octave[:, None] * bounded[:, None, :])

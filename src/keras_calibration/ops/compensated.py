@@ -16,6 +16,6 @@ def two_sum(total: Tensor, term: Tensor) -> tuple[Tensor, Tensor]:
         Knuth, *The Art of Computer Programming*, volume 2, section 4.2.2, theorem B.
     """
     rounded = total + term
-    of_term = rounded - total
-    error = (total - (rounded - of_term)) + (term - of_term)
+    added = rounded - total
+    error = (total - (rounded - added)) + (term - added)
     return rounded, ops.where(ops.isfinite(rounded), error, 0.0)

@@ -351,7 +351,7 @@ def _improved_bias(
     slope = at.weight * with_bias(at.slope)
     excess, size, curvature = sums([slope, ops.abs(slope), at.weight * at.curvature])
     # Relative to the terms, which are all tiny where a threshold separates the labels.
-    of_sums = 4 * rounding * size
+    sum_error = 4 * rounding * size
     excess = ops.clip(excess, (rounding - 1) * positives, (1 - rounding) * negatives)
     ones, zeros = positives + excess, negatives - excess
     share = excess * (1 / positives + 1 / negatives)
@@ -363,7 +363,7 @@ def _improved_bias(
     # At the root, the bias is itself an end of the bracket and must be allowed to stay there.
     inside = ops.logical_and(proposed >= low, proposed <= high)
     improved = ops.where(inside, proposed, 0.5 * (low + high))
-    improved = ops.where(ops.abs(excess) <= of_sums, bias, improved)
+    improved = ops.where(ops.abs(excess) <= sum_error, bias, improved)
     # What the open bins neglect: an error of the sum over rows moves the bias by that error over
     # the curvature. (The exponent is capped at 0, where the error is too large in any case.)
     beyond = below * ops.exp(ops.minimum(bias - LARGEST_LOGIT, 0.0)) + above * ops.exp(
@@ -372,7 +372,7 @@ def _improved_bias(
     is_known = ops.logical_and(
         beyond <= 1e-7 * curvature,
         # Where all predictions are 0 or 1 before and after, no bias is better than another.
-        of_sums <= _LARGEST_BIAS_ERROR[keras.backend.standardize_dtype(bias.dtype)] * curvature,
+        sum_error <= _LARGEST_BIAS_ERROR[keras.backend.standardize_dtype(bias.dtype)] * curvature,
     )
     moved = ops.abs(improved - bias)
     return [

@@ -41,8 +41,8 @@ from keras_calibration.ops.custom_gradients import with_gradient
 
 _COUNTED_TOGETHER = 32
 _MOST_COUNTED_KNOTS = 256
-_MOST_CHOSEN_KNOTS = 32
-_MOST_HALVED_TOGETHER, _MOST_HALVED_KNOTS = 32, 1024
+_MOST_COMPARED_KNOTS = 32
+_MOST_SEARCHED_TOGETHER, _MOST_SEARCHED_KNOTS = 32, 1024
 _NUM_GROUPS = 4
 _NUM_BINS = 4096
 _BINS_PER_UNIT = np.exp2(np.arange(-30, 31)).astype("float32")
@@ -95,15 +95,15 @@ def piecewise_linear(
 def lines(knots: Tensor, values: Tensor) -> Tensor:
     """The line to the right of each knot, (3, K): knot, value and slope; the last slope repeats."""
     knots, values = ops.convert_to_tensor(knots), ops.convert_to_tensor(values)
-    of_segments = slopes(knots, values)
+    segment_slopes = slopes(knots, values)
     # TensorFlow can stack Keras variables along the last axis only.
-    columns = [knots, values, ops.concatenate([of_segments, of_segments[-1:]])]
+    columns = [knots, values, ops.concatenate([segment_slopes, segment_slopes[-1:]])]
     return ops.transpose(ops.stack(columns, axis=1))
 
 
 def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     """The curve of the lines, and its gradient."""
-    curve, line_of_rows = _way(logits, table)(logits, table)
+    curve, line_of_rows = _search_method(logits, table)(logits, table)
 
     def gradient(*upstream: Tensor, **by_keyword: Tensor) -> tuple[Tensor, Tensor]:
         (by_curve,) = upstream or by_keyword.values()
@@ -117,16 +117,18 @@ def _on_lines(logits: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
     return curve, gradient
 
 
-def _way(logits: Tensor, table: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, LineOfRows]]:
+def _search_method(
+    logits: Tensor, table: Tensor
+) -> Callable[[Tensor, Tensor], tuple[Tensor, LineOfRows]]:
     """The fastest way, as measured, in which the rows find their lines."""
     if not is_compiled(logits):
-        return _looked_up
-    if runs_on_gpu() and table.shape[1] <= _MOST_HALVED_KNOTS:
-        return _halved
-    if table.shape[1] <= _MOST_CHOSEN_KNOTS:
-        return _chosen
+        return _by_table
+    if runs_on_gpu() and table.shape[1] <= _MOST_SEARCHED_KNOTS:
+        return _by_search
+    if table.shape[1] <= _MOST_COMPARED_KNOTS:
+        return _by_comparison
     are_few = logits.shape[0] is not None and logits.shape[0] < _MANY_FOR_BINS
-    return _looked_up if are_few else _binned
+    return _by_table if are_few else _by_bins
 
 
 def _curve(
@@ -142,31 +144,31 @@ def _curve(
     return ops.minimum(value + (logits - knot) * slope, highest)
 
 
-def _chosen(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+def _by_comparison(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, by comparison with groups of lines, then lines."""
     num_lines = table.shape[1]
     group_size = -(-num_lines // _NUM_GROUPS)
     knots, values, line_slopes = (ops.unstack(row, num_lines) for row in ops.unstack(table, 3))
 
-    def chosen(conditions: Sequence[Tensor], of_cases: Sequence[Tensor]) -> Tensor:
+    def chosen(conditions: Sequence[Tensor], cases: Sequence[Tensor]) -> Tensor:
         """The last of the cases whose condition holds; the first has no condition."""
-        result = of_cases[0]
-        for condition, of_case in zip(conditions, of_cases[1:], strict=True):
-            result = ops.where(condition, of_case, result)
+        result = cases[0]
+        for condition, case in zip(conditions, cases[1:], strict=True):
+            result = ops.where(condition, case, result)
         return result
 
-    def of_group(of_lines: Sequence[Tensor]) -> list[Tensor]:
+    def group_values(line_values: Sequence[Tensor]) -> list[Tensor]:
         """The values for the lines in each row's group; the last line pads the last group."""
-        filled = [*of_lines, *[of_lines[-1]] * (_NUM_GROUPS * group_size - num_lines)]
+        filled = [*line_values, *[line_values[-1]] * (_NUM_GROUPS * group_size - num_lines)]
         return [chosen(starts, filled[place::group_size]) for place in range(group_size)]
 
     starts = [
         logits >= knots[min(group * group_size, num_lines - 1)] for group in range(1, _NUM_GROUPS)
     ]
-    passed = [logits >= knot for knot in of_group(knots)[1:]]
+    passed = [logits >= knot for knot in group_values(knots)[1:]]
 
-    def choose(of_lines: Sequence[Tensor]) -> Tensor:
-        return chosen(passed, of_group(of_lines))
+    def choose(line_values: Sequence[Tensor]) -> Tensor:
+        return chosen(passed, group_values(line_values))
 
     def line() -> Tensor:
         first = chosen(starts, range(0, _NUM_GROUPS * group_size, group_size))
@@ -180,7 +182,7 @@ def _chosen(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     return curve, lambda: (line(), choose(knots), choose(line_slopes))
 
 
-def _looked_up(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+def _by_table(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, read from its row of the table."""
     line = _line(logits, table[0])
     # Read again: XLA then fuses each of the two into the operation that uses it.
@@ -196,11 +198,11 @@ def _read(logits: Tensor, table: Tensor, line: Tensor) -> Tensor:
     if is_compiled(logits):
         # All from the table itself: XLA may round differently what it computes twice.
         next_value = ops.take(table[1], ops.minimum(line + 1, table.shape[1] - 1))
-        of_line = [ops.take(row, line) for row in ops.unstack(table, 3)]
-        return _curve(logits, of_line, next_value, (table[0, 0], table[0, -1]))
+        line_of_row = [ops.take(row, line) for row in ops.unstack(table, 3)]
+        return _curve(logits, line_of_row, next_value, (table[0, 0], table[0, -1]))
     # Without XLA, every operation is a pass over the rows: the fewer, the better.
-    of_line = ops.take(_with_highest(table), line, axis=1)
-    knot, value, slope, highest = ops.unstack(of_line, 4)
+    line_of_row = ops.take(_with_highest(table), line, axis=1)
+    knot, value, slope, highest = ops.unstack(line_of_row, 4)
     return ops.minimum(value + (logits - knot) * slope, highest)
 
 
@@ -211,16 +213,16 @@ def _with_highest(table: Tensor) -> Tensor:
     return ops.concatenate([table, highest[None]])
 
 
-def _halved(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+def _by_search(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, found by halving and read together."""
-    line, _ = _found_by_halving(logits, table[0])
-    of_line = _rows_read(ops.transpose(_with_highest(table)), line)
-    knot, value, slope, highest = ops.unstack(of_line, 4, axis=1)
+    line, _ = _search(logits, table[0])
+    line_of_row = _rows_read(ops.transpose(_with_highest(table)), line)
+    knot, value, slope, highest = ops.unstack(line_of_row, 4, axis=1)
     curve = ops.minimum(value + (logits - knot) * slope, highest)
-    return curve, lambda: (*_found_by_halving(logits, table[0], again=True), slope)
+    return curve, lambda: (*_search(logits, table[0], again=True), slope)
 
 
-def _found_by_halving(logits: Tensor, knots: Tensor, again: bool = False) -> tuple[Tensor, Tensor]:
+def _search(logits: Tensor, knots: Tensor, again: bool = False) -> tuple[Tensor, Tensor]:
     """The line of each row, int32, and its knot.
 
     With `again`, XLA does not recognize the same comparisons. It would otherwise keep the line of
@@ -231,18 +233,18 @@ def _found_by_halving(logits: Tensor, knots: Tensor, again: bool = False) -> tup
         return knot <= logits if again else logits >= knot
 
     num_knots = knots.shape[0]
-    if num_knots <= _MOST_HALVED_TOGETHER:
-        return _halve(ops.unstack(knots, num_knots), is_past)
+    if num_knots <= _MOST_SEARCHED_TOGETHER:
+        return _last_passed(ops.unstack(knots, num_knots), is_past)
     size = math.isqrt(num_knots - 1) + 1
     num_groups = -(-num_knots // size)
     missing = ops.full_like(knots[: num_groups * size - num_knots], math.inf)
     groups = ops.reshape(ops.concatenate([knots, missing]), (num_groups, size))
-    group, _ = _halve(ops.unstack(groups[:, 0], num_groups), is_past)
+    group, _ = _last_passed(ops.unstack(groups[:, 0], num_groups), is_past)
     if again:
         # XLA keeps the group in memory, because two tables are read one after the other: one byte.
         group = ops.cast(ops.cast(group, "uint8"), "int32")
-    of_group = ops.unstack(_rows_read(groups, group), size, axis=1)
-    place, knot = _halve(of_group, is_past)
+    group_values = ops.unstack(_rows_read(groups, group), size, axis=1)
+    place, knot = _last_passed(group_values, is_past)
     return group * size + place, knot
 
 
@@ -252,7 +254,9 @@ def _rows_read(table: Tensor, places: Tensor) -> Tensor:
     return table[places] if keras.backend.backend() == "jax" else ops.take(table, places, axis=0)
 
 
-def _halve(knots: Sequence[Tensor], is_past: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+def _last_passed(
+    knots: Sequence[Tensor], is_past: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
     """The last of the knots that are passed, or else the first: its place, int32, and itself."""
     place: Tensor = 0
     while len(knots) > 1:
@@ -264,7 +268,7 @@ def _halve(knots: Sequence[Tensor], is_past: Callable[[Tensor], Tensor]) -> tupl
     return place, knots[0]
 
 
-def _binned(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
+def _by_bins(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
     """Curve, line, knot and slope of each row, found by narrow bins of logits.
 
     A table holds the number of lines that begin left of each bin; a comparison with the knot inside
@@ -297,12 +301,12 @@ def _binned(logits: Tensor, table: Tensor) -> tuple[Tensor, LineOfRows]:
         return ops.take(num_left, number) + ops.cast(is_past, "int32")
 
     curve = ops.cond(
-        is_exact, lambda: _read(logits, table, line()), lambda: _looked_up(logits, table)[0]
+        is_exact, lambda: _read(logits, table, line()), lambda: _by_table(logits, table)[0]
     )
 
     def line_of_rows() -> tuple[Tensor, Tensor, Tensor]:
-        of_rows = ops.cond(is_exact, line, lambda: _line(logits, table[0]))
-        return of_rows, ops.take(table[0], of_rows), ops.take(table[2], of_rows)
+        line_of_row = ops.cond(is_exact, line, lambda: _line(logits, table[0]))
+        return line_of_row, ops.take(table[0], line_of_row), ops.take(table[2], line_of_row)
 
     return curve, line_of_rows
 
@@ -314,11 +318,11 @@ def _line(logits: Tensor, knots: Tensor) -> Tensor:
     line = ops.zeros_like(logits, dtype="int32")
     for start in range(1, knots.shape[0], _COUNTED_TOGETHER):
         # LiteRT does not accept a slice past the end.
-        some = knots[start : min(start + _COUNTED_TOGETHER, knots.shape[0])]
+        group = knots[start : min(start + _COUNTED_TOGETHER, knots.shape[0])]
         if keras.backend.backend() == "tensorflow":
-            line = line + ops.searchsorted(some, logits, side="right")
+            line = line + ops.searchsorted(group, logits, side="right")
         else:
-            line = line + ops.sum(ops.cast(logits[:, None] >= some, "int32"), axis=1)
+            line = line + ops.sum(ops.cast(logits[:, None] >= group, "int32"), axis=1)
     return line
 
 

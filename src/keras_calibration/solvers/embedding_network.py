@@ -141,7 +141,7 @@ class EmbeddingNetwork:
     ) -> None:
         """One step of Adam on a batch of rows: curve and labels (batch, outputs), weights."""
         embeddings, kernels, biases = self._layers
-        of_embeddings, of_kernels, of_biases = self._gradients
+        embedding_gradient, kernel_gradients, bias_gradients = self._gradients
         activations = [_inputs(embeddings, ids, encoded)]
         for kernel, bias in zip(kernels[:-1], biases[:-1], strict=True):
             hidden = np.maximum(activations[-1] @ kernel + bias, 0)
@@ -154,14 +154,14 @@ class EmbeddingNetwork:
         probabilities = special.expit(logits) if is_binary else special.softmax(logits, axis=1)
         error = (probabilities - labels) * (weights / len(weights))[:, None]
         for number in reversed(range(len(kernels))):
-            np.matmul(activations[number].T, error, out=of_kernels[number])
-            error.sum(axis=0, out=of_biases[number])
+            np.matmul(activations[number].T, error, out=kernel_gradients[number])
+            error.sum(axis=0, out=bias_gradients[number])
             if number:
                 # A unit that is dropped or below 0 is 0, and passes on nothing.
                 passed = (activations[number] > 0) / error.dtype.type(1 - self._dropout)
                 error = (error @ kernels[number].T) * passed
         embedded = ids.shape[1] * embeddings.shape[1]
-        _add_up(error @ kernels[0][:embedded].T, ids, of_embeddings)
+        _add_up(error @ kernels[0][:embedded].T, ids, embedding_gradient)
         penalised = slice(self._num_under_prior)
         self._gradient[penalised] += self._decay * self._theta[penalised]
         self._adam()

@@ -51,7 +51,7 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     count_variance = np.maximum(mean - squares, 0.0)
     expected = predicted[there]
     weight = expected / mean
-    of_counts = _Counts(mean, count_variance, squares)
+    count_distribution = _Counts(mean, count_variance, squares)
     # What the weights add to the variance, for each positive. Where likely rows have small weights,
     # it can be negative: the deviation shrinks.
     added = (variance - weight**2 * count_variance) / mean
@@ -59,7 +59,7 @@ def drawn_field_sums(sums: ArrayLike, num_draws: int, seed: int = 0) -> Iterator
     spread = np.sqrt(variance[shrinks] / (weight**2 * count_variance)[shrinks])
     generator = np.random.default_rng(seed)
     for _ in range(num_draws):
-        counts = of_counts.draw(generator)
+        counts = count_distribution.draw(generator)
         drawn = weight * counts  # exactly 0 where there is none
         drawn[shrinks] = expected[shrinks] + spread * (drawn - expected)[shrinks]
         scale = added[varies] / weight[varies]
@@ -80,8 +80,8 @@ class _Counts:
         self.mean, self.above = mean, mean - np.floor(mean)
         self.is_two_points = fewer < mean
         self.fewer, self.more = np.where(self.is_two_points, more, fewer), more
-        of_two_points = self.above * (1 - self.above)
-        least = np.where(self.is_two_points, of_two_points, mean * (1 - mean / self.fewer))
+        two_point_variance = self.above * (1 - self.above)
+        least = np.where(self.is_two_points, two_point_variance, mean * (1 - mean / self.fewer))
         largest = mean * (1 - mean / more)
         self.share_of_more = np.zeros_like(mean)
         np.divide(variance - least, largest - least, out=self.share_of_more, where=largest > least)
@@ -97,15 +97,15 @@ class _Counts:
     def probabilities(self, counts: np.ndarray) -> np.ndarray:
         """Probabilities of counts (z, k), up to a factor for each of the z values."""
         mean, above = self.mean[:, None], self.above[:, None]
-        of_fewer, of_more = (
+        with_fewer, with_more = (
             _binomial_probabilities(counts, trials[:, None], mean)
             for trials in (self.fewer, self.more)
         )
         floor = np.floor(mean)
-        of_two_points = np.where(counts == floor, 1 - above, above * (counts == floor + 1))
-        of_fewer = np.where(self.is_two_points[:, None], of_two_points, of_fewer)
+        two_points = np.where(counts == floor, 1 - above, above * (counts == floor + 1))
+        with_fewer = np.where(self.is_two_points[:, None], two_points, with_fewer)
         share = self.share_of_more[:, None]
-        return share * of_more + (1 - share) * of_fewer
+        return share * with_more + (1 - share) * with_fewer
 
 
 def _binomial_probabilities(counts: np.ndarray, trials: np.ndarray, mean: np.ndarray) -> np.ndarray:

@@ -112,12 +112,12 @@ def fit_field_offsets(
     return FieldOffsets(
         slope=float(fit.shared[0]) if fit_slope else 1.0,
         bias=float(fit.shared[-1]),
-        offsets=_of_all([offsets[:-1, 0] for offsets in fit.offsets], seen, num_values),
+        offsets=_with_unseen([offsets[:-1, 0] for offsets in fit.offsets], seen, num_values),
         deviations=deviations,
         posterior=replace(
             posterior,
-            variances=_of_all(posterior.variances, seen, num_values, posterior.spreads**2),
-            responses=_of_all(posterior.responses, seen, num_values),
+            variances=_with_unseen(posterior.variances, seen, num_values, posterior.spreads**2),
+            responses=_with_unseen(posterior.responses, seen, num_values),
         ),
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
@@ -176,7 +176,7 @@ def fit_field_curves(
         with_levels = FieldEffects(rows, places, list(map(len, seen)), log_prior, levels)
         other, _ = _fit_curves(with_levels, basis)
         found = other if other.log_loss < found.log_loss else found
-    return replace(found, deviations=_of_all(found.deviations, seen, num_values))
+    return replace(found, deviations=_with_unseen(found.deviations, seen, num_values))
 
 
 def _fit_curves(fit: FieldEffects, basis: np.ndarray) -> tuple[FieldCurves, bool]:
@@ -219,26 +219,28 @@ def _seen_values(
 
     The time and memory of a fit then depend on their number, not on the number of possible ids.
     """
-    seen = [np.unique(of_field[of_field < n]) for of_field, n in zip(ids, num_values, strict=True)]
+    seen = [
+        np.unique(field_ids[field_ids < n]) for field_ids, n in zip(ids, num_values, strict=True)
+    ]
     # "Other" is above all of them, so it comes last.
     places = [np.searchsorted(values, each) for values, each in zip(seen, ids, strict=True)]
     return seen, places
 
 
-def _of_all(
-    of_seen: Sequence[np.ndarray],
+def _with_unseen(
+    seen_values: Sequence[np.ndarray],
     seen: Sequence[np.ndarray],
     num_values: Sequence[int],
-    of_others: ArrayLike = 0.0,
+    unseen_value: ArrayLike = 0.0,
 ) -> list[np.ndarray]:
     """What was found for the values of each field that have rows, and a number for all others."""
-    of_all = []
-    others = np.broadcast_to(of_others, len(seen))
-    for found, values, number, other in zip(of_seen, seen, num_values, others, strict=True):
+    filled = []
+    others = np.broadcast_to(unseen_value, len(seen))
+    for found, values, number, other in zip(seen_values, seen, num_values, others, strict=True):
         array = np.full((number, *found.shape[1:]), other)
         array[values] = found
-        of_all.append(array)
-    return of_all
+        filled.append(array)
+    return filled
 
 
 def curve_basis(knots: np.ndarray) -> np.ndarray:

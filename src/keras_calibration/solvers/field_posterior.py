@@ -136,17 +136,17 @@ def _averaged_over_spread(
     """
     free = fit.shared > fit.lower
     offsets, gradients = fit.offsets[field][:-1, 0], by_value[:-1, 0]
-    of_line = cross[:-1, 0][:, free]
+    line_cross = cross[:-1, 0][:, free]
     curvatures = cross[:-1, 0, fit.own[0]]
     scores = curvatures * offsets - gradients
-    start = gradient[free] - of_line.T @ offsets
+    start = gradient[free] - line_cross.T @ offsets
     block = hessian[np.ix_(free, free)]
 
     def log_density(spread: float) -> float:
         """Of log s, up to a constant and its prior, with a density flat in s² near 0."""
         within = 1 / (curvatures + spread**-2)
-        matrix = block - of_line.T @ (within[:, None] * of_line)
-        by_line = start + of_line.T @ (within * scores)
+        matrix = block - line_cross.T @ (within[:, None] * line_cross)
+        by_line = start + line_cross.T @ (within * scores)
         explained = by_line @ np.linalg.lstsq(matrix, by_line, rcond=None)[0]
         volume = np.linalg.slogdet(matrix)[1] + np.log1p(spread**2 * curvatures).sum()
         return 0.5 * float(within @ scores**2 + explained - volume) + 2 * np.log(spread)

@@ -106,8 +106,10 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
     # A class with a handful of rows stays near the temperature, as one without rows does.
     missing = np.maximum(_FEW_ROWS - share @ rows.labels * len(share), 0.0)
     towards = fit_temperature(rows).scales if missing.any() else 1.0
-    of_scale, of_bias = _precision(rows, mean_square), PRECISION / len(share)
-    precision = np.concatenate([part * (1 + missing / PRECISION) for part in (of_scale, of_bias)])
+    scale_precision, bias_precision = _precision(rows, mean_square), PRECISION / len(share)
+    precision = np.concatenate(
+        [part * (1 + missing / PRECISION) for part in (scale_precision, bias_precision)]
+    )
     centre = np.repeat([1.0, 0.0], num_classes)
     centre[:num_classes] += (towards - 1) * missing / (PRECISION + missing)
 
@@ -265,12 +267,12 @@ def _minimum(
         num_steps += 1
         for halvings in range(_LARGEST_NUM_HALVINGS):
             candidate = theta - 0.5**halvings * step
-            candidate_value, of_candidate = objective(candidate)
+            candidate_value, candidate_probabilities = objective(candidate)
             if candidate_value < value:
                 break
         else:
             break  # only rounding is left
-        theta, value, probabilities = candidate, candidate_value, of_candidate
+        theta, value, probabilities = candidate, candidate_value, candidate_probabilities
     return theta, num_steps, gain <= _CONVERGED
 
 
