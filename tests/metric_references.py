@@ -333,47 +333,20 @@ def calibrated_quadratic_loss(rows, correction="bias", **folds):
     return cross_fitted(rows, fit, loss, **folds)
 
 
-def rolling_loss(rows, num_periods, loss="log"):
-    """The loss of each period, with the bias of the nearest earlier one that has weight."""
-    is_period = (rows.ids >= 0) & (rows.ids < num_periods)
-    if not (is_period.all() and np.isfinite(rows.predictions).all()):
-        return np.nan
-    earlier, total, weight = None, 0.0, 0.0
-    for period in range(num_periods):
-        own = rows[rows.ids == period]
-        if not own.weights.sum() > 0:
-            continue
-        if earlier is not None and loss == "log":
-            line = affine_correction(earlier, "bias")
-            if line is None:
-                return np.nan
-            losses = _losses(own.labels, own.logits + line[1])
-        elif earlier is not None:
-            bias = _mean(earlier.labels - earlier.predictions, earlier.weights)
-            losses = (own.labels - own.predictions - bias) ** 2
-        if earlier is not None:
-            total, weight = total + (own.weights * losses).sum(), weight + own.weights.sum()
-        earlier = own
-    return total / weight if weight > 0 else np.nan
-
-
 def _class_losses(labels, logits):
     """`-Σ_k y_k log softmax(l)_k`."""
     return -(labels * special.log_softmax(logits, axis=1)).sum(axis=1)
 
 
-def calibrated_class_loss(rows, correction="temperature", **folds):
-    fits = {"temperature": _best_inverse_temperature, "class_bias": _newton_class_bias}
+def calibrated_class_loss(rows, **folds):
+    def loss(own, scale):
+        return _class_losses(own.labels, scale * own.class_logits)
 
-    def loss(own, found):
-        scale, bias = found if correction == "temperature" else (1.0, found)
-        return _class_losses(own.labels, scale * own.class_logits + bias)
-
-    return cross_fitted(rows, fits[correction], loss, **folds)
+    return cross_fitted(rows, _best_inverse_temperature, loss, **folds)
 
 
 def _best_inverse_temperature(rows):
-    """β in [1/16, 16] that minimises the loss of softmax(β l), and no bias."""
+    """β in [1/16, 16] that minimises the loss of softmax(β l)."""
     rows = rows[rows.weights > 0]
     if not len(rows.weights) or not np.ptp(rows.class_logits, axis=1).any():
         return None
@@ -386,21 +359,7 @@ def _best_inverse_temperature(rows):
         return (share * (expected - (rows.labels * logits).sum(axis=1))).sum()
 
     if slope(1 / 16) >= 0:
-        return 1 / 16, 0.0
+        return 1 / 16
     if slope(16.0) <= 0:
-        return 16.0, 0.0
-    return scipy.optimize.brentq(slope, 1 / 16, 16.0, xtol=1e-14), 0.0
-
-
-def _newton_class_bias(rows):
-    """The biases that minimise the loss to second order about 0; None if a class has no label."""
-    weights = rows.weights[:, None]
-    if not ((weights * rows.labels).sum(axis=0) > 0).all():
-        return None
-    weights = weights / weights.sum() * rows.labels.sum(axis=1, keepdims=True)
-    probabilities = special.softmax(rows.class_logits, axis=1)
-    gradient = (weights * probabilities).sum(axis=0)
-    gradient -= (rows.weights[:, None] * rows.labels).sum(axis=0) / rows.weights.sum()
-    hessian = np.diag((weights * probabilities).sum(axis=0))
-    hessian -= probabilities.T @ (weights * probabilities)
-    return -np.linalg.lstsq(hessian, gradient, rcond=1e-12)[0]
+        return 16.0
+    return scipy.optimize.brentq(slope, 1 / 16, 16.0, xtol=1e-14)

@@ -34,7 +34,7 @@ ROOMS = {
     "metrics": """
         CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss
         CalibrationGain CalibrationRatio ExpectedCalibrationError FieldECE
-        FieldRCE LogLoss LogitAUC NormalizedEntropy RollingCalibratedLoss
+        FieldRCE LogLoss LogitAUC NormalizedEntropy
         SmoothECE SparseCalibratedCategoricalLogLoss
     """,
     "models": """

@@ -35,7 +35,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from keras_calibration.metrics import CalibratedQuadraticLoss, RollingCalibratedLoss
+from keras_calibration.metrics import CalibratedQuadraticLoss
 from keras_calibration.seeds import Ledger, set_seeds
 
 ROOT = Path(__file__).parents[2]
@@ -262,16 +262,20 @@ def score(
 ) -> dict[str, float]:
     """The quadratic loss of all test months, and the calibrated ones.
 
-    In the rolling one, the bias of each month corrects the next; the first month is not scored. The
-    cross-fitted one corrects each half of the rows by the bias of the other half.
+    In the rolling one, the bias of each month corrects the next one that has rows; the first month
+    is not scored. The cross-fitted one corrects each half of the rows by the bias of the other.
     """
-    rolling = RollingCalibratedLoss(int(months.max()) + 1, loss="quadratic")
-    rolling.update_state(targets, predictions, field=months)
+    residuals = np.subtract(targets, predictions, dtype=np.float64)
+    _, month = np.unique(months, return_inverse=True)
+    biases = np.bincount(month, residuals) / np.bincount(month)
+    scored = month > 0
     cross_fitted = CalibratedQuadraticLoss()
     cross_fitted.update_state(targets, predictions)
     return {
-        "quadratic_loss": float(np.mean(np.square(targets - predictions, dtype=np.float64))),
-        "calibrated_quadratic_loss": float(rolling.result()),
+        "quadratic_loss": float(np.mean(residuals**2)),
+        "calibrated_quadratic_loss": float(
+            np.mean((residuals[scored] - biases[month[scored] - 1]) ** 2)
+        ),
         "cross_fitted_quadratic_loss": float(cross_fitted.result()),
     }
 

@@ -25,7 +25,7 @@ from tiers import attack_size
 
 # On JAX, every operation would be compiled for every number of rows: there, one compiled step runs.
 NUM_SHARDS, SHARD = 3, 20
-NUM_FIELD_VALUES, NUM_PERIODS = 3, 3
+NUM_FIELD_VALUES = 3
 # What sums of 60 rows keep: rounding errors of 1e-16 or 6e-8 each, and a fit's between them.
 DIGITS = 1e-9 if HAS_FLOAT64 else 2e-5
 
@@ -205,11 +205,6 @@ def is_steep(correction, **folds):
     return check
 
 
-def class_bias_loss(rows, **folds):
-    loss = references.calibrated_class_loss(rows, "class_bias", **folds)
-    return loss, 1e-3 + DIGITS
-
-
 # Relative errors as documented: 1e-6 for logits up to ±88, and for a logit taken in float32.
 OF_BINS = {"digits": 3e-6 if HAS_FLOAT64 else 5e-5}
 # And 2e-8 nats for the loss between two temperatures, in float32 2e-6.
@@ -253,30 +248,23 @@ def quadratic_forms():
 
 
 def class_forms():
+    kinds = {
+        False: metrics.CalibratedCategoricalLogLoss,
+        True: metrics.SparseCalibratedCategoricalLogLoss,
+    }
     forms = {}
-    for takes in ("classes", "class logits"):
-        for settings in SETTINGS[:2]:
-            of_logits = {"from_logits": takes == "class logits", **settings}
-            forms[f"CalibratedCategoricalLogLoss {of_logits}"] = Form(
-                functools.partial(metrics.CalibratedCategoricalLogLoss, **of_logits),
-                functools.partial(references.calibrated_class_loss, **settings),
-                takes,
-                **OF_TEMPERATURES,
-            )
-            forms[f"SparseCalibratedCategoricalLogLoss {of_logits}"] = Form(
-                functools.partial(metrics.SparseCalibratedCategoricalLogLoss, **of_logits),
-                functools.partial(references.calibrated_class_loss, **settings),
-                takes,
-                sparse=True,
-                **OF_TEMPERATURES,
-            )
-            biased = {"correction": "class_bias", "num_classes": 3, **of_logits}
-            forms[f"CalibratedCategoricalLogLoss {biased}"] = Form(
-                functools.partial(metrics.CalibratedCategoricalLogLoss, **biased),
-                functools.partial(class_bias_loss, **settings),
-                takes,
-                may_be_nan=lambda rows: True,  # its bound of the error is not written twice
-            )
+    # In the short form every second one is left out, but no metric.
+    for sparse, metric in kinds.items():
+        for takes in ("classes", "class logits"):
+            for settings in SETTINGS[:2]:
+                named = {"from_logits": takes == "class logits", **settings}
+                forms[f"{metric.__name__} {named}"] = Form(
+                    functools.partial(metric, **named),
+                    functools.partial(references.calibrated_class_loss, **settings),
+                    takes,
+                    sparse=sparse,
+                    **OF_TEMPERATURES,
+                )
     return forms
 
 
@@ -298,29 +286,6 @@ def field_forms():
             **by_rate,
         ),
     }
-
-
-def rolling_forms():
-    periods = {"field": (0, 1, 2)}
-    named = {
-        f"RollingCalibratedLoss{ending}": form
-        for ending, form in both(
-            functools.partial(metrics.RollingCalibratedLoss, NUM_PERIODS),
-            functools.partial(references.rolling_loss, num_periods=NUM_PERIODS),
-            may_be_nan=is_far,
-            **periods,
-            **OF_BINS,
-        ).items()
-    }
-    named["RollingCalibratedLoss, quadratic"] = Form(
-        lambda: metrics.RollingCalibratedLoss(NUM_PERIODS, loss="quadratic"),
-        functools.partial(references.rolling_loss, num_periods=NUM_PERIODS, loss="quadratic"),
-        "real",
-        scale=mean_squares,
-        may_be_nan=squares_overflow,
-        **periods,
-    )
-    return named
 
 
 def plain_forms():
@@ -355,7 +320,6 @@ FORMS = {
     **quadratic_forms(),
     **class_forms(),
     **field_forms(),
-    **rolling_forms(),
 }
 ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
 # In the short form, every second one.

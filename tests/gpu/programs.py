@@ -19,7 +19,7 @@ from gpu.compiler import stablehlo
 from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 from keras_calibration.models import CalibratedModel
 from keras_calibration.ops import piecewise_linear
-from keras_calibration.ops.class_bias import class_bias_sums
+from keras_calibration.ops.class_temperature import temperature_summary
 from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.ops.logit_moments import logit_moments
 
@@ -93,7 +93,7 @@ def sums_by_field(labels: Any, predictions: Any, ids: Any) -> Any:
 
 def sums_by_class(labels: Any, logits: Any) -> Any:
     weights = ops.ones_like(logits[:, 0])
-    return class_bias_sums(labels, logits, weights, ops.zeros_like(weights, "int32"), 1)
+    return temperature_summary(labels, logits, weights, ops.zeros_like(weights, "int32"), 1)
 
 
 def with_gradient(function: Function) -> Function:

@@ -91,7 +91,6 @@ def test_merging_adds_up_and_refuses_others():
         LogLoss(),
         metrics.LogitAUC(),
         metrics.NormalizedEntropy(),
-        metrics.RollingCalibratedLoss(2),
         metrics.SparseCalibratedCategoricalLogLoss(),
     ],
     ids=lambda metric: metric.name,

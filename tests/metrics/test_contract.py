@@ -25,7 +25,6 @@ WEIGHTS = RNG.exponential(size=NUM_ROWS).astype("float32")
 CLASS_PROBABILITIES = RNG.dirichlet([2.0, 1.0, 1.0], NUM_ROWS)
 CLASSES = np.array([RNG.choice(3, p=each) for each in CLASS_PROBABILITIES])
 IDS = RNG.integers(0, 5, NUM_ROWS)
-IN_ORDER = np.arange(NUM_ROWS) * 3 // NUM_ROWS
 
 
 @dataclass(frozen=True)
@@ -68,9 +67,6 @@ RULES = {
     ),
     "CalibratedQuadraticLoss": Case(
         metrics.CalibratedQuadraticLoss, predictions=LOGITS, depends_on_order=True
-    ),
-    "RollingCalibratedLoss": Case(
-        lambda **kwargs: metrics.RollingCalibratedLoss(3, **kwargs), more={"field": IN_ORDER}
     ),
     "FieldECE": Case(lambda **kwargs: metrics.FieldECE(5, **kwargs), more={"field": IDS}),
     "FieldRCE": Case(lambda **kwargs: metrics.FieldRCE(5, **kwargs), more={"field": IDS}),

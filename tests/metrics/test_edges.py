@@ -15,7 +15,6 @@ from keras_calibration.metrics import (
     FieldECE,
     FieldRCE,
     LogLoss,
-    RollingCalibratedLoss,
 )
 
 
@@ -60,17 +59,6 @@ def test_where_the_loss_cannot_be_told_neither_can_scale_and_bias(shifted, num_f
         assert np.isnan(float(metric.result()))
     assert np.isnan(metric.scale).all()
     assert np.isnan(metric.bias).all()
-
-
-def test_a_shifted_period_is_right(shifted):
-    labels, z = shifted
-    logits, period = (25 + 8 * z).astype("float32"), np.arange(5000) % 2
-    metric = RollingCalibratedLoss(2, from_logits=True)
-    metric.update_state(labels, logits, field=period)
-    first, second = (period == number for number in (0, 1))
-    bias = best_bias(labels[first], logits[first].astype(float))
-    expected = log_loss(labels[second], logits[second] + bias)
-    assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-6))
 
 
 def test_a_temperature_that_is_far_from_1_is_found(shifted):

@@ -412,23 +412,6 @@ def test_compiled_metrics_with_weights(policy, rows):
     )
 
 
-def test_rolling_loss_of_unsorted_periods(rows):
-    period = np.sort(rows.site)  # of the rows in order; 2 follows on 0
-    period[period == 1] = 2
-    metric = kc.metrics.RollingCalibratedLoss(6)
-    order = rows.order
-    metric.update_state(rows.y[order], rows.p[order], rows.weights[order], field=period[order])
-    losses, weights, before = [], [], None
-    for number in (0, 2, 3, 4):
-        now = period == number
-        y, logits, w = rows.y[now], rows.logits[now], rows.weights[now]
-        if before is not None:
-            losses.append(references.log_loss(y, sigmoid(logits + before), w))
-            weights.append(w.sum())
-        before = references.bias(logits, y, w)
-    assert float(metric.result()) == pytest.approx(np.average(losses, weights=weights), rel=1e-6)
-
-
 # 12. The worst segment, by hand.
 
 

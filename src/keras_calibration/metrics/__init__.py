@@ -11,7 +11,6 @@ from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.metrics.log_loss import LogLoss
 from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.metrics.normalized_entropy import NormalizedEntropy
-from keras_calibration.metrics.rolling_calibrated_loss import RollingCalibratedLoss
 from keras_calibration.metrics.smooth_ece import SmoothECE
 from keras_calibration.metrics.sparse_calibrated_categorical_log_loss import (
     SparseCalibratedCategoricalLogLoss,
@@ -29,7 +28,6 @@ __all__ = [
     "LogLoss",
     "LogitAUC",
     "NormalizedEntropy",
-    "RollingCalibratedLoss",
     "SmoothECE",
     "SparseCalibratedCategoricalLogLoss",
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import keras
 from keras import ops
 
@@ -20,14 +18,9 @@ class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
 
     Args:
         num_folds: Number of folds, at least 1.
-        bias_fraction: Share of the rows that the correction is fitted on, in (0, 1), or None to use
+        bias_fraction: Share of the rows to fit the temperature on, in (0, 1), or None to use
             folds.
-        correction: The correction to fit: `"temperature"`, or `"class_bias"`, a bias for each
-            class.
         from_logits: Whether predictions are logits. Prefer logits where the model provides them.
-        num_classes: Number of classes K, at least 2. Needed only for `"class_bias"`.
-        starting_bias: K biases that are added to the logits before any is fitted, or None. Only for
-            `"class_bias"`.
         seed: Seed of the hash that assigns the rows.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
@@ -51,25 +44,12 @@ class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
         self,
         num_folds: int = 2,
         bias_fraction: float | None = None,
-        correction: str = "temperature",
         from_logits: bool = False,
-        num_classes: int | None = None,
-        starting_bias: Sequence[float] | None = None,
         seed: int = 0,
         name: str = "sparse_calibrated_categorical_log_loss",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(
-            num_folds,
-            bias_fraction,
-            correction,
-            from_logits,
-            num_classes,
-            starting_bias,
-            seed,
-            name=name,
-            dtype=dtype,
-        )
+        super().__init__(num_folds, bias_fraction, from_logits, seed, name=name, dtype=dtype)
 
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
