@@ -154,7 +154,6 @@ CURVES: dict[str, tuple[Callable[[], Head], Callable[[Array], Array]]] = {
         layers.BetaCalibration,
         lambda x: 0.6 * np.logaddexp(0, x) - 1.2 * np.logaddexp(0, -x) + 0.2,
     ),
-    "QuadraticScaling, l + 0.08 l²": (layers.QuadraticScaling, lambda x: x + 0.08 * x**2),
     "ILPS, 0.7 l - 0.5": (layers.ILPS, lambda x: 0.7 * x - 0.5),
     "ILPS, one kink": (layers.ILPS, lambda x: np.where(x < -1, 1.4, 0.5) * (x + 1) - 1),
     "ILPS, waves": (layers.ILPS, lambda x: x + 0.35 * np.sin(2 * x)),

@@ -24,8 +24,8 @@ ROOMS = {
     """,
     "layers": """
         BetaCalibration BiasCorrection BlendedHead FieldBias FieldILPS FieldNetwork FitSettings
-        Head HistogramBinning ILPS IsotonicRegression NeuralCalibration
-        PlattScaling QuadraticScaling SamplingCorrection StructuredMatrixScaling TemperatureScaling
+        Head ILPS IsotonicRegression NeuralCalibration
+        PlattScaling SamplingCorrection StructuredMatrixScaling TemperatureScaling
         VectorScaling
     """,
     "logs": """

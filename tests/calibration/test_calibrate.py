@@ -50,7 +50,7 @@ def log_loss(labels, probabilities):
         (lambda logit, site, price: logit + 0.7, LOGIT, {"bias"}),
         (lambda logit, site, price: 1.8 * logit - 0.4, LOGIT, {"platt"}),
         (lambda logit, site, price: logit + np.maximum(3 * logit, 0), LOGIT, {"ilps", "beta"}),
-        (lambda logit, site, price: logit + 0.2 * (logit + 1) ** 2, LOGIT, {"quadratic", "beta"}),
+        (lambda logit, site, price: logit + 0.2 * (logit + 1) ** 2, LOGIT, {"ilps", "beta"}),
         (lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], SITE, {"field_bias"}),
         (
             lambda logit, site, price: logit + 2 * np.abs(price) * (site % 2),

@@ -32,7 +32,7 @@ def log(rows=slice(None)):
 
 STREAMING = (
     *("BiasCorrection", "TemperatureScaling", "PlattScaling", "BetaCalibration"),
-    *("QuadraticScaling", "ILPS"),
+    "ILPS",
 )
 
 

@@ -214,14 +214,11 @@ def compiled_pair(request, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "layer", ["HistogramBinning", pytest.param("IsotonicRegression", marks=pytest.mark.slow)]
-)
-def test_steps_at_the_very_logits_of_the_sample(layer, tmp_path):
+def test_steps_at_the_very_logits_of_the_sample(tmp_path):
     """Compiled, logits may be others by their last bit, and be on the other side of a step."""
     rng = np.random.default_rng(0)
     rows = {name: rng.normal(size=(64, 1)).astype("float32") for name in ("x", "z")}
-    model = small_model(getattr(kc.layers, layer)())
+    model = small_model(kc.layers.IsotonicRegression())
     logits = kc.base_logits(model, rows)
     model.head.fit(logits, rng.random(64) < 0.3 + 0.5 * (rows["x"][:, 0] > 0))
     path = export(model, tmp_path / "1", rows, jit_compile=True)

@@ -100,7 +100,6 @@ def test_a_file_gives_the_models_outputs(model, export, run, tmp_path):
         pytest.param(kc.layers.ILPS(monotonic="strict"), marks=pytest.mark.slow),
         pytest.param(kc.layers.PlattScaling(), marks=pytest.mark.slow),
         pytest.param(kc.layers.BetaCalibration(), marks=pytest.mark.slow),
-        pytest.param(kc.layers.HistogramBinning(), marks=pytest.mark.slow),
         kc.layers.IsotonicRegression(),
     ],
     ids=lambda curve: type(curve).__name__,

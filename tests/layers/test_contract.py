@@ -95,8 +95,6 @@ LAYERS = {
     "TemperatureScaling": Case(layers.TemperatureScaling),
     "PlattScaling": Case(layers.PlattScaling),
     "BetaCalibration": Case(layers.BetaCalibration),
-    "QuadraticScaling": Case(layers.QuadraticScaling),
-    "HistogramBinning": Case(lambda **kwargs: layers.HistogramBinning(7, **kwargs)),
     "IsotonicRegression": Case(layers.IsotonicRegression),
     "ILPS": Case(lambda **kwargs: layers.ILPS(6, **kwargs)),
     "ILPS, strict": Case(lambda **kwargs: layers.ILPS(6, monotonic="strict", **kwargs)),

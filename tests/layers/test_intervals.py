@@ -19,7 +19,6 @@ from keras_calibration.layers import (
     FieldBias,
     NeuralCalibration,
     PlattScaling,
-    QuadraticScaling,
     TemperatureScaling,
 )
 
@@ -51,17 +50,6 @@ def inverse_hessian(columns, curve, weights, precision):
 # precision of the prior.
 
 
-def quadratic_columns(layer, logits):
-    start, end = layer.logit_range
-
-    def rises(slope_at):  # the integral of a slope from 0 to l, by the trapezoidal rule
-        fine = np.linspace(0, 1, 4001) * logits[:, None]
-        return np.trapezoid(slope_at((fine - start) / (end - start)), fine, axis=1)
-
-    high = rises(lambda share: np.clip(share, 0, 1))
-    return np.stack([np.ones_like(logits), logits - high, high], axis=1)
-
-
 def ilps_columns(layer, logits):
     knots = layer.get_knots().astype("float64")
     left = np.clip(np.searchsorted(knots, logits, side="right") - 1, 0, len(knots) - 2)
@@ -88,7 +76,6 @@ FORMULAS = {
         lambda _, x: np.stack([np.ones_like(x), softplus(x), -softplus(-x)], axis=1),
         lambda _: TWO_SLOPES,
     ),
-    QuadraticScaling: (quadratic_columns, lambda _: TWO_SLOPES),
     ILPS: (ilps_columns, ilps_precision),
 }
 
@@ -367,7 +354,6 @@ def test_before_a_fit_there_is_none(make):
 NETWORK = {"embedding_dim": 2, "hidden_units": (2,)}
 WITHOUT = {
     "IsotonicRegression": layers.IsotonicRegression,
-    "HistogramBinning": layers.HistogramBinning,
     "FieldILPS": lambda: layers.FieldILPS({"site": 3}),
     "SamplingCorrection": lambda: layers.SamplingCorrection(0.5),
     "NeuralCalibration": lambda: NeuralCalibration(
@@ -405,7 +391,7 @@ def test_weights_that_were_changed_since_the_fit_are_refused():
 
 def test_the_same_after_saving(tmp_path):
     head, logits, features = fitted_head()
-    curve = fitted(QuadraticScaling)
+    curve = fitted(BetaCalibration)
     inputs = [keras.Input((1,), name="l"), keras.Input((), dtype="int32", name="site")]
     outputs = [head(inputs[0], {"site": inputs[1]}), curve(inputs[0])]
     keras.Model(inputs, outputs).save(tmp_path / "model.keras")
@@ -457,7 +443,7 @@ def test_many_rows_are_computed_in_parts(monkeypatch):
         np.testing.assert_allclose(received, expected, rtol=digits(1e-6))
 
 
-@pytest.mark.parametrize("make", [BiasCorrection, BetaCalibration, QuadraticScaling, ILPS])
+@pytest.mark.parametrize("make", [BiasCorrection, BetaCalibration, ILPS])
 @settings(max_examples=examples(30))
 @given(rows=HOSTILE_ROWS)
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -12,7 +12,6 @@ from keras_calibration.layers import (
     ILPS,
     FieldNetwork,
     FitSettings,
-    HistogramBinning,
     IsotonicRegression,
     NeuralCalibration,
 )
@@ -362,13 +361,9 @@ def test_fit_is_repeatable_and_takes_any_network():
     np.testing.assert_array_equal(network(columns), np.zeros((600, 1)))
 
 
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(
-    "curve", [IsotonicRegression(), HistogramBinning(5)], ids=["isotonic", "binning"]
-)
-def test_a_curve_of_steps_under_a_network(curve):
+def test_a_curve_of_steps_under_a_network():
     logits, labels, features = segment_clicks(300)
-    head = NeuralCalibration(curve, FieldNetwork({"site": 3}, seed=0))
+    head = NeuralCalibration(IsotonicRegression(), FieldNetwork({"site": 3}, seed=0))
     summary = head.fit(logits, labels, features, settings=FitSettings(folds=2, max_epochs=1))
     assert len(summary.epochs) == 2
     assert np.isfinite(summary.cross_fitted_both)

@@ -6,13 +6,13 @@ import pytest
 
 from keras_calibration.layers import (
     ILPS,
+    BetaCalibration,
     BiasCorrection,
     PlattScaling,
-    QuadraticScaling,
     TemperatureScaling,
 )
 
-LAYERS = [ILPS, BiasCorrection, TemperatureScaling, PlattScaling, QuadraticScaling]
+LAYERS = [ILPS, BiasCorrection, TemperatureScaling, PlattScaling, BetaCalibration]
 
 
 def hours(num_hours=4, num_rows=3000):

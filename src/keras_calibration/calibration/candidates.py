@@ -28,7 +28,6 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.platt_scaling import PlattScaling
-from keras_calibration.layers.quadratic_scaling import QuadraticScaling
 from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
 from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
@@ -82,15 +81,14 @@ def candidates(
 ) -> list[Candidate]:
     """The candidates for these features, ordered by their flexibility.
 
-    Always `identity`, `bias`, `platt`, `beta`, `quadratic`, `ilps`; with fields `field_bias`; with
+    Always `identity`, `bias`, `platt`, `beta`, `ilps`; with fields `field_bias`; with
     one to eight fields `field_ilps`; with fields or numeric columns `neural`; with fields `blend`,
     the mean of the last two. For K classes always `identity`, `temperature`, `vector`, `matrix`;
     with fields or numeric columns `neural`. Without a network, neither `neural` nor `blend`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
-        ['identity', 'bias', 'platt', 'beta', 'quadratic', 'ilps', 'field_bias', 'field_ilps',
-        'neural', 'blend']
+        ['identity', 'bias', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps', 'neural', 'blend']
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0, num_classes=4)]
         ['identity', 'temperature', 'vector', 'matrix', 'neural']
     """
@@ -107,7 +105,6 @@ def candidates(
         "bias": BiasCorrection,
         "platt": PlattScaling,
         "beta": BetaCalibration,
-        "quadratic": QuadraticScaling,
         "ilps": curve,
     }
     found = [Candidate(name, make) for name, make in of_logit.items()]

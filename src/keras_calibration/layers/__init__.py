@@ -8,12 +8,10 @@ from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.histogram_binning import HistogramBinning
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.isotonic_regression import IsotonicRegression
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.platt_scaling import PlattScaling
-from keras_calibration.layers.quadratic_scaling import QuadraticScaling
 from keras_calibration.layers.sampling_correction import SamplingCorrection
 from keras_calibration.layers.structured_matrix_scaling import StructuredMatrixScaling
 from keras_calibration.layers.temperature_scaling import TemperatureScaling
@@ -29,11 +27,9 @@ __all__ = [
     "FieldNetwork",
     "FitSettings",
     "Head",
-    "HistogramBinning",
     "IsotonicRegression",
     "NeuralCalibration",
     "PlattScaling",
-    "QuadraticScaling",
     "SamplingCorrection",
     "StructuredMatrixScaling",
     "TemperatureScaling",

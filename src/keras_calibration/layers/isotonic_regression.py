@@ -15,7 +15,7 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.ops.piecewise_linear import piecewise_linear
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.step_fit import isotonic_steps, largest_logit, tied_rows
+from keras_calibration.solvers.isotonic_fit import isotonic_steps, largest_logit, tied_rows
 
 # Slope of the steps with `keep_ranking`, divided by the standard deviation of the logits if > 1.
 _TIE_SLOPE = 1e-4

@@ -1,4 +1,4 @@
-"""Fits of step functions of the logit: bins of equal mass, and isotonic regression.
+"""Isotonic regression of the labels on the logit, as a step function.
 
 A rate of 0 or 1 has no finite logit. A step without positives therefore counts as if it held half a
 positive, and a step without negatives half a negative, where a positive has the mean weight of the
@@ -65,24 +65,6 @@ def tied_rows(rows: Rows, dtype: str) -> TiedRows:
         np.add.reduceat(weights * labels, starts),
         float(weights.mean()),
     )
-
-
-def equal_mass_steps(rows: TiedRows, num_bins: int) -> Steps:
-    """At most `num_bins` steps of nearly equal weight, with the logit of each positive rate.
-
-    Equal logits share a step: the one that the middle of their weight falls into.
-    """
-    middles = np.cumsum(rows.weights) - 0.5 * rows.weights
-    bin_number = np.floor(middles * (num_bins / rows.weights.sum()))
-    # Beside a huge weight, the middle of a tiny one rounds to the total.
-    bin_number = np.minimum(bin_number, num_bins - 1)
-    starts = np.flatnonzero(np.r_[True, np.diff(bin_number) > 0])
-    positives, weights = (
-        np.add.reduceat(rows.positives, starts),
-        np.add.reduceat(rows.weights, starts),
-    )
-    half_positive = _half_positive(rows, weights)
-    return _steps(rows, starts, np.clip(positives / weights, half_positive, 1 - half_positive))
 
 
 def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:

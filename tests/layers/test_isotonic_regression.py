@@ -1,4 +1,4 @@
-"""HistogramBinning and IsotonicRegression: step functions of the logit."""
+"""IsotonicRegression: a step function of the logit."""
 
 import csv
 
@@ -10,10 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import examples, few_lengths
-from keras_calibration.layers import HistogramBinning, IsotonicRegression
-from keras_calibration.solvers.step_fit import isotonic_steps
-
-LAYERS = [HistogramBinning, IsotonicRegression]
+from keras_calibration.layers import IsotonicRegression
+from keras_calibration.solvers.isotonic_fit import isotonic_steps
 
 
 def rows_of(num_rows=5000, bias=-1.0, seed=0, decimals=None):
@@ -62,50 +60,6 @@ def sklearn_curve(logits, labels, weights=None):
             moved = min(moved, inner[0]) if end == 0 else max(moved, inner[-1])
         rates[rates == end] = moved
     return lambda values: np.interp(np.asarray(values, np.float64), places, rates)
-
-
-# Histogram binning
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_bins_hold_equal_mass_and_give_their_rates(weighted):
-    logits, labels = rows_of()
-    generator = np.random.default_rng(1)
-    weights = generator.choice([0.0, 0.5, 3.0], len(logits)) if weighted else np.ones(len(logits))
-    layer = HistogramBinning(num_bins=10)
-    summary = layer.fit(logits, labels, sample_weight=weights if weighted else None)
-    assert layer.edges.shape == (9,)
-    bin_number = np.searchsorted(layer.edges, logits, side="right")
-    mass = np.bincount(bin_number, weights)
-    np.testing.assert_allclose(mass, weights.sum() / 10, atol=weights.max())
-    rates = np.bincount(bin_number, weights * labels) / mass
-    expected = np.log(rates / (1 - rates))
-    np.testing.assert_allclose(layer.values, expected, rtol=1e-6)
-    np.testing.assert_allclose(called(layer, logits), expected[bin_number], rtol=1e-6)
-    assert summary.log_loss_before == pytest.approx(log_loss(logits, labels, weights), abs=1e-7)
-    after = log_loss(expected[bin_number], labels, weights)
-    assert summary.log_loss_after == pytest.approx(after, abs=1e-9)
-    assert summary.converged
-    assert summary.num_rows == len(logits)
-
-
-def test_bins_without_a_click_count_as_half_a_click():
-    layer = HistogramBinning(num_bins=2)
-    for weight in (1.0, 1e-3, 250.0):
-        layer.fit(np.arange(8), np.arange(8) >= 4, sample_weight=np.full(8, weight))
-        np.testing.assert_allclose(layer.values, [-np.log(7), np.log(7)], rtol=1e-6)
-    layer.fit(np.arange(8), np.arange(8) >= 4, sample_weight=np.repeat([1.0, 0.0], [6, 2]))
-    np.testing.assert_allclose(probabilities(layer.values), [0.5 / 3, 2 / 3], rtol=1e-6)
-
-
-def test_ties_leave_fewer_bins():
-    layer = HistogramBinning(num_bins=20)
-    layer.fit(np.repeat([-1.0, 2.0], 50), np.arange(100) % 5 == 0)
-    np.testing.assert_array_equal(layer.edges, [2.0])
-    np.testing.assert_allclose(layer.values, np.log([0.25, 0.25]), rtol=1e-6)
-    layer.fit(np.zeros(4), [0, 1, 0, 0])
-    assert layer.edges.shape == (0,)
-    np.testing.assert_allclose(called(layer, [-9, 9]), np.log(1 / 3), rtol=1e-6)
 
 
 # Isotonic regression
@@ -198,9 +152,8 @@ def test_separated_classes_give_half_a_click_at_both_ends():
 # Both
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
-def test_identity_before_the_fit_shapes_and_infinity_after(layer_class):
-    layer = layer_class()
+def test_identity_before_the_fit_shapes_and_infinity_after():
+    layer = IsotonicRegression()
     grid = np.r_[np.linspace(-20, 20, 29), -np.inf, np.inf].astype(np.float32)
     np.testing.assert_array_equal(called(layer, grid), grid)
     assert not layer.trainable_weights
@@ -216,7 +169,6 @@ def test_identity_before_the_fit_shapes_and_infinity_after(layer_class):
         layer(np.zeros((3, 2), np.float32))
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -227,8 +179,8 @@ def test_identity_before_the_fit_shapes_and_infinity_after(layer_class):
         (([0.0, 1.0], None), "labels=None"),
     ],
 )
-def test_bad_rows_are_refused_and_nothing_is_changed(layer_class, arguments, message):
-    layer = layer_class()
+def test_bad_rows_are_refused_and_nothing_is_changed(arguments, message):
+    layer = IsotonicRegression()
     before = state_of(layer)
     with pytest.raises(ValueError, match=message):
         layer.fit(*arguments)
@@ -238,8 +190,6 @@ def test_bad_rows_are_refused_and_nothing_is_changed(layer_class, arguments, mes
 
 @pytest.mark.parametrize("number", [0, 2.5, "10"])
 def test_bad_sizes_are_refused(number):
-    with pytest.raises(ValueError, match=r"num_bins.*at least 1"):
-        HistogramBinning(num_bins=number)
     with pytest.raises(ValueError, match=r"max_num_steps.*at least 1"):
         IsotonicRegression(max_num_steps=number)
 
@@ -256,10 +206,10 @@ ROWS = few_lengths(
 
 
 @settings(max_examples=examples(80))
-@given(st.sampled_from(LAYERS), ROWS)
-def test_any_rows_are_fitted_or_refused(layer_class, rows):
+@given(ROWS)
+def test_any_rows_are_fitted_or_refused(rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
-    layer = layer_class()
+    layer = IsotonicRegression()
     try:
         summary = layer.fit(logits, labels, sample_weight=weights)
     except ValueError as error:
@@ -272,10 +222,9 @@ def test_any_rows_are_fitted_or_refused(layer_class, rows):
     grid = np.array([-np.inf, -1e30, -500, -2, -1, 0, 0.3, 7, 41, 1e30, np.inf])
     received = called(layer, grid)
     assert not np.isnan(received).any()
-    if layer_class is IsotonicRegression:
-        assert (received[1:] >= received[:-1] - 1e-6 * np.abs(received[1:-1]).max()).all()
+    assert (received[1:] >= received[:-1] - 1e-6 * np.abs(received[1:-1]).max()).all()
     counted = weights > 0
-    again = layer_class()
+    again = IsotonicRegression()
     again.fit(logits[counted], labels[counted], sample_weight=weights[counted])
     np.testing.assert_allclose(called(again, grid), received, rtol=1e-5, atol=1e-6)
 
@@ -301,7 +250,7 @@ def test_few_clicks_and_duplicates_equal_scikit_learn(rows):
 
 def test_pooling_is_of_the_rows_that_count():
     from keras_calibration.solvers.data_checks import check_rows
-    from keras_calibration.solvers.step_fit import tied_rows
+    from keras_calibration.solvers.isotonic_fit import tied_rows
 
     rows = check_rows([0.0, 1.0, 1.0, 2.0], [0, 1, 0, 1], [1.0, 1.0, 1.0, 0.0])
     steps = isotonic_steps(tied_rows(rows, "float32"), 8)
