@@ -70,7 +70,7 @@ class RightLog:
         self.period = np.sort(generator.integers(0, periods, rows))
         self.num_values, self.num_periods = values, periods
         self.generator = generator
-        # Of the bins of `logit_moments`, which are a quarter wide where these logits are.
+        # The bins of `logit_moments` are a quarter wide where these logits are.
         quarter = np.floor(self.logits * 4)
         self.bin = self.period * NUM_BINS + quarter.astype(int) + NUM_BINS // 2
         self.offset = (self.logits - (quarter + 0.5) / 4) * 8

@@ -13,13 +13,13 @@ from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import NeuralFitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.solvers.data_checks import Rows
 
 REPORT = "report"
-# Of a row and column in the report, on the machine of the candidates' seconds.
+# Seconds of a row and column in the report, on the machine of the candidates' seconds.
 _SECONDS_OF_A_VALUE = 2e-6
 
 

@@ -22,8 +22,9 @@ from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _NUM_DRAWS = 100
-# Of all segments together. Each pair of columns takes a sort of all rows.
+# Level of the test of all segments together.
 _SIGNIFICANCE = 0.05
+# Each pair of columns takes a sort of all rows.
 _MOST_COLUMNS_IN_PAIRS = 10
 _SHARE_OF_GAIN = 0.01
 

@@ -16,12 +16,12 @@ from keras_calibration.layers.calibrator import check_calibrator
 from keras_calibration.layers.cross_fitting import CrossFit, cross_fit, enough_for, fit_under
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import NeuralFitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.logits import as_column, check_columns, mean_of
 from keras_calibration.layers.network_trainer import copy_of
-from keras_calibration.layers.neural_fit_summary import NeuralFitSummary
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.row_folds import fold_of_rows
 

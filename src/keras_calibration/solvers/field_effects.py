@@ -24,7 +24,7 @@ _SCALES = np.geomspace(1e-3, 10.0, 17)
 # A standard deviation is settled when a pass changes it by less than this share of itself.
 _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
-# Of a row of weight 1. That of saturated rows can be so small that a step overflows.
+# Curvature of a row of weight 1: that of saturated rows can be so small that a step overflows.
 _SMALLEST_CURVATURE = 1e-16
 # Prior precision of an effect in a step, as a share of the precision that its rows give it.
 _SMALLEST_PRECISION = 1e-12
@@ -133,7 +133,7 @@ class FieldEffects:
                 self._set_deviation(field, group, by_value, precision)
         shrinkage = self.shrinkage(field)
         by_value = by_value + shrinkage * offsets
-        # Beside huge weights a prior is lost to rounding, and the block could not be solved.
+        # A prior is lost to rounding beside huge weights, and the block could not be solved.
         least = _SMALLEST_PRECISION * np.diagonal(precision, axis1=1, axis2=2)
         precision = precision + np.maximum(shrinkage, least)[:, :, None] * np.eye(len(self.own))
         # The Schur complement of the blocks.
