@@ -83,7 +83,7 @@ def _seeds(text: str) -> list[int]:
 
 def _run(options: argparse.Namespace) -> tuple[str, int]:
     """Trains the seeds; returns a summary, and the exit code."""
-    from keras_calibration.rendering.comparison_text import FORMATS
+    from keras_calibration.comparison.comparison_text import FORMATS
     from keras_calibration.training.train import train
 
     arguments = _pipeline(options)

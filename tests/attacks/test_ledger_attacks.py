@@ -14,10 +14,10 @@ import time
 
 import pytest
 
+from keras_calibration.comparison.comparison_text import FORMATS
 from keras_calibration.ledger import ledger
 from keras_calibration.ledger.index import INDEX_NAME
 from keras_calibration.rendering.comparison_page import report_html, write_report
-from keras_calibration.rendering.comparison_text import FORMATS
 from keras_calibration.seeds import Ledger, compare, import_csv
 from tiers import attack_size, only_in_full_attack
 

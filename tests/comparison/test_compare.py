@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from keras_calibration.comparison.verdict import Outcome
-from keras_calibration.ledger.metric_names import direction_of
-from keras_calibration.rendering.comparison_text import (
+from keras_calibration.comparison.comparison_text import (
     comparison_latex,
     comparison_markdown,
     comparison_text,
 )
+from keras_calibration.comparison.verdict import Outcome
+from keras_calibration.ledger.metric_names import direction_of
 from keras_calibration.seeds import Ledger, compare, metric_accuracy
 from keras_calibration.statistics import mean_difference
 

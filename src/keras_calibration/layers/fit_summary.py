@@ -3,7 +3,7 @@
 import datetime
 from dataclasses import dataclass, field
 
-from keras_calibration._notebook import ShownAsText
+from keras_calibration._text import ShownAsText
 
 
 def utc_now() -> str:

@@ -1,12 +1,18 @@
 """A comparison as plain text of at most 100 columns, as Markdown and as LaTeX."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from keras_calibration.comparison.comparison import Comparison
+from keras_calibration._text import MAX_WIDTH, grid, shorten, terminal_safe, wrap
 from keras_calibration.comparison.metric_comparison import MetricComparison
-from keras_calibration.rendering.text import MAX_WIDTH, grid, shorten, terminal_safe, wrap
 from keras_calibration.statistics.estimate import Estimate
+
+if TYPE_CHECKING:
+    # A comparison prints itself with this module.
+    from keras_calibration.comparison.comparison import Comparison
 
 _HEADER = ("metric", "A mean±std", "B mean±std", "B − A [interval]", "B beats A", "p")
 _LATEX = {
