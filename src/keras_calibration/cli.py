@@ -158,12 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--html", required=True, metavar="FILE", help="page to write")
     for command in (comparison, report):
         add_options(command)
-    form = comparison.add_mutually_exclusive_group()
-    for name, title in (("json", "JSON"), ("markdown", "Markdown"), ("latex", "LaTeX")):
-        form.add_argument(
-            f"--{name}", dest="form", action="store_const", const=name, help=f"print {title}"
-        )
-    for command in (runs, show):
+    for command in (runs, show, comparison):
         command.add_argument("--json", action="store_true", help="print JSON")
     add_monitor(commands)
     add_sweep(commands)
@@ -259,13 +254,12 @@ def _show_pipeline(options: argparse.Namespace, runs: Sequence[RunRecord]) -> tu
 
 def _compare(options: argparse.Namespace) -> tuple[str, int]:
     from keras_calibration.comparison.compare import compare
-    from keras_calibration.comparison.comparison_text import FORMATS
 
     comparison = compare(_open(options), options.a, options.b, **comparison_arguments(options))
-    if options.form == "json":
+    if options.json:
         text = json.dumps(comparison.to_dict(), indent=1, allow_nan=False)
     else:
-        text = FORMATS[options.form or "text"](comparison)
+        text = str(comparison)
     return text, DECIDED if comparison.verdict.decided else UNDECIDED
 
 
