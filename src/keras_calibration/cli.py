@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from keras_calibration._text import grid, shorten, terminal_safe
 from keras_calibration._typing import RunRecord
 from keras_calibration.comparison_options import add_options, comparison_arguments
 from keras_calibration.monitor_command import add_parser as add_monitor
@@ -99,8 +100,6 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 def _say(text: str) -> None:
     """Prints one line to stderr, with control characters escaped."""
-    from keras_calibration.rendering.text import shorten
-
     _print(f"keras-calibration: {shorten(' '.join(text.split()), _MAX_MESSAGE)}", sys.stderr)
 
 
@@ -159,12 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--html", required=True, metavar="FILE", help="page to write")
     for command in (comparison, report):
         add_options(command)
-    form = comparison.add_mutually_exclusive_group()
-    for name, title in (("json", "JSON"), ("markdown", "Markdown"), ("latex", "LaTeX")):
-        form.add_argument(
-            f"--{name}", dest="form", action="store_const", const=name, help=f"print {title}"
-        )
-    for command in (runs, show):
+    for command in (runs, show, comparison):
         command.add_argument("--json", action="store_true", help="print JSON")
     add_monitor(commands)
     add_sweep(commands)
@@ -190,8 +184,6 @@ def _open(options: argparse.Namespace) -> Ledger:
 
 
 def _runs(options: argparse.Namespace) -> tuple[str, int]:
-    from keras_calibration.rendering.text import grid, shorten
-
     by_pipeline: dict[str, list[RunRecord]] = {}
     for run in _open(options).runs():
         by_pipeline.setdefault(run["pipeline"], []).append(run)
@@ -238,7 +230,6 @@ def _show(options: argparse.Namespace) -> tuple[str, int]:
 
 def _show_pipeline(options: argparse.Namespace, runs: Sequence[RunRecord]) -> tuple[str, int]:
     from keras_calibration.comparison.pipeline_runs import gather_runs
-    from keras_calibration.rendering.text import grid, shorten, terminal_safe
     from keras_calibration.statistics.summary import summarize
 
     names = list(dict.fromkeys(name for run in runs for name in run["metrics"]))
@@ -263,19 +254,17 @@ def _show_pipeline(options: argparse.Namespace, runs: Sequence[RunRecord]) -> tu
 
 def _compare(options: argparse.Namespace) -> tuple[str, int]:
     from keras_calibration.comparison.compare import compare
-    from keras_calibration.rendering.comparison_text import FORMATS
 
     comparison = compare(_open(options), options.a, options.b, **comparison_arguments(options))
-    if options.form == "json":
+    if options.json:
         text = json.dumps(comparison.to_dict(), indent=1, allow_nan=False)
     else:
-        text = FORMATS[options.form or "text"](comparison)
+        text = str(comparison)
     return text, DECIDED if comparison.verdict.decided else UNDECIDED
 
 
 def _report(options: argparse.Namespace) -> tuple[str, int]:
     from keras_calibration.rendering.comparison_page import write_report
-    from keras_calibration.rendering.text import terminal_safe
 
     write_report(
         _open(options),

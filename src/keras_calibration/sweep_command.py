@@ -83,7 +83,6 @@ def _seeds(text: str) -> list[int]:
 
 def _run(options: argparse.Namespace) -> tuple[str, int]:
     """Trains the seeds; returns a summary, and the exit code."""
-    from keras_calibration.rendering.comparison_text import FORMATS
     from keras_calibration.training.train import train
 
     arguments = _pipeline(options)
@@ -97,7 +96,7 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
         return text, DONE
     comparison = until(Ledger(options.ledger))
     code = DONE if comparison.verdict.decided else UNDECIDED
-    return f"{text}\n\n{FORMATS['text'](comparison)}", code
+    return f"{text}\n\n{comparison}", code
 
 
 def _compare(options: argparse.Namespace, ledger: Ledger) -> Comparison:

@@ -131,7 +131,7 @@ TABLE = {
         ["runs", "a", f"{RED}\n"],
         ["runs", "a"],
         ["runs", "a", "b", "c"],
-        ["runs", "a", "b", "--json", "--latex"],
+        ["runs", "a", "b", "--json", "--markdown"],
         ["empty", "a", "b"],
     ],
     "report": [

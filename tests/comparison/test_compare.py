@@ -7,11 +7,6 @@ import pytest
 
 from keras_calibration.comparison.verdict import Outcome
 from keras_calibration.ledger.metric_names import direction_of
-from keras_calibration.rendering.comparison_text import (
-    comparison_latex,
-    comparison_markdown,
-    comparison_text,
-)
 from keras_calibration.seeds import Ledger, compare, metric_accuracy
 from keras_calibration.statistics import mean_difference
 
@@ -170,8 +165,7 @@ def test_few_runs_cannot_tell(ledger, num_a, num_b):
     assert str(comparison.verdict).startswith(f"cannot tell: {num_a} and {num_b} runs; train")
     assert comparison.deciding.difference is None or comparison.difference.p_value is None
     assert (comparison.minimum_detectable_effect is None) == (num_a == 1)
-    for show in (comparison_text, comparison_markdown, comparison_latex):
-        assert "deepfm" in show(comparison)
+    assert "deepfm" in str(comparison)
 
 
 def test_the_posterior_in_words(ledger):
@@ -189,14 +183,12 @@ def test_the_posterior_in_words(ledger):
             f"posterior, flat prior: {ahead} better with probability {chances[0]:.3f}, "
             f"by at least 0.0001 with {chances[1]:.3f}"
         )
-        assert line in comparison_text(comparison)
+        assert line in str(comparison)
         posterior = comparison.to_dict()["posterior"]
         assert posterior["margin"] == 1e-4
         assert posterior[f"{ahead.lower()}_better"] == chances[1]
     fill(ledger, "far", losses(2, 6, shift=-1))
-    assert "B better with probability > 0.999\n" in comparison_text(
-        compare(ledger, "deepfm", "far")
-    )
+    assert "B better with probability > 0.999\n" in str(compare(ledger, "deepfm", "far"))
 
 
 def test_runs_that_do_not_count_are_counted(ledger):
@@ -211,7 +203,7 @@ def test_runs_that_do_not_count_are_counted(ledger):
     b = comparison.b
     assert (len(b), b.num_diverged, b.num_unfinished) == (6, 2, 1)
     assert (b.num_repeated, b.num_without_metric) == (1, 1)
-    text = comparison_text(comparison)
+    text = str(comparison)
     for words in ("2 runs diverged", "1 run never finished", "1 earlier runs of repeated seeds"):
         assert words in text
     # Of the runs with one seed the latest counts.
@@ -224,7 +216,7 @@ def test_without_any_finished_run(ledger):
     comparison = compare(ledger, "deepfm", "dcn")
     expected = "cannot tell: no finished run of dcn with val_calibrated_log_loss"
     assert str(comparison.verdict) == expected
-    assert "none" in comparison_text(comparison)
+    assert "none" in str(comparison)
     json.dumps(comparison.to_dict(), allow_nan=False)
     with pytest.raises(ValueError, match="at least two runs of each pipeline"):
         comparison.probability_b_better()
@@ -379,19 +371,6 @@ def test_text_is_at_most_100_columns_wide(ledger):
     text = str(compare(ledger, *names))
     assert max(map(len, text.splitlines())) <= 100
     assert "\x1b" not in text
-
-
-def test_no_name_is_a_command_of_latex(ledger):
-    for pipeline in ("deepfm", "\\input{/etc/passwd}"):
-        runs = [{**run, "[9cm]": 0.5, "\\write18{id}": 0.5} for run in losses(5, 6)]
-        fill(ledger, pipeline, [{f"val_{name}": v for name, v in run.items()} for run in runs])
-    names = list(dict.fromkeys(run["pipeline"] for run in ledger.runs()))
-    text = comparison_latex(compare(ledger, *names, metric="val_loss"))
-    assert "\\input" not in text
-    assert "\\write" not in text
-    assert r"\textbackslash{}input\{/etc/passwd\}" in text
-    # As an argument of the line end before it would be a length.
-    assert "\n{}[9cm] & " in text
 
 
 def test_json_is_strict(ledger):

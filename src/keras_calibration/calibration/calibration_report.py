@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from keras_calibration._notebook import ShownAsText
+from keras_calibration._text import ShownAsText
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentError
 from keras_calibration.solvers.class_rows import named_classes

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from keras_calibration._notebook import ShownAsText
+from keras_calibration._text import ShownAsText
+from keras_calibration.comparison.comparison_text import comparison_text
 from keras_calibration.comparison.metric_comparison import MetricComparison
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.verdict import Verdict, calibration_share
@@ -170,9 +171,6 @@ class Comparison(ShownAsText):
         return values
 
     def __str__(self) -> str:
-        # Imported when printed: rendering is built on top of comparisons.
-        from keras_calibration.rendering.comparison_text import comparison_text
-
         return comparison_text(self)
 
 

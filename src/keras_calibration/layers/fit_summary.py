@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from keras_calibration._notebook import ShownAsText
+from keras_calibration._text import ShownAsText
 
 
 def utc_now() -> str:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from keras_calibration._notebook import ShownAsText
+from keras_calibration._text import ShownAsText
 from keras_calibration.monitoring.monitor_report import MonitorReport
+from keras_calibration.monitoring.monitor_text import class_monitor_text
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,4 @@ class ClassMonitorReport(ShownAsText):
         }
 
     def __str__(self) -> str:
-        # Imported when printed: rendering is built on top of reports.
-        from keras_calibration.rendering.monitor_text import class_monitor_text
-
         return class_monitor_text(self)

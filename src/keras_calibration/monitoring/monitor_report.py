@@ -5,7 +5,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from keras_calibration._notebook import ShownAsText
+from keras_calibration._text import ShownAsText
+from keras_calibration.monitoring.monitor_text import monitor_text
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,6 @@ class MonitorReport(ShownAsText):
         return {"is_alert": self.is_alert, "alerts": self.alerts, **values}
 
     def __str__(self) -> str:
-        # Imported when printed: rendering is built on top of reports.
-        from keras_calibration.rendering.monitor_text import monitor_text
-
         return monitor_text(self)
 
 

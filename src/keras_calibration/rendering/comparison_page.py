@@ -15,11 +15,11 @@ import numpy as np
 
 from keras_calibration.comparison.compare import compare_runs
 from keras_calibration.comparison.comparison import Comparison
+from keras_calibration.comparison.comparison_text import figures, interval
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.question import Question
 from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.rendering import html_page, svg
-from keras_calibration.rendering.comparison_text import figures, interval
 from keras_calibration.statistics.estimate import t_estimate
 from keras_calibration.statistics.variance_components import VarianceComponents
 

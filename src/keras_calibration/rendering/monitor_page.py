@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Sequence
 
+from keras_calibration._text import shorten
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.monitor_report import (
     FieldReport,
@@ -12,8 +13,7 @@ from keras_calibration.monitoring.monitor_report import (
     PeriodReport,
     RateCheck,
 )
-from keras_calibration.rendering import html_page, svg
-from keras_calibration.rendering.monitor_text import (
+from keras_calibration.monitoring.monitor_text import (
     CLASS_HEADER,
     LOSS_HEADER,
     RATES_HEADER,
@@ -24,7 +24,7 @@ from keras_calibration.rendering.monitor_text import (
     rates_cells,
     shown_values,
 )
-from keras_calibration.rendering.text import shorten
+from keras_calibration.rendering import html_page, svg
 
 # Number of periods drawn, the latest ones; the table lists all.
 _MAX_DRAWN = 92

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import as_array, by_name, names_of, numbers_of, suggestion
-from keras_calibration._notebook import ShownAsText
+from keras_calibration._text import ShownAsText
 from keras_calibration.solvers.cumulative_error import SegmentFigures, p_values, segment_figures
 from keras_calibration.solvers.data_checks import refuse_rows, warn_if_swapped
 from keras_calibration.solvers.predictions import probabilities_of

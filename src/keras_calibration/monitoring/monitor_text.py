@@ -1,16 +1,22 @@
 """A monitor report as text of at most 100 columns."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
-from keras_calibration.monitoring.monitor_report import (
-    FieldErrorCheck,
-    LossCheck,
-    MonitorReport,
-    RateCheck,
-)
-from keras_calibration.rendering.text import grid, shorten, wrap
+from keras_calibration._text import grid, shorten, wrap
+
+if TYPE_CHECKING:
+    # Reports print themselves with this module.
+    from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
+    from keras_calibration.monitoring.monitor_report import (
+        FieldErrorCheck,
+        LossCheck,
+        MonitorReport,
+        RateCheck,
+    )
 
 _MAX_NAME = 30
 # Field values shown: this many, and all that are out of bounds.

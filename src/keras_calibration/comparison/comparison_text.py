@@ -1,26 +1,20 @@
-"""A comparison as plain text of at most 100 columns, as Markdown and as LaTeX."""
+"""A comparison as plain text of at most 100 columns."""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from keras_calibration.comparison.comparison import Comparison
+from keras_calibration._text import MAX_WIDTH, grid, shorten, terminal_safe, wrap
 from keras_calibration.comparison.metric_comparison import MetricComparison
-from keras_calibration.rendering.text import MAX_WIDTH, grid, shorten, terminal_safe, wrap
 from keras_calibration.statistics.estimate import Estimate
 
+if TYPE_CHECKING:
+    # A comparison prints itself with this module.
+    from keras_calibration.comparison.comparison import Comparison
+
 _HEADER = ("metric", "A mean±std", "B mean±std", "B − A [interval]", "B beats A", "p")
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "<": r"$<$",
-    ">": r"$>$",
-    **{character: f"\\{character}" for character in "&%$#_"},
-}
 
 
 def comparison_text(comparison: Comparison) -> str:
@@ -29,37 +23,6 @@ def comparison_text(comparison: Comparison) -> str:
     lines += [line for figure in figures(comparison) for line in wrap(figure)]
     lines += [line for note in comparison.notes for line in wrap(f"! {note}")]
     return "\n".join([*lines, "", *wrap(f"Verdict: {comparison.verdict}")])
-
-
-def comparison_markdown(comparison: Comparison) -> str:
-    """The comparison as a Markdown table, with the verdict above it and the notes below."""
-    header, *rows = [[_escape_markdown(cell) for cell in row] for row in _rows(comparison)]
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    table = ["| " + " | ".join(row) + " |" for row in (header, rule, *rows)]
-    points = [f"- {_escape_markdown(text)}" for text in (*figures(comparison), *comparison.notes)]
-    title = _escape_markdown(heading(comparison))
-    verdict = _escape_markdown(str(comparison.verdict))
-    return "\n".join([f"**{verdict}** ({title})", "", *table, "", *points])
-
-
-def comparison_latex(comparison: Comparison) -> str:
-    r"""The comparison as a LaTeX `tabular` with `\hline` rules, which needs no package."""
-    header, *rows = [[_escape_latex(cell) for cell in row] for row in _rows(comparison)]
-    # LaTeX takes a [ or * at the start of a row for an argument of the `\\` before it.
-    lines = [("{}" if row[0][:1] in ("[", "*") else "") + " & ".join(row) + r" \\" for row in rows]
-    comment = f"% {_escape_latex(terminal_safe(f'{heading(comparison)}: {comparison.verdict}'))}"
-    return "\n".join(
-        [
-            comment,
-            rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
-            r"\hline",
-            " & ".join(header) + r" \\",
-            r"\hline",
-            *lines,
-            r"\hline",
-            r"\end{tabular}",
-        ]
-    )
 
 
 def heading(comparison: Comparison) -> str:
@@ -213,19 +176,3 @@ def _mean_and_std(mean: float, std: float) -> str:
     if not math.isfinite(mean):
         return "none"
     return f"{mean:.5g}±{std:.2g}" if math.isfinite(std) else f"{mean:.5g}"
-
-
-def _escape_markdown(text: str) -> str:
-    text = terminal_safe(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join(f"\\{c}" if c in "\\|*_`[]!#" else c for c in text)
-
-
-def _escape_latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
-
-
-FORMATS: dict[str, Callable[[Comparison], str]] = {
-    "text": comparison_text,
-    "markdown": comparison_markdown,
-    "latex": comparison_latex,
-}

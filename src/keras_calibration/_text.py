@@ -1,5 +1,6 @@
-"""Plain text for a terminal: safe names, wrapped lines and aligned columns."""
+"""Plain text for terminals and notebooks: safe names, wrapped lines and aligned columns."""
 
+import html
 import textwrap
 from collections.abc import Sequence
 
@@ -49,3 +50,18 @@ def grid(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]).rstrip()
         for first, *rest in rows
     ]
+
+
+class ShownAsText:
+    """Base class of reports whose notebook cell shows `str(report)`, not the repr of every number.
+
+    Example:
+        >>> class Report(ShownAsText):
+        ...     def __str__(self):
+        ...         return "site = <b>"
+        >>> Report()._repr_html_()
+        '<pre>site = &lt;b&gt;</pre>'
+    """
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
