@@ -15,7 +15,6 @@ import time
 import pytest
 
 from keras_calibration.ledger import ledger
-from keras_calibration.ledger.index import INDEX_NAME
 from keras_calibration.rendering.comparison_page import report_html, write_report
 from keras_calibration.rendering.comparison_text import FORMATS
 from keras_calibration.seeds import Ledger, compare, import_csv
@@ -33,7 +32,6 @@ RUN = {
 PREAMBLE = """
 import os, sys
 sys.argv[0] = "keras-calibration"
-from keras_calibration.ledger import ledger
 from keras_calibration.ledger.ledger import Ledger
 assert "keras" not in sys.modules and "numpy" not in sys.modules
 runs = Ledger(sys.argv[1])
@@ -53,9 +51,7 @@ for seed in range(number * 10**6, (number + 1) * 10**6):
     runs.finish(run_id, {{**record, "seed": seed, "status": "finished", **values}})
     note(f"{{seed}} finished")
 """
-# Reads by the index, which it writes beside another reader.
 READER = f"""{PREAMBLE}
-ledger._MIN_INDEXED = 1
 print("ready", flush=True)
 while True:
     for run in runs.runs():
@@ -112,7 +108,7 @@ def test_killed_writers_lose_no_run_and_readers_never_fail(tmp_path):
         place = random.randrange(len(writers.running))
         writers.kill(place)
         writers.running[place] = writers.start()
-        if kill % 20 == 10:  # A reader may die too, while it writes the index.
+        if kill % 20 == 10:  # A reader may die too.
             assert readers[0].poll() is None
             readers[0].kill()
             readers[0].communicate()
@@ -145,12 +141,11 @@ def test_killed_writers_lose_no_run_and_readers_never_fail(tmp_path):
 
 
 def test_processes_that_start_read_and_write_at_once(tmp_path):
-    """As trainings do: at its start each reads all runs; from 500 on, by the index."""
+    """As trainings do: at its start each reads all runs."""
     runs = Ledger(tmp_path)
     for seed in range(attack_size(40, 600)):
         runs.append({**RUN, "seed": seed})
     program = f"""{PREAMBLE}
-ledger._MIN_INDEXED = 1
 for seed in range(int(sys.argv[2])):
     runs.runs("deepfm")
     run_id = runs.append({{**record, "seed": seed, "status": "started"}})
@@ -182,7 +177,6 @@ for action in (
         action()
     except OSError as error:
         errors.append(str(error))
-ledger._MIN_INDEXED = 1  # The index has no room either.
 num_read = len(runs.runs())
 runs.finish(started, finished)
 print(json.dumps([errors, num_read, [run["status"] for run in runs.runs("full")]]))
@@ -237,7 +231,6 @@ def test_a_small_file_system_that_fills_up_keeps_what_was_written(small_disk):
 # Permission bits do not bind root, so that the child becomes nobody.
 READ_ONLY = f"""{PREAMBLE}
 import json
-ledger._MIN_INDEXED = 1
 runs.runs()
 if os.getuid() == 0:
     os.setgroups([])
@@ -351,16 +344,6 @@ def test_values_of_other_types_are_an_error_that_names_the_file(tmp_path, change
         Ledger(tmp_path).runs()
 
 
-@pytest.mark.parametrize("content", [b"[" * 10**5, b'{"version": 2, "records": 5}', b"\0" * 100])
-def test_a_damaged_index_is_no_obstacle(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(ledger, "_MIN_INDEXED", 1)
-    runs = Ledger(tmp_path)
-    runs.append(RUN)
-    (tmp_path / INDEX_NAME).write_bytes(content)
-    for _ in range(2):
-        assert [run["seed"] for run in runs.runs()] == [1]
-
-
 class Clock(datetime.datetime):
     """A clock that is wrong by `error`."""
 
@@ -468,13 +451,11 @@ def test_a_hostile_name_is_a_name(tmp_path, name):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e308, 5e-324, -0.0, None])
-def test_any_number_is_kept_as_it_is(tmp_path, monkeypatch, value):
-    monkeypatch.setattr(ledger, "_MIN_INDEXED", 1)
+def test_any_number_is_kept_as_it_is(tmp_path, value):
     runs = Ledger(tmp_path)
     runs.append({**RUN, "epochs": [0], "metrics": {"val_loss": [value]}})
-    for _ in range(2):  # From the file, and from the index.
-        (read,) = runs.runs()[0]["metrics"]["val_loss"]
-        assert repr(read) == repr(value)
+    (read,) = runs.runs()[0]["metrics"]["val_loss"]
+    assert repr(read) == repr(value)
 
 
 def _seconds(action):
@@ -505,7 +486,6 @@ def test_fifty_thousand_runs(tmp_path):
     page = tmp_path / "page.html"
     actions = {
         "read": lambda: runs.runs(),
-        "read again": lambda: runs.runs(),
         "append": lambda: runs.append(RUN),
         "append again": lambda: runs.append(RUN),
         "compare": lambda: compare(runs, "pipeline 0", "pipeline 1"),

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-# From this number of runs on, an index makes reading faster.
-_MIN_INDEXED = 500
 # Older temporary files are from killed processes: no write takes this long.
 _STALE_SECONDS = 24 * 3600
 # The time in a run id, and the names of files that begin with one.
@@ -66,8 +64,7 @@ class Ledger:
     are there. The bias that a calibrated loss fitted is a metric with the suffix `_bias`, for
     example `val_calibrated_log_loss_bias`.
 
-    Reading many runs creates a cache file, `index.cache`, which may be deleted at any time. Losses
-    of single rows are in the folder `rows`, descriptions of trainings in `trainings`.
+    Losses of single rows are in the folder `rows`, descriptions of trainings in `trainings`.
 
     Args:
         path: Folder of the ledger, created by the first `append`. Files other than `*.json` are
@@ -274,13 +271,7 @@ class Ledger:
                 damaged.append(error)
                 return None
 
-        paths = self._files()
-        if len(paths) < _MIN_INDEXED:
-            return [read(path) for path in paths]
-        # Imported late: a process that only writes needs no index.
-        from keras_calibration.ledger.index import read_indexed
-
-        return read_indexed(self.path, paths, read)
+        return [read(path) for path in self._files()]
 
     def _time_after_all(self, now: datetime) -> datetime:
         """`now`, or the moment after the newest run: clocks are set back, and hosts' clocks differ.
