@@ -49,8 +49,7 @@ ROOMS = {
         field_rce log_queries multicalibration_error score score_by_period
     """,
     "seeds": """
-        Ledger compare import_csv import_mlflow import_tensorboard
-        metric_accuracy set_seeds train
+        Ledger compare metric_accuracy set_seeds train
     """,
 }
 # What functions return: in the reference, but no names of the package.
@@ -59,7 +58,7 @@ RESULTS = """
     NeuralFitSummary Outcome Rates SegmentError Table Verdict
 """
 # Results and constants, whose use is shown where they come from.
-WITHOUT_EXAMPLE = "MonitorReport plots.STYLES seeds.import_mlflow"
+WITHOUT_EXAMPLE = "MonitorReport plots.STYLES"
 ROOMS_OF_TOP = {"__version__", *ROOMS}
 PUBLIC = [("", name) for name in TOP.split() if name not in ROOMS_OF_TOP]
 PUBLIC += [(room, name) for room, names in ROOMS.items() for name in names.split()]

@@ -2,6 +2,7 @@
 
 import collections
 import datetime
+import io
 import json
 import math
 import os
@@ -12,12 +13,12 @@ import subprocess
 import sys
 import time
 
+import pandas as pd
 import pytest
 
 from keras_calibration.ledger import ledger
-from keras_calibration.ledger.index import INDEX_NAME
 from keras_calibration.rendering.comparison_page import report_html, write_report
-from keras_calibration.seeds import Ledger, compare, import_csv
+from keras_calibration.seeds import Ledger, compare
 from tiers import attack_size, only_in_full_attack
 
 RUN = {
@@ -32,7 +33,6 @@ RUN = {
 PREAMBLE = """
 import os, sys
 sys.argv[0] = "keras-calibration"
-from keras_calibration.ledger import ledger
 from keras_calibration.ledger.ledger import Ledger
 assert "keras" not in sys.modules and "numpy" not in sys.modules
 runs = Ledger(sys.argv[1])
@@ -52,9 +52,7 @@ for seed in range(number * 10**6, (number + 1) * 10**6):
     runs.finish(run_id, {{**record, "seed": seed, "status": "finished", **values}})
     note(f"{{seed}} finished")
 """
-# Reads by the index, which it writes beside another reader.
 READER = f"""{PREAMBLE}
-ledger._MIN_INDEXED = 1
 print("ready", flush=True)
 while True:
     for run in runs.runs():
@@ -111,7 +109,7 @@ def test_killed_writers_lose_no_run_and_readers_never_fail(tmp_path):
         place = random.randrange(len(writers.running))
         writers.kill(place)
         writers.running[place] = writers.start()
-        if kill % 20 == 10:  # A reader may die too, while it writes the index.
+        if kill % 20 == 10:  # A reader may die too.
             assert readers[0].poll() is None
             readers[0].kill()
             readers[0].communicate()
@@ -144,12 +142,11 @@ def test_killed_writers_lose_no_run_and_readers_never_fail(tmp_path):
 
 
 def test_processes_that_start_read_and_write_at_once(tmp_path):
-    """As trainings do: at its start each reads all runs; from 500 on, by the index."""
+    """As trainings do: at its start each reads all runs."""
     runs = Ledger(tmp_path)
     for seed in range(attack_size(40, 600)):
         runs.append({**RUN, "seed": seed})
     program = f"""{PREAMBLE}
-ledger._MIN_INDEXED = 1
 for seed in range(int(sys.argv[2])):
     runs.runs("deepfm")
     run_id = runs.append({{**record, "seed": seed, "status": "started"}})
@@ -181,7 +178,6 @@ for action in (
         action()
     except OSError as error:
         errors.append(str(error))
-ledger._MIN_INDEXED = 1  # The index has no room either.
 num_read = len(runs.runs())
 runs.finish(started, finished)
 print(json.dumps([errors, num_read, [run["status"] for run in runs.runs("full")]]))
@@ -236,7 +232,6 @@ def test_a_small_file_system_that_fills_up_keeps_what_was_written(small_disk):
 # Permission bits do not bind root, so that the child becomes nobody.
 READ_ONLY = f"""{PREAMBLE}
 import json
-ledger._MIN_INDEXED = 1
 runs.runs()
 if os.getuid() == 0:
     os.setgroups([])
@@ -350,16 +345,6 @@ def test_values_of_other_types_are_an_error_that_names_the_file(tmp_path, change
         Ledger(tmp_path).runs()
 
 
-@pytest.mark.parametrize("content", [b"[" * 10**5, b'{"version": 2, "records": 5}', b"\0" * 100])
-def test_a_damaged_index_is_no_obstacle(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(ledger, "_MIN_INDEXED", 1)
-    runs = Ledger(tmp_path)
-    runs.append(RUN)
-    (tmp_path / INDEX_NAME).write_bytes(content)
-    for _ in range(2):
-        assert [run["seed"] for run in runs.runs()] == [1]
-
-
 class Clock(datetime.datetime):
     """A clock that is wrong by `error`."""
 
@@ -465,13 +450,11 @@ def test_a_hostile_name_is_a_name(tmp_path, name):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e308, 5e-324, -0.0, None])
-def test_any_number_is_kept_as_it_is(tmp_path, monkeypatch, value):
-    monkeypatch.setattr(ledger, "_MIN_INDEXED", 1)
+def test_any_number_is_kept_as_it_is(tmp_path, value):
     runs = Ledger(tmp_path)
     runs.append({**RUN, "epochs": [0], "metrics": {"val_loss": [value]}})
-    for _ in range(2):  # From the file, and from the index.
-        (read,) = runs.runs()[0]["metrics"]["val_loss"]
-        assert repr(read) == repr(value)
+    (read,) = runs.runs()[0]["metrics"]["val_loss"]
+    assert repr(read) == repr(value)
 
 
 def _seconds(action):
@@ -502,7 +485,6 @@ def test_fifty_thousand_runs(tmp_path):
     page = tmp_path / "page.html"
     actions = {
         "read": lambda: runs.runs(),
-        "read again": lambda: runs.runs(),
         "append": lambda: runs.append(RUN),
         "append again": lambda: runs.append(RUN),
         "compare": lambda: compare(runs, "pipeline 0", "pipeline 1"),
@@ -519,9 +501,7 @@ def test_fifty_thousand_runs(tmp_path):
     assert grown / 1024 < 1500
 
 
-TABLE = (
-    "pipeline,seed,epoch,val_loss,auc\ndcn,1,0,0.5,0.7\ndcn,1,1,0.4,\n" + "dcn,2,0,inf,nan\n" * 3
-)
+TABLE = "pipeline,seed,epoch,val_loss,auc\ndcn,1,0,0.5,0.7\ndcn,1,1,0.4,0.8\ndcn,2,0,0.3,0.9\n"
 CELLS = ["", "nan", "-inf", "1e400", "0x10", "1_0", "７", "1.5", "2e0", "-1", "x" * 200_000]
 CELLS += ["\x1b[31m", '"', "a\nb", "\0", "9" * 5000, "9007199254740993", "1e-999999999", "True"]
 
@@ -540,26 +520,23 @@ def damaged_tables(num_tables):
         yield bytes(content)
 
 
-def test_a_damaged_table_is_imported_exactly_or_refused_as_a_whole(tmp_path):
-    path, runs = tmp_path / "table.csv", Ledger(tmp_path / "runs")
-    num_refused = 0
-    for content in damaged_tables(attack_size(60, 1000)):
-        path.write_bytes(content)
-        before = len(runs)
+def test_a_damaged_table_is_taken_or_refused_as_a_whole(tmp_path):
+    outcomes = collections.Counter()
+    for number, content in enumerate(damaged_tables(attack_size(60, 1000))):
         try:
-            ids = import_csv(runs, path)
+            frame = pd.read_csv(io.BytesIO(content))
+        except ValueError:
+            continue  # an error of pandas
+        folder = tmp_path / str(number)
+        try:
+            runs = Ledger.from_frame(frame, folder)
         except ValueError as error:
-            num_refused += 1
-            assert len(runs) == before
+            outcomes["refused"] += 1
+            assert not folder.exists()
             message = str(error)
             assert len(message) < 1000
             assert all(c.isprintable() for c in message), message
         else:
-            assert len(runs) == before + len(ids)
-    assert num_refused
-    shutil.rmtree(runs.path, ignore_errors=True)
-    # What is taken is exact.
-    path.write_text("pipeline,seed,loss\ndcn,9007199254740993,0.5\ndcn,9007199254740992,0.25\n")
-    import_csv(runs, path)
-    found = {run["seed"]: run["metrics"]["loss"] for run in runs.runs()}
-    assert found == {9007199254740993: [0.5], 9007199254740992: [0.25]}
+            outcomes["taken"] += 1
+            assert sum(len(run["epochs"]) for run in runs.runs()) == len(frame)
+    assert min(outcomes["refused"], outcomes["taken"]) > 0

@@ -403,27 +403,3 @@ def test_refuses_wrong_arguments(ledger, arguments, message):
     fill(ledger, "dcn", losses(1, 4))
     with pytest.raises(ValueError, match=message):
         compare(**{"ledger": ledger, "a": "deepfm", "b": "dcn", **arguments})
-
-
-def test_a_large_ledger_is_read_file_by_file_once(tmp_path, monkeypatch):
-    folder = tmp_path / "runs"
-    folder.mkdir()
-    series = [0.5, 0.4, 0.3]
-    for number in range(2000):
-        pipeline = f"pipeline {number % 50}"
-        record = {
-            "schema_version": 1,
-            "run_id": f"{number:06}",
-            "created": "2026-01-01T00:00:00+00:00",
-            "pipeline": pipeline,
-            "seed": number,
-            "status": "finished",
-            "epochs": [0, 1, 2],
-            "metrics": {"loss": series, "val_loss": [0.5, 0.4, 0.3 + number % 97 / 1e3]},
-        }
-        (folder / f"{number:06}.json").write_text(json.dumps(record))
-    ledger = Ledger(folder)
-    first = compare(ledger, "pipeline 0", "pipeline 1", metric="loss")
-    monkeypatch.setattr("keras_calibration.ledger.ledger._read", None)
-    again = compare(ledger, "pipeline 0", "pipeline 1", metric="loss")
-    assert again.difference == first.difference

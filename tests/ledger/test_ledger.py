@@ -239,7 +239,7 @@ def test_looks_at_no_other_files(tmp_path):
 def test_what_killed_processes_left_is_deleted_a_day_after(tmp_path):
     runs = Ledger(tmp_path)
     (tmp_path / "rows").mkdir()
-    left = [tmp_path / name for name in ("a.tmp", "index.cache.b.tmp", "rows/c.tmp", "README.md")]
+    left = [tmp_path / name for name in ("a.tmp", "b.tmp", "rows/c.tmp", "README.md")]
     recent = tmp_path / "d.tmp"
     for path in (*left, recent):
         path.write_text("{")

@@ -26,7 +26,6 @@ from keras_calibration.ledger.metric_names import (
     main_metric,
 )
 from keras_calibration.ledger.run_record import validate_record
-from keras_calibration.ledger.tensorboard_trial import TensorBoardTrial, import_hparams
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.statistics.summary import summarize
 
@@ -49,16 +48,16 @@ class SeedVariance(keras.callbacks.Callback):
 
     All metrics in the logs are recorded and summarized over the finite values x₁ … xₘ of this run
     and of the pipeline's earlier runs at the same epoch, one for each seed: their number m, mean x̄,
-    sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and range. They can be seen in four places:
+    sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and range. They can be seen in three places:
 
     - **The progress line**, and thus the history: only the monitored metric, as
       `seed/{metric}_count` and, once two seeds have a value, `_mean` and `_std`.
     - **The table** printed at the end of training: all metrics.
     - **`statistics(epoch)`**: all metrics as a dict, during and after training.
-    - **TensorBoard**, if `tensorboard_folder` is given: all metrics as scalars of the run `seeds`.
 
-    Place `EarlyStopping`, `ModelCheckpoint` and `CSVLogger` after this callback if they use the
-    keys of the progress line, with `mode="min"` or `"max"`. Use one `SeedVariance` in a fit.
+    Place `EarlyStopping`, `ModelCheckpoint`, `CSVLogger` and `TensorBoard` after this callback if
+    they use the keys of the progress line, with `mode="min"` or `"max"`. Use one `SeedVariance` in
+    a fit.
 
     **The record.** The run is in the ledger with the status `"started"` when training begins. At
     its end the record is replaced: `"finished"`, or `"diverged"` if a value was not finite at the
@@ -93,16 +92,12 @@ class SeedVariance(keras.callbacks.Callback):
             these in the epoch's logs: a calibrated loss of the held-out rows, such as
             `"val_calibrated_log_loss"`; `"val_loss"`; a calibrated loss; `"loss"`.
         verbose: 1 prints a table over the seeds at the end of training; 0 prints nothing.
-        tensorboard_folder: `log_dir` of the run's `keras.callbacks.TensorBoard`, to add the
-            statistics, and the run to TensorBoard's HParams page. The pipeline is the trial, and
-            the top level of `configuration` its hyperparameters.
         **record: Further fields of the record: `configuration`, any JSON value; `seeds`, the result
             of `seeds.set_seeds`; `num_rows`, the number of held-out rows; `training`, which
             `seeds.train` gives.
 
     Raises:
         ValueError: An argument is invalid.
-        ImportError: `tensorboard_folder` is given, and TensorBoard is not installed.
 
     Warns:
         UserWarning: A run with another seed had the same initial weights; the metrics have other
@@ -140,7 +135,6 @@ class SeedVariance(keras.callbacks.Callback):
         *,
         monitor: str | None = None,
         verbose: int = 1,
-        tensorboard_folder: str | os.PathLike[str] | None = None,
         **record: Unpack[RecordFields],
     ) -> None:
         super().__init__()
@@ -168,9 +162,6 @@ class SeedVariance(keras.callbacks.Callback):
         )
         self.monitor = monitor
         self.verbose = verbose
-        self.tensorboard_folder = tensorboard_folder
-        if tensorboard_folder is not None:
-            import_hparams()
         self._others: list[RunRecord] = []
         self._forget()
 
@@ -193,9 +184,6 @@ class SeedVariance(keras.callbacks.Callback):
         self._others = list(latest.values())
         self._is_chief = is_chief()
         self._run_id = begin_run(self.ledger, self._record) if self._is_chief else None
-        self._trial = None
-        if self.tensorboard_folder is not None and self._is_chief:
-            self._trial = TensorBoardTrial(self.tensorboard_folder, self._record)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         """Adds the statistics of the monitored metric over the seeds to `logs`."""
@@ -217,8 +205,6 @@ class SeedVariance(keras.callbacks.Callback):
 
         if name in measured:
             logs |= _progress(name, _summarize_metric(name, self._rows(epoch)))
-        if self._trial is not None:
-            self._trial.write(epoch, self.statistics(epoch))
         self._logs[epoch] = dict(logs)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
@@ -232,8 +218,6 @@ class SeedVariance(keras.callbacks.Callback):
         is_finite = all(map(math.isfinite, _kept_values(record).values()))
         record["status"] = "finished" if is_finite else "diverged"
         end_run(self.ledger, self._run_id, record)
-        if self._trial is not None:
-            self._trial.end()
         if self.verbose:
             print(self._table())
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-# From this number of runs on, an index makes reading faster.
-_MIN_INDEXED = 500
 # Older temporary files are from killed processes: no write takes this long.
 _STALE_SECONDS = 24 * 3600
 # The time in a run id, and the names of files that begin with one.
@@ -66,8 +65,7 @@ class Ledger:
     are there. The bias that a calibrated loss fitted is a metric with the suffix `_bias`, for
     example `val_calibrated_log_loss_bias`.
 
-    Reading many runs creates a cache file, `index.cache`, which may be deleted at any time. Losses
-    of single rows are in the folder `rows`, descriptions of trainings in `trainings`.
+    Losses of single rows are in the folder `rows`, descriptions of trainings in `trainings`.
 
     Args:
         path: Folder of the ledger, created by the first `append`. Files other than `*.json` are
@@ -105,6 +103,59 @@ class Ledger:
         self._is_swept = False
         # The newest run id, and the time of the folder when it was found.
         self._newest, self._stamp = "", 0
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        path: str | os.PathLike[str],
+        *,
+        directions: Mapping[str, str] | None = None,
+    ) -> Ledger:
+        """Adds the runs of a data frame, for example from another tool, to the ledger of a folder.
+
+        Each row is an epoch of a run, and all rows with the same pipeline and seed are one finished
+        run. Without a column `epoch`, each row is a run. All other columns are metrics.
+
+        Args:
+            frame: A pandas or Polars data frame with the columns `pipeline` and `seed`, optionally
+                `epoch`, and metrics with a finite number in each row.
+            path: Folder of the ledger, created if there is none.
+            directions: Metric name → `"min"` or `"max"`, for metrics whose name does not tell it.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            ValueError: A column is missing, repeated or not numeric; a value is not finite; a run
+                is in the frame twice, or in the ledger already; a direction is unknown. Nothing is
+                written.
+
+        Example:
+            >>> import tempfile
+            >>> import pandas as pd
+            >>> frame = pd.DataFrame({"pipeline": "dcn", "seed": [1, 2], "val_loss": [0.5, 0.25]})
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ledger = Ledger.from_frame(frame, folder)
+            ...     [run["metrics"] for run in ledger.runs()]
+            [{'val_loss': [0.5]}, {'val_loss': [0.25]}]
+        """
+        # Imported late: it loads NumPy.
+        from keras_calibration.ledger.frame_records import frame_records
+
+        ledger = cls(path)
+        records = frame_records(frame, directions)
+        known = {(run["pipeline"], run["seed"]) for run in ledger.runs()}
+        for record in records:
+            if (record["pipeline"], record["seed"]) in known:
+                raise ValueError(
+                    "Argument `frame` must hold runs that the ledger does not have. Received: "
+                    f"pipeline={record['pipeline']!r}, seed={record['seed']}, which is in "
+                    f"{str(ledger.path)!r}. Leave it out, or rename the pipeline."
+                )
+        for record in records:
+            ledger.append(record)
+        return ledger
 
     def append(self, record: RunRecord) -> str:
         """Adds a run; when this returns, the record is on disk.
@@ -274,13 +325,7 @@ class Ledger:
                 damaged.append(error)
                 return None
 
-        paths = self._files()
-        if len(paths) < _MIN_INDEXED:
-            return [read(path) for path in paths]
-        # Imported late: a process that only writes needs no index.
-        from keras_calibration.ledger.index import read_indexed
-
-        return read_indexed(self.path, paths, read)
+        return [read(path) for path in self._files()]
 
     def _time_after_all(self, now: datetime) -> datetime:
         """`now`, or the moment after the newest run: clocks are set back, and hosts' clocks differ.

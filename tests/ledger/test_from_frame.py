@@ -1,0 +1,160 @@
+import keras
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from keras_calibration.seeds import Ledger, compare
+
+FRAME = pd.DataFrame(
+    {
+        "pipeline": ["dcn", "deepfm", "dcn", "dcn"],
+        "seed": [1, 1, 1, 2],
+        "epoch": [1, 0, 0, 0],
+        "val_loss": [0.4, 0.7, 0.5, 0.6],
+        "uplift": [1, 2, 3, 4],
+    }
+)
+
+
+def expected_runs(frame):
+    """The runs of a frame, gathered row by row."""
+    runs = {}
+    for row in frame.to_dict("records"):
+        run = runs.setdefault((row.pop("pipeline"), row.pop("seed")), {})
+        run[row.pop("epoch", 0)] = row
+    return runs
+
+
+def found_runs(ledger):
+    return {
+        (run["pipeline"], run["seed"]): {
+            epoch: {name: values[number] for name, values in run["metrics"].items()}
+            for number, epoch in enumerate(run["epochs"])
+        }
+        for run in ledger.runs(status="finished")
+    }
+
+
+@pytest.mark.parametrize("make", [lambda frame: frame, pl.from_pandas])
+def test_epochs_of_a_run_are_gathered(tmp_path, make):
+    ledger = Ledger.from_frame(make(FRAME), tmp_path / "runs", directions={"uplift": "max"})
+    assert found_runs(ledger) == expected_runs(FRAME)
+    assert [run["epochs"] for run in ledger.runs()] == [[0, 1], [0], [0]]
+    assert {tuple(run["directions"].items()) for run in ledger.runs()} == {(("uplift", "max"),)}
+
+
+def test_without_epochs_each_row_is_a_run(tmp_path):
+    rng = np.random.default_rng(0)
+    losses = pd.DataFrame({"seed": range(8), "val_loss": rng.normal(0.5, 0.01, 8)})
+    other = losses.assign(pipeline="deepfm", val_loss=losses.val_loss - 0.1)
+    ledger = Ledger.from_frame(pd.concat([losses.assign(pipeline="dcn"), other]), tmp_path)
+    comparison = compare(ledger, "dcn", "deepfm", metric="loss")
+    assert str(comparison.verdict) == "B better"
+    assert comparison.difference.value == pytest.approx(-0.1)
+
+
+def test_seeds_are_taken_exactly(tmp_path):
+    seeds = [2**53, 2**53 + 1, 2**64 - 1]
+    frame = pd.DataFrame({"pipeline": "dcn", "seed": np.array(seeds, "uint64"), "loss": 0.5})
+    ledger = Ledger.from_frame(frame, tmp_path)
+    Ledger.from_frame(pd.DataFrame({"pipeline": "dcn", "seed": [7.0], "loss": 0.5}), tmp_path)
+    assert [run["seed"] for run in ledger.runs()] == [*seeds, 7]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: f.drop(columns="seed"), r"no \['seed'\] among the 4 columns"),
+        (lambda f: f[["pipeline", "seed", "epoch"]], "at least one is a metric"),
+        (lambda f: f[:0], "Received: 0 rows"),
+        (lambda f: f.rename(columns={"uplift": "val_loss"}), "distinct names"),
+        (lambda f: f.rename(columns={"uplift": 3}), "distinct names"),
+        (lambda f: {"pipeline": ["dcn"]}, "must have the columns"),
+        (lambda f: f.assign(uplift="low"), "numbers .* in the column 'uplift'"),
+        (lambda f: f.assign(uplift=True), "type bool in the column 'uplift'"),
+        (lambda f: f.assign(uplift=[1, np.nan, 2, np.nan]), "nan in row 1 of .*'uplift', and 1"),
+        (lambda f: f.assign(uplift=[1, 2, 3, -np.inf]), "-inf in row 3 of the column 'uplift'"),
+        (lambda f: f.assign(seed=[1, 1, 1, 1.9]), r"integers in the column 'seed'.*1\.9.* row 3"),
+        (lambda f: f.assign(seed=[1, 1, 1, np.inf]), "integers in the column 'seed'.* row 3"),
+        (lambda f: f.assign(seed=[1, 1, 1, np.nan]), "integers in the column 'seed'.* row 3"),
+        (lambda f: f.assign(seed=2.0**53), "integers in the column 'seed'.* row 0"),
+        (lambda f: f.assign(seed="7"), "integers in the column 'seed'.*'7' in row 0"),
+        (lambda f: f.assign(seed=True), "integers in the column 'seed'.*True"),
+        (lambda f: f.assign(epoch=0.5), "integers in the column 'epoch'"),
+        (lambda f: f.assign(epoch=[-1, 0, 0, 0]), "ints of at least 0"),
+        (lambda f: f.assign(epoch=0), "rows 0 and 2 with pipeline='dcn', seed=1, epoch=0"),
+        (lambda f: f.drop(columns="epoch"), "rows 0 and 2 .*in a column `epoch`"),
+        (lambda f: f.assign(pipeline=["dcn", 3, "dcn", "dcn"]), "must be a non-empty string"),
+        (lambda f: f.assign(pipeline=["dcn", "", "dcn", "dcn"]), "must be a non-empty string"),
+    ],
+)
+def test_a_wrong_frame_is_refused_as_a_whole(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        Ledger.from_frame(change(FRAME), tmp_path)
+    assert len(Ledger(tmp_path)) == 0
+
+
+@pytest.mark.parametrize(
+    ("directions", "message"),
+    [
+        ({"val_auc": "max"}, "must name metrics of the data frame.*'val_auc'"),
+        ({"uplift": "up"}, r"one of \('min', 'max'\)"),
+    ],
+)
+def test_a_wrong_direction_is_refused(tmp_path, directions, message):
+    with pytest.raises(ValueError, match=message):
+        Ledger.from_frame(FRAME, tmp_path, directions=directions)
+    assert len(Ledger(tmp_path)) == 0
+
+
+def test_a_run_of_the_ledger_is_refused(tmp_path):
+    Ledger.from_frame(FRAME[:1], tmp_path)
+    with pytest.raises(ValueError, match="pipeline='dcn', seed=1, which is in"):
+        Ledger.from_frame(FRAME, tmp_path)
+    assert len(Ledger(tmp_path)) == 1
+
+
+def test_the_message_of_a_hostile_cell_is_short(tmp_path):
+    frame = FRAME.assign(seed="\x1b[31m" * 10_000).rename(columns={"uplift": "\n" * 10_000})
+    with pytest.raises(ValueError, match="integers in the column") as error:
+        Ledger.from_frame(frame, tmp_path)
+    assert len(str(error.value)) < 400
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.tensorflow
+def test_the_recipes_read_what_keras_logs(tmp_path):
+    """Those of the guide: a CSV file, and TensorBoard's event files."""
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="Keras logs for TensorBoard only where it is there.",
+    )
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    x = np.ones((8, 1))
+    loggers = [
+        keras.callbacks.TensorBoard(tmp_path / "log", write_graph=False),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+    ]
+    # More epochs than the accumulator keeps of itself.
+    history = model.fit(x, x, epochs=12, verbose=0, validation_data=(x, x), callbacks=loggers)
+
+    table = pd.read_csv(tmp_path / "log.csv").assign(pipeline="dcn", seed=1)
+    (run,) = Ledger.from_frame(table, tmp_path / "from csv").runs()
+    for name, values in history.history.items():
+        np.testing.assert_allclose(run["metrics"][name], values, rtol=1e-12)
+
+    events = event_accumulator.EventAccumulator(
+        str(tmp_path / "log" / "validation"), size_guidance={"tensors": 0}
+    ).Reload()
+    rows = [
+        {"epoch": event.step, "val_loss": float(tf.make_ndarray(event.tensor_proto))}
+        for event in events.Tensors("epoch_loss")
+    ]
+    frame = pd.DataFrame(rows).assign(pipeline="dcn", seed=1)
+    (run,) = Ledger.from_frame(frame, tmp_path / "from events").runs()
+    assert run["epochs"] == list(range(12))
+    np.testing.assert_allclose(run["metrics"]["val_loss"], history.history["val_loss"], rtol=1e-6)
