@@ -140,7 +140,7 @@ def test_far_logits_stay_in_their_bins():
     expected, found = layers.ILPS(num_knots=5), layers.ILPS(num_knots=5)
     expected.fit(z, y)
     fit_calibrator(found, rows, verbose=0)
-    np.testing.assert_allclose(expected._histogram.moments, found._histogram.moments, atol=1e-9)
+    np.testing.assert_allclose(expected.histogram.moments, found.histogram.moments, atol=1e-9)
 
 
 @pytest.mark.parametrize("far", [-2e4, 16300.0, 1e30])

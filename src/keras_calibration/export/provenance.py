@@ -182,7 +182,7 @@ def _num_rows_in(head: Head) -> int | None:
 def _known_logits(head: Head, sample_logits: Tensor | None) -> dict[str, Any] | None:
     """The distribution of the logits of the fit, or else of the sample."""
     streaming = (c for c in flatten_layers(head) if isinstance(c, StreamingCalibrator))
-    histogram = next((c._histogram for c in streaming), None)
+    histogram = next((c.histogram for c in streaming), None)
     if histogram is not None:
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()

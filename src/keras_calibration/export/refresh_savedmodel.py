@@ -357,7 +357,7 @@ def _with_update(head: Head) -> StreamingCalibrator:
             f"Received: update=True and a head of type {type(head).__name__}. Pass "
             "update=False and all rows to fit."
         )
-    if head._histogram is None:
+    if head.histogram is None:
         raise ValueError(
             "With update=True, the head must hold the histogram of the rows of its earlier fits. "
             "Received: a head without one, because it was never fitted, was only trained by "

@@ -25,6 +25,7 @@ from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import PosteriorLayer, interval_width
 from keras_calibration.solvers.class_rows import check_rows_or_classes, warn_of_absent_classes
 from keras_calibration.solvers.data_checks import Rows, checked_logits
+from keras_calibration.solvers.logit_histogram import LogitHistogram
 
 
 class Head(PosteriorLayer):
@@ -47,6 +48,7 @@ class Head(PosteriorLayer):
 
     Attributes:
         fit_summary: The `FitSummary` of the last fit, else None. Not saved.
+        histogram: The sums of the rows of all fits and updates, of a head with `update`; else None.
 
     Call arguments:
         logits: Uncalibrated logits (batch,) or (batch, 1), or class logits (batch, K).
@@ -90,6 +92,7 @@ class Head(PosteriorLayer):
     def __init__(self, *, dtype: str | keras.DTypePolicy | None = None, **kwargs: Any) -> None:
         super().__init__(dtype=calibration_dtype(dtype), **kwargs)
         self.fit_summary: FitSummary | None = None
+        self.histogram: LogitHistogram | None = None
         self._fitted_weights: str | None = None
 
     def __call__(self, logits: Tensor, features: Any = None, *args: Any, **kwargs: Any) -> Tensor:
@@ -397,14 +400,14 @@ def check_labels_given(labels: ArrayLike | None, taker: str) -> None:
 def unchanged_if_refused(head: Head) -> Iterator[None]:
     """Restores the weights of a built head, and the histograms in it, if the block raises."""
     weights = weights_of(head)
-    parts = [part for part in flatten_layers(head) if hasattr(part, "_histogram")]
-    histograms = [part._histogram for part in parts]
+    parts = [part for part in flatten_layers(head) if isinstance(part, Head)]
+    histograms = [part.histogram for part in parts]
     try:
         yield
     except BaseException:
         head.set_weights(weights)
         for part, histogram in zip(parts, histograms, strict=True):
-            part._histogram = histogram
+            part.histogram = histogram
         raise
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import keras
 import numpy as np
@@ -49,10 +48,6 @@ class StreamingCalibrator(Calibrator):
     """
 
     _posterior_factor: keras.Variable | None = None
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._histogram: LogitHistogram | None = None
 
     def fit_rows(
         self,
@@ -133,7 +128,7 @@ class StreamingCalibrator(Calibrator):
         fit = self.fit_histogram(histogram)
         are_counts = histogram.is_of_counts if are_counts is None else are_counts
         self.keep_posterior(are_counts, factor=fit.factor)
-        self._histogram = histogram
+        self.histogram = histogram
         summary = FitSummary(
             num_rows=round(histogram.num_rows),
             log_loss_before=mean_log_loss(histogram),
@@ -149,9 +144,9 @@ class StreamingCalibrator(Calibrator):
         self._check_update(forget)
         # Forgetting makes fractions of counts, with which an interval is not too narrow.
         are_counts = histogram.is_of_counts
-        if self._histogram is not None and forget < 1:
+        if self.histogram is not None and forget < 1:
             are_counts = are_counts and self.posterior_is_of_counts
-            histogram = self._histogram.scaled(1 - forget) + histogram
+            histogram = self.histogram.scaled(1 - forget) + histogram
         return self.fit_sums(histogram, are_counts)
 
     def remember(
@@ -174,11 +169,11 @@ class StreamingCalibrator(Calibrator):
         Raises:
             ValueError: As for `fit`.
         """
-        self._histogram = logit_histogram(logits, labels, sample_weight)
+        self.histogram = logit_histogram(logits, labels, sample_weight)
 
     def forget_rows(self) -> None:
         """Drops the histogram and the posterior of earlier fits: the weights are of other rows."""
-        self._histogram = None
+        self.histogram = None
         self.forget_posterior()
 
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
@@ -229,8 +224,8 @@ class StreamingCalibrator(Calibrator):
     def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Saves the weights and the histogram, if there is one."""
         super().save_own_variables(store)
-        if self._histogram is not None:
-            for name, array in self._histogram.to_arrays().items():
+        if self.histogram is not None:
+            for name, array in self.histogram.to_arrays().items():
                 store[_STORED + name] = array
 
     def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
@@ -238,7 +233,7 @@ class StreamingCalibrator(Calibrator):
         names = list(store.keys())
         super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
-        self._histogram = LogitHistogram.from_arrays(**arrays) if arrays else None
+        self.histogram = LogitHistogram.from_arrays(**arrays) if arrays else None
 
     def _is_fitted(self) -> bool:
         """Whether the curve differs from the curve of a new layer."""
@@ -264,7 +259,7 @@ class StreamingCalibrator(Calibrator):
                 "Argument `forget` must be in [0, 1]: it is the share of the old weight to drop. "
                 f"Received: forget={forget!r}."
             )
-        if self._histogram is None and self._is_fitted():
+        if self.histogram is None and self._is_fitted():
             raise ValueError(
                 "`update` requires the histogram of the rows of earlier fits. Received: a "
                 f"{type(self).__name__} without one, because its weights were trained or set in "

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import keras
-import numpy as np
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
 from keras_calibration.logs.compute import is_ray
@@ -16,7 +15,6 @@ from keras_calibration.logs.query import Query
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.models.field_metrics_model import FieldMetrics
-from keras_calibration.scoring.batch import Batch
 from keras_calibration.scoring.log_metrics import (
     FIELD,
     add_field,
@@ -25,64 +23,52 @@ from keras_calibration.scoring.log_metrics import (
     has_sums,
     log_queries,
 )
-
-_BATCH_ROWS = 1 << 17
-# Computes metrics of batches, given their number of rows: `score`.
-ScoreBatches = Callable[
-    [Iterator[Batch], Mapping[str, keras.metrics.Metric], int], dict[str, float]
-]
+from keras_calibration.scoring.rows_to_score import RowsToScore, checked_rows
+from keras_calibration.scoring.updates import CHUNK_SIZE, update_metrics
 
 
-def score_log(
+def update_from_log(
     log: ScoredLog | LogSums,
     metrics: Mapping[str, keras.metrics.Metric],
-    of_fields: FieldMetrics,
-    score_batches: ScoreBatches,
+    by_field: FieldMetrics,
     verbose: int,
 ) -> dict[str, float]:
-    """Name → result of metrics, of field metrics of ids, and of the errors of the log's fields.
+    """Adds a log to metrics and field metrics of ids; returns the errors of the log's own fields.
 
     Metrics whose state is made of sums get them from the log's engine; all others are updated with
-    batches of its rows, by `score_batches`.
+    chunks of its rows.
     """
-    direct = {name: metric for name, metric in metrics.items() if has_sums(metric)}
-    others = {name: metric for name, metric in metrics.items() if name not in direct}
-    for name, metric in of_fields._named():
+    direct = [metric for metric in metrics.values() if has_sums(metric)]
+    others = [metric for metric in metrics.values() if not has_sums(metric)]
+    for name, metric in by_field._named():
         if not isinstance(metric, FieldError):
             raise ValueError(
                 "Argument `field_metrics` must hold FieldECE, FieldRCE or another FieldError to "
                 f"score a log. Received: {name!r}, {type(metric).__name__}."
             )
     if others and (isinstance(log, LogSums) or is_ray(log.source)):
-        log_queries(ScoredLog(), others.values())  # raises an error that names the metric
+        log_queries(ScoredLog(), others)  # raises an error that names the metric
     if isinstance(log, ScoredLog):
-        fields = list(dict.fromkeys([*log.fields, *of_fields.by_field]))
+        fields = list(dict.fromkeys([*log.fields, *by_field.by_field]))
         log_and_fields = dataclasses.replace(log, fields=fields)
-        queries = log_queries(log_and_fields, direct.values())
-        sums = log_sums(log_and_fields, queries, verbose=verbose)
+        sums = log_sums(log_and_fields, log_queries(log_and_fields, direct), verbose=verbose)
     else:
         sums = log
     if not sums.num_rows:
         raise ValueError("The log has no rows to score. Check its files, and `where`.")
-    for metric in direct.values():
+    for metric in direct:
         add_log(metric, sums)
-    for field, of_field in of_fields.by_field.items():
-        for metric in of_field:
+    for field, field_metrics in by_field.by_field.items():
+        for metric in field_metrics:
             add_field(metric, sums.table(FIELD + field_name(field)))
-    results = {name: float(metric.result()) for name, metric in direct.items()}
-    if isinstance(log, ScoredLog):
-        for from_logits in (False, True):
-            batchwise = {
-                name: metric
-                for name, metric in others.items()
-                if getattr(metric, "from_logits", False) == from_logits
-            }
-            if batchwise:
-                batches = _batches(log, "l" if from_logits else "p")
-                results |= score_batches(batches, batchwise, sums.num_rows)
-    errors = field_errors(sums, None if isinstance(log, LogSums) else map(field_name, log.fields))
-    of_ids = {name: float(value) for name, value in of_fields.result().items()}
-    return {name: results[name] for name in metrics} | errors | of_ids
+    if isinstance(log, LogSums):
+        return field_errors(sums)
+    for column, from_logits in (("p", False), ("l", True)):
+        group = [each for each in others if getattr(each, "from_logits", False) == from_logits]
+        if group:
+            parts = _rows_of_log(log, column)
+            update_metrics(group, FieldMetrics({}), parts, sums.num_rows, verbose)
+    return field_errors(sums, map(field_name, log.fields))
 
 
 def score_by_period(
@@ -143,9 +129,9 @@ def score_by_period(
     return scores
 
 
-def _batches(log: ScoredLog, prediction: str) -> Iterator[Batch]:
-    weights = [] if log.sample_weight is None else ["w"]
+def _rows_of_log(log: ScoredLog, prediction: str) -> Iterator[RowsToScore]:
+    """The rows of a log, with the column "p" (probability) or "l" (logit) as the prediction."""
+    columns = ["y", prediction, *([] if log.sample_weight is None else ["w"])]
     with Embedded(log) as opened:
-        for columns in opened.batches(["y", prediction, *weights], _BATCH_ROWS):
-            weight: np.ndarray | None = columns.get("w")
-            yield Batch(columns["y"], columns[prediction], weight)
+        for batch in opened.batches(columns, CHUNK_SIZE):
+            yield checked_rows(tuple(batch.values()), ())

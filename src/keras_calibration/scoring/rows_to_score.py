@@ -1,0 +1,95 @@
+"""RowsToScore: labels and predictions, with weights and fields where metrics need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_calibration._columns import by_name, field_values, numbers_of, suggestion
+from keras_calibration._typing import Tensor
+
+
+class RowsToScore(NamedTuple):
+    """Rows to score. A plain tuple of its first two, three or four items works as well.
+
+    Args:
+        labels: Labels, shape `(n,)` or `(n, 1)`; for several classes as the metrics expect them.
+        predictions: Predictions, shape `(n,)` or `(n, 1)`, or `(n, K)` for K classes.
+        sample_weight: Weights, shape `(n,)` or `(n, 1)`, or None.
+        fields: Field name → field values, whole numbers, shape `(n,)` or `(n, 1)`.
+
+    Example:
+        >>> RowsToScore([1, 0], [0.8, 0.3], fields={"site": [4, 2]}).sample_weight is None
+        True
+    """
+
+    labels: Tensor
+    predictions: Tensor
+    sample_weight: Tensor | None = None
+    fields: Mapping[str, Tensor] = MappingProxyType({})
+
+
+def checked_rows(given: Any, fields: Iterable[str]) -> RowsToScore:
+    """The columns as arrays of equal length, with the fields that are needed.
+
+    Where predictions have one column, labels, predictions and weights have the shape (n, 1): Keras'
+    own metrics would take rows of shape (n,) for the classes of one row.
+    """
+    if not isinstance(given, tuple) or not 2 <= len(given) <= 4:
+        items = f" with {len(given)} items" if isinstance(given, tuple) else ""
+        raise ValueError(
+            "Argument `rows` must be a tuple (labels, predictions[, sample_weight[, fields]]) of "
+            f"arrays, or a ScoredLog. Received: {type(given).__name__}{items}. For batches, call "
+            "`update_state` of the metrics with each."
+        )
+    rows = RowsToScore(*given)
+    available = {} if rows.fields is None else by_name(rows.fields)
+    fields = tuple(fields)
+    if missing := [field for field in fields if field not in available]:
+        raise ValueError(
+            f"Argument `rows` must have the fields {missing}, which the field metrics need. "
+            f"Received: the fields {sorted(available)}.{suggestion(missing, available)}"
+        )
+    predictions = numbers_of(rows.predictions, "Predictions")
+    one_column = predictions.ndim == 1 or (predictions.ndim == 2 and predictions.shape[1] == 1)
+    shape = (-1, 1) if one_column else (-1,)
+    labels = numbers_of(rows.labels, "Labels")
+    columns = {
+        "labels": labels.reshape(-1, 1) if one_column else labels,
+        "predictions": predictions.reshape(-1, 1) if one_column else predictions,
+        **{
+            f"field {field!r}": np.asarray(field_values(available[field], repr(field))).reshape(-1)
+            for field in fields
+        },
+    }
+    if rows.sample_weight is not None:
+        columns["sample_weight"] = numbers_of(rows.sample_weight, "Weights").reshape(shape)
+    if single := [column for column, values in columns.items() if not values.ndim]:
+        raise ValueError(
+            f"Argument `rows` must hold arrays. Received: a single number as {single}."
+        )
+    lengths = {column: len(values) for column, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{length} of {column}" for column, length in lengths.items())
+        raise ValueError(f"Argument `rows` must have columns of equal length. Received: {counts}.")
+    return RowsToScore(
+        columns["labels"],
+        columns["predictions"],
+        columns.get("sample_weight"),
+        {field: columns[f"field {field!r}"] for field in fields},
+    )
+
+
+def chunks(rows: RowsToScore, chunk_size: int) -> Iterator[RowsToScore]:
+    """Checked rows in pieces of at most `chunk_size` rows, as views."""
+    for start in range(0, len(rows.labels), chunk_size):
+        part = slice(start, start + chunk_size)
+        yield RowsToScore(
+            rows.labels[part],
+            rows.predictions[part],
+            None if rows.sample_weight is None else rows.sample_weight[part],
+            {field: ids[part] for field, ids in rows.fields.items()},
+        )

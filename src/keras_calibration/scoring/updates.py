@@ -1,0 +1,55 @@
+"""update_metrics: metrics updated with chunks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import keras
+
+from keras_calibration.models.field_metrics_model import FieldMetrics
+from keras_calibration.scoring.rows_to_score import RowsToScore, chunks
+from keras_calibration.solvers.data_checks import warn_if_swapped
+
+# The most rows that are computed at once.
+CHUNK_SIZE = 1 << 17
+
+
+def update_metrics(
+    metrics: Iterable[keras.metrics.Metric],
+    field_metrics: FieldMetrics,
+    parts: Iterable[RowsToScore],
+    num_rows: int,
+    verbose: int,
+) -> None:
+    """Updates metrics and field metrics with parts of `num_rows` rows in all, chunk by chunk."""
+    metrics = list(metrics)
+
+    def update(chunk: RowsToScore) -> None:
+        for metric in metrics:
+            metric.update_state(chunk.labels, chunk.predictions, chunk.sample_weight)
+        field_metrics.update_state(*chunk)
+
+    bar = keras.utils.Progbar(num_rows, verbose=verbose, unit_name="row")
+    step: Callable[[RowsToScore], None] = update
+    num_done = 0
+    for chunk in (chunk for part in parts for chunk in chunks(part, CHUNK_SIZE)):
+        field_metrics.check_ids(chunk.fields)
+        if not num_done and chunk.predictions.shape[1:] == (1,):
+            warn_if_swapped(chunk.labels, chunk.predictions)
+        step(chunk)
+        num_done += len(chunk.labels)
+        bar.update(num_done, finalize=False)
+        # The first chunk runs without compilation, which would not pay if it is the only one. The
+        # errors of the metrics are also clearer this way.
+        if step is update:
+            step = _compiled(update)
+    bar.update(num_done, finalize=True)
+
+
+def _compiled(update: Callable[[RowsToScore], None]) -> Callable[[RowsToScore], None]:
+    """The update as a graph on TensorFlow, for chunks of any number of rows."""
+    if keras.backend.backend() != "tensorflow":
+        return update
+    import tensorflow as tf
+
+    return tf.function(update, reduce_retracing=True, autograph=False)
