@@ -53,11 +53,9 @@ TOP = {
     "rendering": {"ledger", "statistics", "comparison", "monitoring"},
     "seeds": {"ledger", "statistics", "comparison", "rendering", "training"},
     "monitor_command": {"logs", "monitoring", "rendering"},
-    "comparison_options": set(),
-    "sweep_command": {"comparison_options", "ledger", "comparison", "rendering", "training"},
     "cli": {
         *("ledger", "statistics", "comparison", "monitoring", "rendering"),
-        *("comparison_options", "monitor_command", "sweep_command"),
+        "monitor_command",
     },
 }
 ALLOWED = CALIBRATION | EVIDENCE | TOP

@@ -118,7 +118,7 @@ def test_reports_in_a_notebook():
 def test_the_help_of_a_command_loads_no_keras(tmp_path):
     program = """
 import sys
-sys.argv = ["keras-calibration", "sweep", "--help"]
+sys.argv = ["keras-calibration", "compare", "--help"]
 from keras_calibration.cli import main
 try:
     main(sys.argv[1:])
@@ -129,4 +129,4 @@ print({"keras", "tensorflow"} & set(sys.modules))
     command = [sys.executable, "-c", program]
     shown = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
     assert shown.stdout.strip().endswith("set()")
-    assert "--seeds" in shown.stdout
+    assert "--metric" in shown.stdout

@@ -8,10 +8,8 @@ import sys as _sys
 from pathlib import Path as _Path
 
 # Importing the package registers its classes with Keras, which takes seconds. The command line
-# imports what a command needs, and most commands need no Keras; `sweep` runs the user's own code,
-# but its help does not.
-_is_sweep = _sys.argv[1:2] == ["sweep"] and not {"-h", "--help"} & set(_sys.argv)
-if _Path(*_sys.argv[:1]).stem != "keras-calibration" or _is_sweep:
+# imports what each command needs, and all but `monitor` need no Keras.
+if _Path(*_sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration import callbacks as callbacks
     from keras_calibration import datasets as datasets
     from keras_calibration import layers as layers

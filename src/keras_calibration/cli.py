@@ -1,6 +1,6 @@
 """The command line `keras-calibration`.
 
-Each command imports what it needs when it runs: only `monitor` and `sweep` load Keras.
+Each command imports what it needs when it runs: only `monitor` loads Keras.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from keras_calibration._text import grid, shorten, terminal_safe
 from keras_calibration._typing import RunRecord
-from keras_calibration.comparison_options import add_options, comparison_arguments
 from keras_calibration.monitor_command import add_parser as add_monitor
-from keras_calibration.sweep_command import add_parser as add_sweep
 
 if TYPE_CHECKING:
     from keras_calibration.ledger.ledger import Ledger
@@ -49,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Command line without the name of the program; `None` for `sys.argv`.
 
     Returns:
-        The exit code: 0 for success, 1 if `compare` or `sweep` is undecided or `monitor` raises an
-        alert, 2 for an error, with one line on stderr.
+        The exit code: 0 for success, 1 if `compare` is undecided or `monitor` raises an alert, 2
+        for an error, with one line on stderr.
 
     Example:
         >>> main(["runs", "no-such-folder"])
@@ -65,10 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(code)
     except KeyboardInterrupt:
         _say("interrupted")
-        return ERROR
-    except SystemExit as stop:
-        # Of a module that `sweep` imports, whose exit code would pass for this command's.
-        _say(f"the program called sys.exit({stop.code!r}) before the command ended")
         return ERROR
     except Exception as error:
         # All exceptions: Python's own exit code, 1, would mean "undecided" or "alert".
@@ -125,7 +119,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = _Parser(
         prog="keras-calibration",
-        description="Train and compare pipelines over seeds, and monitor a scored log.",
+        description="Compare pipelines over seeds, and monitor a scored log.",
     )
     commands: argparse._SubParsersAction[argparse.ArgumentParser] = parser.add_subparsers(
         required=True, metavar="COMMAND"
@@ -157,12 +151,84 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("--html", required=True, metavar="FILE", help="page to write")
     for command in (comparison, report):
-        add_options(command)
+        _add_comparison_options(command)
     for command in (runs, show, comparison):
         command.add_argument("--json", action="store_true", help="print JSON")
     add_monitor(commands)
-    add_sweep(commands)
     return parser
+
+
+def _add_comparison_options(command: argparse.ArgumentParser) -> None:
+    """Adds the options of `seeds.compare`."""
+    command.add_argument(
+        "--metric", default="calibrated_log_loss", help="metric that decides; default: %(default)s"
+    )
+    command.add_argument(
+        "--epoch",
+        type=_epoch,
+        default="kept",
+        metavar="kept|last|best|N",
+        help="epoch to compare; default: %(default)s, the epoch whose weights the run kept",
+    )
+    for verb in ("maximize", "minimize"):
+        command.add_argument(
+            f"--{verb}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"{verb} this metric, if its direction is unknown; repeatable",
+        )
+    command.add_argument(
+        "--delta",
+        type=float,
+        help=("largest difference that does not matter, in the unit of the metric"),
+    )
+    command.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="confidence level of the intervals; default: %(default)s",
+    )
+    command.add_argument(
+        "--looks",
+        type=_looks,
+        default=1,
+        metavar="K|any",
+        help="number of times that you plan to look at the growing ledger; default: %(default)s",
+    )
+
+
+def _epoch(text: str) -> int | str:
+    if text in ("kept", "last", "best"):
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected kept, last, best or an integer, received {text!r}"
+        ) from None
+
+
+def _looks(text: str) -> int | None:
+    try:
+        return None if text == "any" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected an integer or any, received {text!r}") from None
+
+
+def _comparison_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `seeds.compare` that the options give."""
+    return {
+        "metric": options.metric,
+        "epoch": options.epoch,
+        "delta": options.delta,
+        "confidence": options.confidence,
+        "num_looks": options.looks,
+        "directions": {
+            **dict.fromkeys(options.maximize, "max"),
+            **dict.fromkeys(options.minimize, "min"),
+        },
+    }
 
 
 def _open(options: argparse.Namespace) -> Ledger:
@@ -255,7 +321,7 @@ def _show_pipeline(options: argparse.Namespace, runs: Sequence[RunRecord]) -> tu
 def _compare(options: argparse.Namespace) -> tuple[str, int]:
     from keras_calibration.comparison.compare import compare
 
-    comparison = compare(_open(options), options.a, options.b, **comparison_arguments(options))
+    comparison = compare(_open(options), options.a, options.b, **_comparison_arguments(options))
     if options.json:
         text = json.dumps(comparison.to_dict(), indent=1, allow_nan=False)
     else:
@@ -270,7 +336,7 @@ def _report(options: argparse.Namespace) -> tuple[str, int]:
         _open(options),
         options.html,
         pipelines=options.pipelines or None,
-        **comparison_arguments(options),
+        **_comparison_arguments(options),
     )
     return f"Wrote {terminal_safe(options.html)}", DECIDED
 

@@ -158,17 +158,17 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
     def __sklearn_tags__(self) -> Any:
         """How many classes there may be, and what X may hold, is up to the classifier."""
         tags = super().__sklearn_tags__()
-        of_classifier = sklearn.utils.get_tags(self._classifier())
-        of_classes = of_classifier.classifier_tags
-        tags.classifier_tags.multi_class = of_classes is None or of_classes.multi_class
-        tags.input_tags = of_classifier.input_tags
+        inner_tags = sklearn.utils.get_tags(self._classifier())
+        class_tags = inner_tags.classifier_tags
+        tags.classifier_tags.multi_class = class_tags is None or class_tags.multi_class
+        tags.input_tags = inner_tags.input_tags
         return tags
 
     def _classifier(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
 
     def _scores(self, X: Any) -> np.ndarray:
-        return self._of_classes(getattr(self.estimator_, self._method)(X))
+        return self._class_scores(getattr(self.estimator_, self._method)(X))
 
     def _held_out_scores(
         self, X: Any, labels: np.ndarray, params: Mapping[str, np.ndarray]
@@ -184,13 +184,13 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
                 f"{self.classes_[fewest]!r}, has {np.sum(labels == fewest)} rows. Merge rare "
                 "classes, use stratified splits, or pass a fitted classifier as FrozenEstimator."
             )
-        return self._of_classes(
+        return self._class_scores(
             cross_val_predict(
                 self._classifier(), X, labels, cv=splits, method=self._method, params=params
             )
         )
 
-    def _of_classes(self, scores: np.ndarray) -> np.ndarray:
+    def _class_scores(self, scores: np.ndarray) -> np.ndarray:
         """Scores (n, K), or of two classes those of the second, (n,)."""
         num_classes = len(self.classes_)
         if num_classes == 2:

@@ -20,7 +20,7 @@ DEEP = "[" * 10**5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the commands run: ledgers, logs and modules, good and bad, by the names used below."""
+    """Where the commands run: ledgers and logs, good and bad, by the names used below."""
     path = tmp_path_factory.mktemp("work")
     runs = Ledger(path / "runs")
     for pipeline in ("a", "b"):
@@ -54,18 +54,6 @@ def folder(tmp_path_factory):
     for name, text in logs.items():
         (path / name).write_text(text)
     (path / "binary.csv").write_bytes(bytes(range(256)) * 10)
-    modules = {
-        "attack_raises": "raise RuntimeError('two\\nlines')",
-        "attack_exits": "import sys; sys.exit(0)",
-        "attack_syntax": "def f(:",
-        "attack_recursion": "def f(): return f()",
-        "attack_numbers": "f = 3\ndef none(): return None\ndef empty(): return {}\n"
-        "def more(): return {'build_model': None, 'data': None, 'epochs': 1, 'colour': 'red'}\n"
-        "def one(x): return {}\ndef fails(): raise ValueError('\\x1b[31m no data')\n"
-        "def strings(): return {'build_model': 'a', 'data': 'b', 'epochs': 'c'}\n",
-    }
-    for name, text in modules.items():
-        (path / f"{name}.py").write_text(text)
     return path
 
 
@@ -184,32 +172,6 @@ TABLE = {
         ["good.csv", "--html", "runs"],
         ["good.csv", "--class", "x"],
     ],
-    "sweep": [
-        [],
-        ["new"],
-        ["new", "nothing"],
-        ["new", "no_such_module:f"],
-        ["new", ":"],
-        ["new", "json:"],
-        ["new", "json:nothing"],
-        ["new", "..:f"],
-        ["new", f"{RED}:f\n"],
-        ["new", "\0:f"],
-        ["new", "attack_raises:f"],
-        ["new", "attack_exits:f"],
-        ["new", "attack_syntax:f"],
-        ["new", "attack_recursion:f"],
-        *(["new", f"attack_numbers:{name}"] for name in ("f", "none", "empty", "more", "one")),
-        *(["new", f"attack_numbers:{name}"] for name in ("fails", "strings")),
-        ["new", "attack_numbers:more", "--seeds", "many"],
-        ["new", "attack_numbers:more", "--seeds", "3-1"],
-        ["new", "attack_numbers:more", "--seeds", ""],
-        ["new", "attack_numbers:more", "--engine", "steam"],
-        ["new", "attack_numbers:more", "--num-parallel", "-1"],
-        ["new", "attack_numbers:more", "--until-decided", "a"],
-        ["new", "attack_numbers:more", "--until-decided", "a", "a"],
-        ["file", "attack_numbers:strings"],
-    ],
 }
 
 
@@ -292,7 +254,7 @@ OF_TENSORFLOW = re.compile(r"WARNING: All log messages before absl|[IWE]\d{4} \d
 def test_every_wrong_input_as_a_program(folder, command):
     wrong = []
     # Those that import Keras take seconds each.
-    for arguments in TABLE[command][:: 9 if command in ("monitor", "sweep") else 1]:
+    for arguments in TABLE[command][:: 9 if command == "monitor" else 1]:
         given = [command, *arguments] if command else arguments
         if any("\0" in text or "\ud800" in text for text in given):
             continue  # No shell can pass these.

@@ -197,8 +197,6 @@ ALLOWED = {
     # The task of the processes that this one starts, in a new folder that only this user can open.
     ("training/processes.py", "pickle.dump"),
     ("training/processes.py", "pickle.load"),
-    # The user's own module, by its name on the command line.
-    ("sweep_command.py", "importlib.import_module"),
     # Copies a layer that is in memory.
     ("layers/network_trainer.py", "keras.saving.deserialize_keras_object"),
 }

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -793,8 +794,11 @@ def is_of_group(group):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["vectorized", "processes"])
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path, engine):
+@pytest.mark.parametrize(
+    ("engine", "number"),
+    [("vectorized", "SIGKILL"), ("processes", "SIGKILL"), ("processes", "SIGINT")],
+)
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path, engine, number):
     program = tmp_path / "program.py"
     program.write_text(KILLED)
     temporary = tmp_path / "temporary"
@@ -809,7 +813,10 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path, engine):
         time.sleep(0.01)
     others = {path.name for path in temporary.iterdir()}
     # Its processes must end by themselves: they would train beside those of the next call.
-    process.kill()
+    if number == "SIGINT":
+        os.killpg(process.pid, signal.SIGINT)  # as ^C in a terminal
+    else:
+        process.kill()
     process.wait()
     while any(is_of_group(process.pid)):
         time.sleep(0.01)

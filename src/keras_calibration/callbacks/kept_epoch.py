@@ -1,24 +1,8 @@
 """The epoch whose weights a `fit` keeps: the last, or the best one of another callback."""
 
-import inspect
 from collections.abc import Mapping, Sequence
 
 import keras
-
-
-def fit_callbacks() -> list[keras.callbacks.Callback]:
-    """All callbacks of the current `fit`, in their order; empty outside of a `fit`.
-
-    Keras does not tell a callback its neighbours, so the list is taken from the calling
-    `keras.callbacks.CallbackList`.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, keras.callbacks.CallbackList):
-            return list(caller.callbacks)
-        frame = frame.f_back
-    return []
 
 
 def kept_epoch(

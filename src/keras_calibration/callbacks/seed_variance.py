@@ -12,11 +12,11 @@ from typing import Any, TypedDict, Unpack
 
 import keras
 
-from keras_calibration._compat import metric_direction
+from keras_calibration._compat import fit_callbacks, metric_direction
 from keras_calibration._typing import RunRecord
 from keras_calibration._warn import warn
 from keras_calibration.callbacks.chief import is_chief
-from keras_calibration.callbacks.kept_epoch import fit_callbacks, kept_epoch
+from keras_calibration.callbacks.kept_epoch import kept_epoch
 from keras_calibration.ledger.guarded import begin_run, end_run, read_runs
 from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.ledger.metric_names import (

@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import entering, select_features
+from keras_calibration._columns import select_features
 from keras_calibration._typing import Features, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.export.provenance import (
@@ -61,6 +61,7 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import without_posterior
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.models.input_columns import entering
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.ops.losses import logits_from_probabilities, probabilities_from_logits
 from keras_calibration.solvers.predictions import check_probabilities

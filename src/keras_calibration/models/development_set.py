@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike
 from keras_calibration._columns import (
     as_array,
     check_same_rows,
-    inputs_of,
     is_table,
     numbers_of,
     warn_of_other_order,
 )
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration._warn import warn
+from keras_calibration.models.input_columns import inputs_of
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration._columns import refused_in_graphs
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.models.development_set import DevelopmentSet, as_inputs, is_batches
 from keras_calibration.models.head_in_model import LOGIT_OUTPUT, HeadInModel, find_head
 from keras_calibration.models.head_rows import HeadRows
+from keras_calibration.models.input_columns import refused_in_graphs
 from keras_calibration.models.model_inputs import LogitModel, expected_inputs
 from keras_calibration.models.output_names import symbolic_input, symbolic_output
 

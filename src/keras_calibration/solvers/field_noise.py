@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, xlog1py, xlogy
-
-from keras_calibration.solvers.distributions import distributions
+from scipy.special import betaincinv, gammaln, xlog1py, xlogy
 
 # Weights count as varying within a value if they add more than this share to the squared mean
 # weight: more than the rounding of their sums.
@@ -167,8 +165,7 @@ def jeffreys_interval(
     bad = np.isnan(positives) | np.isnan(trials)
     hits, misses = np.where(bad, 0.0, positives), np.where(bad, 0.0, trials - positives)
     # Rounding can make the number of misses slightly negative.
-    beta = distributions().Beta(hits + 0.5, np.maximum(misses, 0.0) + 0.5)
-    tail = np.float64(0.5 * (1 - confidence))
-    lower = np.where(hits <= 0, 0.0, np.asarray(beta.quantile(tail)))
-    upper = np.where(misses <= 0, 1.0, np.asarray(beta.quantile(1 - tail)))
+    a, b = hits + 0.5, np.maximum(misses, 0.0) + 0.5
+    lower = np.where(hits <= 0, 0.0, betaincinv(a, b, (1 - confidence) / 2))
+    upper = np.where(misses <= 0, 1.0, betaincinv(a, b, (1 + confidence) / 2))
     return np.where(bad, np.nan, lower), np.where(bad, np.nan, upper)

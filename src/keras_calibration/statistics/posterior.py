@@ -1,5 +1,8 @@
 """The posterior probability that B is better than A by a given margin."""
 
+import warnings
+from types import ModuleType
+
 import numpy as np
 
 from keras_calibration.statistics.estimate import t_probability
@@ -49,10 +52,7 @@ def probability_better(
     if prior_scale is None:
         # With scipy, so that the command line need not load TensorFlow.
         return t_probability((-margin - difference) / standard_error, degrees)
-    # Imported late: it loads TensorFlow.
-    from keras_calibration.solvers.distributions import distributions
-
-    tfd = distributions()
+    tfd = _tensorflow_distributions()
     value, error = np.float64(difference), np.float64(standard_error)
     if np.isfinite(degrees):
         likelihood = tfd.StudentT(df=np.float64(degrees), loc=value, scale=error)
@@ -69,3 +69,15 @@ def probability_better(
     edges = -width + step * np.arange(num_points + 1)
     cumulative = np.concatenate([[0.0], np.cumsum(masses)]) / masses.sum()
     return float(np.interp(-margin, edges, cumulative))
+
+
+def _tensorflow_distributions() -> ModuleType:
+    """The module `tensorflow_probability.distributions`, without the warnings of its import."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        # Imported late: it loads TensorFlow and tf-keras.
+        import tensorflow_probability as tfp
+
+        # The module is lazy: its first use imports it, and must be inside this block.
+        dir(tfp.distributions)
+        return tfp.distributions

@@ -1,7 +1,8 @@
-"""The settings of Keras and its backend that decide what a model computes, for other processes."""
+"""The settings of Keras and its backend for processes that train: this one and others."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ import keras
 from keras_calibration._compat import is_deterministic
 
 # What JAX computes with, where Keras has no setting of its own.
-_OF_JAX = (
+_JAX_OPTIONS = (
     "jax_enable_x64",
     "jax_default_matmul_precision",
     "jax_default_prng_impl",
@@ -31,7 +32,7 @@ class KerasSettings:
         epsilon: Fuzz factor.
         image_data_format: `"channels_last"` or `"channels_first"`.
         dtype_policy: Configuration of the global dtype policy.
-        of_backend: Settings of TensorFlow or JAX, by name.
+        backend_settings: Settings of TensorFlow or JAX, by name.
     """
 
     backend: str
@@ -39,7 +40,7 @@ class KerasSettings:
     epsilon: float
     image_data_format: str
     dtype_policy: Mapping[str, Any]
-    of_backend: Mapping[str, Any]
+    backend_settings: Mapping[str, Any]
 
     @classmethod
     def current(cls) -> KerasSettings:
@@ -50,7 +51,7 @@ class KerasSettings:
             epsilon=keras.config.epsilon(),
             image_data_format=keras.config.image_data_format(),
             dtype_policy=keras.dtype_policies.serialize(keras.config.dtype_policy()),
-            of_backend=_settings_of_backend(),
+            backend_settings=_backend_settings(),
         )
 
     def environment(self) -> dict[str, str]:
@@ -74,18 +75,18 @@ class KerasSettings:
             import tensorflow as tf
 
             tf.config.experimental.enable_tensor_float_32_execution(
-                self.of_backend["tensor_float_32"]
+                self.backend_settings["tensor_float_32"]
             )
-            if self.of_backend["deterministic"]:
+            if self.backend_settings["deterministic"]:
                 tf.config.experimental.enable_op_determinism()
         elif self.backend == "jax":
             import jax
 
-            for name, value in self.of_backend.items():
+            for name, value in self.backend_settings.items():
                 jax.config.update(name, value)
 
 
-def _settings_of_backend() -> dict[str, Any]:
+def _backend_settings() -> dict[str, Any]:
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -96,5 +97,25 @@ def _settings_of_backend() -> dict[str, Any]:
     if keras.backend.backend() == "jax":
         import jax
 
-        return {name: getattr(jax.config, name) for name in _OF_JAX if hasattr(jax.config, name)}
+        return {
+            name: getattr(jax.config, name) for name in _JAX_OPTIONS if hasattr(jax.config, name)
+        }
     return {}
+
+
+def leave_gpu_memory() -> None:
+    """Makes TensorFlow take only the GPU memory that it needs, unless it has started already."""
+    if keras.backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    for device in tf.config.list_physical_devices("GPU"):
+        with contextlib.suppress(RuntimeError):
+            tf.config.experimental.set_memory_growth(device, True)
+
+
+def num_cores() -> int:
+    """The number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from types import ModuleType
-from typing import Any
 
-from keras_calibration.training.keras_settings import KerasSettings
-from keras_calibration.training.processes import leave_gpu_memory, num_cores
-from keras_calibration.training.seed_queue import SeedQueue
+from keras_calibration.training.keras_settings import KerasSettings, leave_gpu_memory, num_cores
+from keras_calibration.training.seed_futures import train_by_futures
 from keras_calibration.training.seed_task import SeedTask, fit_seed
 
 
@@ -28,14 +27,13 @@ def train_on_ray(
     of the cluster share.
 
     `num_parallel` is the number of seeds at once, `None` for as many as the cluster has cores for.
-    The other arguments, and the error of a seed that fails too often, are those of `SeedQueue`.
+    The other arguments, and the error of a seed that fails too often: see `train_by_futures`.
 
     Raises:
         ImportError: Ray is not installed.
         ValueError: The functions of the user cannot be sent to other processes.
     """
     settings = KerasSettings.current()
-    queue = SeedQueue(seeds, on_end)
     with _cluster(num_parallel) as ray:
         # Tried again here, and not by Ray, which does not count the deaths of a process alike.
         environment = {"env_vars": settings.environment()}
@@ -49,19 +47,11 @@ def train_on_ray(
                 "sent, such as a lock or an open file, inside of the function."
             ) from error
         limit = num_parallel or max(int(ray.cluster_resources().get("CPU", 1)), 1)
-        running: dict[Any, int] = {}
-        while queue or running:
-            while queue and len(running) < limit:
-                seed = queue.take()
-                running[train.remote(shared_task, settings, seed)] = seed
-            ended, _ = ray.wait(list(running))
-            for reference in ended:
-                failure = None
-                try:
-                    ray.get(reference)
-                except ray.exceptions.RayError as raised:
-                    failure = str(raised)
-                queue.ended(running.pop(reference), failure)
+
+        def submit(seed: int) -> Future[None]:
+            return train.remote(shared_task, settings, seed).future()
+
+        train_by_futures([submit] * min(limit, len(seeds)), seeds, on_end)
 
 
 def _train(task: SeedTask, settings: KerasSettings, seed: int) -> None:

@@ -10,13 +10,13 @@ import numpy as np
 from keras import ops
 
 from keras_calibration.ops.compiled import runs_on_gpu
+from keras_calibration.training.keras_settings import num_cores
 from keras_calibration.training.model_state import (
     built_model,
     check_alike,
     check_same_program,
     num_bytes,
 )
-from keras_calibration.training.processes import num_cores
 from keras_calibration.training.seed_task import SeedTask, Start, own_random_numbers
 
 _BATCH_HOOKS = (

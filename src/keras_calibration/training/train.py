@@ -265,7 +265,7 @@ def _refuse_another_training(
 ) -> None:
     """Refuses runs of another model, other data or other settings than the task's."""
     from keras_calibration.training.description import differences
-    from keras_calibration.training.processes import leave_gpu_memory
+    from keras_calibration.training.keras_settings import leave_gpu_memory
     from keras_calibration.training.seed_task import Start, own_random_numbers
 
     if ended and engine == "processes":
