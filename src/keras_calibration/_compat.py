@@ -9,6 +9,7 @@ import collections
 import contextlib
 import inspect
 import re
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from keras_calibration._typing import Tensor
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+
+# Two exports at once must not restore each other's patch.
+_ONE_PATCH = threading.Lock()
 
 
 def flatten_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
@@ -218,16 +222,28 @@ def without_replica_sums(optimizer: keras.optimizers.Optimizer) -> keras.optimiz
     return optimizer
 
 
-def with_constant_weights(
-    concrete_function: tf.types.experimental.ConcreteFunction,
-) -> tf.types.experimental.ConcreteFunction:
-    """A concrete `tf.function` whose variables have become constants.
+@contextlib.contextmanager
+def counted_searches() -> Iterator[None]:
+    """Makes `tf.searchsorted` count comparisons inside the block, for graphs to be converted.
 
-    Public: `tf.compat.v1.graph_util` does so for graphs with sessions alone.
+    Public: none. Neither ONNX nor LiteRT has the operations `LowerBound` and `UpperBound` of a
+    search, and the converter to LiteRT takes no function of one's own for them.
     """
-    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+    import tensorflow as tf
 
-    return convert_variables_to_constants_v2(concrete_function)
+    def count(
+        sorted_sequence: Tensor, values: Tensor, side: str = "left", out_type: Any = "int32"
+    ) -> Tensor:
+        starts, rows = tf.expand_dims(sorted_sequence, -2), tf.expand_dims(values, -1)
+        is_left = starts <= rows if side == "right" else starts < rows
+        return tf.reduce_sum(tf.cast(is_left, out_type), axis=-1)
+
+    with _ONE_PATCH:
+        search, tf.searchsorted = tf.searchsorted, count
+        try:
+            yield
+        finally:
+            tf.searchsorted = search
 
 
 def write_fingerprint(savedmodel: str) -> None:

@@ -6,6 +6,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_litert, export_onnx, portable_file
@@ -105,8 +106,9 @@ def test_a_file_gives_the_models_outputs(model, export, run, tmp_path):
     ids=lambda curve: type(curve).__name__,
 )
 def test_every_curve_can_be_exported(export, run, curve, tmp_path):
-    model = make_model(curve)
-    logits = np.asarray(model.base(make_inputs(400)))
+    model, rows = make_model(curve), make_inputs(400)
+    model.head.field_network.adapt(rows)
+    logits = np.asarray(model.base(rows))
     labels = np.random.default_rng(2).random(400) < 1 / (1 + np.exp(-logits[:, 0]))
     curve.fit(logits, labels)
     assert export(model, tmp_path / "model", sample=make_inputs(64)).is_file()
@@ -150,24 +152,32 @@ def test_nothing_is_overwritten(model, tmp_path):
 
 
 def test_a_file_that_gives_other_probabilities_is_not_left(model, tmp_path, monkeypatch):
-    right = portable_file.portable_function
-    monkeypatch.setattr(portable_file, "portable_function", lambda given: _doubled(right(given)))
+    right = portable_file.portable_model
+    monkeypatch.setattr(portable_file, "portable_model", lambda given: _doubled(right(given)))
     with pytest.raises(RuntimeError, match="The probability from LiteRT may differ"):
         export_litert(model, tmp_path / "model.tflite")
     assert list(tmp_path.iterdir()) == []
 
 
-def _doubled(found):
-    """The function with twice its probability."""
-    import tensorflow as tf
+def _doubled(model):
+    """The model with twice its probability."""
+    outputs = model.output
+    return keras.Model(model.input, {**outputs, "probability": 2 * outputs["probability"]})
 
-    function, specs = found
 
-    def doubled(features):
-        outputs = function(features)
-        return {**outputs, "probability": 2 * outputs["probability"]}
-
-    return tf.function(doubled, autograph=False), specs
+def test_a_search_in_the_base_model_is_exported(tmp_path):
+    inputs = keras.Input((), name="x")
+    edges = np.array([-1.0, 0.0, 2.0], "float32")
+    sides = [keras.ops.searchsorted(edges, inputs, side=side) for side in ("left", "right")]
+    columns = keras.ops.cast(keras.ops.stack(sides, axis=1), "float32")
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(columns))
+    model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
+    model.head.fit([-1.0, 0.0, 1.0, 2.0], [0, 1, 0, 1])
+    search = tf.searchsorted
+    sample = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0], "float32")
+    export = export_onnx if HAS_ONNX else export_litert
+    assert export(model, tmp_path / "model", sample=sample).is_file()
+    assert tf.searchsorted is search
 
 
 @pytest.mark.quick_cases(1)

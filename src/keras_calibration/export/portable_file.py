@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import flatten_layers, patch_tf2onnx, with_constant_weights
+from keras_calibration._compat import counted_searches, flatten_layers, patch_tf2onnx
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration._warn import without_notices
 from keras_calibration.export.serving_spec import (
@@ -32,9 +35,6 @@ from keras_calibration.export.version_folder import (
 )
 from keras_calibration.ops.losses import probabilities_from_logits
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 _OUTPUTS = ("probability", "uncalibrated_probability", "logit")
 _OPSET = 17
 _LOOKUPS = (
@@ -44,7 +44,6 @@ _LOOKUPS = (
     keras.layers.TextVectorization,
 )
 _Rows = dict[str, np.ndarray]
-_Result = TypeVar("_Result")
 
 
 def export_onnx(
@@ -153,35 +152,53 @@ def run_litert(file: Path, inputs: _Rows) -> _Rows:
     return outputs
 
 
-def _to_litert(
-    function: tf.types.experimental.PolymorphicFunction, specs: dict[str, tf.TensorSpec]
-) -> bytes:
+def _to_litert(spec: ServingSpec) -> bytes:
+    """Converts a model by Keras' own export, to built-in operations alone."""
     import tensorflow as tf
 
-    concrete = function.get_concrete_function(specs)
-    holder = tf.Module()
-    holder.serve = function
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], holder)
-    return bytes(converter.convert())
+    signature = [spec.found.structured(spec.inputs)]
+    builtins = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "model.tflite")
+        portable_model(spec).export(
+            file, "litert", verbose=False, input_signature=signature, target_spec=builtins
+        )
+        return file.read_bytes()
 
 
-def _to_onnx(
-    function: tf.types.experimental.PolymorphicFunction, specs: dict[str, tf.TensorSpec]
-) -> bytes:
+def _to_onnx(spec: ServingSpec) -> bytes:
+    """Converts a model as Keras' own export does, which takes no handlers of operations."""
+    import tensorflow as tf
+
     tf2onnx, _ = _onnx_packages()
+    model = portable_model(spec)
 
-    def where(context: Any, node: Any, name: str, arguments: object) -> None:
-        """Selects by `Where`: the converter's own handler multiplies by 0 and 1, also NaN."""
-        node.type = "Where"
+    # By name: the converter knows the name of an input only from a dictionary.
+    def serve(columns: Features) -> dict[str, Tensor]:
+        outputs: dict[str, Tensor] = model(spec.found.structured(columns), training=False)
+        return outputs
 
     with warnings.catch_warnings():
         # Warnings about NumPy from the converter's own code.
         warnings.simplefilter("ignore")
         patch_tf2onnx()
         converted, _ = tf2onnx.convert.from_function(
-            function, [specs], opset=_OPSET, custom_op_handlers={"SelectV2": (where, [])}
+            tf.function(serve, autograph=False),
+            [dict(spec.inputs)],
+            opset=_OPSET,
+            custom_op_handlers={name: (handler, []) for name, handler in _ONNX_HANDLERS.items()},
         )
     return bytes(converted.SerializeToString())
+
+
+def _select(context: Any, node: Any, name: str, arguments: object) -> None:
+    """Selects by `Where`: the converter's own handler multiplies by 0 and 1, also NaN."""
+    node.type = "Where"
+
+
+# Operation of TensorFlow → what writes it in ONNX, where the converter's own handler is missing or
+# does something else.
+_ONNX_HANDLERS = {"SelectV2": _select}
 
 
 def _onnx_packages() -> tuple[ModuleType, ModuleType]:
@@ -204,7 +221,7 @@ def _export(
     path: str | os.PathLike[str],
     sample: Inputs | None,
     runtime: str,
-    convert: Callable[[tf.types.experimental.PolymorphicFunction, dict[str, tf.TensorSpec]], bytes],
+    convert: Callable[[ServingSpec], bytes],
     run: Callable[[Path, _Rows], _Rows],
 ) -> Path:
     """Converts a model, compares the file with it in the runtime, and moves it into place."""
@@ -213,19 +230,26 @@ def _export(
     rows = sample_rows(spec, sample)
     outputs = outputs_on(spec, rows, is_random=sample is None)
     warn_if_unfitted(spec, outputs["probability"], outputs["logit"])
-    with without_notices("tensorflow"):
-        content = _told(runtime, lambda: convert(*portable_function(spec)))
+    with _named_errors(runtime), without_notices("tensorflow"), counted_searches():
+        content = convert(spec)
     with temporary_folder(path.parent) as temporary:
         file = temporary / path.name
         file.write_bytes(content)
-        _compare(spec, rows, runtime, lambda inputs: _told(runtime, lambda: run(file, inputs)))
+        _compare(spec, rows, runtime, functools.partial(run, file))
         return move_file_into_place(file, path)
 
 
-def _told(runtime: str, act: Callable[[], _Result]) -> _Result:
-    """Calls a converter or runtime; turns its errors into a short `ValueError`."""
+def portable_model(spec: ServingSpec) -> keras.Model:
+    """A model from the inputs to all outputs of the file, by name."""
+    raw = probabilities_from_logits(spec.outputs.output["logit"])
+    return keras.Model(spec.outputs.input, {**spec.outputs.output, "uncalibrated_probability": raw})
+
+
+@contextlib.contextmanager
+def _named_errors(runtime: str) -> Iterator[None]:
+    """Turns the errors of a converter or runtime into a short `ValueError`."""
     try:
-        return act()
+        yield
     except ImportError:
         raise
     except Exception as error:
@@ -273,7 +297,8 @@ def _compare(
     """
     for num_rows in (len(next(iter(rows.values()))), 1):
         part = {name: values[:num_rows] for name, values in rows.items()}
-        received = run({name: np.asarray(v) for name, v in by_signature(part).items()})
+        with _named_errors(runtime):
+            received = run({name: np.asarray(v) for name, v in by_signature(part).items()})
         calibrated = spec.head(ops.convert_to_tensor(received["logit"]), spec.of_head(part))
         outputs = spec.base_outputs(part)[0]
         others = {name: outputs[name] for name in spec.other_outputs}
@@ -291,83 +316,3 @@ def _compare(
                     f"{tolerance.allowed(name):g}. Received: a difference of {error:g} on "
                     f"{num_rows} rows. Nothing was written."
                 )
-
-
-def portable_function(
-    spec: ServingSpec,
-) -> tuple[tf.types.experimental.PolymorphicFunction, dict[str, tf.TensorSpec]]:
-    """A `tf.function` from features by name to all outputs, and the specs of the features.
-
-    Its weights are constants. Neither ONNX nor LiteRT has `UpperBound`, with which a curve finds
-    its segment; it is replaced by counting the knots that are not above a logit.
-    """
-    import tensorflow as tf
-
-    output_names = (*_OUTPUTS, *spec.other_outputs)
-    feature_of = {each.name: name for name, each in spec.inputs.items()}
-    specs = {each.name: each for each in spec.inputs.values()}
-
-    def serve(features: Features) -> tuple[Tensor, ...]:
-        by_name = {feature_of[name]: values for name, values in features.items()}
-        outputs = spec.outputs(spec.found.structured(by_name), training=False)
-        raw = {"uncalibrated_probability": probabilities_from_logits(outputs["logit"])}
-        return tuple({**outputs, **raw}[name] for name in output_names)
-
-    traced = tf.function(serve, autograph=False).get_concrete_function(specs)
-    frozen = with_constant_weights(traced)
-    graph = _without_upper_bound(frozen.graph.as_graph_def())
-    imported = tf.compat.v1.wrap_function(
-        lambda: tf.graph_util.import_graph_def(graph, name=""), []
-    )
-    inputs, outputs = ([t.name for t in ends] for ends in (frozen.inputs, frozen.outputs))
-    pruned = imported.prune(inputs, outputs)
-    # Both Keras and TensorFlow flatten dictionaries in the order of their keys.
-    names = sorted(specs)
-
-    def portable(features: Features) -> dict[str, Tensor]:
-        values = pruned(*(features[name] for name in names))
-        return dict(zip(output_names, values, strict=True))
-
-    return tf.function(portable, autograph=False), specs
-
-
-def _without_upper_bound(graph: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
-    """Replaces every `UpperBound(a, l)` in a graph by `Σ_k [a_k ≤ l]`."""
-    import tensorflow as tf
-
-    rewritten = tf.compat.v1.GraphDef(versions=graph.versions, library=graph.library)
-    for node in graph.node:
-        if node.op != "UpperBound":
-            # Converters would look up the custom gradient of a curve, which is not needed.
-            node.attr.pop("_gradient_op_type", None)
-            rewritten.node.append(node)
-            continue
-        knots, values = node.input
-        with tf.Graph().as_default() as piece:
-            dtype = tf.as_dtype(node.attr["T"].type)
-            a = tf.compat.v1.placeholder(dtype, (None, None), name="knots")
-            values_of = tf.compat.v1.placeholder(dtype, (None, None), name="values")
-            is_below = tf.expand_dims(a, 1) <= tf.expand_dims(values_of, 2)
-            out_type = tf.as_dtype(node.attr["out_type"].type)
-            tf.reduce_sum(tf.cast(is_below, out_type), axis=2, name="count")
-        for part in piece.as_graph_def().node:
-            if part.op != "Placeholder":
-                rewritten.node.append(_renamed(part, node.name, {"knots": knots, "values": values}))
-    return rewritten
-
-
-def _renamed(
-    part: tf.compat.v1.NodeDef, name: str, ends: Mapping[str, str]
-) -> tf.compat.v1.NodeDef:
-    """Renames a node of the replacement; its last node gets the name of the replaced node."""
-    import tensorflow as tf
-
-    def new_name(of: str) -> str:
-        return ends.get(of) or (name if of == "count" else f"{name}/{of}")
-
-    node = tf.compat.v1.NodeDef()
-    node.CopyFrom(part)
-    node.name = new_name(part.name)
-    del node.input[:]
-    node.input.extend(map(new_name, part.input))
-    return node
