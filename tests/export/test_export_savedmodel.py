@@ -545,7 +545,13 @@ def named_model(*names):
 
 
 def test_names_that_tensorflow_does_not_take_are_served_under_others(tmp_path):
-    names = {"site id": "site_id", "größe": "gr__e", "_x": "input_x", "日本": "input__"}
+    names = {
+        "site id": "site_id",
+        "größe": "gr__e",
+        "_x": "input_x",
+        "日本": "input__",
+        "class": "class_",
+    }
     assert {name: signature_input(name) for name in names} == names
     model = named_model(*names)
     path = export(model, tmp_path / "1")

@@ -25,6 +25,14 @@ def test_a_folder_is_put_in_place(tmp_path):
     assert (path / "model").read_text() == "1"
 
 
+def test_the_next_number_follows_the_highest_also_where_others_are_gone(tmp_path):
+    for number in ("3", "10"):
+        write(tmp_path / number, number)
+    with temporary_folder(tmp_path) as temporary:
+        write(temporary / "new", "this")
+        assert move_into_place(temporary / "new", tmp_path, "next") == tmp_path / "11"
+
+
 def test_two_that_choose_the_same_number_get_two_numbers(tmp_path, monkeypatch):
     """The other process moves its version into place just before this one does."""
     rename = os.rename

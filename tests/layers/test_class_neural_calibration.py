@@ -286,16 +286,6 @@ def test_float32_under_a_mixed_policy(mixed_bfloat16):
         np.testing.assert_allclose(received, logits, rtol=1e-6)
 
 
-def test_config_round_trip():
-    for head in (some_head(num_members=2, name="head"), NeuralCalibration()):
-        restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(head))
-        assert type(restored) is NeuralCalibration
-        assert restored.get_config() == head.get_config()
-        assert restored.name == head.name
-    assert restored.calibrator is None
-    assert restored.field_network is None
-
-
 @pytest.mark.parametrize("arguments", [("vector",), (None, lambda features: 0)])
 def test_parts_must_be_layers(arguments):
     with pytest.raises(ValueError, match=r"must be a (Keras layer|head that reads no features)"):

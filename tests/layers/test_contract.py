@@ -154,6 +154,47 @@ LAYERS = {
 # What others derive from.
 ABSTRACT = {"Head"}
 every_layer = pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
+# Values other than the defaults, of all arguments that a class adds to Keras' own.
+ARGUMENTS = {
+    "FieldBias": {
+        "fields": {"site": NUM_SITES, "city": keras.layers.StringLookup(vocabulary=["a", "b"])},
+        "calibrator": layers.PlattScaling(),
+        "prior_scale": 2.0,
+    },
+    "FieldILPS": {
+        "fields": {"site": NUM_SITES},
+        "calibrator": layers.PlattScaling(),
+        "num_knots": 5,
+        "prior_scale": 2.0,
+    },
+    "FieldNetwork": {
+        "fields": {"site": NUM_SITES, "city": keras.layers.StringLookup(vocabulary=["a", "b"])},
+        "numeric": ["price"],
+        "embedding_dim": 2,
+        "hidden_units": [4],
+        "num_numeric_knots": 9,
+        "regularization": 2.0,
+        "seed": 3,
+        "num_coarse_knots": 4,
+        "dropout": 0.5,
+        "num_outputs": 3,
+    },
+    "ILPS": {
+        "num_knots": 2,
+        "knots": [-1.0, 0.5],
+        "extrapolation": "constant",
+        "monotonic": "strict",
+        "smoothness": 2.0,
+        "penalty": 0.25,
+    },
+    "IsotonicRegression": {"keep_ranking": False, "max_num_steps": 9},
+    "NeuralCalibration": {
+        "calibrator": layers.ILPS(5, "sigmoid"),
+        "field_network": network(),
+        "num_members": 2,
+    },
+    "SamplingCorrection": {"rate": "price"},
+}
 
 
 def taught(case, **arguments):
@@ -202,6 +243,28 @@ def test_the_config_is_plain_and_makes_the_same_layer(case):
     case.learn(layer)
     case.learn(copy)
     np.testing.assert_array_equal(called(copy, case), called(layer, case))
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_the_config_holds_every_argument(name):
+    kind, arguments = getattr(layers, name), ARGUMENTS[name]
+    assert set(arguments) == set(inspect.signature(kind).parameters) - {"kwargs"}
+    layer = kind(**arguments, name="own_name", trainable=False)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+    copy = keras.saving.deserialize_keras_object(config)
+    assert copy.get_config() == layer.get_config()
+    assert (copy.name, copy.trainable) == ("own_name", False)
+    for argument, value in arguments.items():
+        if isinstance(value, keras.layers.Layer):
+            assert type(getattr(copy, argument)) is type(value)
+        elif argument == "fields":
+            assert list(copy.fields) == list(value)
+        elif isinstance(value, list):
+            assert list(getattr(copy, argument)) == value
+        else:
+            assert getattr(copy, argument) == value
+    if "city" in arguments.get("fields", {}):
+        assert copy.fields["city"].get_vocabulary() == ["[UNK]", "a", "b"]
 
 
 @every_layer
@@ -308,6 +371,8 @@ def test_after_a_file_exactly_the_same(model, rows, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     agree(loaded(rows), model(rows), tolerance=0)
+    for layer, copy in zip(model.layers, loaded.layers, strict=True):
+        assert getattr(copy, "is_adapted", None) == getattr(layer, "is_adapted", None)
     model.save_weights(tmp_path / "it.weights.h5")
     for weight in loaded.weights:
         weight.assign(np.zeros(weight.shape))

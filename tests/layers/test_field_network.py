@@ -298,18 +298,6 @@ def test_seed_makes_the_start_reproducible():
     assert len(np.unique(embeddings)) == embeddings.size
 
 
-def test_config_round_trip_is_plain_and_complete():
-    import json
-
-    fields = {"site": 5, "city": some_lookup()}
-    network = some_network(fields=fields, regularization=2, name="g", trainable=False)
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(network)))
-    restored = keras.saving.deserialize_keras_object(config)
-    assert restored.get_config() == network.get_config()
-    assert restored.fields["city"].get_vocabulary() == network.fields["city"].get_vocabulary()
-    assert (restored.name, restored.trainable, restored.seed) == ("g", False, 0)
-
-
 @pytest.mark.parametrize("adapted", [False, True])
 def test_keras_file_round_trip_is_exact(reload, adapted):
     network, features = some_network(), some_features()

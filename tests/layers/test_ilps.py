@@ -307,48 +307,6 @@ def test_adapt_refuses_bad_rows_and_leaves_the_layer_as_it_was(knots, arguments,
     assert not layer.is_adapted
 
 
-# Saving
-
-
-@pytest.mark.parametrize("knots", KNOTS)
-@pytest.mark.parametrize("monotonic", ["penalty", "strict"])
-def test_config_round_trip(knots, monotonic):
-    layer = ILPS(
-        5, knots, "constant", monotonic, smoothness=2, penalty=0.25, name="curve", trainable=False
-    )
-    config = layer.get_config()
-    other = ILPS.from_config(config)
-    assert other.get_config() == config
-    assert (other.name, other.trainable, other.penalty) == ("curve", False, 0.25)
-    restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    assert restored.get_config() == config
-    np.testing.assert_array_equal(other.get_knots(), layer.get_knots())
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(("monotonic", "adapted"), [("penalty", False), ("strict", True)])
-def test_keras_file_round_trip_is_exact(reload, clicks, tmp_path, monotonic, adapted):
-    logits, labels = clicks
-    layer = ILPS(7, monotonic=monotonic)
-    if adapted:
-        layer.adapt(logits, labels)
-    model = model_of(layer)
-    model.compile("adam", "binary_crossentropy")
-    model.fit(logits, labels, batch_size=500, verbose=0)
-    expected = model(logits)
-    restored = reload(model)
-    np.testing.assert_array_equal(restored(logits), expected)
-    curve = restored.layers[1]
-    assert isinstance(curve, ILPS)
-    assert curve.is_adapted == adapted
-    assert restored.evaluate(logits, labels, verbose=0) == model.evaluate(logits, labels, verbose=0)
-
-    model.save_weights(tmp_path / "it.weights.h5")
-    fresh = model_of(ILPS(7, monotonic=monotonic))
-    fresh.load_weights(tmp_path / "it.weights.h5")
-    np.testing.assert_array_equal(fresh(logits), expected)
-
-
 # Dtypes
 
 

@@ -121,18 +121,6 @@ def test_losses_of_both_parts_are_the_heads():
     assert received > 1
 
 
-def test_config_round_trip():
-    head = NeuralCalibration(
-        ILPS(5, "sigmoid"), FieldNetwork({"site": 3}, ("age",), seed=1), name="head"
-    )
-    restored = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(head))
-    assert restored.get_config() == head.get_config()
-    assert restored.name == "head"
-    alone = NeuralCalibration(ILPS())
-    restored = NeuralCalibration.from_config(alone.get_config())
-    assert restored.field_network is None
-
-
 @pytest.mark.slow
 def test_trains(clicks):
     logits, labels = clicks

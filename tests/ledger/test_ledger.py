@@ -3,6 +3,7 @@ import math
 import os
 import tempfile
 import time
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -42,6 +43,15 @@ def test_appends_and_reads(tmp_path):
     }
     assert record["created"].endswith("+00:00")
     assert [path.name for path in tmp_path.iterdir()] == [f"{run_id}.json"]
+
+
+def test_a_run_sorts_behind_those_of_a_clock_that_was_ahead(tmp_path):
+    run_id = Ledger(tmp_path).append(STARTED)
+    ahead = f"{datetime.now(UTC) + timedelta(hours=1):%Y%m%dT%H%M%S%fZ}"
+    (tmp_path / f"{run_id}.json").rename(tmp_path / f"{ahead}-{run_id.partition('-')[2]}.json")
+    for seed in (8, 9):
+        Ledger(tmp_path).append({**STARTED, "seed": seed})
+    assert [run["seed"] for run in Ledger(tmp_path).runs()] == [7, 8, 9]
 
 
 def test_a_record_may_leave_out_what_is_not_known(tmp_path):
@@ -139,6 +149,7 @@ def test_finish_replaces_nothing_else(tmp_path):
         ({"seed": True}, "must be an int.*seed=True"),
         ({"status": "done"}, "must be one of .*status='done'"),
         ({"epochs": [1, 0]}, "strictly increasing list of ints"),
+        ({"epochs": [1, 1]}, "strictly increasing list of ints"),
         ({"epochs": [-1, 0]}, "strictly increasing list of ints"),
         ({"epochs": 2}, "strictly increasing list of ints"),
         ({"metrics": [0.5, 0.25]}, "a dict from the metric's name"),

@@ -221,6 +221,10 @@ def test_sums_of_shards_add_up_and_are_saved(tmp_path):
     assert found["calibrated_log_loss"] == pytest.approx(
         streamed(W)["calibrated_log_loss"], rel=BOUND
     )
+    data = parts[1].to_bytes()
+    for damaged in (data[:-8], data[:-8] + bytes(8), b""):
+        with pytest.raises(ValueError, match="are damaged, or something else"):
+            LogSums.from_bytes(damaged)
     with pytest.raises(ValueError, match="same queries"):
         parts[1] + log_sums(log.of(frame()), {})
     with pytest.raises(ValueError, match="ExpectedCalibrationError"):

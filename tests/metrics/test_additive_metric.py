@@ -2,8 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from backends import FLOATS, JIT_COMPILE, compiled, update_step
-from keras_calibration import metrics
+from backends import FLOATS, JIT_COMPILE, update_step
 from keras_calibration.metrics import FieldECE, LogLoss
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.ops.compensated import two_sum
@@ -73,33 +72,6 @@ def test_merging_adds_up_and_refuses_others():
     assert float(parts[0].result()) == 6
     with pytest.raises(ValueError, match="same class and configuration"):
         FieldECE(3).merge_state([FieldECE(4)])
-
-
-@pytest.mark.quick_cases(2)
-@pytest.mark.parametrize(
-    "metric",
-    [
-        metrics.CalibratedCategoricalLogLoss(),
-        metrics.CalibratedLogLoss(),
-        metrics.CalibratedLogLoss(correction="platt"),
-        metrics.CalibratedQuadraticLoss(),
-        metrics.CalibrationGain(),
-        metrics.CalibrationRatio(),
-        metrics.ExpectedCalibrationError(),
-        FieldECE(3),
-        metrics.FieldRCE(3),
-        LogLoss(),
-        metrics.LogitAUC(),
-        metrics.NormalizedEntropy(),
-        metrics.SparseCalibratedCategoricalLogLoss(),
-    ],
-    ids=lambda metric: metric.name,
-)
-def test_nan_comes_with_a_warning_once_it_is_known(metric):
-    with pytest.warns(RuntimeWarning, match=f"The {metric.name} is NaN"):
-        assert np.isnan(metric.result())
-    # Inside a compiled step nothing is known yet, and nothing is said.
-    assert np.isnan(compiled(lambda: metric.result() + 0)())
 
 
 def test_a_value_comes_without_a_warning(recwarn):

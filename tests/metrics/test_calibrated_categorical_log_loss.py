@@ -331,33 +331,6 @@ def test_in_float32(rows, scale):
     assert result == pytest.approx(reference(labels, logits, weights), rel=1e-5)
 
 
-def test_shards_merge(rows):
-    labels, logits, weights = rows
-    shards = [
-        update(CalibratedCategoricalLogLoss(1, from_logits=True), *(array[part] for array in rows))
-        for part in (slice(0, 500), slice(500, None))
-    ]
-    into = CalibratedCategoricalLogLoss(1, from_logits=True)
-    into.merge_state(shards)
-    expected = score(labels, logits, weights, num_folds=1)
-    assert float(into.result()) == pytest.approx(expected, abs=digits(1e-11))
-    with pytest.raises(ValueError, match="same class"):
-        SparseCalibratedCategoricalLogLoss(1, from_logits=True).merge_state(shards)
-
-
-@pytest.mark.parametrize("kind", [CalibratedCategoricalLogLoss, SparseCalibratedCategoricalLogLoss])
-def test_config_makes_the_same_metric(kind):
-    metric = kind(3, from_logits=True, seed=5, name="ccll", dtype="float32")
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
-    assert type(again) is kind
-    assert again.get_config() == metric.get_config()
-    assert again.from_logits
-    assert again._direction == "down"
-    assert kind(bias_fraction=0.2).get_config()["bias_fraction"] == 0.2
-    with pytest.raises(ValueError, match="num_folds"):
-        kind(0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "jit_compile"),

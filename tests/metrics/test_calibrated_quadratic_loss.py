@@ -155,14 +155,6 @@ def test_one_bad_row_gives_nan(mode, correction, label, prediction, weight):
         assert math.isnan(score(y, p, w, 30, correction=correction, **mode))
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
-@pytest.mark.parametrize("correction", CORRECTIONS)
-def test_nothing_to_score_gives_nan(mode, correction):
-    arguments = {"correction": correction, **mode}
-    assert math.isnan(float(CalibratedQuadraticLoss(**arguments).result()))
-    assert math.isnan(score(np.ones(9), np.arange(9.0), np.zeros(9), **arguments))
-
-
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("value", [0.1, -1e6 / 3])
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -209,18 +201,6 @@ def test_perfect_predictions_have_no_loss(rows):
             assert 0 <= result < digits(1e-12, 1e-3)
 
 
-def test_shapes_dtypes_and_scalar_weight(rows):
-    labels, predictions, weights = (array.astype("float32") for array in rows)
-    expected = reference(*(array.astype(float) for array in (labels, predictions, weights)))
-    metric = CalibratedQuadraticLoss()
-    metric.update_state(labels[:, None], predictions[:, None], weights[:, None])
-    assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-11))
-    metric.reset_state()
-    metric.update_state(np.round(labels).astype("int64"), predictions, 3.0)
-    expected = reference(np.round(labels).astype(float), predictions.astype(float))
-    assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-11))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -262,21 +242,6 @@ def test_counts_beyond_what_float32_can_count():
         metric.update_state([3.0], [0.0])
     # Plain float32 would leave the sum of the weights at 2²⁵, and the bias at 1.
     assert float(metric._sums.value()[0, 0]) == 2.0**25 + 8
-
-
-def test_shards_merge(rows):
-    labels, predictions, weights = rows
-    for correction in CORRECTIONS:
-        whole, into = (CalibratedQuadraticLoss(1, correction=correction) for _ in range(2))
-        shards = []
-        whole.update_state(labels, predictions, weights)
-        for part in (slice(0, 500), slice(500, None)):
-            shards.append(CalibratedQuadraticLoss(1, correction=correction))
-            shards[-1].update_state(labels[part], predictions[part], weights[part])
-        into.merge_state(shards)
-        assert float(into.result()) == pytest.approx(float(whole.result()), rel=digits(1e-11))
-    with pytest.raises(ValueError, match="same class and configuration"):
-        CalibratedQuadraticLoss(1).merge_state(shards)
 
 
 @pytest.mark.slow

@@ -78,22 +78,6 @@ def test_no_positives_and_no_rows_give_nan():
     assert math.isnan(score(CalibrationRatio(), np.ones(3), np.full(3, 0.5), np.zeros(3)))
 
 
-def test_shards_merge_and_the_config_is_serialized():
-    metric = CalibrationRatio(from_logits=True, name="pcoc")
-    first, rest = (
-        filled(CalibrationRatio(True, name), LABELS[part], LOGITS[part], WEIGHTS[part])
-        for name, part in (("a", slice(0, 7)), ("b", slice(7, None)))
-    )
-    first.merge_state([rest])
-    expected = score(metric, LABELS, LOGITS, WEIGHTS)
-    assert float(first.result()) == pytest.approx(expected, rel=digits(1e-12))
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
-    assert again.get_config() == metric.get_config()
-    assert again.from_logits
-    with pytest.raises(ValueError, match="same class and configuration"):
-        first.merge_state([CalibrationRatio()])
-
-
 def compiled(**options):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, "sigmoid")])

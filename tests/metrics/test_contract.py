@@ -68,6 +68,11 @@ RULES = {
     "CalibratedQuadraticLoss": Case(
         metrics.CalibratedQuadraticLoss, predictions=LOGITS, depends_on_order=True
     ),
+    "CalibratedQuadraticLoss, linear": Case(
+        lambda **kwargs: metrics.CalibratedQuadraticLoss(correction="linear", **kwargs),
+        predictions=LOGITS,
+        depends_on_order=True,
+    ),
     "FieldECE": Case(lambda **kwargs: metrics.FieldECE(5, **kwargs), more={"field": IDS}),
     "FieldRCE": Case(lambda **kwargs: metrics.FieldRCE(5, **kwargs), more={"field": IDS}),
     "ExpectedCalibrationError": Case(metrics.ExpectedCalibrationError),
@@ -84,6 +89,36 @@ RULES = {
     "SmoothECE": Case(metrics.SmoothECE),
 }
 ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
+# For each class, a value other than the default of every argument but `name` and `dtype`.
+FOLDS = {"num_folds": 3, "bias_fraction": 0.2, "seed": 5}
+OF_CLASSES = {
+    **FOLDS,
+    "from_logits": True,
+    "correction": "class_bias",
+    "num_classes": 3,
+    "starting_bias": [0.5, 0.0, 0.0],
+}
+ARGUMENTS = {
+    "CalibratedLogLoss": {**FOLDS, "correction": "platt", "from_logits": True},
+    "CalibrationGain": {**FOLDS, "correction": "platt", "from_logits": True},
+    "LogLoss": {"from_logits": True},
+    "CalibratedCategoricalLogLoss": OF_CLASSES,
+    "SparseCalibratedCategoricalLogLoss": OF_CLASSES,
+    "CalibratedQuadraticLoss": {**FOLDS, "correction": "linear"},
+    "RollingCalibratedLoss": {"num_periods": 3, "loss": "quadratic", "from_logits": False},
+    "FieldECE": {"num_values": [2, 3], "from_logits": True},
+    "FieldRCE": {
+        "num_values": 7,
+        "epsilon": 0.5,
+        "skip_without_positives": True,
+        "from_logits": True,
+    },
+    "ExpectedCalibrationError": {"num_bins": 20, "binning": "equal_mass", "from_logits": True},
+    "CalibrationRatio": {"from_logits": True},
+    "NormalizedEntropy": {"from_logits": True},
+    "LogitAUC": {"from_logits": True},
+    "SmoothECE": {"num_cells": 64, "from_logits": True},
+}
 every_metric = pytest.mark.parametrize("case", RULES.values(), ids=RULES)
 
 
@@ -112,6 +147,74 @@ def test_the_config_is_plain_and_makes_the_same_metric(case):
     assert copy.get_config() == metric.get_config()
     case.update(copy)
     assert float(copy.result()) == float(metric.result())
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_the_config_holds_every_argument(name):
+    kind, arguments = getattr(metrics, name), {"name": "own", "dtype": "float32", **ARGUMENTS[name]}
+    assert set(arguments) == set(inspect.signature(kind).parameters)
+    metric = kind(**arguments)
+    assert metric.get_config() == arguments
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(metric)))
+    copy = keras.saving.deserialize_keras_object(config)
+    assert copy.get_config() == arguments
+    for argument in arguments:
+        assert getattr(copy, argument) == getattr(metric, argument)
+
+
+def bad_values(case):
+    """Which of labels, predictions and weights, and values that are none."""
+    yield from (("labels", np.nan), ("predictions", np.nan), ("weights", np.nan), ("weights", -1.0))
+    # A regression may have any number.
+    if case.predictions is not LOGITS:
+        yield from (("labels", 7.0), ("labels", -0.5), ("predictions", 1.5), ("predictions", -0.5))
+    else:
+        yield from (("labels", np.inf), ("predictions", np.inf))
+
+
+@every_metric
+def test_one_bad_row_gives_nan(case):
+    metric = case.make()
+    for part, value in bad_values(case):
+        metric.reset_state()
+        case.update(metric)
+        assert np.isfinite(float(metric.result()))
+        rows = {"labels": case.labels, "predictions": case.predictions, "weights": WEIGHTS}
+        rows[part] = rows[part].astype("float64")
+        rows[part][100] = value
+        more = case.more or {}
+        metric.update_state(rows["labels"], rows["predictions"], rows["weights"], **more)
+        with pytest.warns(RuntimeWarning, match=f"The {metric.name} is NaN"):
+            assert np.isnan(float(metric.result())), (part, value)
+        case.update(metric)
+        assert np.isnan(float(metric.result())), (part, value)
+
+
+@every_metric
+def test_no_rows_and_no_weights_give_nan(case):
+    metric = case.make()
+    with pytest.warns(RuntimeWarning, match=f"The {metric.name} is NaN"):
+        assert np.isnan(float(metric.result()))
+    case.update(metric, weights=np.zeros(NUM_ROWS))
+    assert np.isnan(float(metric.result()))
+
+
+@every_metric
+def test_columns_other_dtypes_and_one_weight_for_all_rows(case):
+    ones = np.ones(NUM_ROWS)
+    expected = float(seen(case, weights=ones).result())
+
+    def as_column(values):
+        return values if values.ndim == 2 else values[:, None]
+
+    more = {name: as_column(values).astype("int8") for name, values in (case.more or {}).items()}
+    rows = as_column(case.labels), as_column(case.predictions)
+    # Those of a regression are no whole numbers.
+    whole = "int64" if case.predictions is not LOGITS else "float64"
+    for dtype, weights in ((whole, None), ("float64", ones[:, None]), ("float32", 1.0)):
+        metric = case.make()
+        metric.update_state(rows[0].astype(dtype), rows[1], weights, **more)
+        assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-9))
 
 
 @every_metric

@@ -302,19 +302,6 @@ MAKERS = {
 }
 
 
-@pytest.mark.quick_cases(4)
-@pytest.mark.parametrize("sizes", [[N], [1, N - 1], [300, 0, 516, 400]], ids=str)
-@pytest.mark.parametrize("name", MAKERS)
-def test_shards_merge_to_the_whole(name, sizes):
-    merged = MAKERS[name]()
-    merged.merge_state(shards(MAKERS[name], sizes))
-    if name == "folds":
-        parts = np.split(np.arange(N), np.cumsum(sizes)[:-1])
-        assert_agrees({name: float(merged.result())}, parts)
-    else:
-        assert_agrees({name: float(merged.result())})
-
-
 @pytest.mark.parametrize("name", MAKERS)
 def test_state_travels_as_arrays(name):
     # To another process or machine: `variables` in, `assign` out.

@@ -177,25 +177,6 @@ def test_no_rows_give_nan_and_an_empty_table():
         assert math.isnan(score(metric, LABELS, PREDICTIONS, np.zeros(20_000)))
 
 
-def test_shards_merge_and_the_config_is_serialized():
-    metric = ExpectedCalibrationError(20, "equal_mass", True, name="ece")
-    first, rest = (
-        filled(
-            ExpectedCalibrationError(20, "equal_mass", True),
-            *(array[part] for array in (LABELS, LOGITS, WEIGHTS)),
-        )
-        for part in (slice(0, 7), slice(7, None))
-    )
-    first.merge_state([rest])
-    expected = score(metric, LABELS, LOGITS, WEIGHTS)
-    assert float(first.result()) == pytest.approx(expected, rel=digits(1e-9))
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
-    assert again.get_config() == metric.get_config()
-    assert (again.num_bins, again.binning, again.from_logits) == (20, "equal_mass", True)
-    with pytest.raises(ValueError, match="same class and configuration"):
-        first.merge_state([ExpectedCalibrationError(20, "equal_width", True)])
-
-
 def test_bad_arguments_are_refused():
     for num_bins in (0, -1, 2.5, None, "15"):
         with pytest.raises(ValueError, match="num_bins"):

@@ -132,31 +132,6 @@ class TestBoth:
             with pytest.warns(RuntimeWarning, match="id of a field"):
                 assert math.isnan(metric.result())
 
-    @pytest.mark.parametrize(
-        ("label", "prediction", "weight"),
-        [
-            (2.0, 0.5, 1.0),
-            (-0.5, 0.5, 1.0),
-            (math.nan, 0.5, 1.0),
-            (1.0, math.nan, 1.0),
-            (1.0, 1.5, 1.0),
-            (1.0, -3.0, 1.0),
-            (1.0, 0.5, -1.0),
-            (1.0, 0.5, math.nan),
-        ],
-    )
-    def test_one_bad_row_gives_nan(self, metric, label, prediction, weight):
-        labels, predictions, weights = np.tile([0.0, 1.0], 5), np.full(10, 0.4), np.ones(10)
-        field = np.arange(10) % 3
-        assert math.isfinite(score(metric, labels, predictions, field, weights))
-        labels[4], predictions[4], weights[4] = label, prediction, weight
-        assert math.isnan(score(metric, labels, predictions, field, weights))
-
-    def test_nothing_to_count_gives_nan(self, metric):
-        metric.reset_state()
-        assert math.isnan(float(metric.result()))
-        assert math.isnan(score(metric, [1.0, 0.0], [0.5, 0.5], [0, 1], np.zeros(2)))
-
     @pytest.mark.quick_cases(1)
     def test_counts_beyond_what_float32_can_count(self, rows, metric):
         labels, predictions, field, weights = rows
@@ -170,23 +145,6 @@ class TestBoth:
         # Of y - p, y, w, w², w² p (1 - p), p and p², four count this row.
         state = [np.asarray(variable, np.float64) for variable in metric.variables]
         assert np.sum(state) == 49 * 2.0**25 + 4
-
-    def test_config_makes_the_same_metric(self, metric):
-        again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(metric))
-        assert type(again) is type(metric)
-        assert again.get_config() == metric.get_config()
-
-    def test_stateless_equals_stateful(self, rows, metric):
-        labels, predictions, field, weights = rows
-        expected = score(metric, labels, predictions, field, weights)
-        metric.reset_state()
-        state = [keras.ops.convert_to_tensor(variable) for variable in metric.variables]
-        for part in (slice(0, 1000), slice(1000, None)):
-            state = metric.stateless_update_state(
-                state, labels[part], predictions[part], weights[part], field=field[part]
-            )
-        assert float(metric.stateless_result(state)) == pytest.approx(expected, abs=digits(1e-12))
-        assert math.isnan(float(metric.result()))
 
     def test_rows_that_do_not_align_are_refused(self, metric):
         with pytest.raises(ValueError, match="field=ids"):

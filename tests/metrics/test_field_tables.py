@@ -383,21 +383,3 @@ def test_a_million_values():
     np.testing.assert_allclose(table["residual"], residual[np.unique(known)], atol=digits(1e-12))
     mean, deviation = metric.noise_floor(10)
     assert abs(float(metric.result()) - mean) < 5 * deviation
-
-
-def test_shards_merge_and_the_config_is_serialized():
-    whole = filled(FieldRCE(6, skip_without_positives=True), weights=WEIGHTS)
-    shards = [
-        filled(
-            FieldRCE(6, skip_without_positives=True),
-            *(array[part] for array in (LABELS, PREDICTIONS, WEIGHTS, FIELD)),
-        )
-        for part in (slice(0, 11), slice(11, 2000), slice(2000, None))
-    ]
-    shards[0].merge_state(shards[1:])
-    assert float(shards[0].result()) == pytest.approx(float(whole.result()), rel=digits(1e-12))
-    assert shards[0].noise_floor(50) == pytest.approx(whole.noise_floor(50), rel=digits(1e-6))
-    with pytest.raises(ValueError, match="same class and configuration"):
-        whole.merge_state([FieldRCE(6)])
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(whole))
-    assert again.get_config() == whole.get_config()

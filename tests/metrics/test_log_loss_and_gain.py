@@ -64,10 +64,6 @@ def test_log_loss_of_what_cannot_be_told_is_nan(labels, logits, weights):
     assert np.isnan(metric.result())
 
 
-def test_logits_taken_for_probabilities_are_nan():
-    assert np.isnan(fed(LogLoss()).result())
-
-
 @pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("correction", ["bias", "temperature", "platt"])
 @pytest.mark.parametrize("arguments", [{"num_folds": 1}, {}, {"bias_fraction": 0.3}])
@@ -126,34 +122,6 @@ def test_cross_fitted_corrections_equal_minimisation_fold_by_fold(correction):
     assert float(metric.result()) == pytest.approx(sum(losses) / WEIGHTS.sum(), abs=digits(1e-8))
     np.testing.assert_allclose(metric.scale, scales, atol=digits(1e-5, 1e-4))
     np.testing.assert_allclose(metric.bias, biases, atol=digits(1e-5, 1e-4))
-
-
-@pytest.mark.quick_cases(1)
-@pytest.mark.parametrize(
-    "metric",
-    [
-        LogLoss(from_logits=True),
-        CalibrationGain(correction="platt", from_logits=True),
-        CalibratedLogLoss(3, correction="temperature", from_logits=True, seed=5),
-    ],
-    ids=lambda metric: metric.name,
-)
-def test_configuration_merging_and_reset(metric):
-    make = type(metric).from_config
-    config = metric.get_config()
-    assert make(config).get_config() == config
-    whole = fed(make(config))
-    first, second = fed(make(config), LABELS[:1000], LOGITS[:1000]), make(config)
-    fed(second, LABELS[1000:], LOGITS[1000:])
-    first.merge_state([second])
-    # Shards count their own rows: the folds are others, the rows the same.
-    assert float(first.result()) == pytest.approx(float(whole.result()), abs=2e-3)
-    if isinstance(metric, LogLoss):
-        assert float(first.result()) == pytest.approx(float(whole.result()), rel=digits(1e-14))
-    first.reset_state()
-    assert np.isnan(first.result())
-    with pytest.raises(ValueError, match="same class and configuration"):
-        first.merge_state([LogLoss()])
 
 
 def test_an_unknown_correction_is_refused():

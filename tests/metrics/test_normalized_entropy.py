@@ -100,14 +100,6 @@ def test_equals_the_reference_on_any_rows(rows):
     )
 
 
-@pytest.mark.parametrize("prediction", [1.5, -0.5, math.nan])
-def test_what_is_no_probability_gives_nan(prediction):
-    assert math.isfinite(score(NormalizedEntropy(), LABELS, PREDICTIONS))
-    predictions = PREDICTIONS.copy()
-    predictions[3] = prediction
-    assert math.isnan(score(NormalizedEntropy(), LABELS, predictions))
-
-
 def test_one_class_and_no_rows_give_nan():
     assert math.isnan(float(NormalizedEntropy().result()))
     for labels in (np.zeros(5), np.ones(5)):

@@ -99,6 +99,14 @@ def test_separated_labels_have_no_platt_scaling():
     assert np.isnan(bias[0])
 
 
+def test_a_step_that_overshoots_is_halved():
+    rows = np.array([-20.0, 0.0, 20.0]), np.array([1.0, 0.0, 1.0]), np.array([1.0, 100.0, 100.0])
+    scale, bias = fit_correction(summary(*rows), "platt")
+    *expected, _ = reference(*rows, "platt")
+    received = [float(scale[0]), float(bias[0])]
+    np.testing.assert_allclose(received, expected, atol=digits(1e-4, 1e-3))
+
+
 def test_one_logit_for_all_leaves_the_scale_alone():
     summaries = summary(np.full(10, 0.7), np.r_[np.ones(3), np.zeros(7)], np.ones(10))
     scale, bias = fit_correction(summaries, "platt")
