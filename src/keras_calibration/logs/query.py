@@ -6,13 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_calibration.ops.logit_moments import (
-    FINE_END,
-    FINE_WIDTH,
-    LARGEST_LOGIT,
-    NUM_BINS,
-    WIDTH,
-)
+from keras_calibration.ops.logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
 
 _MASK = 0xFFFFFFFF
 # The bins of `logit_bins` are of equal width within ±INNER_LIMIT, and grow in proportion beyond.
@@ -149,17 +143,18 @@ def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
 def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:
     """What `ops.logit_moments` computes for each group of `ops.folds.row_groups`."""
     is_fine = f"inside >= -{FINE_END} AND inside < {FINE_END}"
-    fine_end, end = FINE_END / FINE_WIDTH, FINE_END / WIDTH
+    fine_width, width, num_bins = MOMENT_BINS.fine_width, MOMENT_BINS.width, MOMENT_BINS.num_bins
+    fine_end, end = FINE_END / fine_width, FINE_END / width
     steps = [
-        {"inside": f"greatest(least(l, {LARGEST_LOGIT}), {-LARGEST_LOGIT - WIDTH})"},
-        {"fine": f"floor(inside / {FINE_WIDTH})", "coarse": f"floor(inside / {WIDTH})"},
+        {"inside": f"greatest(least(l, {LARGEST_LOGIT}), {-LARGEST_LOGIT - width})"},
+        {"fine": f"floor(inside / {fine_width})", "coarse": f"floor(inside / {width})"},
         {
-            "bin": f"greatest(0, least({NUM_BINS - 1}, (greatest(-{fine_end}, least({fine_end}, "
-            f"fine)) + coarse - greatest(-{end}, least({end}, coarse)))::INT + {NUM_BINS // 2}))",
+            "bin": f"greatest(0, least({num_bins - 1}, (greatest(-{fine_end}, least({fine_end}, "
+            f"fine)) + coarse - greatest(-{end}, least({end}, coarse)))::INT + {num_bins // 2}))",
             "u": f"CASE WHEN l < -{LARGEST_LOGIT} OR l >= {LARGEST_LOGIT} "
             f"THEN l - sign(l) * {LARGEST_LOGIT} "
-            f"WHEN {is_fine} THEN (l - (fine + 0.5) * {FINE_WIDTH}) * {2 / FINE_WIDTH} "
-            f"ELSE (l - (coarse + 0.5) * {WIDTH}) * {2 / WIDTH} END",
+            f"WHEN {is_fine} THEN (l - (fine + 0.5) * {fine_width}) * {2 / fine_width} "
+            f"ELSE (l - (coarse + 0.5) * {width}) * {2 / width} END",
         },
         {"v": "greatest(-1.0, least(1.0, u))"},
         {"t2": "2 * v * v - 1"},
