@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from keras_calibration.ops.logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
+from keras_calibration.solvers.logit_histogram import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 
 _MASK = 0xFFFFFFFF
-# The bins of `logit_bins` are of equal width within ±INNER_LIMIT, and grow in proportion beyond.
-INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES = 16, 128, 10
 
 
 @dataclass(frozen=True)
@@ -175,11 +174,11 @@ def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: 
 
 
 def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
-    """Weights and two moments of the logits of either label, in bins of equal width on [-16, 16].
+    """Weights and two moments of the logits of either label, in each bin of the logit.
 
-    Beyond, 128 bins to an octave up to ±16384, as in `solvers.logit_histogram`, with all logits
-    farther out in the end bins; there, the bin of a logit is `±(1024 + bins to ±16)`. With
-    `columns`, also by the values of fields.
+    The bins are those of `solvers.logit_histogram.bin_edges`, numbered from 0 to the right, and
+    from -1 to the left; the end bins also hold the logits farther out. With `columns`, also by the
+    values of fields.
     """
     limit, per_octave, octaves = INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES
     edge = limit * bins_per_unit
