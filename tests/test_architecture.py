@@ -27,7 +27,7 @@ CALIBRATION = {
     "layers": {"_columns", "_compat", "ops", "solvers"},
     "metrics": {"_columns", "_compat", "ops", "solvers"},
     "models": {"_columns", "_compat", "ops", "solvers", "layers", "metrics"},
-    "logs": {"ops"},
+    "logs": {"ops", "solvers"},
     "scoring": {"_columns", "_compat", "ops", "solvers", "metrics", "models", "logs"},
     "datasets": {"ops"},
     "calibration": {

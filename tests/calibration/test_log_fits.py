@@ -9,6 +9,8 @@ from keras_calibration import layers
 from keras_calibration.calibration import fit_calibrator, update_calibrator
 from keras_calibration.calibration.log_fits import calibrator_queries
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
+from keras_calibration.logs.query import logit_bins
+from keras_calibration.solvers.logit_histogram import bin_edges
 
 RNG = np.random.default_rng(0)
 N = 20_000
@@ -141,6 +143,23 @@ def test_far_logits_stay_in_their_bins():
     expected.fit(z, y)
     fit_calibrator(found, rows, verbose=0)
     np.testing.assert_allclose(expected.histogram.moments, found.histogram.moments, atol=1e-9)
+
+
+@pytest.mark.parametrize("bins_per_unit", [64, 16, 4, 1])
+def test_bins_in_sql_are_those_of_the_histogram(bins_per_unit):
+    z = np.r_[np.random.default_rng(3).normal(0, 30, 500), -16.0, -1e-9, 0.0, 16.0, 16000.0]
+    rows = ScoredLog(pd.DataFrame({"label": np.ones(len(z)), "z": z}), logit="z")
+    table = log_sums(rows, {"bins": logit_bins(bins_per_unit)}).table("bins")
+    edges = bin_edges(bins_per_unit)
+    number = np.searchsorted(edges, z, side="right") - 1
+    sums = np.zeros((len(edges) - 1, 3))
+    for power in range(3):
+        offsets = z - 0.5 * (edges[number] + edges[number + 1])
+        np.add.at(sums[:, power], number, offsets**power)
+    found = np.stack([table[f"positives_{power}"] for power in range(3)], axis=1)
+    places = table["key_bin"] + len(edges) // 2
+    np.testing.assert_allclose(found, sums[places], rtol=1e-9, atol=1e-9)
+    assert found[:, 0].sum() == len(z)
 
 
 @pytest.mark.parametrize("far", [-2e4, 16300.0, 1e30])

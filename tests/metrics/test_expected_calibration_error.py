@@ -181,7 +181,7 @@ def test_bad_arguments_are_refused():
     for num_bins in (0, -1, 2.5, None, "15"):
         with pytest.raises(ValueError, match="num_bins"):
             ExpectedCalibrationError(num_bins)
-    with pytest.raises(ValueError, match="at most 2048"):
-        ExpectedCalibrationError(2049, "equal_mass")
+    with pytest.raises(ValueError, match="at most 4354"):
+        ExpectedCalibrationError(4355, "equal_mass")
     with pytest.raises(ValueError, match="'equal_width', 'equal_mass'"):
         ExpectedCalibrationError(binning="quantile")

@@ -12,9 +12,9 @@ auc_of = one_program(lambda *rows: kernels.histogram_auc(kernels.label_histogram
 
 
 def bins(logits):
-    """Bins of 1/64 on [-16, 16], and of 1/16 to ±88, the end ones open."""
-    edges = [np.arange(-88, -16, 1 / 16), np.arange(-16, 16, 1 / 64), np.arange(16, 88, 1 / 16)]
-    return np.maximum(np.searchsorted(np.concatenate(edges), logits, side="right") - 1, 0)
+    """Bins of 1/64 on [-16, 16), and of 1/16 to ±88, and two open ones."""
+    edges = [np.arange(-88, -16, 1 / 16), np.arange(-16, 16, 1 / 64), np.arange(16, 88.01, 1 / 16)]
+    return np.searchsorted(np.concatenate(edges), logits, side="right")
 
 
 def reference(labels, scores, weights):
@@ -34,7 +34,7 @@ def draw(num_rows=300):
 def test_histogram_equals_the_reference(run, dtype, tolerance):
     rows = [array.astype(dtype) for array in draw()]
     labels, logits, weights = (array.astype(np.float64) for array in rows)
-    expected = np.zeros((4352, 2))
+    expected = np.zeros((4354, 2))
     for label, number, weight in zip(labels, bins(logits), weights, strict=True):
         expected[number] += weight * label, weight * (1 - label)
     received = run(kernels.label_histogram, *rows, num_of_any_size=3)
@@ -51,19 +51,20 @@ def test_auc_equals_the_reference(run, dtype, tolerance):
 
 
 BIN_OF = {
-    0.0: 2176,
-    -1e-6: 2175,
-    1 / 64: 2177,
-    15.999: 3199,
-    16.0: 3200,
-    -16.0: 1152,
-    -16.01: 1151,
-    87.99: 4351,
-    88.0: 4351,
-    -88.0: 0,
-    3e38: 4351,
+    0.0: 2177,
+    -1e-6: 2176,
+    1 / 64: 2178,
+    15.999: 3200,
+    16.0: 3201,
+    -16.0: 1153,
+    -16.01: 1152,
+    87.99: 4352,
+    88.0: 4353,
+    -88.0: 1,
+    -88.01: 0,
+    3e38: 4353,
     -3e38: 0,
-    np.inf: 4351,
+    np.inf: 4353,
     -np.inf: 0,
 }
 
@@ -73,13 +74,13 @@ def test_edges_of_bins(run, dtype):
     # Weights of which no two sums are the same tell which row went where.
     weights = (2.0 ** np.arange(len(logits))).astype(dtype)
     histogram = np.asarray(run(kernels.label_histogram, np.ones_like(logits), logits, weights))
-    expected = np.zeros((4352, 2))
+    expected = np.zeros((4354, 2))
     np.add.at(expected[:, 0], list(BIN_OF.values()), weights)
     np.testing.assert_array_equal(histogram, expected)
 
 
 def test_counts_may_be_huge(dtype):
-    histogram = np.zeros((4352, 2), dtype)
+    histogram = np.zeros((4354, 2), dtype)
     histogram[3], histogram[9] = (1e30, 3e30), (3e30, 1e30)
     assert float(kernels.histogram_auc(histogram)) == pytest.approx(0.75, rel=1e-6)
 

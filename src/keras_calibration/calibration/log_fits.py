@@ -14,24 +14,18 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
 from keras_calibration.logs.log_sums import whole_numbers
-from keras_calibration.logs.query import (
-    BINS_PER_OCTAVE,
-    INNER_LIMIT,
-    NUM_OCTAVES,
-    SAMPLED,
-    Query,
-    logit_bins,
-    num_groups,
-)
+from keras_calibration.logs.query import SAMPLED, Query, logit_bins, num_groups
 from keras_calibration.solvers.logit_histogram import (
+    BINS_PER_UNIT,
     FAR_LOGITS_ADVICE,
     NUM_BINS,
     LogitHistogram,
+    bin_edges,
 )
 
 _CELLS, _HISTOGRAM = "cells/", "histogram"
 # Bins of a logit unit, tried until there are at most so many groups of rows.
-_BINS_PER_UNIT = (64, 16, 4, 1)
+_BINS_PER_UNIT = (BINS_PER_UNIT, 16, 4, 1)
 _MOST_CELLS = 1 << 21
 
 
@@ -77,8 +71,9 @@ def fit_calibrator(layer: Head, log: ScoredLog | LogSums, verbose: int = 1) -> F
         return layer.fit_sums(_histogram(sums))
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
     table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
-    _refuse_far_logits(table, bins_per_unit)
-    logits, labels, weights, group = _pseudo_rows(table, bins_per_unit)
+    edges = bin_edges(bins_per_unit)
+    _refuse_far_logits(table, edges)
+    logits, labels, weights, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
     vocabularies = getattr(layer, "fields", {})
     features = {
         feature: _values(table[f"key_value_{place}"], feature, vocabularies.get(feature))[group]
@@ -169,21 +164,20 @@ def _sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums:
     return log_sums(log, queries, verbose=verbose)
 
 
-def _refuse_far_logits(table: dict[str, np.ndarray], bins_per_unit: int) -> None:
+def _refuse_far_logits(table: dict[str, np.ndarray], edges: np.ndarray) -> None:
     """Raises if a row is in one of the end bins, which also hold all logits farther out."""
-    last = INNER_LIMIT * bins_per_unit + NUM_OCTAVES * BINS_PER_OCTAVE - 1
+    last = len(edges) // 2 - 1
     is_far = np.isin(table["key_bin"], (last, -last - 1))
     if is_far.any():
-        limit = INNER_LIMIT * 2.0 ** (NUM_OCTAVES - 1 / BINS_PER_OCTAVE)
         raise ValueError(
-            f"Logits must be within ±{math.floor(limit):,} for a fit to sums. Received: "
+            f"Logits must be within ±{math.floor(edges[-2]):,} for a fit to sums. Received: "
             f"{table['rows'][is_far].sum():.0f} rows with others. {FAR_LOGITS_ADVICE}"
         )
 
 
 def _histogram(sums: LogSums) -> LogitHistogram:
     table = sums.table(_HISTOGRAM)
-    _refuse_far_logits(table, _BINS_PER_UNIT[0])
+    _refuse_far_logits(table, bin_edges())
     moments = np.zeros((2, NUM_BINS, 3))
     places = table["key_bin"] + NUM_BINS // 2
     for label, name in enumerate(("negatives", "positives")):
@@ -193,7 +187,7 @@ def _histogram(sums: LogSums) -> LogitHistogram:
 
 
 def _pseudo_rows(
-    table: dict[str, np.ndarray], bins_per_unit: int
+    table: dict[str, np.ndarray], centres: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Logits, labels and weights of two rows for each group, or one; and the group of each.
 
@@ -207,7 +201,7 @@ def _pseudo_rows(
     offset = (table["negatives_1"] + table["positives_1"]) / weight
     variance = (table["negatives_2"] + table["positives_2"]) / weight - offset**2
     spread = np.sqrt(np.maximum(variance, 0.0))
-    mean = _centres(table["key_bin"], bins_per_unit) + offset
+    mean = centres[table["key_bin"] + len(centres) // 2] + offset
     label = np.clip(table["positives_0"] / weight, 0.0, 1.0)
     covariance = table["positives_1"] / weight - label * offset
     # Below, the variance is rounding.
@@ -225,15 +219,6 @@ def _pseudo_rows(
     logits = mean[group] + steps * spread[group]
     labels = np.clip(label[group] + steps * tilt[group], 0.0, 1.0)  # rounding may leave the range
     return logits, labels, np.concatenate(weights), np.flatnonzero(used)[group]
-
-
-def _centres(bins: np.ndarray, bins_per_unit: int) -> np.ndarray:
-    """The centres of the bins of `logs.query.logit_bins`."""
-    edge = INNER_LIMIT * bins_per_unit
-    far = np.where(bins >= 0, bins - edge, -bins - edge - 1)
-    octave = far / BINS_PER_OCTAVE
-    outer = np.sign(bins) * INNER_LIMIT / 2 * (2.0**octave + 2.0 ** (octave + 1 / BINS_PER_OCTAVE))
-    return np.where((bins >= -edge) & (bins < edge), (bins + 0.5) / bins_per_unit, outer)
 
 
 def _values(values: np.ndarray, feature: str, vocabulary: Vocabulary | None) -> np.ndarray:

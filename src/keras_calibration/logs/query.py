@@ -6,17 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_calibration.ops.logit_moments import (
-    FINE_END,
-    FINE_WIDTH,
-    LARGEST_LOGIT,
-    NUM_BINS,
-    WIDTH,
-)
+from keras_calibration.ops.logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
+from keras_calibration.solvers.logit_histogram import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 
 _MASK = 0xFFFFFFFF
-# The bins of `logit_bins` are of equal width within ±INNER_LIMIT, and grow in proportion beyond.
-INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES = 16, 128, 10
 
 
 @dataclass(frozen=True)
@@ -149,17 +142,18 @@ def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
 def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:
     """What `ops.logit_moments` computes for each group of `ops.folds.row_groups`."""
     is_fine = f"inside >= -{FINE_END} AND inside < {FINE_END}"
-    fine_end, end = FINE_END / FINE_WIDTH, FINE_END / WIDTH
+    fine_width, width, num_bins = MOMENT_BINS.fine_width, MOMENT_BINS.width, MOMENT_BINS.num_bins
+    fine_end, end = FINE_END / fine_width, FINE_END / width
     steps = [
-        {"inside": f"greatest(least(l, {LARGEST_LOGIT}), {-LARGEST_LOGIT - WIDTH})"},
-        {"fine": f"floor(inside / {FINE_WIDTH})", "coarse": f"floor(inside / {WIDTH})"},
+        {"inside": f"greatest(least(l, {LARGEST_LOGIT}), {-LARGEST_LOGIT - width})"},
+        {"fine": f"floor(inside / {fine_width})", "coarse": f"floor(inside / {width})"},
         {
-            "bin": f"greatest(0, least({NUM_BINS - 1}, (greatest(-{fine_end}, least({fine_end}, "
-            f"fine)) + coarse - greatest(-{end}, least({end}, coarse)))::INT + {NUM_BINS // 2}))",
+            "bin": f"greatest(0, least({num_bins - 1}, (greatest(-{fine_end}, least({fine_end}, "
+            f"fine)) + coarse - greatest(-{end}, least({end}, coarse)))::INT + {num_bins // 2}))",
             "u": f"CASE WHEN l < -{LARGEST_LOGIT} OR l >= {LARGEST_LOGIT} "
             f"THEN l - sign(l) * {LARGEST_LOGIT} "
-            f"WHEN {is_fine} THEN (l - (fine + 0.5) * {FINE_WIDTH}) * {2 / FINE_WIDTH} "
-            f"ELSE (l - (coarse + 0.5) * {WIDTH}) * {2 / WIDTH} END",
+            f"WHEN {is_fine} THEN (l - (fine + 0.5) * {fine_width}) * {2 / fine_width} "
+            f"ELSE (l - (coarse + 0.5) * {width}) * {2 / width} END",
         },
         {"v": "greatest(-1.0, least(1.0, u))"},
         {"t2": "2 * v * v - 1"},
@@ -180,11 +174,11 @@ def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: 
 
 
 def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
-    """Weights and two moments of the logits of either label, in bins of equal width on [-16, 16].
+    """Weights and two moments of the logits of either label, in each bin of the logit.
 
-    Beyond, 128 bins to an octave up to ±16384, as in `solvers.logit_histogram`, with all logits
-    farther out in the end bins; there, the bin of a logit is `±(1024 + bins to ±16)`. With
-    `columns`, also by the values of fields.
+    The bins are those of `solvers.logit_histogram.bin_edges`, numbered from 0 to the right, and
+    from -1 to the left; the end bins also hold the logits farther out. With `columns`, also by the
+    values of fields.
     """
     limit, per_octave, octaves = INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES
     edge = limit * bins_per_unit

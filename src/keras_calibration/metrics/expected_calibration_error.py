@@ -7,20 +7,19 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from scipy.special import expit
 
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
+from keras_calibration.ops.logit_bins import RANK_BINS
 from keras_calibration.ops.losses import logits_from_probabilities
 from keras_calibration.ops.probability_bins import (
-    BIN_WIDTH,
-    NUM_BINS,
     bin_sums,
     equal_mass_groups,
     equal_width_bins,
     equal_width_edges,
     expected_calibration_error,
-    logit_bins,
 )
 
 _BINNINGS = ("equal_width", "equal_mass")
@@ -36,12 +35,12 @@ class ExpectedCalibrationError(AdditiveMetric):
       rounded to the dtype of the predictions, so a float32 prediction of 0.3 lies on the edge 3 /
       10.
     - `binning="equal_mass"`: bins of nearly equal weight, which are more informative where
-      predictions crowd near 0, as they do when positives are rare. Rows are summed exactly in 2048
-      bins of the logit, of width 1/64 on [-16, 16], and adjacent bins are merged. Only the edges
-      are approximate, each by at most half the weight of one fine bin: on 13 real tables (4,000 to
-      136,000 rows, 10 or 15 bins) the result is within 1e-3 of that of sorted rows, and within
-      2.5e-3 where many predictions are equal. Equal predictions always share a bin, so a few
-      distinct predictions leave some bins empty.
+      predictions crowd near 0, as they do when positives are rare. Rows are summed exactly in 4354
+      bins of the logit, of width 1/64 on [-16, 16), 1/16 up to ±88, and open beyond, and adjacent
+      bins are merged. Only the edges are approximate, each by at most half the weight of one fine
+      bin: on 13 real tables (4,000 to 136,000 rows, 10 or 15 bins) the result is within 1e-3 of
+      that of sorted rows, and within 2.5e-3 where many predictions are equal. Equal predictions
+      always share a bin, so a few distinct predictions leave some bins empty.
 
     Errors of opposite sign within a bin cancel. A calibrated model does not reach 0 either, because
     of chance, and less so with many bins and few rows.
@@ -51,7 +50,7 @@ class ExpectedCalibrationError(AdditiveMetric):
     weight is negative. Keras passes `sample_weight` only to `weighted_metrics=` of `compile`.
 
     Args:
-        num_bins: Number of bins B, at least 1, and at most 2048 for equal mass.
+        num_bins: Number of bins B, at least 1, and at most 4354 for equal mass.
         binning: `"equal_width"` or `"equal_mass"`.
         from_logits: Whether predictions are logits.
         name: Name of the metric, and its key in the logs.
@@ -90,15 +89,16 @@ class ExpectedCalibrationError(AdditiveMetric):
                 f"Received: binning={binning!r}."
             )
         is_whole = isinstance(num_bins, int | np.integer) and num_bins >= 1
-        if not is_whole or (binning == "equal_mass" and num_bins > NUM_BINS):
+        if not is_whole or (binning == "equal_mass" and num_bins > RANK_BINS.num_bins):
             raise ValueError(
-                f"Argument `num_bins` must be an integer of at least 1, and at most {NUM_BINS} for "
-                f"bins of equal mass. Received: num_bins={num_bins!r}, binning={binning!r}."
+                "Argument `num_bins` must be an integer of at least 1, and at most "
+                f"{RANK_BINS.num_bins} for bins of equal mass. Received: num_bins={num_bins!r}, "
+                f"binning={binning!r}."
             )
         self.num_bins = int(num_bins)
         self.binning = binning
         self.from_logits = bool(from_logits)
-        num_kept = NUM_BINS if binning == "equal_mass" else self.num_bins
+        num_kept = RANK_BINS.num_bins if binning == "equal_mass" else self.num_bins
         self._sums = self.add_sum((num_kept, 3), name="bin_sums")
 
     def update_state(
@@ -119,7 +119,7 @@ class ExpectedCalibrationError(AdditiveMetric):
             probabilities = nan_outside_unit_interval(predictions)
             logits = logits_from_probabilities(probabilities)
         if self.binning == "equal_mass":
-            bins, num_bins = logit_bins(logits), NUM_BINS
+            bins, num_bins = RANK_BINS.numbers(logits), RANK_BINS.num_bins
         else:
             came_as = self.dtype if self.from_logits else y_pred.dtype
             edges = equal_width_edges(self.num_bins, keras.backend.standardize_dtype(came_as))
@@ -147,8 +147,7 @@ class ExpectedCalibrationError(AdditiveMetric):
         edges = equal_width_edges(self.num_bins)
         if self.binning == "equal_mass":
             groups = ops.convert_to_numpy(equal_mass_groups(sums[:, 0], self.num_bins))
-            inner = (np.arange(1, NUM_BINS) - NUM_BINS // 2) * BIN_WIDTH
-            fine_edges = np.concatenate([[0.0], 1 / (1 + np.exp(-inner)), [1.0]])
+            fine_edges = np.concatenate([[0.0], expit(RANK_BINS.edges), [1.0]])
             edges = fine_edges[np.searchsorted(groups, np.arange(self.num_bins + 1))]
             edges[0], edges[-1] = 0.0, 1.0
             fine, sums = sums, np.zeros((self.num_bins, 3))

@@ -10,7 +10,8 @@ from keras import ops
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows
-from keras_calibration.ops.histogram_auc import NUM_BINS, histogram_auc, label_histogram
+from keras_calibration.ops.histogram_auc import histogram_auc, label_histogram
+from keras_calibration.ops.logit_bins import RANK_BINS
 from keras_calibration.ops.losses import logits_from_probabilities
 
 # Largest share of pairs in one open bin, where they cannot be ranked.
@@ -23,7 +24,7 @@ class LogitAUC(AdditiveMetric):
 
     The share of (positive, negative) pairs that the model ranks correctly, where ties count half:
     `Σ_b positives_b (Σ_{a<b} negatives_a + negatives_b / 2) / (positives · negatives)`. The sum
-    runs over 4352 bins of the logit, of width 1/64 on [-16, 16), 1/16 up to ±88, and open beyond.
+    runs over 4354 bins of the logit, of width 1/64 on [-16, 16), 1/16 up to ±88, and open beyond.
     `keras.metrics.AUC` has 200 thresholds at equal distances in the probability; when one row in a
     thousand is positive, nearly all of them lie above every prediction. Errors against the exact
     AUC, with 10⁶ rows and normal logits:
@@ -75,7 +76,7 @@ class LogitAUC(AdditiveMetric):
     ) -> None:
         super().__init__(name=name, dtype=dtype)
         self.from_logits = bool(from_logits)
-        self._histogram = self.add_sum((NUM_BINS, 2), name="label_histogram")
+        self._histogram = self.add_sum((RANK_BINS.num_bins, 2), name="label_histogram")
 
     def update_state(
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
@@ -99,7 +100,7 @@ class LogitAUC(AdditiveMetric):
         auc = histogram_auc(histogram)
         if not self.from_logits:
             return auc
-        ends = histogram[:: NUM_BINS - 1] / ops.sum(histogram, axis=0)
+        ends = histogram[:: RANK_BINS.num_bins - 1] / ops.sum(histogram, axis=0)
         tied = ops.sum(ops.prod(ends, axis=-1))
         return ops.where(tied <= _MOST_TIED, auc, float("nan"))
 

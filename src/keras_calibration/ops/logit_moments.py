@@ -5,10 +5,10 @@ straight line plus `log(1 + exp(-|x|))`. Within a bin of logits, the loss is the
 part, which four sums by label give exactly, and a smooth part, which does not depend on the labels.
 
 **Bins.** 1/4 wide on [-16, 16), 1/2 wide from there to ±88, and one open bin at each end: 418 in
-all. The logits inside are -88 ≤ l < 88. Widths that are powers of two make bin number, centre and
-offset exact in float32. Let u be the offset from the centre in units of half the width (in the open
-bins: the offset from ±88, in logits). For each bin, a summary holds `Σ w (1 - y)`, `Σ w y`,
-`Σ w (1 - y) u`, `Σ w y u` and `Σ w Tₖ(u)` for k = 2 … 5, where Tₖ are the Chebyshev polynomials.
+all (`logit_bins`). The logits inside are -88 ≤ l < 88. Let u be the offset from the centre in units
+of half the width (in the open bins: the offset from ±88, in logits). For each bin, a summary holds
+`Σ w (1 - y)`, `Σ w y`, `Σ w (1 - y) u`, `Σ w y u` and `Σ w Tₖ(u)` for k = 2 … 5, where Tₖ are the
+Chebyshev polynomials.
 
 **Terms.** These sums give the sum of any polynomial of degree 5 over the rows of a bin. That
 includes the polynomial that interpolates a function f at six Chebyshev nodes:
@@ -46,21 +46,13 @@ from keras import ops
 
 from keras_calibration._typing import Tensor
 from keras_calibration.ops.compiled import runs_on_gpu, side_by_side
+from keras_calibration.ops.logit_bins import LARGEST_LOGIT, MOMENT_BINS
 
-FINE_WIDTH, WIDTH = 1 / 4, 1 / 2
-FINE_END, LARGEST_LOGIT = 16, 88
-_NUM_FINE = int(2 * FINE_END / FINE_WIDTH)
-NUM_BINS = _NUM_FINE + int(2 * (LARGEST_LOGIT - FINE_END) / WIDTH) + 2
+NUM_BINS = MOMENT_BINS.num_bins
 # Columns: Σ w (1 - y), Σ w y, Σ w (1 - y) u, Σ w y u, Σ w Tₖ(u) for k = 2 … 5.
 NUM_COLUMNS = 8
 
-_EDGES = np.concatenate(
-    [
-        np.arange(-LARGEST_LOGIT, -FINE_END, WIDTH),
-        np.arange(-FINE_END, FINE_END, FINE_WIDTH),
-        np.arange(FINE_END, LARGEST_LOGIT + WIDTH, WIDTH),
-    ]
-)
+_EDGES = MOMENT_BINS.edges
 _CENTRES = np.concatenate([_EDGES[:1], (_EDGES[1:] + _EDGES[:-1]) / 2, _EDGES[-1:]])[:, None]
 _HALF_WIDTHS = np.concatenate([[1.0], np.diff(_EDGES) / 2, [1.0]])[:, None]
 
@@ -117,20 +109,8 @@ def logit_moments(
     (num_groups, 418, 8); in this shape XLA adds rows directly to a running sum.
     """
     labels, logits, weights = (ops.convert_to_tensor(rows) for rows in (labels, logits, weights))
-    # Clipped to the open bins, so that bin numbers stay small.
-    inside = ops.clip(logits, -LARGEST_LOGIT - WIDTH, LARGEST_LOGIT)
-    fine, coarse = ops.floor(inside / FINE_WIDTH), ops.floor(inside / WIDTH)
-    fine_ends, ends = FINE_END / FINE_WIDTH, FINE_END / WIDTH
-    place = ops.clip(fine, -fine_ends, fine_ends) + coarse - ops.clip(coarse, -ends, ends)
-    # A cast NaN can be any integer: it must not leave its group.
-    bin_number = ops.clip(ops.cast(place, "int32") + NUM_BINS // 2, 0, NUM_BINS - 1)
-    is_fine = ops.logical_and(inside >= -FINE_END, inside < FINE_END)
-    centre = ops.where(is_fine, (fine + 0.5) * FINE_WIDTH, (coarse + 0.5) * WIDTH)
-    per_unit = ops.where(is_fine, 2 / FINE_WIDTH, 2 / WIDTH)
-    is_open = ops.logical_or(logits < -LARGEST_LOGIT, logits >= LARGEST_LOGIT)
-    centre = ops.where(is_open, ops.sign(logits) * LARGEST_LOGIT, centre)
-    per_unit = ops.where(is_open, 1.0, per_unit)
-    u = ops.cast((logits - centre) * ops.cast(per_unit, logits.dtype), weights.dtype)
+    bin_number = MOMENT_BINS.numbers(logits)
+    u = ops.cast(MOMENT_BINS.offsets(logits), weights.dtype)
     positives, negatives = weights * labels, weights * (1 - labels)
     columns = [negatives, positives, negatives * u, positives * u]
     # Powers of a huge logit would overflow; the open bins do not need them.

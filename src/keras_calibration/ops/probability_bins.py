@@ -7,10 +7,6 @@ from keras import ops
 
 from keras_calibration._typing import Tensor
 
-# Fine bins of logits. A width that is a power of two makes bin numbers exact in float32.
-NUM_BINS = 2048
-BIN_WIDTH = 1 / 64
-
 
 def bin_sums(
     labels: Tensor, probabilities: Tensor, weights: Tensor, bin_number: Tensor, num_bins: int
@@ -36,13 +32,6 @@ def equal_width_bins(probabilities: Tensor, edges: np.ndarray) -> Tensor:
     known = ops.where(ops.isnan(probabilities), 0.0, probabilities)
     inner = ops.cast(edges[1:-1], known.dtype)
     return ops.searchsorted(inner, known, side="left")
-
-
-def logit_bins(logits: Tensor) -> Tensor:
-    """Bins of logits: 2048 of width 1/64 on [-16, 16), the end ones open; NaN goes to bin 0."""
-    position = ops.floor(logits / BIN_WIDTH) + NUM_BINS // 2
-    position = ops.where(ops.isnan(position), 0.0, ops.clip(position, 0, NUM_BINS - 1))
-    return ops.cast(position, "int32")
 
 
 def equal_mass_groups(weights: Tensor, num_bins: int) -> Tensor:

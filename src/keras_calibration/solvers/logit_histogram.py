@@ -21,17 +21,20 @@ from numpy.typing import ArrayLike
 from keras_calibration._columns import numbers_of
 from keras_calibration.solvers.data_checks import are_counts, check_rows, refuse_rows
 
-_INNER_LIMIT = 16.0
-_BINS_PER_UNIT = 64
-_BINS_PER_OCTAVE = 128
-_NUM_OCTAVES = 10
-LARGEST_LOGIT = _INNER_LIMIT * 2**_NUM_OCTAVES
+# Within ±INNER_LIMIT, bins are of equal width; beyond, they grow in proportion.
+INNER_LIMIT, BINS_PER_UNIT, BINS_PER_OCTAVE, NUM_OCTAVES = 16, 64, 128, 10
+LARGEST_LOGIT = INNER_LIMIT * 2.0**NUM_OCTAVES
 
-_INNER_EDGES = np.arange(-_INNER_LIMIT * _BINS_PER_UNIT, _INNER_LIMIT * _BINS_PER_UNIT + 1)
-_OUTER_EDGES = _INNER_LIMIT * 2 ** (
-    np.arange(1, _NUM_OCTAVES * _BINS_PER_OCTAVE + 1) / _BINS_PER_OCTAVE
-)
-EDGES = np.concatenate([-_OUTER_EDGES[::-1], _INNER_EDGES / _BINS_PER_UNIT, _OUTER_EDGES])
+
+def bin_edges(bins_per_unit: int = BINS_PER_UNIT) -> np.ndarray:
+    """The edges of the bins, of which those within ±16 have the width 1 / bins_per_unit."""
+    end = INNER_LIMIT * bins_per_unit
+    steps = np.arange(1, NUM_OCTAVES * BINS_PER_OCTAVE + 1)
+    outer = INNER_LIMIT * 2 ** (steps / BINS_PER_OCTAVE)
+    return np.concatenate([-outer[::-1], np.arange(-end, end + 1) / bins_per_unit, outer])
+
+
+EDGES = bin_edges()
 NUM_BINS = len(EDGES) - 1
 _CENTRES = 0.5 * (EDGES[:-1] + EDGES[1:])
 _BIN_ABOVE_ZERO = NUM_BINS // 2
@@ -194,7 +197,7 @@ def bin_numbers(logits: np.ndarray) -> np.ndarray:
         >>> EDGES[numbers], EDGES[numbers + 1]
         (array([-0.015625,  0.015625]), array([0.      , 0.03125]))
     """
-    return _binned(logits)[0]
+    return _numbers_and_offsets(logits)[0]
 
 
 FAR_LOGITS_ADVICE = (
@@ -235,7 +238,7 @@ def _rows_are_fine(
 def _add_rows(
     moments: np.ndarray, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
 ) -> None:
-    bin_number, offset = _binned(logits)
+    bin_number, offset = _numbers_and_offsets(logits)
     is_positive = labels.astype(np.intp)
     if (is_positive == labels).all():
         _add_class(moments.reshape(-1, 3), bin_number + NUM_BINS * is_positive, offset, weights)
@@ -254,19 +257,18 @@ def _add_class(
         moments[:, power] += np.bincount(cell, values, minlength=len(moments))
 
 
-def _binned(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _numbers_and_offsets(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bin number of each logit, and its offset from the centre as float64."""
-    outside = logits.min() < -_INNER_LIMIT or logits.max() >= _INNER_LIMIT
+    outside = logits.min() < -INNER_LIMIT or logits.max() >= INNER_LIMIT
     # A power of two, so that number and offset are exact in float32 too.
-    position = (np.clip(logits, -_INNER_LIMIT, _INNER_LIMIT) if outside else logits) * np.float32(
-        _BINS_PER_UNIT
-    )
+    inside = np.clip(logits, -INNER_LIMIT, INNER_LIMIT) if outside else logits
+    position = inside * np.float32(BINS_PER_UNIT)
     whole = np.floor(position)
     bin_number = whole.astype(np.intp) + _BIN_ABOVE_ZERO
     position -= whole
-    offset = (position.astype(np.float64) - 0.5) / _BINS_PER_UNIT
+    offset = (position.astype(np.float64) - 0.5) / BINS_PER_UNIT
     if outside:
-        (rows,) = np.nonzero((logits < -_INNER_LIMIT) | (logits >= _INNER_LIMIT))
+        (rows,) = np.nonzero((logits < -INNER_LIMIT) | (logits >= INNER_LIMIT))
         far = np.clip(logits[rows].astype(np.float64), -LARGEST_LOGIT, LARGEST_LOGIT)
         bin_number[rows] = np.clip(np.searchsorted(EDGES, far, side="right") - 1, 0, NUM_BINS - 1)
         offset[rows] = far - _CENTRES[bin_number[rows]]
