@@ -91,21 +91,13 @@ RULES = {
 ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
 # For each class, a value other than the default of every argument but `name` and `dtype`.
 FOLDS = {"num_folds": 3, "bias_fraction": 0.2, "seed": 5}
-OF_CLASSES = {
-    **FOLDS,
-    "from_logits": True,
-    "correction": "class_bias",
-    "num_classes": 3,
-    "starting_bias": [0.5, 0.0, 0.0],
-}
 ARGUMENTS = {
     "CalibratedLogLoss": {**FOLDS, "correction": "platt", "from_logits": True},
     "CalibrationGain": {**FOLDS, "correction": "platt", "from_logits": True},
     "LogLoss": {"from_logits": True},
-    "CalibratedCategoricalLogLoss": OF_CLASSES,
-    "SparseCalibratedCategoricalLogLoss": OF_CLASSES,
+    "CalibratedCategoricalLogLoss": {**FOLDS, "from_logits": True},
+    "SparseCalibratedCategoricalLogLoss": {**FOLDS, "from_logits": True},
     "CalibratedQuadraticLoss": {**FOLDS, "correction": "linear"},
-    "RollingCalibratedLoss": {"num_periods": 3, "loss": "quadratic", "from_logits": False},
     "FieldECE": {"num_values": [2, 3], "from_logits": True},
     "FieldRCE": {
         "num_values": 7,

@@ -6,8 +6,7 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration.models import CalibratedModel
-from keras_calibration.models.base_logits import BaseLogits
-from keras_calibration.models.base_outputs import BaseOutputs
+from keras_calibration.models.base import BaseLogits
 
 RNG = np.random.default_rng(0)
 X = {
@@ -328,7 +327,7 @@ def test_what_an_output_is_can_be_told():
     with pytest.raises(ValueError, match="Cannot infer"):
         BaseLogits(base, calibrated_output="buy")
     expected = base(X)
-    both = BaseOutputs(base, "probability", "buy")(X)
+    both = BaseLogits(base, "probability", "buy", all_outputs=True)(X)
     np.testing.assert_allclose(keras.ops.sigmoid(both["buy"]), expected["buy"], atol=1e-6)
     np.testing.assert_array_equal(both["click"], expected["click"])
 

@@ -20,8 +20,8 @@ from keras_calibration.calibration.candidate_fits import (
     fit_candidates,
     fitted_head,
     pieces_of_work,
-    some,
-    some_rows,
+    take,
+    take_rows,
 )
 from keras_calibration.calibration.candidates import (
     IDENTITY,
@@ -40,19 +40,25 @@ from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits, splits_of
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head_logits import head_log_losses
-from keras_calibration.layers.temperature_scaling import TemperatureScaling
-from keras_calibration.models.base_logits import (
+from keras_calibration.models.base import (
+    BaseLogits,
     check_base_model,
     num_logits,
+    output_name,
+    output_position,
+    symbolic_input,
+    symbolic_output,
     trainable_flags_kept,
 )
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_numpy, read_development_set
-from keras_calibration.models.head_inputs import base_logits
-from keras_calibration.models.model_inputs import inputs_by_name, named_inputs
-from keras_calibration.models.output_names import output_name, symbolic_input
-from keras_calibration.models.without_head import without_head
-from keras_calibration.solvers.class_rows import absent_classes, warn_of_absent_classes
+from keras_calibration.models.head_in_model import LOGIT_OUTPUT, find_heads
+from keras_calibration.models.model_inputs import LogitModel, inputs_by_name, named_inputs
+from keras_calibration.solvers.class_rows import (
+    absent_classes,
+    check_rows_or_classes,
+    warn_of_absent_classes,
+)
 from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
@@ -171,7 +177,7 @@ def calibrate(
     num_folds = _NUM_FOLDS["default" if names else str(methods)]
     folds = num_folds if folds is None else folds
     check_base_model(model, calibrated_output)
-    model, base_output, calibrated_output, replaced = without_head(
+    model, base_output, calibrated_output, replaced = _without_head(
         model, base_output, calibrated_output
     )
     development = read_development_set(
@@ -185,20 +191,20 @@ def calibrate(
     num_columns = num_logits(model, calibrated_output)
     num_classes = num_columns if num_columns > 1 else None
     with trainable_flags_kept(model), names_from_the_start():
-        # A temperature that is not fitted is the identity.
-        reader = CalibratedModel(model, TemperatureScaling(), base_output, calibrated_output)
-        logits = base_logits(reader, development.inputs)
-        rows = reader.head.check_rows(logits, development.labels, development.weights)
+        inputs = named_inputs(symbolic_input(model))
+        base = BaseLogits(model, base_output, calibrated_output)
+        logits = LogitModel(inputs, base(inputs)).values(development.inputs)
+        rows = check_rows_or_classes(logits, development.labels, development.weights)
         warn_of_probabilities(logits, development.labels)
         warn_of_absent_classes(rows)
-        columns = inputs_by_name(development.inputs, reader.input)
+        columns = inputs_by_name(development.inputs, inputs)
         fields, numeric = vocabularies(fields, columns), names_of(numeric)
         check_numeric(numeric, columns)
         splits = splits_of(folds, rows, seed)
         # With "forward", the network makes its own folds of the earlier rows.
         num_members = num_folds if splits.is_forward else splits.num_folds
         possible = candidates(fields, numeric, num_members, seed, num_classes, methods != "quick")
-        tried = _chosen_candidates(possible, names)
+        tried = _requested_candidates(possible, names)
         forced = names[0] if len(names) == 1 else None
         features = {name: columns[name] for name in (*fields, *numeric)}
     with names_from_the_start():
@@ -251,6 +257,29 @@ def _check_model(model: keras.Model) -> None:
     )
 
 
+def _without_head(
+    model: keras.Model, base_output: str, calibrated_output: str | int | None
+) -> tuple[keras.Model, str, str | int | None, str | None]:
+    """A model whose calibrated output is the logit before its head, if it has one.
+
+    Returns:
+        The model, what its output is, which output it is, and the name of the head or None.
+    """
+    if isinstance(model, CalibratedModel):
+        base = model.base
+        return base.base_model, base.base_output, base.calibrated_output, model.head.name
+    position = output_position(model, calibrated_output)
+    found = next((each for each in find_heads(model) if each.position == position), None)
+    if found is None:
+        return model, base_output, calibrated_output, None
+    outputs = keras.tree.flatten(symbolic_output(model))
+    outputs[position] = found.base_outputs[LOGIT_OUTPUT]
+    outputs = keras.tree.pack_sequence_as(symbolic_output(model), outputs)
+    base_model = keras.Model(symbolic_input(model), outputs, name=model.name)
+    is_list = isinstance(symbolic_output(model), list | tuple)
+    return base_model, "logit", position if is_list else calibrated_output, found.head.name
+
+
 def _names_of(methods: str | Sequence[str]) -> list[str]:
     """The names of candidates in `methods`; empty for all that are possible."""
     names = [methods] if isinstance(methods, str) else list(methods)
@@ -271,11 +300,11 @@ def _report(
     forced: str | None,
 ) -> CalibrationReport:
     num_rows, absent = len(rows.logits), absent_classes(rows)
-    rows = some_rows(rows, splits.scored)
+    rows = take_rows(rows, splits.scored)
     if splits.weights is not None:
         rows = replace(rows, weights=rows.row_weights * splits.weights)
-    columns = {name: some(as_numpy(column), splits.scored) for name, column in features.items()}
-    of_fields = {name: columns[name] for name in fields}
+    columns = {name: take(as_numpy(column), splits.scored) for name, column in features.items()}
+    field_columns = {name: columns[name] for name in fields}
     fitted = {name: fit.logits for name, fit in fits.items() if fit.logits is not None}
     if absent:
         # The rows cannot tell whether a probability of these classes is right.
@@ -290,17 +319,17 @@ def _report(
         num_rows=num_rows,
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
-        scores=scores_of(rows, fitted, losses, of_fields, seconds, splits.clusters),
+        scores=scores_of(rows, fitted, losses, field_columns, seconds, splits.clusters),
         chosen=chosen,
         reason=reason,
-        noise_floor=noise_floors(rows, fitted[chosen], of_fields),
+        noise_floor=noise_floors(rows, fitted[chosen], field_columns),
         absent_classes=tuple(absent),
         left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
-        still_off=segments_off(rows, fitted[chosen], columns, of_fields),
+        still_off=segments_off(rows, fitted[chosen], columns, field_columns),
     )
 
 
-def _chosen_candidates(possible: list[Candidate], names: list[str]) -> list[Candidate]:
+def _requested_candidates(possible: list[Candidate], names: list[str]) -> list[Candidate]:
     if not names:
         return possible
     by_name = {candidate.name: candidate for candidate in possible}

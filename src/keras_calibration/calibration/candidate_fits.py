@@ -98,16 +98,16 @@ def fitted_head(candidate: Candidate, rows: Rows, features: Features, seed: int)
     return head
 
 
-def some(values: Tensor, rows: np.ndarray) -> Tensor:
+def take(values: Tensor, rows: np.ndarray) -> Tensor:
     """The rows of an array or tensor with the given numbers."""
     if values is None:
         return None
     return ops.take(values, rows, axis=0) if ops.is_tensor(values) else values[rows]
 
 
-def some_rows(rows: Rows, chosen: np.ndarray) -> Rows:
+def take_rows(rows: Rows, numbers: np.ndarray) -> Rows:
     """The rows with the given numbers."""
-    return Rows(*(some(column, chosen) for column in (rows.logits, rows.labels, rows.weights)))
+    return Rows(*(take(column, numbers) for column in (rows.logits, rows.labels, rows.weights)))
 
 
 def _mean_logits(parts: list[CandidateFit]) -> np.ndarray:
@@ -139,10 +139,10 @@ def _scored_logits(
         return head, summary.cross_fitted_logits
     calibrated = np.empty(rows.logits.shape)
     for fitted, scored in splits.parts():
-        of_fitted = {name: some(column, fitted) for name, column in features.items()}
-        head = fitted_head(candidate, some_rows(rows, fitted), of_fitted, seed)
-        of_scored = {name: some(column, scored) for name, column in features.items()}
-        calibrated[scored] = head_logits(head, rows.logits[scored], of_scored)
+        fitted_features = {name: take(column, fitted) for name, column in features.items()}
+        head = fitted_head(candidate, take_rows(rows, fitted), fitted_features, seed)
+        scored_features = {name: take(column, scored) for name, column in features.items()}
+        calibrated[scored] = head_logits(head, rows.logits[scored], scored_features)
         progress.end_piece(candidate.name)
     return None, calibrated[splits.scored]
 

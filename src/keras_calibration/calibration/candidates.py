@@ -100,14 +100,14 @@ def candidates(
         return ILPS(smoothness="auto", monotonic="strict")
 
     # A bias that is not fitted is the identity.
-    of_logit: dict[str, Callable[[], Head]] = {
+    heads_of_logits: dict[str, Callable[[], Head]] = {
         IDENTITY: BiasCorrection,
         "bias": BiasCorrection,
         "platt": PlattScaling,
         "beta": BetaCalibration,
         "ilps": curve,
     }
-    found = [Candidate(name, make) for name, make in of_logit.items()]
+    found = [Candidate(name, make) for name, make in heads_of_logits.items()]
     if fields:
         found.append(Candidate("field_bias", lambda: FieldBias(fields, curve())))
     if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
@@ -130,13 +130,13 @@ def _class_candidates(
     fields: Fields, numeric: Sequence[str], num_folds: int, seed: int, num_classes: int
 ) -> list[Candidate]:
     # A temperature that is not fitted is the identity.
-    of_logits: dict[str, Callable[[], Head]] = {
+    heads_of_logits: dict[str, Callable[[], Head]] = {
         IDENTITY: TemperatureScaling,
         "temperature": TemperatureScaling,
         "vector": lambda: VectorScaling(num_classes),
         "matrix": lambda: StructuredMatrixScaling(num_classes),
     }
-    found = [Candidate(name, make) for name, make in of_logits.items()]
+    found = [Candidate(name, make) for name, make in heads_of_logits.items()]
     if fields or numeric:
         found.append(
             Candidate(

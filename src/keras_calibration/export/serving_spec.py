@@ -17,6 +17,7 @@ from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.layers.head import Head
+from keras_calibration.models.base import output_name, output_names, symbolic_input, symbolic_output
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.development_set import as_inputs
 from keras_calibration.models.head_in_model import (
@@ -24,12 +25,6 @@ from keras_calibration.models.head_in_model import (
     HeadInModel,
     depends_on,
     find_head,
-)
-from keras_calibration.models.output_names import (
-    output_name,
-    output_names,
-    symbolic_input,
-    symbolic_output,
 )
 from keras_calibration.ops.losses import probabilities_from_logits
 
@@ -104,7 +99,7 @@ def serving_spec(model: keras.Model, calibrated_output: str | int | None = None)
             f"{keras.backend.backend()!r}. Save the model to a .keras file, set "
             "KERAS_BACKEND=tensorflow, load the file and export."
         )
-    if isinstance(model, CalibratedModel) and model.base.other_outputs:
+    if isinstance(model, CalibratedModel) and len(output_names(model.base_model)) > 1:
         calibrated_output = output_name(model.base_model, model.base.calibrated_output)
         model = model.with_all_outputs()
     found = find_head(model, calibrated_output)

@@ -16,13 +16,15 @@ from keras_calibration._compat import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
-from keras_calibration.models.all_outputs import model_with_all_outputs
-from keras_calibration.models.base_logits import (
+from keras_calibration.models.base import (
     BaseLogits,
     check_base_model,
     num_logits,
+    output_name,
     serialized_base,
+    symbolic_input,
     trainable_flags_kept,
+    with_all_outputs,
 )
 from keras_calibration.models.class_log_loss import class_log_loss
 from keras_calibration.models.development_set import DevelopmentSet, read_development_set
@@ -34,8 +36,14 @@ from keras_calibration.models.epoch_reports import (
     with_finite_progress,
 )
 from keras_calibration.models.field_metrics_model import FieldMetricsModel, MetricsByField
-from keras_calibration.models.head_inputs import head_of, rows_for_head
-from keras_calibration.models.head_rows import FEATURES, LOGIT, HeadRows, is_head_input
+from keras_calibration.models.head_in_model import head_of
+from keras_calibration.models.head_rows import (
+    FEATURES,
+    LOGIT,
+    HeadRows,
+    is_head_input,
+    rows_for_head,
+)
 from keras_calibration.models.head_training import (
     check_development_rows,
     fit_exactly,
@@ -43,7 +51,6 @@ from keras_calibration.models.head_training import (
     train_from_exact,
 )
 from keras_calibration.models.model_inputs import expected_inputs, inputs_by_name, named_inputs
-from keras_calibration.models.output_names import output_name, symbolic_input
 
 if TYPE_CHECKING:
     from keras_calibration.calibration.calibration_report import CalibrationReport
@@ -340,7 +347,7 @@ class CalibratedModel(FieldMetricsModel):
             >>> sorted(both.predict(np.zeros((3, 2)), verbose=0))
             ['buy', 'click']
         """
-        return model_with_all_outputs(self.base, self.head, self.input)
+        return with_all_outputs(self.base, self.head, self.input)
 
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None

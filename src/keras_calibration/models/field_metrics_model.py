@@ -11,9 +11,9 @@ from keras import ops
 from keras_calibration._columns import suggestion
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.metrics.field_error import FieldError
+from keras_calibration.models.base import symbolic_input
 from keras_calibration.models.development_set import as_inputs
 from keras_calibration.models.input_columns import refused_in_graphs
-from keras_calibration.models.output_names import symbolic_input
 
 # The metrics of each field; a key is a name, or a tuple of names for a cross. `Mapping` is
 # invariant in its keys, so that a type for both would refuse a dictionary with names alone.

@@ -10,16 +10,16 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.models.base import output_names, symbolic_input
 from keras_calibration.models.development_set import read_development_set
-from keras_calibration.models.head_in_model import HeadInModel, find_heads
-from keras_calibration.models.head_inputs import head_of, rows_for_head
+from keras_calibration.models.head_in_model import HeadInModel, find_heads, head_of
+from keras_calibration.models.head_rows import rows_for_head
 from keras_calibration.models.head_training import (
     check_development_rows,
     fit_exactly,
     model_summary,
 )
 from keras_calibration.models.model_fit_summary import ModelFitSummary
-from keras_calibration.models.output_names import output_names, symbolic_input
 
 
 def fit_head(

@@ -14,14 +14,15 @@ from keras_calibration._compat import flatten_layers, position_of, source_of
 from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
-from keras_calibration.models.base_logits import is_final_activation, passes_on
-from keras_calibration.models.model_inputs import clean_names
-from keras_calibration.models.output_names import (
+from keras_calibration.models.base import (
+    is_final_activation,
     output_names,
     output_position,
+    passes_on,
     symbolic_input,
     symbolic_output,
 )
+from keras_calibration.models.model_inputs import LogitModel, clean_names
 
 LOGIT_OUTPUT = "logit"
 
@@ -87,6 +88,15 @@ class HeadInModel:
         logit = logit if logit.dtype == dtype else ops.cast(logit, dtype)
         return {LOGIT_OUTPUT: logit, **{f"feature_{f}": t for f, t in self.computed.items()}}
 
+    @cached_property
+    def base_part(self) -> LogitModel:
+        """The model from the inputs to `base_outputs`; it ignores other inputs."""
+        return LogitModel(symbolic_input(self.model), self.base_outputs, name="base_logits")
+
+    def columns(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Inputs in the structure that the model takes, by name."""
+        return dict(zip(self.inputs, keras.tree.flatten(inputs), strict=True))
+
     def features_from(
         self, columns: Mapping[str, Tensor], computed: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -134,6 +144,20 @@ def find_head(model: keras.Model, calibrated_output: str | int | None = None) ->
             f"to the logits of one output. Received: a model that calls it {num_calls} times. Use "
             "a head for each output."
         )
+    return found
+
+
+def head_of(model: keras.Model, calibrated_output: str | int | None = None) -> HeadInModel:
+    """As `find_head`; remembers what it found, because Keras traces every new model."""
+    remembered: dict[Any, tuple[list[Any], HeadInModel]] = getattr(model, "_heads_found", {})
+    # A Sequential model may have been changed since.
+    outputs = keras.tree.flatten(symbolic_output(model)) if isinstance(model, keras.Model) else []
+    before, found = remembered.get(calibrated_output, ([], None))
+    if found is None or list(map(id, before)) != list(map(id, outputs)):
+        found = find_head(model, calibrated_output)
+        remembered = {**remembered, calibrated_output: (outputs, found)}
+        # Bypasses Keras' tracking of layers in attributes.
+        object.__setattr__(model, "_heads_found", remembered)
     return found
 
 

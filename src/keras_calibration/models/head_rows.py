@@ -1,14 +1,18 @@
-"""HeadRows: the rows of a fit with their base logits."""
+"""HeadRows: the rows of a fit with their base logits, computed once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Inputs, Tensor
+from keras_calibration.models.base import symbolic_input
+from keras_calibration.models.development_set import DevelopmentSet
+from keras_calibration.models.head_in_model import LOGIT_OUTPUT, HeadInModel
+from keras_calibration.models.model_inputs import BATCH_SIZE, expected_inputs
 from keras_calibration.solvers.class_rows import class_shares
 from keras_calibration.solvers.data_checks import Rows
 
@@ -69,3 +73,21 @@ def is_head_input(inputs: Inputs) -> bool:
         False
     """
     return isinstance(inputs, Mapping) and set(inputs) == {LOGIT, FEATURES}
+
+
+def rows_for_head(
+    found: HeadInModel, rows: DevelopmentSet, verbose: int | str, also: Collection[str] = ()
+) -> HeadRows:
+    """The rows as the head sees them; `also` names further inputs to keep."""
+    inputs = expected_inputs(rows.inputs, symbolic_input(found.model))
+    is_long = bool(verbose) and len(rows.labels) > BATCH_SIZE
+    if is_long:
+        print(f"Computing the base logits of {len(rows.labels):,} rows:")
+    values = found.base_part.values(inputs, verbose if is_long else 0)
+    logits, columns = values[LOGIT_OUTPUT], found.columns(inputs)
+    features = found.features_from(columns, values)
+    features |= {name: columns[name] for name in also if name in columns and name not in features}
+    # One shape of labels, (n, 1) or (n, K), so that all metrics see the same.
+    labels = np.asarray(rows.labels, "float32").reshape(len(logits), -1)
+    weights = None if rows.weights is None else np.asarray(rows.weights, "float32").reshape(-1)
+    return HeadRows(logits, features, labels, weights)

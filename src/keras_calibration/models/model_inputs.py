@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_calibration._columns import by_name
-from keras_calibration._typing import Inputs, Tensor
-from keras_calibration.models.input_columns import input_names, inputs_of
+from keras_calibration._typing import Data, Inputs, Tensor
+from keras_calibration.models.input_columns import input_names, inputs_of, refused_in_graphs
+
+# Rows of a step of `predict`.
+BATCH_SIZE = 4096
 
 
 def named_inputs(tensors: Inputs) -> Inputs:
@@ -91,6 +95,11 @@ def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
 
 class LogitModel(keras.Model):
     """A Functional model that returns base logits and ignores other inputs."""
+
+    def values(self, inputs: Data, verbose: int | str = 0) -> Any:
+        """The outputs for the rows of arrays or of a data set, as arrays."""
+        with refused_in_graphs():
+            return self.predict(inputs, batch_size=BATCH_SIZE, verbose=verbose)
 
     def call(
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None

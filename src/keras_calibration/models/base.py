@@ -1,4 +1,4 @@
-"""BaseLogits: a layer that returns the logits of a frozen base model."""
+"""The base model inside of another: its outputs by name, and its logits as a frozen layer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import flatten_layers, position_of, source_of
+from keras_calibration._compat import flatten_layers, position_of, sequential_output, source_of
 from keras_calibration._typing import Inputs, Shape, Tensor
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, calibration_dtype
-from keras_calibration.models.output_names import (
-    output_expression,
-    output_names,
-    output_position,
-    output_tensor,
-    plain_key,
-    symbolic_input,
-    symbolic_output,
-)
+from keras_calibration.models.model_inputs import inputs_by_name
 from keras_calibration.ops.losses import (
     class_logits_from_probabilities,
     logits_from_probabilities,
@@ -55,6 +48,8 @@ class BaseLogits(keras.layers.Layer):
         calibrated_output: Which of several outputs of the base model is calibrated: its key in a
             dictionary, its index in a list, or its name (the name of its last layer). None for a
             base model with one output.
+        all_outputs: Whether the layer returns all outputs of the base model in their own structure,
+            with the logits as the calibrated one and the others unchanged, instead of the logits.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`).
 
     Raises:
@@ -73,16 +68,17 @@ class BaseLogits(keras.layers.Layer):
         >>> layer = BaseLogits(keras.Model(inputs, outputs), calibrated_output="buy")
         >>> layer(ops.ones((3, 2))).shape
         TensorShape([3, 1])
+        >>> layer = BaseLogits(keras.Model(inputs, outputs), "auto", "buy", all_outputs=True)
+        >>> sorted(layer(ops.ones((3, 2))))
+        ['buy', 'click']
     """
-
-    # Whether the layer also returns the other outputs of the base model, as `BaseOutputs` does.
-    passes_on_outputs = False
 
     def __init__(
         self,
         base_model: keras.Model,
         base_output: str = "auto",
         calibrated_output: str | int | None = None,
+        all_outputs: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
@@ -96,10 +92,12 @@ class BaseLogits(keras.layers.Layer):
         self.base_model = base_model
         self.base_output = base_output
         self.calibrated_output = calibrated_output
+        self.all_outputs = all_outputs
         # Of the calibrated output, among all in the order of `keras.tree.flatten`.
         self.position = output_position(base_model, calibrated_output)
-        source = _logit_source(base_model, base_output, calibrated_output)
-        self._function = self.function_from(source)
+        self._function = self._function_from(
+            _logit_source(base_model, base_output, calibrated_output)
+        )
         self.freeze()
         # The inputs keep their dtypes: a field id in float32 would lose its last digits.
         self.autocast = False
@@ -112,36 +110,57 @@ class BaseLogits(keras.layers.Layer):
         for layer in flatten_layers(self):
             layer.trainable = False
 
-    def function_from(self, source: LogitSource) -> Callable[[Inputs], Any]:
-        """The function from inputs to logits, using the base model's own weights.
+    def _function_from(
+        self, source: LogitSource
+    ) -> Callable[[Inputs], tuple[Tensor, list[Tensor]]]:
+        """The function from inputs to logits and other outputs, by the base model's own weights.
 
         It is a closure so that Keras does not track the inner model, whose layers belong to the
         base model.
         """
         model, to_logits = self.base_model, source.to_logits or _identity
-        if source.tensor is not symbolic_output(model):
+        others = self._others() if self.all_outputs else []
+        if others:
+            # What the logits and the others have in common is computed once.
+            model = keras.Model(symbolic_input(model), [source.tensor, *others])
+        elif source.tensor is not symbolic_output(model):
             model = keras.Model(symbolic_input(model), source.tensor)
-        return lambda inputs: to_logits(model(inputs, training=False))
+
+        def logits_and_others(inputs: Inputs) -> tuple[Tensor, list[Tensor]]:
+            values = model(inputs, training=False)
+            start, *rest = values if others else [values]
+            return to_logits(start), rest
+
+        return logits_and_others
+
+    def _others(self) -> list[keras.KerasTensor]:
+        """The symbolic outputs of the base model but for the calibrated one."""
+        tensors = keras.tree.flatten(symbolic_output(self.base_model))
+        return tensors[: self.position] + tensors[self.position + 1 :]
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
         """Empty: the base model's metrics would otherwise replace those of the outer model."""
         return []
 
-    @property
-    def other_outputs(self) -> list[str]:
-        """Names of the base model's other outputs, in the order of `keras.tree.flatten`."""
-        names = output_names(self.base_model)
-        return names[: self.position] + names[self.position + 1 :]
-
-    def call(self, inputs: Inputs) -> Tensor:
-        """Logits (batch, 1) or (batch, K) in the layer's dtype."""
-        return self.as_logits(self._function(inputs))
-
-    def as_logits(self, values: Tensor) -> Tensor:
-        """Logits of any shape as (batch, 1) or (batch, K), in the layer's dtype."""
+    def call(self, inputs: Inputs) -> Inputs:
+        """Logits (batch, 1) or (batch, K) in the layer's dtype, or all outputs with them."""
+        values, others = self._function(inputs)
         logits = ops.cast(values, self.compute_dtype)
-        return as_column(logits) if len(logits.shape) <= 2 else ops.reshape(logits, (-1, 1))
+        logits = as_column(logits) if len(logits.shape) <= 2 else ops.reshape(logits, (-1, 1))
+        return self._structured(logits, others)
+
+    def _structured(self, logits: Tensor, others: list[Tensor]) -> Inputs:
+        if not self.all_outputs:
+            return logits
+        outputs = [*others[: self.position], logits, *others[self.position :]]
+        return keras.tree.pack_sequence_as(symbolic_output(self.base_model), outputs)
+
+    def compute_output_spec(self, inputs: Inputs) -> Inputs:
+        """Symbolic logits, or all outputs with them."""
+        logits = keras.KerasTensor(self.compute_output_shape(()), self.compute_dtype)
+        others = [keras.KerasTensor(t.shape, t.dtype, sparse=t.sparse) for t in self._others()]
+        return self._structured(logits, others)
 
     def compute_output_shape(
         self, input_shape: Shape | Mapping[str, Shape] | Sequence[Shape]
@@ -157,6 +176,7 @@ class BaseLogits(keras.layers.Layer):
             "base_model": serialized_base(self.base_model),
             "base_output": self.base_output,
             "calibrated_output": self.calibrated_output,
+            "all_outputs": self.all_outputs,
         }
 
     @classmethod
@@ -164,6 +184,53 @@ class BaseLogits(keras.layers.Layer):
         """Creates the layer from its `get_config`."""
         base_model = keras.saving.deserialize_keras_object(config["base_model"])
         return cls(**{**config, "base_model": base_model})
+
+
+def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Model:
+    """A Functional model with the base model's outputs and the calibrated probability among them.
+
+    The last layers are named like the base model's, so that Keras finds the losses and metrics of
+    a list of outputs by the same names.
+
+    Args:
+        base: The base logits.
+        head: The calibration head.
+        inputs: Symbolic inputs, in the structure that the base model takes.
+    """
+    features = inputs_by_name(inputs, inputs)
+    if head.feature_names is not None:
+        features = {name: features[name] for name in head.feature_names}
+    structure = symbolic_output(base.base_model)
+    taken = {base.name, head.name, *(tensor.name for tensor in keras.tree.flatten(inputs))}
+
+    def free_name(wanted: str) -> str:
+        numbered = (f"{wanted}_{number}" for number in range(1, len(taken) + 2))
+        name = wanted if wanted not in taken else next(n for n in numbered if n not in taken)
+        taken.add(name)
+        return name
+
+    arguments = base.base_model, base.base_output, base.calibrated_output
+    # Who has unfrozen the base model since then finds it as it was.
+    with trainable_flags_kept(base.base_model):
+        layer = BaseLogits(*arguments, all_outputs=True, dtype=base.dtype, name=base.name)
+    outputs = keras.tree.flatten(layer(inputs))
+    for position, old in enumerate(keras.tree.flatten(structure)):
+        name = free_name(source_of(old)[0].name)
+        if position != base.position:
+            # In a dtype of its own, a layer would convert floats to float32.
+            dtype = old.dtype if "float" in old.dtype else None
+            outputs[position] = keras.layers.Identity(dtype=dtype, name=name)(outputs[position])
+            continue
+        logit = head(outputs[position], features)
+        activation = "softmax" if logit.shape[1] > 1 else "sigmoid"
+        is_column = len(old.shape) == 2
+        last = name if is_column else free_name("probability")
+        probability = keras.layers.Activation(activation, dtype=head.dtype, name=last)(logit)
+        if not is_column:
+            probability = keras.layers.Reshape((), dtype=head.dtype, name=name)(probability)
+        outputs[position] = probability
+    outputs = keras.tree.pack_sequence_as(structure, outputs)
+    return keras.Model(inputs, outputs, name=base.base_model.name)
 
 
 def num_logits(model: keras.Model, calibrated_output: str | int | None = None) -> int:
@@ -315,7 +382,8 @@ def _found_source(output: keras.KerasTensor) -> LogitSource:
 
 def _nested_model(operation: keras.Operation, tensor: keras.KerasTensor) -> keras.Model | None:
     """The model with symbolic outputs that computes a tensor, if an operation is or holds one."""
-    if getattr(operation, "passes_on_outputs", False) and position_of(tensor) != operation.position:
+    has_others = isinstance(operation, BaseLogits) and operation.all_outputs
+    if has_others and position_of(tensor) != operation.position:
         return operation.base_model
     is_model = isinstance(operation, keras.Model) and symbolic_output(operation) is not None
     return operation if is_model else None
@@ -389,3 +457,100 @@ def _dense_logits(dense: keras.layers.Dense, hidden: Tensor) -> Tensor:
     dtype = calibration_dtype(keras.backend.standardize_dtype(kernel.dtype))
     logits = ops.matmul(ops.cast(hidden, dtype), ops.cast(kernel, dtype))
     return logits if dense.bias is None else logits + ops.cast(dense.bias, dtype)
+
+
+def symbolic_input(model: keras.Model) -> Inputs:
+    """The symbolic input of a Functional (a tensor or a structure) or Sequential model, or None."""
+    return model.inputs[0] if _is_built_sequential(model) else _symbolic(model, "input")
+
+
+def symbolic_output(model: keras.Model) -> Inputs:
+    """The symbolic output of a Functional or Sequential model (or a structure of them), or None."""
+    if not _is_built_sequential(model):
+        return _symbolic(model, "output")
+    return model.outputs[0] if len(model.outputs) == 1 else sequential_output(model)
+
+
+def _is_built_sequential(model: keras.Model) -> bool:
+    # Its `output` exists only after it has been called on a symbolic tensor.
+    return isinstance(model, keras.Sequential) and bool(getattr(model, "outputs", None))
+
+
+def _symbolic(model: keras.Model, name: str) -> Inputs:
+    is_functional = getattr(model, "inputs", None) is not None
+    return getattr(model, name) if is_functional else None
+
+
+def output_names(model: keras.Model) -> list[str]:
+    """Names of the outputs of a model, in the order of `keras.tree.flatten`.
+
+    They are the keys of a dictionary. For a list, they are the names of the operations, as in
+    Keras' `output_names`, or `output_0`, `output_1`, … if two operations have the same name. In a
+    structure of structures, they are paths such as `tasks/click`.
+
+    Example:
+        >>> inputs = keras.Input((2,))
+        >>> outputs = [keras.layers.Dense(1, name=name)(inputs) for name in ("click", "buy")]
+        >>> output_names(keras.Model(inputs, outputs))
+        ['click', 'buy']
+        >>> output_names(keras.Model(inputs, {"buy": outputs[1], "click": outputs[0]}))
+        ['buy', 'click']
+        >>> output_names(keras.Model(inputs, [outputs[0], outputs[0]]))
+        ['output_0', 'output_1']
+    """
+    output = symbolic_output(model)
+    paths, tensors = zip(*keras.tree.flatten_with_path(output), strict=True)
+    if isinstance(output, Mapping) or not _is_flat(output):
+        return ["/".join(map(str, path)) for path in paths]
+    names = [source_of(tensor)[0].name for tensor in tensors]
+    is_unique = len(set(names)) == len(names)
+    return names if is_unique else [f"output_{number}" for number in range(len(names))]
+
+
+def output_position(model: keras.Model, calibrated_output: str | int | None) -> int:
+    """The position of an output among the flat outputs of a model; raises if there is none."""
+    names = output_names(model)
+    is_list = _is_flat(symbolic_output(model)) and not isinstance(symbolic_output(model), Mapping)
+    if calibrated_output is None and len(names) == 1:
+        return 0
+    if isinstance(calibrated_output, str) and calibrated_output in names:
+        return names.index(calibrated_output)
+    number = plain_key(calibrated_output)
+    if is_list and isinstance(number, int) and not isinstance(number, bool):
+        if -len(names) <= number < len(names):
+            return number % len(names)
+    raise ValueError(
+        f"Argument `calibrated_output` must be the name {'or the index ' if is_list else ''}of the "
+        f"output of the base model to calibrate. Its outputs are {names}. Received: "
+        f"calibrated_output={calibrated_output!r}."
+    )
+
+
+def output_tensor(model: keras.Model, calibrated_output: str | int | None) -> keras.KerasTensor:
+    """The symbolic tensor of the calibrated output of a model; raises if there is none."""
+    tensors = keras.tree.flatten(symbolic_output(model))
+    return tensors[output_position(model, calibrated_output)]
+
+
+def output_name(model: keras.Model, calibrated_output: str | int | None) -> str:
+    """The name of the calibrated output of a model; raises if there is none."""
+    return output_names(model)[output_position(model, calibrated_output)]
+
+
+def output_expression(model: keras.Model, calibrated_output: str | int | None) -> str:
+    """Python code for the symbolic tensor of the calibrated output, for messages."""
+    paths = [path for path, _ in keras.tree.flatten_with_path(symbolic_output(model))]
+    keys = paths[output_position(model, calibrated_output)]
+    return "base_model.output" + "".join(f"[{key!r}]" for key in keys)
+
+
+def plain_key(calibrated_output: str | int | None) -> str | int | None:
+    """A NumPy integer as a Python integer; other values are unchanged."""
+    if isinstance(calibrated_output, np.integer):
+        return int(calibrated_output)
+    return calibrated_output
+
+
+def _is_flat(output: Inputs) -> bool:
+    """Whether an output is a tensor, or holds tensors only."""
+    return all(len(path) <= 1 for path, _ in keras.tree.flatten_with_path(output))
