@@ -166,7 +166,7 @@ try:
     code = main()
 finally:
     heavy = {"keras", "tensorflow", "jax", "torch"} & set(sys.modules)
-    numeric = {"numpy", "scipy"} & set(sys.modules)
+    numeric = {"jinja2", "matplotlib", "numpy", "pandas", "scipy"} & set(sys.modules)
     print("loaded:", *sorted(heavy | numeric), file=sys.stderr)
 sys.exit(code)
 """
@@ -181,7 +181,7 @@ sys.exit(code)
         (["runs"], ""),
         (["show", "dcn"], " numpy scipy"),
         (["compare", "deepfm", "dcn"], " numpy scipy"),
-        (["report", "--html", "page.html"], " numpy scipy"),
+        (["report", "--html", "page.html"], " jinja2 numpy scipy"),
     ],
 )
 def test_the_program_loads_what_its_command_needs(folder, tmp_path, arguments, loaded):

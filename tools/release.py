@@ -29,7 +29,7 @@ DIST = ROOT / "dist"
 # What a source distribution may hold besides Python files.
 OTHER_FILES = r"examples/.*\.(md|png|json)|tests/gpu/specs/\w+\.txtpb|tests/serving/serve\.c"
 TOP_FILES = r"CHANGELOG\.md|LICENSE|PKG-INFO|README\.md|pyproject\.toml|\.gitignore"
-PACKAGE = r"keras_calibration/([\w/]+\.py|py\.typed)"
+PACKAGE = r"keras_calibration/([\w/]+\.py|py\.typed|rendering/page\.html)"
 ABOUT = r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)"
 IN_WHEEL = f"{PACKAGE}|{ABOUT}"
 IN_SOURCE = rf"src/{PACKAGE}|(tests|examples)/[\w/]+\.py|{OTHER_FILES}|{TOP_FILES}"

@@ -95,14 +95,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _run(options: argparse.Namespace) -> tuple[str, int]:
     """The report as text, and the exit code."""
     if options.html:
-        from keras_calibration.rendering import html_page
+        from keras_calibration.rendering.page import check_page
 
-        html_page.check_path(options.html, "--html")
+        check_page(options.html, "--html")
     # The progress bar goes to stderr: stdout holds the report alone.
     with _without_native_logs(), contextlib.redirect_stdout(sys.stderr):
         from keras_calibration.logs.periods import Periods
         from keras_calibration.monitoring.monitor import monitor
-        from keras_calibration.rendering.monitor_page import write_page
 
         probabilities = options.probability or ["probability"]
         report = monitor(
@@ -119,6 +118,8 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
             verbose=int(sys.stderr.isatty()),
         )
     if options.html:
+        from keras_calibration.rendering.monitor_page import write_page
+
         write_page(report, options.html)
     if options.json:
         text = json.dumps(report.to_dict(), indent=1, allow_nan=False)

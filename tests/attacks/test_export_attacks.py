@@ -32,7 +32,6 @@ FILES = {
     "variables/variables.index",
     "variables/variables.data-00000-of-00001",
     "assets.extra/head.keras",
-    "assets.extra/model_card.md",
     "assets.extra/provenance.json",
     "assets.extra/tf_serving_warmup_requests",
 }
@@ -361,8 +360,7 @@ def damaged(content, how, rng):
 
 
 # The requests that warm up a server are copied, not read.
-NOT_READ = {"model_card.md", "tf_serving_warmup_requests"}
-READ_FILES = sorted(FILES - {"fingerprint.pb"} - {f"assets.extra/{name}" for name in NOT_READ})
+READ_FILES = sorted(FILES - {"fingerprint.pb", "assets.extra/tf_serving_warmup_requests"})
 
 
 @pytest.mark.parametrize("name", READ_FILES)

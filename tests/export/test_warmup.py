@@ -94,4 +94,4 @@ def test_none_if_none_are_wished_for(model, tmp_path):
         model, tmp_path / "1", SAMPLE, warmup_sizes=(), verify="same_process"
     )
     names = {entry.name for entry in (path / "assets.extra").iterdir()}
-    assert names == {"head.keras", "model_card.md", "provenance.json"}
+    assert names == {"head.keras", "provenance.json"}

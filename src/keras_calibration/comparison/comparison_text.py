@@ -19,7 +19,7 @@ _HEADER = ("metric", "A mean±std", "B mean±std", "B − A [interval]", "B beat
 
 def comparison_text(comparison: Comparison) -> str:
     """The comparison for a terminal: table, figures, notes and verdict, at most 100 columns."""
-    lines = [heading(comparison), "", *_narrow_grid(_rows(comparison)), ""]
+    lines = [heading(comparison), "", *_narrow_grid(metric_rows(comparison)), ""]
     lines += [line for figure in figures(comparison) for line in wrap(figure)]
     lines += [line for note in comparison.notes for line in wrap(f"! {note}")]
     return "\n".join([*lines, "", *wrap(f"Verdict: {comparison.verdict}")])
@@ -152,7 +152,8 @@ def _narrow_grid(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _rows(comparison: Comparison) -> list[list[str]]:
+def metric_rows(comparison: Comparison) -> list[list[str]]:
+    """The header and a row of texts for each metric."""
     held_out = comparison.metric.startswith("val_")
     header = [f"{_HEADER[0]} (held out)" if held_out else _HEADER[0], *_HEADER[1:]]
     return [header, *(_row(metric, held_out) for metric in comparison.metrics.values())]

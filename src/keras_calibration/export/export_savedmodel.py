@@ -79,9 +79,8 @@ def export_savedmodel(
     `probability_upper`, the 95 % interval of the calibrated probability (`Head.interval`).
 
     The folder `assets.extra` holds `provenance.json` (rows of the fit, versions, figures before and
-    after, knots and values), `model_card.md` (the same for people), `head.keras` for
-    `refresh_savedmodel` (with the logit histogram that a later `update` needs, if `fit` has stored
-    one) and warm-up requests for TensorFlow Serving.
+    after, knots and values), `head.keras` for `refresh_savedmodel` (with the logit histogram that a
+    later `update` needs, if `fit` has stored one) and warm-up requests for TensorFlow Serving.
 
     The SavedModel is written to a temporary folder, loaded in a new process with TensorFlow alone,
     and compared with the Keras model on sample rows. Only then is it moved into place, in one step.
@@ -154,7 +153,7 @@ def export_savedmodel(
         ...         model, f"{folder}/ctr", version="next", verify="same_process"
         ...     )
         ...     path.name, sorted(entry.name for entry in (path / "assets.extra").iterdir())
-        ('1', ['head.keras', 'model_card.md', 'provenance.json', 'tf_serving_warmup_requests'])
+        ('1', ['head.keras', 'provenance.json', 'tf_serving_warmup_requests'])
     """
     path = Path(path)
     spec = serving_spec(model, calibrated_output)

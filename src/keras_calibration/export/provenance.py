@@ -1,4 +1,4 @@
-"""Describes an exported model in `assets.extra`: `provenance.json` and `model_card.md`."""
+"""Describes an exported model in `assets.extra/provenance.json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Tensor
-from keras_calibration.export.model_card import MODEL_CARD_FILE, model_card
 from keras_calibration.export.savedmodel_files import HEAD_FILE
 from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.field_ilps import FieldILPS
@@ -36,7 +35,7 @@ _LONGEST_LIST = 100
 
 
 def write_provenance(extra: Path, provenance: Mapping[str, Any]) -> None:
-    """Writes the provenance into `assets.extra`, as JSON and as a page for people.
+    """Writes the provenance into `assets.extra` as JSON.
 
     Numbers that are not finite become null. The entry `provenance_sha256` is a hash of the others.
     """
@@ -44,7 +43,6 @@ def write_provenance(extra: Path, provenance: Mapping[str, Any]) -> None:
     plain[_OWN_HASH] = _hash_of(plain)
     text = json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)
     (extra / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
-    (extra / MODEL_CARD_FILE).write_text(model_card(plain), encoding="utf-8")
 
 
 def read_provenance(extra: Path) -> dict[str, Any]:

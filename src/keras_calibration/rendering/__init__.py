@@ -1,1 +1,1 @@
-"""Comparisons and monitor reports as text, Markdown, LaTeX and HTML."""
+"""Comparisons and monitor reports as HTML pages."""

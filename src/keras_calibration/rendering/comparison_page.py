@@ -1,27 +1,27 @@
 """Comparisons of pipelines as one self-contained HTML page."""
 
-import csv
-import html
-import io
 import json
 import math
 import os
-import unicodedata
-import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from keras_calibration.comparison.compare import compare_runs
 from keras_calibration.comparison.comparison import Comparison
-from keras_calibration.comparison.comparison_text import figures, interval
+from keras_calibration.comparison.comparison_text import figures, interval, metric_rows
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.question import Question
 from keras_calibration.ledger.ledger import Ledger
-from keras_calibration.rendering import html_page, svg
-from keras_calibration.statistics.estimate import t_estimate
-from keras_calibration.statistics.variance_components import VarianceComponents
+from keras_calibration.rendering.page import (
+    Axis,
+    Bar,
+    Section,
+    Table,
+    check_page,
+    page,
+    range_of,
+    write,
+)
 
 _HEADING = "Is the gain real, or is it seed noise?"
 _METHOD = (
@@ -57,6 +57,7 @@ def write_report(
 
     Raises:
         ValueError: There are fewer than two pipelines, or as in `seeds.compare`.
+        ImportError: Jinja2 is not installed.
 
     Example:
         >>> import tempfile
@@ -72,6 +73,7 @@ def write_report(
         ...     "no difference larger than 0" in page.read_text(encoding="utf-8")
         True
     """
+    check_page(path)
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     # Read once, for all comparisons.
     records = ledger.runs()
@@ -86,7 +88,7 @@ def write_report(
     comparisons = [
         compare_runs(ledger, records, pipelines[0], other, question) for other in pipelines[1:]
     ]
-    html_page.write(report_html(comparisons), path)
+    write(report_html(comparisons), path)
     return comparisons
 
 
@@ -98,31 +100,26 @@ def report_html(comparisons: Sequence[Comparison]) -> str:
         >>> page.startswith("<!doctype html>"), "<script" in page
         (True, False)
     """
-    sections = "\n".join(_section(comparison) for comparison in comparisons)
-    method = f"<section><h2>Method</h2><p>{html.escape(_METHOD)}</p></section>"
-    return html_page.page("Is the gain real?", _HEADING, f"{sections}\n{method}")
+    sections = [*map(_section, comparisons), Section("Method", caption=_METHOD)]
+    return page("Is the gain real?", _HEADING, sections)
 
 
-def _section(comparison: Comparison) -> str:
-    a, b = (html.escape(runs.pipeline) for runs in (comparison.a, comparison.b))
-    noted = "".join(f"<li>{html.escape(note)}</li>" for note in comparison.notes)
-    facts = "".join(f"<li>{html.escape(figure)}</li>" for figure in figures(comparison))
-    parts = [
-        f"<h2>A: {a} and B: {b}</h2>",
-        f'<p class="verdict">{html.escape(str(comparison.verdict))}</p>',
-        f'<p class="faint">{len(comparison.a)} and {len(comparison.b)} runs, compared by '
-        f"{html.escape(comparison.metric)}; {html.escape(comparison.method)}.</p>",
-        f"<ul>{noted}</ul>" if noted else "",
-        "<h3>The runs</h3>",
-        _strip_plot(comparison),
-        "<h3>The difference, B − A</h3>",
-        _difference_plot(comparison),
-        f"<ul>{facts}</ul>",
-        _components(comparison),
-        _metric_table(comparison),
-        _raw_table(comparison),
-    ]
-    return f"<section>{''.join(parts)}</section>"
+def _section(comparison: Comparison) -> Section:
+    a, b = comparison.a, comparison.b
+    header, *rows = metric_rows(comparison)
+    return Section(
+        f"A: {a.pipeline} and B: {b.pipeline}",
+        verdict=str(comparison.verdict),
+        caption=f"{len(a)} and {len(b)} runs, compared by {comparison.metric}; "
+        f"{comparison.method}.",
+        points=comparison.notes,
+        parts=[
+            _runs(comparison),
+            _difference(comparison),
+            Section("All metrics", table=Table(header, rows)),
+            _every_run(comparison),
+        ],
+    )
 
 
 def _drawn_metrics(comparison: Comparison) -> list[str]:
@@ -131,168 +128,68 @@ def _drawn_metrics(comparison: Comparison) -> list[str]:
     return pair if comparison.metric in pair and len(pair) == 2 else [comparison.metric]
 
 
-def _strips(comparison: Comparison) -> list[tuple[str, str, list[float]]]:
-    """The strips to draw: label, side, values; plain above calibrated, on one axis."""
-    return [
-        (f"{side.upper()}, {metric.removeprefix('val_')}", side, list(runs.of_seeds(metric)))
-        for metric in _drawn_metrics(comparison)
-        for side, runs in (("a", comparison.a), ("b", comparison.b))
-    ]
+def _runs(comparison: Comparison) -> Section:
+    """The values of all runs: plain above calibrated, on one axis."""
+    rows, bars = [], []
+    for name in _drawn_metrics(comparison):
+        metric = comparison.metrics[name]
+        for side, runs, mean, std in (
+            ("A", comparison.a, metric.mean_a, metric.std_a),
+            ("B", comparison.b, metric.mean_b, metric.std_b),
+        ):
+            if values := list(runs.of_seeds(name)):
+                rows.append((f"{side}, {name.removeprefix('val_')}", f"{mean:.5g}±{std:.2g}"))
+                bars.append(Bar(values, mean - std, mean + std, is_square=side == "A"))
+    if not rows:
+        return Section("The runs", caption="No finished runs.")
+    caption = "One mark for each run. Line: mean ± standard deviation."
+    table = Table(("metric", "mean±std"), rows, bars, _axis(bars))
+    return Section("The runs", table=table, caption=caption)
 
 
-def _strip_plot(comparison: Comparison) -> str:
-    strips = [strip for strip in _strips(comparison) if strip[2]]
-    if not strips:
-        return '<p class="faint">No finished runs.</p>'
-    scale = svg.Scale([value for _, _, values in strips for value in values])
-    height = 44 * len(strips) + 30
-    marks = [scale.axis(height)]
-    for index, (label, side, values) in enumerate(strips):
-        y = 26 + 44 * index
-        marks.append(svg.label(label, y))
-        for number, value in enumerate(values):
-            # A fixed jitter keeps runs with close values apart.
-            at = y + 12 * ((number * 0.618) % 1 - 0.5)
-            marks.append(svg.mark(side, scale(value), at))
-        mean = float(np.mean(values))
-        marks.append(svg.line(scale(mean), y - 15, scale(mean), y + 15, "ink"))
-        if len(values) > 1:
-            error = float(np.std(values, ddof=1) / np.sqrt(len(values)))
-            ends = t_estimate(mean, error, len(values) - 1, comparison.confidence, len(values))
-            low, high = (scale.clip(end) for end in (ends.low, ends.high))
-            marks.append(svg.line(low, y + 15, high, y + 15, "ink"))
-    title = "One mark for each run. Vertical line: mean. Line below it: confidence interval."
-    return svg.picture(height, marks, title)
-
-
-def _difference_plot(comparison: Comparison) -> str:
+def _difference(comparison: Comparison) -> Section:
     names = _drawn_metrics(comparison)
     found = [(name.removeprefix("val_"), comparison.metrics[name].difference) for name in names]
     if len(names) == 2:
         found.append(("calibration gain", comparison.gain_difference))
-    rows = [(label, difference) for label, difference in found if difference is not None]
-    rows = [row for row in rows if all(map(math.isfinite, row[1][:3]))]
-    if not rows:
-        return '<p class="faint">Too few runs for an interval.</p>'
-    delta = comparison.delta
-    detectable = comparison.minimum_detectable_effect
-    margins = [m for m in (delta, detectable) if m is not None and math.isfinite(m)]
-    ends = [0.0, *(end for _, estimate in rows for end in estimate[:3])]
-    scale = svg.Scale([*ends, *margins, *(-margin for margin in margins)])
-    height = 40 * len(rows) + 62
-    bottom = height - 32
-    marks = [scale.axis(height)]
-    if delta is not None:
-        marks.append(svg.band(scale(-delta), scale(delta), height))
-    marks.append(svg.line(scale(0.0), 8, scale(0.0), bottom, "zero"))
-    for index, (label, estimate) in enumerate(rows):
-        y = 28 + 40 * index
-        marks.append(svg.label(label, y))
-        marks.append(svg.line(scale(estimate.low), y, scale(estimate.high), y, "ink"))
-        marks.append(svg.mark("b", scale(estimate.value), y))
-        text = html.escape(interval(estimate))
-        marks.append(f'<text class="faint" x="4" y="{y + 20}">{text}</text>')
-    if detectable is not None and math.isfinite(detectable):
-        for end in (-detectable, detectable):
-            marks.append(svg.line(scale(end), bottom - 12, scale(end), bottom, "ink"))
-        text = f"minimum detectable effect: ticks at ±{detectable:.2g}"
-        marks.append(f'<text class="faint" x="4" y="{bottom - 2}">{text}</text>')
+    estimates = [
+        (label, estimate)
+        for label, estimate in found
+        if estimate is not None and all(map(math.isfinite, estimate[:3]))
+    ]
+    title, points = "The difference, B − A", figures(comparison)
+    if not estimates:
+        return Section(title, caption="Too few runs for an interval.", points=points)
+    bars = [Bar([estimate.value], estimate.low, estimate.high) for _, estimate in estimates]
+    axis = _axis(bars, target=0.0, margin=comparison.delta or 0.0)
+    rows = [(label, interval(estimate)) for label, estimate in estimates]
     better = "right" if comparison.deciding.maximize else "left"
     caption = f"B is better to the {better} of 0."
-    if delta is not None:
+    if comparison.delta is not None:
         caption += " Grey band: too small to matter."
-    return svg.picture(height, marks, caption)
+    table = Table(("metric", "B − A [interval]"), rows, bars, axis)
+    return Section(title, table=table, caption=caption, points=points)
 
 
-def _components(comparison: Comparison) -> str:
-    bars = [
-        (side, parts)
-        for side, parts in (("A", comparison.components_a), ("B", comparison.components_b))
-        if parts is not None
-    ]
-    if not bars:
-        return ""
-    largest = max(sum(_run_variances(parts)) for _, parts in bars) or 1.0
-    marks = []
-    for index, (side, parts) in enumerate(bars):
-        x, y = float(svg.LEFT), 10 + 34 * index
-        marks.append(svg.label(f"{side}’s loss", y + 14))
-        for number, variance in enumerate(_run_variances(parts)):
-            width = (svg.WIDTH - svg.LEFT - svg.RIGHT) * variance / largest
-            marks.append(
-                f'<rect class="part{number}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="22"/>'
-            )
-            x += width
-    caption = "Parts of the variance over seeds: seeds (first) and seeds × rows (second)."
-    drawing = svg.picture(34 * len(bars) + 12, marks, caption)
-    return f"<h3>Where the noise comes from</h3>{drawing}"
+def _axis(bars: Sequence[Bar], target: float = math.nan, margin: float = 0.0) -> Axis:
+    ends = [end for bar in bars for end in (bar.low, bar.high, *bar.marks)]
+    low, high = range_of([*ends, target - margin, target + margin])
+    return Axis(low, high, (f"{low:.3g}", f"{high:.3g}"), target, margin)
 
 
-def _run_variances(parts: VarianceComponents) -> tuple[float, float]:
-    return parts.seeds, parts.interaction / parts.num_rows
-
-
-def _metric_table(comparison: Comparison) -> str:
-    head = ("metric", "A mean", "A std", "B mean", "B std", "B − A", "B beats A", "same seed", "p")
-    rows = []
-    for metric in comparison.metrics.values():
-        difference = metric.difference
-        p_value = None if difference is None else difference.p_value
-        shares = (metric.b_beats_a, metric.b_beats_a_same_seed)
-        rows.append(
-            [
-                metric.metric,
-                f"{metric.mean_a:.6g}",
-                f"{metric.std_a:.2g}",
-                f"{metric.mean_b:.6g}",
-                f"{metric.std_b:.2g}",
-                "" if difference is None else _in_two_lines(interval(difference)),
-                *("" if s is None else _in_two_lines(interval(s, ".2f")) for s in shares),
-                "" if p_value is None else f"{p_value:.2g}",
-            ]
-        )
-    return f"<h3>All metrics</h3>{html_page.table(head, rows)}"
-
-
-def _in_two_lines(shown: str) -> str:
-    """A figure with its interval on a second line."""
-    return shown.replace(" [", "\n[")
-
-
-def _raw_table(comparison: Comparison) -> str:
-    head = ["pipeline", "seed", "epoch", *comparison.metrics, "run"]
-    rows = [row for runs in (comparison.a, comparison.b) for row in _raw_rows(runs, comparison)]
-    text = io.StringIO()
-    csv.writer(text).writerows([map(_no_formula, row) for row in (head, *rows)])
-    link = urllib.parse.quote(text.getvalue(), errors="backslashreplace")
+def _every_run(comparison: Comparison) -> Section:
+    sides = (comparison.a, comparison.b)
+    rows = [row for runs in sides for row in _run_rows(runs, comparison)]
     configurations = [
-        f"<p>{side}: <code>{html.escape(json.dumps(runs.records[0]['configuration']))}</code></p>"
-        for side, runs in (("A", comparison.a), ("B", comparison.b))
+        f"{side}: {json.dumps(runs.records[0]['configuration'])}"
+        for side, runs in zip("AB", sides, strict=True)
         if runs.records and runs.records[0]["configuration"] is not None
     ]
-    return (
-        f"<h3>Every run</h3><p class='download'><a download='runs.csv' "
-        f"href='data:text/csv;charset=utf-8,{link}'>Download the table (CSV)</a></p>"
-        f"{''.join(configurations)}<details><summary>{len(rows)} runs</summary>"
-        f"{html_page.table(head, rows)}</details>"
-    )
+    table = Table(("pipeline", "seed", "epoch", *comparison.metrics, "run"), rows)
+    return Section(f"All {len(rows)} runs", table=table, points=configurations, is_open=False)
 
 
-def _no_formula(cell: str) -> str:
-    """The cell, with an apostrophe in front if a spreadsheet would take it for a formula."""
-    try:
-        float(cell)
-    except ValueError:
-        # Spreadsheets skip leading white space and invisible characters, and some accept full-width
-        # signs.
-        text = unicodedata.normalize("NFKC", cell)
-        first = next((c for c in text if unicodedata.category(c)[0] not in "ZC"), None)
-        is_formula = first in ("=", "+", "-", "@") or cell.startswith(("\t", "\r", "\n"))
-        return f"'{cell}" if is_formula else cell
-    return cell
-
-
-def _raw_rows(runs: PipelineRuns, comparison: Comparison) -> list[list[str]]:
+def _run_rows(runs: PipelineRuns, comparison: Comparison) -> list[list[str]]:
     return [
         [
             runs.pipeline,

@@ -1,16 +1,14 @@
 """A monitor report as one self-contained HTML page."""
 
-import html
 import math
 import os
 from collections.abc import Sequence
 
-from keras_calibration._text import shorten
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.monitor_report import (
     FieldReport,
+    LossCheck,
     MonitorReport,
-    PeriodReport,
     RateCheck,
 )
 from keras_calibration.monitoring.monitor_text import (
@@ -24,15 +22,14 @@ from keras_calibration.monitoring.monitor_text import (
     rates_cells,
     shown_values,
 )
-from keras_calibration.rendering import html_page, svg
+from keras_calibration.rendering.page import Axis, Bar, Section, Table, page, range_of, write
 
-# Number of periods drawn, the latest ones; the table lists all.
-_MAX_DRAWN = 92
-_ROW = 20
+# Number of periods or values that are shown at first; all are in a part that is folded.
+_MAX_SHOWN = 92
 _HEADING = "Are the probabilities in production calibrated?"
 _RATIO_CAPTION = (
-    "Predicted / observed with its confidence interval; the dashed line at 1 is the target. Grey "
-    "band: tolerance. Square: out of bounds."
+    "Predicted / observed with its confidence interval, on a logarithmic scale; the line at 1 is "
+    "the target. Grey band: tolerance. Square: out of bounds."
 )
 _LOSS_CAPTION = (
     "Calibrated Log Loss (mark) and its bounds (line) if the bias-corrected probabilities were "
@@ -58,142 +55,122 @@ def write_page(report: MonitorReport | ClassMonitorReport, path: str | os.PathLi
     Args:
         report: The result of `monitor`.
         path: HTML file to write, in UTF-8.
+
+    Raises:
+        ImportError: Jinja2 is not installed.
     """
-    html_page.write(page_html(report), path)
+    write(page_html(report), path)
 
 
 def page_html(report: MonitorReport | ClassMonitorReport) -> str:
     """The page as text; names are escaped."""
     if isinstance(report, ClassMonitorReport):
-        one, sections = next(iter(report.classes.values())), _class_sections(report)
+        one, sections = next(iter(report.classes.values())), [_class_section(report)]
         method = _METHOD_OF_CLASSES + _METHOD
     else:
         one, sections, method = report, _sections(report), _METHOD
-    alerts = report.alerts
-    verdict = _verdict(alerts)
-    listed = "".join(f"<li>{html.escape(alert)}</li>" for alert in alerts)
-    parts = [
-        f'<p class="verdict">{verdict}</p>',
-        f'<p class="faint">{one.overall.num_rows:,} rows in {len(one.periods)} periods of '
-        f"one {report.period}. {html.escape(bounds_sentence(report))}</p>",
-        f"<ul>{listed}</ul>" if alerts else "",
-        sections,
-        f"<section><h2>Method</h2><p>{html.escape(method)}</p></section>",
-    ]
-    return html_page.page(f"{verdict}: calibration", _HEADING, "\n".join(parts))
+    verdict = _verdict(report.alerts)
+    size = f"{one.overall.num_rows:,} rows in {len(one.periods)} periods of one {report.period}. "
+    first = Section(verdict=verdict, caption=size + bounds_sentence(report), points=report.alerts)
+    sections = [first, *sections, Section("Method", caption=method)]
+    return page(f"{verdict}: calibration", _HEADING, sections)
 
 
 def _verdict(alerts: Sequence[str]) -> str:
     return f"Alert: {len(alerts)} out of bounds" if alerts else "No alert"
 
 
-def _class_sections(report: ClassMonitorReport) -> str:
+def _class_section(report: ClassMonitorReport) -> Section:
     """A table of the classes, and the sections of each, shown where there is an alert."""
-    parts = [f"<section><h2>Classes</h2>{html_page.table(CLASS_HEADER, class_rows(report))}"]
-    for name, of_class in report.classes.items():
-        shown = " open" if of_class.is_alert else ""
-        parts.append(
-            f"<details{shown}><summary>Class {html.escape(name)} against the others. "
-            f"{_verdict(of_class.alerts)}</summary>{_sections(of_class)}</details>"
+    parts = [
+        Section(
+            f"Class {name} against the others. {_verdict(of_class.alerts)}",
+            parts=_sections(of_class),
+            is_open=of_class.is_alert,
         )
-    return "\n".join([*parts, "</section>"])
+        for name, of_class in report.classes.items()
+    ]
+    return Section("Classes", table=Table(CLASS_HEADER, class_rows(report)), parts=parts)
 
 
-def _sections(report: MonitorReport) -> str:
+def _sections(report: MonitorReport) -> list[Section]:
     """The checks over time and by field."""
     by_field = [_field_section(report, name, field) for name, field in report.fields.items()]
-    return "\n".join([_time_section(report), *by_field])
+    return [_time_section(report), *by_field]
 
 
-def _time_section(report: MonitorReport) -> str:
-    drawn = report.periods[-_MAX_DRAWN:]
+def _time_section(report: MonitorReport) -> Section:
+    shown = report.periods[-_MAX_SHOWN:]
+    rates, losses = [period.rates for period in shown], [period.loss for period in shown]
     rows = [[*rates_cells(period.rates), *loss_cells(period.loss)] for period in report.periods]
     head = (report.period, *RATES_HEADER, *LOSS_HEADER)
-    return (
-        "<section><h2>Over time</h2><h3>Predicted / observed</h3>"
-        f"{_ratio_plot([period.rates for period in drawn], report.tolerance)}"
-        f"<h3>Calibrated Log Loss</h3>{_loss_plot(drawn)}"
-        f"<details><summary>{len(rows)} periods</summary>{html_page.table(head, rows)}</details>"
-        "</section>"
-    )
+    parts = [
+        Section(
+            "Predicted / observed",
+            table=_rate_table(report.period, rates, report),
+            caption=_RATIO_CAPTION,
+        ),
+        Section(
+            "Calibrated Log Loss",
+            table=_loss_table(report.period, rates, losses),
+            caption=_LOSS_CAPTION,
+        ),
+        *_folded(f"{len(rows):,} periods", head, rows, len(shown)),
+    ]
+    return Section("Over time", parts=parts)
 
 
-def _field_section(report: MonitorReport, name: str, field: FieldReport) -> str:
-    shown = shown_values(field.values)
-    head = (name, *RATES_HEADER)
-    table = html_page.table(head, [rates_cells(rates) for rates in field.values])
-    return (
-        f"<section><h2>By {html.escape(name)}</h2>"
-        f"<p>Field-RCE {html.escape(error_text(field.error))}</p>"
-        f"{_ratio_plot(shown[:_MAX_DRAWN], report.tolerance)}"
-        f"<details><summary>{_listed(field)}</summary>{table}</details></section>"
-    )
-
-
-def _listed(field: FieldReport) -> str:
+def _field_section(report: MonitorReport, name: str, field: FieldReport) -> Section:
     listed = f"{len(field.values):,} values"
-    return listed if len(field.values) == field.num_values else f"{listed} of {field.num_values:,}"
+    if len(field.values) != field.num_values:
+        listed += f" of {field.num_values:,}"
+    shown = shown_values(field.values)[:_MAX_SHOWN]
+    rows = [rates_cells(rates) for rates in field.values]
+    return Section(
+        f"By {name}",
+        table=_rate_table(name, shown, report),
+        caption=f"{listed}. Field-RCE {error_text(field.error)}",
+        parts=_folded(listed, (name, *RATES_HEADER), rows, len(shown)),
+    )
 
 
-def _ratio_plot(cells: Sequence[RateCheck], tolerance: float) -> str:
-    """Ratios on a logarithmic scale, where 1/2 and 2 are equally far from 1."""
-    most = math.log(4)
-    within = [
-        math.log(end)
+def _folded(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], num_shown: int
+) -> list[Section]:
+    """All rows without pictures, folded, if they are more than are shown."""
+    return [Section(title, table=Table(head, rows), is_open=False)] * (len(rows) > num_shown)
+
+
+def _rate_table(name: str, cells: Sequence[RateCheck], report: MonitorReport) -> Table:
+    bars = [
+        Bar([_log(rates.ratio)], _log(rates.low), _log(rates.high), is_square=rates.is_off)
         for rates in cells
-        for end in (rates.low, rates.ratio, rates.high)
-        if 0 < end < math.inf and abs(math.log(end)) < most
     ]
-    margin = math.log(1 + tolerance)
-    scale = svg.Scale([-2 * margin, 2 * margin, -0.01, 0.01, *within])
-    height = _ROW * len(cells) + 44
-    marks = [svg.band(scale(-margin), scale(margin), height)]
-    marks += [svg.line(scale(0.0), 8, scale(0.0), height - 32, "zero")]
-    for text in ("1/4", "1/2", "2/3", "4/5", "9/10", "1", "10/9", "5/4", "3/2", "2", "4"):
-        top, _, bottom = text.partition("/")
-        value = int(top) / int(bottom or 1)
-        if scale.low <= math.log(value) <= scale.high:
-            marks.append(_tick(scale(math.log(value)), f"{value:.3g}", height))
-    for place, rates in enumerate(cells):
-        y = 20 + _ROW * place
-        low, middle, high = (
-            scale.clip(math.log(end) if 0 < end < math.inf else math.copysign(99, end - 1))
-            for end in (rates.low, rates.ratio, rates.high)
-        )
-        marks.append(svg.label(shorten(rates.name, 26), y))
-        marks.append(svg.line(low, y, high, y, "ink"))
-        marks.append(svg.mark("a" if rates.is_off else "b", middle, y))
-    return svg.picture(height, marks, _RATIO_CAPTION)
+    # On a logarithmic scale 1/2 and 2 are equally far from 1. Ratios beyond 4 are at the ends.
+    margin = math.log(1 + report.tolerance)
+    ends = [
+        end for bar in bars for end in (bar.low, bar.high, *bar.marks) if abs(end) < math.log(4)
+    ]
+    low, high = range_of([-2 * margin, 2 * margin, -0.01, 0.01, *ends])
+    labels = (f"{math.exp(low):.3g}", f"{math.exp(high):.3g}")
+    axis = Axis(low, high, labels, target=0.0, margin=margin)
+    return Table((name, *RATES_HEADER), [rates_cells(rates) for rates in cells], bars, axis)
 
 
-def _tick(x: float, text: str, height: int) -> str:
-    place = f'text-anchor="middle" x="{x:.1f}" y="{height - 5}"'
-    tick = svg.line(x, height - 24, x, height - 19, "axis")
-    return f'{tick}<text class="faint" {place}>{text}</text>'
+def _log(ratio: float) -> float:
+    """The logarithm, also of 0."""
+    return math.log(ratio) if ratio > 0 else -math.inf
 
 
-def _loss_plot(periods: Sequence[PeriodReport]) -> str:
+def _loss_table(name: str, rates: Sequence[RateCheck], losses: Sequence[LossCheck]) -> Table:
+    bars = [
+        None if math.isnan(loss.value) else Bar([loss.value], loss.low, loss.high, loss.is_off)
+        for loss in losses
+    ]
+    ends = [end for bar in bars if bar for end in (bar.low, bar.high, *bar.marks)]
+    low, high = range_of(ends)
+    axis = Axis(low, high, (f"{low:.4g}", f"{high:.4g}"))
     rows = [
-        (period.rates.name, period.loss.low, period.loss.high, period.loss.value)
-        for period in periods
-        if not math.isnan(period.loss.value)
+        [rates_cells(rate)[0], *loss_cells(loss)] for rate, loss in zip(rates, losses, strict=True)
     ]
-    off = {period.rates.name for period in periods if period.loss.is_off}
-    return _range_plot(rows, off, _LOSS_CAPTION)
-
-
-def _range_plot(
-    rows: Sequence[tuple[str, float, float, float]], off: set[str], caption: str
-) -> str:
-    """Rows of (name, low, high, value): a line from low to high and a mark at value."""
-    if not rows:
-        return '<p class="faint">All labels are equal.</p>'
-    scale = svg.Scale([number for row in rows for number in row[1:]])
-    height = _ROW * len(rows) + 44
-    marks = [scale.axis(height)]
-    for place, (name, low, high, value) in enumerate(rows):
-        y = 20 + _ROW * place
-        marks.append(svg.label(shorten(name, 26), y))
-        marks.append(svg.line(scale(low), y, scale(high), y, "ink"))
-        marks.append(svg.mark("a" if name in off else "b", scale(value), y))
-    return svg.picture(height, marks, caption)
+    return Table((name, *LOSS_HEADER), rows, bars, axis)
