@@ -51,7 +51,6 @@ def fill(ledger, pipeline, num_runs, shift=0.0, metrics=("val_loss", "val_calibr
     for seed in range(num_runs):
         loss = 0.37 + shift + 1e-3 * rng.normal()
         values = {name: [loss + 1e-3 * rng.random()] for name in metrics}
-        of_rows = loss + np.random.default_rng(seed).normal(size=50)
         ledger.append(
             {
                 "pipeline": pipeline,
@@ -60,7 +59,6 @@ def fill(ledger, pipeline, num_runs, shift=0.0, metrics=("val_loss", "val_calibr
                 "epochs": [0],
                 "metrics": values,
                 "configuration": {"name": EVIL},
-                "row_losses": ledger.write_row_losses(of_rows, range(50)),
             }
         )
 
@@ -85,10 +83,10 @@ def test_the_verdict_comes_first_and_everything_is_there(ledger, tmp_path):
     page = Page(text)
     assert page.verdicts == [str(comparison.verdict)] == ["B better"]
     assert text.index('class="verdict"') < text.index("<svg")
-    # Strips of both losses, the difference, the components.
-    assert page.tags.count("svg") == 3
+    # Strips of both losses, and the difference.
+    assert page.tags.count("svg") == 2
     assert page.tags.count("circle") == 2 * 8 + 3
-    for words in ("minimum detectable", "seeds × rows", "unit of replication", "mean"):
+    for words in ("minimum detectable", "unit of replication", "mean"):
         assert words in text
 
 

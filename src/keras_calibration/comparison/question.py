@@ -11,6 +11,8 @@ from keras_calibration._typing import RunRecord
 from keras_calibration.ledger.metric_names import DIRECTIONS, direction_of
 from keras_calibration.statistics.estimate import check_confidence
 
+MAX_LOOKS = 50
+
 
 class Question(NamedTuple):
     """The options of `compare`."""
@@ -42,7 +44,13 @@ def check_question(a: str, b: str, question: Question) -> None:
             "Argument `delta` must be a positive number, in the unit of the metric, or None. "
             f"Received: delta={delta!r}."
         )
-    if any(way not in DIRECTIONS for way in directions.values()):
+    looks = question.num_looks
+    if looks is not None and not 1 <= looks <= MAX_LOOKS:
+        raise ValueError(
+            f"Argument `num_looks` must be between 1 and {MAX_LOOKS}, or None for any number of "
+            f"looks. Received: num_looks={looks!r}."
+        )
+    if any(direction not in DIRECTIONS for direction in directions.values()):
         raise ValueError(
             "Argument `directions` must map metrics to 'min' or 'max'. Received: "
             f"directions={dict(directions)!r}."
@@ -71,19 +79,19 @@ def metric_directions(
     given: Mapping[str, str] | None,
 ) -> dict[str, str | None]:
     """The direction of each metric: as given, as recorded, or inferred from its name."""
-    told = {resolve_metric(name, names): way for name, way in (given or {}).items()}
-    told |= {name: way for name, way in (given or {}).items() if name in names}
+    given = given or {}
+    resolved = {resolve_metric(name, names): direction for name, direction in given.items()}
+    resolved |= {name: direction for name, direction in given.items() if name in names}
     recorded: dict[str, set[str]] = {}
     for record in records:
         if record["pipeline"] in (a, b):
-            for name, way in record["directions"].items():
-                recorded.setdefault(name, set()).add(way)
+            for name, direction in record["directions"].items():
+                recorded.setdefault(name, set()).add(direction)
     directions: dict[str, str | None] = {}
     for name in names:
-        ways = recorded.get(name, set())
+        found = recorded.get(name, {direction_of(name)})
         # Contradictory records are ignored.
-        by_runs = next(iter(ways)) if len(ways) == 1 else None
-        directions[name] = told.get(name) or (by_runs if ways else direction_of(name))
+        directions[name] = resolved.get(name) or (next(iter(found)) if len(found) == 1 else None)
     return directions
 
 

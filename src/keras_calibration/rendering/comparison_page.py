@@ -21,7 +21,6 @@ from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.rendering import html_page, svg
 from keras_calibration.rendering.comparison_text import figures, interval
 from keras_calibration.statistics.estimate import t_estimate
-from keras_calibration.statistics.variance_components import VarianceComponents
 
 _HEADING = "Is the gain real, or is it seed noise?"
 _METHOD = (
@@ -83,9 +82,7 @@ def write_report(
             f"pipelines={list(pipelines)}."
         )
     question = Question(**options)
-    comparisons = [
-        compare_runs(ledger, records, pipelines[0], other, question) for other in pipelines[1:]
-    ]
+    comparisons = [compare_runs(records, pipelines[0], other, question) for other in pipelines[1:]]
     html_page.write(report_html(comparisons), path)
     return comparisons
 
@@ -118,7 +115,6 @@ def _section(comparison: Comparison) -> str:
         "<h3>The difference, B − A</h3>",
         _difference_plot(comparison),
         f"<ul>{facts}</ul>",
-        _components(comparison),
         _metric_table(comparison),
         _raw_table(comparison),
     ]
@@ -134,7 +130,7 @@ def _drawn_metrics(comparison: Comparison) -> list[str]:
 def _strips(comparison: Comparison) -> list[tuple[str, str, list[float]]]:
     """The strips to draw: label, side, values; plain above calibrated, on one axis."""
     return [
-        (f"{side.upper()}, {metric.removeprefix('val_')}", side, list(runs.of_seeds(metric)))
+        (f"{side.upper()}, {metric.removeprefix('val_')}", side, list(runs.metric_values(metric)))
         for metric in _drawn_metrics(comparison)
         for side, runs in (("a", comparison.a), ("b", comparison.b))
     ]
@@ -202,34 +198,6 @@ def _difference_plot(comparison: Comparison) -> str:
     if delta is not None:
         caption += " Grey band: too small to matter."
     return svg.picture(height, marks, caption)
-
-
-def _components(comparison: Comparison) -> str:
-    bars = [
-        (side, parts)
-        for side, parts in (("A", comparison.components_a), ("B", comparison.components_b))
-        if parts is not None
-    ]
-    if not bars:
-        return ""
-    largest = max(sum(_run_variances(parts)) for _, parts in bars) or 1.0
-    marks = []
-    for index, (side, parts) in enumerate(bars):
-        x, y = float(svg.LEFT), 10 + 34 * index
-        marks.append(svg.label(f"{side}’s loss", y + 14))
-        for number, variance in enumerate(_run_variances(parts)):
-            width = (svg.WIDTH - svg.LEFT - svg.RIGHT) * variance / largest
-            marks.append(
-                f'<rect class="part{number}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="22"/>'
-            )
-            x += width
-    caption = "Parts of the variance over seeds: seeds (first) and seeds × rows (second)."
-    drawing = svg.picture(34 * len(bars) + 12, marks, caption)
-    return f"<h3>Where the noise comes from</h3>{drawing}"
-
-
-def _run_variances(parts: VarianceComponents) -> tuple[float, float]:
-    return parts.seeds, parts.interaction / parts.num_rows
 
 
 def _metric_table(comparison: Comparison) -> str:

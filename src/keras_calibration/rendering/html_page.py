@@ -29,7 +29,6 @@ svg .faint { fill: var(--faint); font-size: 12px; } a { color: var(--b); }
 .hollow { fill: none; stroke-width: 1.5; } .axis { stroke: var(--line); }
 .ink { stroke: var(--ink); stroke-width: 2; }
 .zero { stroke: var(--faint); stroke-dasharray: 4 3; } .band { fill: var(--line); opacity: .5; }
-.part0 { fill: var(--b); } .part1 { fill: var(--a); } .part2 { fill: var(--line); }
 @media print { :root { color-scheme: light; --ink: #000; --faint: #444; --paper: #fff; --line: #999;
   --a: #b35c00; --b: #2b69ad; --panel: #fff; } body { max-width: none; margin: 0; }
   h2, h3 { break-after: avoid-page; } svg, tr, .verdict { break-inside: avoid-page; }

@@ -1,9 +1,6 @@
-"""Repeated looks at the seeds: levels for planned looks, and intervals for any number."""
-
-import functools
+"""The difference between two pipelines' means, with an interval that holds at every look."""
 
 import numpy as np
-from scipy import optimize, special
 
 from keras_calibration.statistics.estimate import (
     MAX_RUNS_WITHOUT_P_VALUE,
@@ -12,59 +9,6 @@ from keras_calibration.statistics.estimate import (
     check_confidence,
     check_paired,
 )
-
-MAX_LOOKS = 50
-
-
-@functools.cache
-def pocock_confidence(num_looks: int, confidence: float = 0.95) -> float:
-    """The confidence of each of `num_looks` evenly spaced looks, for a given joint confidence.
-
-    The bound c solves `P(max_k |Z_k| ≤ c) = confidence`, where `Z_k = S_k/√k` is a standardized
-    random walk; each look uses the confidence `2 Φ(c) − 1`. Without this correction, looks after
-    every seed from 3 to 20 give false positives in 22 % of the cases.
-
-    Args:
-        num_looks: Planned number of looks, including the last; 1 to 50.
-        confidence: Joint confidence of all looks, in (0, 1).
-
-    Returns:
-        The confidence of the interval at each look.
-
-    Raises:
-        ValueError: `num_looks` or `confidence` is out of its range.
-
-    Example:
-        >>> round(1 - pocock_confidence(4), 4)
-        0.0182
-
-    Reference:
-        Pocock (1977), *Group sequential methods in the design and analysis of clinical trials*;
-        Armitage, McPherson, Rowe (1969) for the recursion.
-    """
-    check_confidence(confidence)
-    if not 1 <= num_looks <= MAX_LOOKS:
-        raise ValueError(
-            f"Argument `num_looks` must be between 1 and {MAX_LOOKS}, or None for any number of "
-            f"looks. Received: num_looks={num_looks!r}."
-        )
-
-    if num_looks == 1:
-        return confidence
-
-    def excess(bound: float) -> float:
-        # Density of S_k given no stop so far, on a Gauss–Legendre grid that grows as √k.
-        nodes, weights = np.polynomial.legendre.leggauss(80)
-        sums, masses = np.zeros(1), np.ones(1)
-        for look in range(1, num_looks + 1):
-            grid = bound * np.sqrt(look) * nodes
-            steps = np.exp(-0.5 * (grid[:, None] - sums) ** 2) / np.sqrt(2 * np.pi)
-            masses = bound * np.sqrt(look) * weights * (steps @ masses)
-            sums = grid
-        return float(masses.sum() - confidence)
-
-    bound = optimize.brentq(excess, 0.5 * special.ndtri((1 + confidence) / 2), 10.0)
-    return float(2 * special.ndtr(bound) - 1)
 
 
 def always_valid_difference(
