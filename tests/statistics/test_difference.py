@@ -33,6 +33,12 @@ def test_turning_the_sides_turns_the_sign():
     np.testing.assert_allclose(forward[:3], [-back.value, -back.high, -back.low])
 
 
+def test_small_values_have_an_interval():
+    a, b = np.arange(5.0), np.arange(5.0) ** 2
+    estimate, small = mean_difference(a, b), mean_difference(1e-100 * a, 1e-100 * b)
+    np.testing.assert_allclose(small[:3], 1e-100 * np.array(estimate[:3]))
+
+
 def test_equal_values_have_an_interval_of_no_width():
     assert mean_difference([1.0, 1.0], [2.0, 2.0])[:3] == (1.0, 1.0, 1.0)
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from scipy import special
 
 from keras_calibration._typing import RunRecord
 from keras_calibration.comparison.comparison import Comparison
@@ -31,7 +32,10 @@ from keras_calibration.statistics.accuracy import (
     same_seed_accuracy,
 )
 from keras_calibration.statistics.difference import seeds_needed, standard_error
-from keras_calibration.statistics.estimate import Estimate, t_quantile
+from keras_calibration.statistics.estimate import Estimate
+
+# Power of the minimum detectable effect.
+_POWER = 0.8
 
 
 def compare(
@@ -213,7 +217,7 @@ def _power(
     error, degrees = standard_error(a, b, paired=plan.paired)
     variance = np.var(b - a, ddof=1) if plan.paired else a.var(ddof=1) + b.var(ddof=1)
     half = (deciding.difference.high - deciding.difference.low) / 2
-    detectable = half + t_quantile(0.8, degrees) * error
+    detectable = half + float(special.stdtrit(degrees, _POWER)) * error
     target = delta if delta is not None else abs(deciding.difference.value)
     needed = seeds_needed(target, float(variance), paired=plan.paired, confidence=plan.level)
     return detectable, max(1, needed - min(deciding.num_a, deciding.num_b))

@@ -10,7 +10,6 @@ from keras_calibration.statistics.estimate import (
     check_confidence,
     check_paired,
     check_runs,
-    t_quantile,
 )
 
 # Smallest number of seeds for which the effect of sharing them is estimated.
@@ -73,7 +72,7 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
     """
     check_confidence(confidence)
     accuracy, num_pairs = metric_accuracy(a, b), len(a) * len(b)
-    z = t_quantile((1 + confidence) / 2, num_pairs)
+    z = special.stdtrit(num_pairs, (1 + confidence) / 2)
     return _newcombe(accuracy, len(a), len(b), confidence, z)
 
 
@@ -143,10 +142,10 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
     accuracy = min(max(float(above.mean()), 0.0), 1.0)
     apart = float(above.var() + below.var())
     if a.size < _MIN_SHARED or apart == 0:
-        z = t_quantile((1 + confidence) / 2, a.size**2)
+        z = special.stdtrit(a.size**2, (1 + confidence) / 2)
         return _newcombe(accuracy, a.size, a.size, confidence, z)
     shared = min(1.0, float(np.var(above + below)) / apart)
-    t = t_quantile((1 + confidence) / 2, a.size - 1)
+    t = special.stdtrit(a.size - 1, (1 + confidence) / 2)
     return _newcombe(accuracy, a.size, a.size, confidence, t * float(np.sqrt(shared)))
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from keras_calibration.statistics.estimate import (
     Estimate,
@@ -10,7 +11,6 @@ from keras_calibration.statistics.estimate import (
     check_paired,
     check_runs,
     t_estimate,
-    t_quantile,
 )
 
 MAX_SEEDS = 100_000
@@ -82,8 +82,8 @@ def minimum_detectable_effect(
     """
     check_confidence(confidence)
     check_confidence(power)
-    quantiles = t_quantile((1 + confidence) / 2, degrees) + t_quantile(power, degrees)
-    return float(quantiles * np.sqrt(variance / num_runs))
+    quantiles = special.stdtrit(degrees, [(1 + confidence) / 2, power])
+    return float(quantiles.sum() * np.sqrt(variance / num_runs))
 
 
 def seeds_needed(
@@ -154,4 +154,5 @@ def standard_error(
     # Without spread, use the degrees of freedom of a pooled variance.
     if total == 0:
         return 0.0, float(sizes.sum() - 2)
-    return float(np.sqrt(total)), total**2 / float(np.sum(parts**2 / (sizes - 1)))
+    # Shares of the total first: the squares of small variances would be 0.
+    return float(np.sqrt(total)), 1 / float(np.sum((parts / total) ** 2 / (sizes - 1)))
