@@ -8,8 +8,7 @@ import numpy as np
 
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.question import Question
-from keras_calibration.statistics.always_valid import always_valid_difference
-from keras_calibration.statistics.difference import mean_difference
+from keras_calibration.statistics.difference import always_valid_difference, mean_difference
 from keras_calibration.statistics.estimate import MAX_RUNS_WITHOUT_P_VALUE, Estimate, RunValues
 
 # Runs are paired if the pipelines share at least this part of the smaller one's seeds.

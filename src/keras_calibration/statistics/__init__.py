@@ -6,7 +6,7 @@ from keras_calibration.statistics.accuracy import (
 )
 from keras_calibration.statistics.accuracy import metric_accuracy as metric_accuracy
 from keras_calibration.statistics.accuracy import same_seed_accuracy as same_seed_accuracy
-from keras_calibration.statistics.always_valid import (
+from keras_calibration.statistics.difference import (
     always_valid_difference as always_valid_difference,
 )
 from keras_calibration.statistics.difference import mean_difference as mean_difference
