@@ -50,7 +50,7 @@ def ledger(tmp_path):
 
 
 def fill(ledger, pipeline, metrics, first_seed=None, **fields):
-    # Seeds of their own unless told otherwise: independent runs.
+    # Seeds of their own unless `first_seed` is given: independent runs.
     start = 1000 * next(numbers) if first_seed is None else first_seed
     for number, values in enumerate(metrics):
         append(ledger, pipeline, start + number, values, **fields)
@@ -68,8 +68,8 @@ def test_the_better_in_both_directions(ledger):
     assert by_auc.deciding.maximize
     assert str(by_auc.verdict) == "B better"
     assert by_auc.deciding.b_beats_a.value > 0.9
-    told = compare(ledger, "deepfm", "dcn", metric="auc", directions={"auc": "min"})
-    assert str(told.verdict) == "A better"
+    turned = compare(ledger, "deepfm", "dcn", metric="auc", directions={"auc": "min"})
+    assert str(turned.verdict) == "A better"
 
 
 def test_agrees_with_the_functions_for_independent_seeds(ledger):
@@ -235,12 +235,12 @@ def test_a_direction_that_is_not_known_is_not_guessed(ledger):
     for metric in ("uplift", "calibration_ratio"):
         with pytest.raises(ValueError, match=rf"directions=.'val_{metric}': 'max'.*--maximize"):
             compare(ledger, "deepfm", "dcn", metric=metric)
-    for way, words in (("max", "B better"), ("min", "A better")):
-        told = compare(ledger, "deepfm", "dcn", metric="uplift", directions={"uplift": way})
-        assert str(told.verdict) == words
-        assert (told.deciding.maximize, told.deciding.b_beats_a.value) == (
-            way == "max",
-            way == "max",
+    for direction, words in (("max", "B better"), ("min", "A better")):
+        turned = compare(ledger, "deepfm", "dcn", metric="uplift", directions={"uplift": direction})
+        assert str(turned.verdict) == words
+        assert (turned.deciding.maximize, turned.deciding.b_beats_a.value) == (
+            direction == "max",
+            direction == "max",
         )
     # Shown beside one that decides, and not judged.
     beside = compare(ledger, "deepfm", "dcn", metric="loss").metrics["val_uplift"]

@@ -99,22 +99,22 @@ def compare(
         Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
     """
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    question = Question(metric, epoch, delta, confidence, num_looks, directions)
-    return compare_runs(ledger.runs(), a, b, question)
+    question = Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
+    return compare_runs(ledger.runs(), question)
 
 
-def compare_runs(records: Sequence[RunRecord], a: str, b: str, question: Question) -> Comparison:
+def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison:
     """Compares like `compare`, on records already read from the ledger."""
-    check_question(a, b, question)
-    names = recorded_metrics(records, a, b)
+    check_question(question)
+    names = recorded_metrics(records, question)
     deciding = resolve_metric(question.metric, names)
-    directions = metric_directions(records, a, b, names, question.directions)
+    directions = metric_directions(records, question, names)
     maximize = deciding_direction(deciding, directions) == "max"
     held_out = deciding.startswith("val_")
     wanted = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
     runs = (
-        gather_runs(records, a, wanted, epoch=question.epoch, maximize=maximize),
-        gather_runs(records, b, wanted, epoch=question.epoch, maximize=maximize),
+        gather_runs(records, question.a, wanted, epoch=question.epoch, maximize=maximize),
+        gather_runs(records, question.b, wanted, epoch=question.epoch, maximize=maximize),
     )
     plan = make_plan(runs, question)
     common = [name for name in wanted if all(pipeline.complete(name) for pipeline in runs)]

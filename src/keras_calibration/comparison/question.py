@@ -15,8 +15,10 @@ MAX_LOOKS = 50
 
 
 class Question(NamedTuple):
-    """The options of `compare`."""
+    """Two pipelines and the options of `compare`."""
 
+    a: str
+    b: str
     metric: str = "calibrated_log_loss"
     epoch: int | str = "kept"
     delta: float | None = None
@@ -25,13 +27,14 @@ class Question(NamedTuple):
     directions: Mapping[str, str] | None = None
 
 
-def check_question(a: str, b: str, question: Question) -> None:
+def check_question(question: Question) -> None:
     """Refuses invalid arguments."""
     check_confidence(question.confidence)
     epoch, delta, directions = question.epoch, question.delta, question.directions or {}
-    if a == b:
+    if question.a == question.b:
         raise ValueError(
-            f"Arguments `a` and `b` must be different pipelines. Received: a={a!r}, b={b!r}."
+            "Arguments `a` and `b` must be different pipelines. Received: "
+            f"a={question.a!r}, b={question.b!r}."
         )
     is_number = isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0
     if not (is_number or epoch in ("kept", "last", "best")):
@@ -57,36 +60,36 @@ def check_question(a: str, b: str, question: Question) -> None:
         )
 
 
-def recorded_metrics(records: Sequence[RunRecord], a: str, b: str) -> list[str]:
+def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[str]:
     """The metrics of the runs of either pipeline."""
     pipelines = {record["pipeline"] for record in records}
-    for name in (a, b):
+    for name in (question.a, question.b):
         if name not in pipelines:
             raise ValueError(
                 "Arguments `a` and `b` must be pipelines of the ledger, for example "
                 f"{sorted(pipelines)[:20]}. Received: {name!r}. `keras-calibration runs` lists "
                 "them."
             )
-    mine = (record["metrics"] for record in records if record["pipeline"] in (a, b))
-    return list(dict.fromkeys(name for metrics in mine for name in metrics))
+    compared = _compared(records, question)
+    return list(dict.fromkeys(name for record in compared for name in record["metrics"]))
+
+
+def _compared(records: Sequence[RunRecord], question: Question) -> list[RunRecord]:
+    """The records of either pipeline."""
+    return [record for record in records if record["pipeline"] in (question.a, question.b)]
 
 
 def metric_directions(
-    records: Sequence[RunRecord],
-    a: str,
-    b: str,
-    names: Sequence[str],
-    given: Mapping[str, str] | None,
+    records: Sequence[RunRecord], question: Question, names: Sequence[str]
 ) -> dict[str, str | None]:
     """The direction of each metric: as given, as recorded, or inferred from its name."""
-    given = given or {}
+    given = question.directions or {}
     resolved = {resolve_metric(name, names): direction for name, direction in given.items()}
     resolved |= {name: direction for name, direction in given.items() if name in names}
     recorded: dict[str, set[str]] = {}
-    for record in records:
-        if record["pipeline"] in (a, b):
-            for name, direction in record["directions"].items():
-                recorded.setdefault(name, set()).add(direction)
+    for record in _compared(records, question):
+        for name, direction in record["directions"].items():
+            recorded.setdefault(name, set()).add(direction)
     directions: dict[str, str | None] = {}
     for name in names:
         found = recorded.get(name, {direction_of(name)})

@@ -194,7 +194,8 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
     "directions": (
         lambda value: (
             isinstance(value, Mapping)
-            and all(isinstance(name, str) and way in DIRECTIONS for name, way in value.items())
+            and all(isinstance(name, str) for name in value)
+            and all(direction in DIRECTIONS for direction in value.values())
         ),
         f"a dict from the metric's name to one of {DIRECTIONS}",
         "Omit metrics without a direction",

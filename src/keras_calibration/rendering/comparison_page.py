@@ -81,8 +81,9 @@ def write_report(
             "Argument `pipelines` must name at least two pipelines. Received: "
             f"pipelines={list(pipelines)}."
         )
-    question = Question(**options)
-    comparisons = [compare_runs(records, pipelines[0], other, question) for other in pipelines[1:]]
+    comparisons = [
+        compare_runs(records, Question(pipelines[0], other, **options)) for other in pipelines[1:]
+    ]
     html_page.write(report_html(comparisons), path)
     return comparisons
 
