@@ -41,7 +41,6 @@ def test_compare_answers_by_its_exit_code(folder, capsys):
     assert main(["compare", folder, "dcn", "deepfm"]) == 0
     text = capsys.readouterr().out
     assert text.endswith("Verdict: A better\n")
-    assert "posterior, flat prior: A better with probability > 0.999\n" in text
     assert main(["compare", folder, "deepfm", EVIL]) == 1
     assert "Verdict: undecided" in capsys.readouterr().out
     assert main(["compare", folder, "deepfm", "few"]) == 1
@@ -49,7 +48,6 @@ def test_compare_answers_by_its_exit_code(folder, capsys):
     assert main(["compare", folder, "deepfm", EVIL, "--delta", "0.1"]) == 0
     text = capsys.readouterr().out
     assert "no difference larger than 0.1" in text
-    assert "by at least 0.1 with < 0.001" in text
 
 
 def test_errors_are_said_on_stderr(folder, capsys):
@@ -235,7 +233,7 @@ def test_json(folder, capsys):
 
 def test_looks_and_epoch(folder, capsys):
     assert main(["compare", folder, "deepfm", "dcn", "--looks", "4", "--epoch", "best"]) == 0
-    assert "Pocock's level for 4" in capsys.readouterr().out
+    assert "Bonferroni's level for 4" in capsys.readouterr().out
     assert main(["compare", folder, "deepfm", "dcn", "--looks", "any", "--epoch", "0"]) == 0
     assert "always-valid" in capsys.readouterr().out
 

@@ -32,7 +32,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_calibration.callbacks import LogitAverage, SeedVariance
-from keras_calibration.ledger.random_seeds import set_dropout_seed
 from keras_calibration.metrics import CalibratedLogLoss, LogLoss
 from keras_calibration.seeds import Ledger, set_seeds
 from keras_calibration.statistics import (
@@ -45,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
 from id_table import Rows, read_rows  # noqa: E402
 from seed_bootstrap import accuracies, bootstrap_draws, pairwise_wins  # noqa: E402
-from start_anew import start_anew  # noqa: E402
+from start_anew import set_dropout_seed, start_anew  # noqa: E402
 
 # Number of evaluations in the one epoch of a run, and how many of the last ones are averaged.
 NUM_EVALUATIONS, NUM_AVERAGED = 20, 5
@@ -226,7 +225,7 @@ def train_seeds(
         roles = set_seeds(initialization=first + seed, order=seed)
         start_anew(model)
         if pipeline.dropout:
-            roles |= set_dropout_seed(model, seed=first + seed)
+            roles |= set_dropout_seed(model, first + seed)
         order = np.random.default_rng(seed).permutation(len(rows.train))
         average = LogitAverage(
             (rows.held_out, rows.held_out_labels),

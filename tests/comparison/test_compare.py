@@ -45,7 +45,7 @@ def ledger(tmp_path):
 
 
 def fill(ledger, pipeline, metrics, first_seed=None, **fields):
-    # Seeds of their own unless told otherwise: independent runs.
+    # Seeds of their own unless `first_seed` is given: independent runs.
     start = 1000 * next(numbers) if first_seed is None else first_seed
     for number, values in enumerate(metrics):
         append(ledger, pipeline, start + number, values, **fields)
@@ -58,17 +58,13 @@ def test_the_better_in_both_directions(ledger):
     assert (str(there.verdict), str(back.verdict)) == ("B better", "A better")
     assert there.metric == "val_calibrated_log_loss"
     np.testing.assert_allclose(there.difference.value, -back.difference.value)
-    assert there.probability_b_better() > 0.99
-    assert back.probability_b_better() < 0.01
-    np.testing.assert_allclose(there.probability_b_better(2e-4), back.probability_a_better(2e-4))
     # By AUC, larger is better.
     by_auc = compare(ledger, "deepfm", "dcn", metric="auc")
     assert by_auc.deciding.maximize
     assert str(by_auc.verdict) == "B better"
-    assert by_auc.probability_b_better() > 0.99
     assert by_auc.deciding.b_beats_a.value > 0.9
-    told = compare(ledger, "deepfm", "dcn", metric="auc", directions={"auc": "min"})
-    assert str(told.verdict) == "A better"
+    turned = compare(ledger, "deepfm", "dcn", metric="auc", directions={"auc": "min"})
+    assert str(turned.verdict) == "A better"
 
 
 def test_agrees_with_the_functions_for_independent_seeds(ledger):
@@ -128,14 +124,6 @@ def test_says_who_is_better_and_worse_calibrated(ledger):
     assert note.startswith("val_loss favors A, val_calibrated_log_loss favors B: B ranks better")
 
 
-def test_the_hybrid_loss_sees_a_systematic_bias(ledger):
-    fill(ledger, "deepfm", losses(0, 10))
-    fill(ledger, "dcn", losses(1, 10, bias=0.2))
-    comparison = compare(ledger, "deepfm", "dcn")
-    # 0.06 c² is what the bias costs; the calibrated losses differ by noise.
-    assert comparison.hybrid_difference == pytest.approx(0.06 * 0.2**2, abs=6e-4)
-
-
 def test_undecided_says_how_many_more(ledger):
     fill(ledger, "deepfm", losses(0, 6))
     fill(ledger, "dcn", losses(0, 6, shift=-1e-4))
@@ -168,29 +156,6 @@ def test_few_runs_cannot_tell(ledger, num_a, num_b):
     assert "deepfm" in str(comparison)
 
 
-def test_the_posterior_in_words(ledger):
-    fill(ledger, "deepfm", losses(0, 6))
-    fill(ledger, "dcn", losses(1, 6, shift=-3e-4))
-    for a, b, ahead in (("deepfm", "dcn", "B"), ("dcn", "deepfm", "A")):
-        comparison = compare(ledger, a, b, delta=1e-4)
-        chances = [
-            getattr(comparison, f"probability_{ahead.lower()}_better")(margin)
-            for margin in (0.0, 1e-4)
-        ]
-        assert 0.5 < chances[0] < 0.999
-        assert chances[1] < chances[0]
-        line = (
-            f"posterior, flat prior: {ahead} better with probability {chances[0]:.3f}, "
-            f"by at least 0.0001 with {chances[1]:.3f}"
-        )
-        assert line in str(comparison)
-        posterior = comparison.to_dict()["posterior"]
-        assert posterior["margin"] == 1e-4
-        assert posterior[f"{ahead.lower()}_better"] == chances[1]
-    fill(ledger, "far", losses(2, 6, shift=-1))
-    assert "B better with probability > 0.999\n" in str(compare(ledger, "deepfm", "far"))
-
-
 def test_runs_that_do_not_count_are_counted(ledger):
     fill(ledger, "deepfm", losses(0, 6))
     fill(ledger, "dcn", losses(1, 6), first_seed=50)
@@ -218,8 +183,6 @@ def test_without_any_finished_run(ledger):
     assert str(comparison.verdict) == expected
     assert "none" in str(comparison)
     json.dumps(comparison.to_dict(), allow_nan=False)
-    with pytest.raises(ValueError, match="at least two runs of each pipeline"):
-        comparison.probability_b_better()
 
 
 def test_which_epoch(ledger):
@@ -266,12 +229,12 @@ def test_a_direction_that_is_not_known_is_not_guessed(ledger):
     for metric in ("uplift", "calibration_ratio"):
         with pytest.raises(ValueError, match=rf"directions=.'val_{metric}': 'max'.*--maximize"):
             compare(ledger, "deepfm", "dcn", metric=metric)
-    for way, words in (("max", "B better"), ("min", "A better")):
-        told = compare(ledger, "deepfm", "dcn", metric="uplift", directions={"uplift": way})
-        assert str(told.verdict) == words
-        assert (told.deciding.maximize, told.deciding.b_beats_a.value) == (
-            way == "max",
-            way == "max",
+    for direction, words in (("max", "B better"), ("min", "A better")):
+        turned = compare(ledger, "deepfm", "dcn", metric="uplift", directions={"uplift": direction})
+        assert str(turned.verdict) == words
+        assert (turned.deciding.maximize, turned.deciding.b_beats_a.value) == (
+            direction == "max",
+            direction == "max",
         )
     # Shown beside one that decides, and not judged.
     beside = compare(ledger, "deepfm", "dcn", metric="loss").metrics["val_uplift"]
@@ -318,25 +281,11 @@ def test_looks_widen_the_interval(ledger):
         comparison = compare(ledger, "deepfm", "dcn", num_looks=num_looks)
         widths.append(comparison.difference.high - comparison.difference.low)
     assert widths == sorted(widths)
+    # The four intervals of 98.75 % err together in at most 5 % of the cases.
+    four = compare(ledger, "deepfm", "dcn", num_looks=4)
+    assert four.difference == compare(ledger, "deepfm", "dcn", confidence=0.9875).difference
+    assert four.method == "Welch's t, independent seeds, Bonferroni's level for 4 looks"
     assert comparison.method == "always-valid t, independent seeds"
-
-
-def test_variance_components_from_row_losses(ledger):
-    rng = np.random.default_rng(4)
-    ids, rows = np.arange(400), rng.exponential(size=400)
-    for pipeline in ("deepfm", "dcn"):
-        for seed in range(5):
-            of_rows = rows + 0.05 * rng.normal() + 0.1 * rng.normal(size=400)
-            reference = ledger.write_row_losses(of_rows, ids)
-            mean = {"val_loss": of_rows.mean()}
-            append(ledger, pipeline, seed, mean, row_losses=reference, num_rows=400)
-    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
-    assert comparison.components_a.interaction == pytest.approx(0.01, rel=0.2)
-    assert comparison.difference_on_new_rows.value == pytest.approx(
-        comparison.difference.value, abs=1e-6
-    )
-    append(ledger, "dcn", 99, {"val_loss": 1.0})
-    assert compare(ledger, "deepfm", "dcn", metric="loss").components_a is None
 
 
 def test_notes_on_what_the_records_say(ledger):
@@ -396,6 +345,7 @@ def test_json_is_strict(ledger):
         ({"directions": {"acu": "max"}}, "must be recorded for both pipelines.*metric='acu'"),
         ({"confidence": 95}, "between 0 and 1.*confidence=95"),
         ({"num_looks": 0}, "between 1 and 50.*num_looks=0"),
+        ({"num_looks": 51}, "between 1 and 50.*num_looks=51"),
     ],
 )
 def test_refuses_wrong_arguments(ledger, arguments, message):

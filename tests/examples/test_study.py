@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -111,3 +112,16 @@ def test_the_whole_study(tmp_path):
     losses = [run["metrics"]["val_averaged_calibrated_log_loss"][-1] for run in runs]
     assert len(set(losses)) == 4
     assert 0.5 < np.mean(losses) < 0.72
+
+
+def test_dropout_has_a_seed_of_its_own(study):
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dropout(0.5)])
+    x = np.ones((4, 8), "float32")
+
+    def drop(seed):
+        assert study.set_dropout_seed(model, seed) == {"dropout": seed}
+        return keras.ops.convert_to_numpy(model(x, training=True))
+
+    first = drop(1)
+    np.testing.assert_array_equal(drop(1), first)
+    assert (drop(2) != first).any()

@@ -24,7 +24,6 @@ FINISHED = {
     "configuration": {"layers": [8, 8], "lr": 0.1},
     "seeds": {"initialization": 7, "order": 1},
     "num_rows": 60_000,
-    "row_losses": None,
     "training": None,
     "kept_epoch": 0,
     "directions": {"val_loss": "min"},
@@ -64,7 +63,7 @@ def test_a_record_from_before_the_later_fields_is_read(tmp_path):
     run_id = Ledger(tmp_path).append(FINISHED)
     path = tmp_path / f"{run_id}.json"
     content = json.loads(path.read_text())
-    for name in ("seeds", "num_rows", "row_losses"):
+    for name in ("seeds", "num_rows", "training"):
         del content[name]
     path.write_text(json.dumps(content))
     (record,) = Ledger(tmp_path).runs()
@@ -168,7 +167,6 @@ def test_finish_replaces_nothing_else(tmp_path):
         ({"kept_epoch": "best"}, "must be one of the epochs.*kept_epoch='best'"),
         ({"kept_epoch": 7}, r"one of the epochs \[0, 1\].*kept_epoch=7"),
         ({"directions": {"loss": "up"}}, "must be a dict from the metric's name.*directions=.*"),
-        ({"row_losses": [0.1]}, "must be a result of `Ledger.write_row_losses`.*row_losses="),
         ({"metric": {}}, r"remove \['metric'\]"),
     ],
 )
@@ -249,8 +247,8 @@ def test_looks_at_no_other_files(tmp_path):
 
 def test_what_killed_processes_left_is_deleted_a_day_after(tmp_path):
     runs = Ledger(tmp_path)
-    (tmp_path / "rows").mkdir()
-    left = [tmp_path / name for name in ("a.tmp", "b.tmp", "rows/c.tmp", "README.md")]
+    (tmp_path / "trainings").mkdir()
+    left = [tmp_path / name for name in ("a.tmp", "b.tmp", "trainings/c.tmp", "README.md")]
     recent = tmp_path / "d.tmp"
     for path in (*left, recent):
         path.write_text("{")

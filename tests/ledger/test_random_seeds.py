@@ -2,7 +2,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration.ledger.random_seeds import set_dropout_seed
 from keras_calibration.seeds import set_seeds
 
 X = np.arange(40.0, dtype="float32").reshape(20, 2)
@@ -20,7 +19,7 @@ class Order(keras.layers.Layer):
         return inputs
 
 
-def train(initialization, order, dropout=None):
+def train(initialization, order):
     """The first weights, the trace of the order of the rows, and the last weights."""
     keras.backend.clear_session()
     set_seeds(initialization=initialization, order=order)
@@ -28,8 +27,6 @@ def train(initialization, order, dropout=None):
         [keras.Input((2,)), Order(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
     )
     model.compile(loss="mse", optimizer=keras.optimizers.SGD(1e-4), run_eagerly=False)
-    if dropout is not None:
-        set_dropout_seed(model, seed=dropout)
     dense, trace = model.layers[-1], model.layers[0].trace
     first = dense.kernel.numpy().tolist()
     model.fit(X, Y, batch_size=4, epochs=2, verbose=0)
@@ -48,19 +45,8 @@ def test_the_seeds_act_apart():
     assert other_weights[1] == base[1]
 
 
-@pytest.mark.slow
-def test_dropout_has_a_seed_of_its_own():
-    first, second = train(1, 1, dropout=1), train(1, 1, dropout=2)
-    assert train(1, 1, dropout=1) == first
-    assert first[:2] == second[:2]
-    assert first[2] != second[2]
-
-
 def test_refuses_what_is_no_seed():
     with pytest.raises(ValueError, match=r"must be an int .*order=0\.5"):
         set_seeds(initialization=1, order=0.5)
     with pytest.raises(ValueError, match="initialization=-1"):
         set_seeds(initialization=-1, order=0)
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    with pytest.raises(ValueError, match="a layer that is random"):
-        set_dropout_seed(model, seed=1)

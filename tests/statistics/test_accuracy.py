@@ -5,7 +5,6 @@ from scipy import special, stats
 from keras_calibration.seeds import metric_accuracy
 from keras_calibration.statistics import (
     accuracy_interval,
-    detection_gain,
     independent_seed_accuracy,
     same_seed_accuracy,
 )
@@ -122,31 +121,6 @@ def test_ties_under_one_seed_count_half():
     assert low.high < middle.high < high.high
     tied = same_seed_accuracy(a, a)
     assert (tied.value, tied.low + tied.high) == (0.5, pytest.approx(1))
-
-
-def test_detection_gain_is_zero_for_one_and_the_same_loss():
-    rng = np.random.default_rng(4)
-    a, b = rng.normal(size=8), rng.normal(1, 1, 8)
-    estimate = detection_gain(a, b, a, b)
-    assert (estimate.value, estimate.low, estimate.high, estimate.p_value) == (0, 0, 0, None)
-
-
-def test_detection_gain_refuses_seldom_and_sees_a_steadier_loss():
-    rng = np.random.default_rng(5)
-    found = []
-    for extra in (1.0, 0.0):
-        # Two metrics of the same runs, the second with as much noise of its own, or with none.
-        a, b, noise_a, noise_b, other_a, other_b = rng.normal(size=(6, 1500, 20))
-        b = b + 1
-        rows = zip(a + noise_a, b + noise_b, a + extra * other_a, b + extra * other_b, strict=True)
-        found.append(np.mean([detection_gain(*row).excludes(0.0) for row in rows]))
-    assert found[0] <= 0.055
-    assert found[1] > 0.1
-
-
-def test_no_p_value_with_three_runs():
-    a, b = np.arange(3.0), np.arange(3.0) + 0.5
-    assert detection_gain(a, b, a, b[::-1].copy()).p_value is None
 
 
 @pytest.mark.parametrize(

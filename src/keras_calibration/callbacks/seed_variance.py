@@ -276,7 +276,7 @@ class SeedVariance(keras.callbacks.Callback):
             name: by_metric.get(name.removeprefix("val_")) or direction_of(name)
             for name in self._metrics
         }
-        return {name: way for name, way in directions.items() if way is not None}
+        return {name: found for name, found in directions.items() if found is not None}
 
     def _num_diverged(self, rows: list[dict[str, float]]) -> int:
         return sum(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+from scipy import special
 
 from keras_calibration._typing import RunRecord
-from keras_calibration.comparison.comparison import Comparison, Noise
-from keras_calibration.comparison.details import calibration_details, row_details
+from keras_calibration.comparison.comparison import Comparison
 from keras_calibration.comparison.metric_comparison import MetricComparison
-from keras_calibration.comparison.notes import notes_of
+from keras_calibration.comparison.notes import make_notes
 from keras_calibration.comparison.pipeline_runs import PipelineRuns, gather_runs
 from keras_calibration.comparison.plan import Plan, make_plan
 from keras_calibration.comparison.question import (
@@ -32,7 +32,10 @@ from keras_calibration.statistics.accuracy import (
     same_seed_accuracy,
 )
 from keras_calibration.statistics.difference import seeds_needed, standard_error
-from keras_calibration.statistics.estimate import t_quantile
+from keras_calibration.statistics.estimate import Estimate
+
+# Power of the minimum detectable effect.
+_POWER = 0.8
 
 
 def compare(
@@ -65,8 +68,8 @@ def compare(
         delta: Largest difference that does not matter, in the metric's unit. Without it, the
             verdict is never "no difference".
         confidence: Coverage of the intervals, in (0, 1).
-        num_looks: Planned number of looks at the growing ledger (Pocock's level for each look);
-            `None` for any number of looks, with intervals that hold at all times.
+        num_looks: Planned number of looks at the growing ledger, whose intervals hold together
+            (Bonferroni); `None` for any number of looks, with intervals that hold at all times.
         directions: Metric name → `"min"` or `"max"`, for metrics whose direction is neither
             recorded nor known from the name. Other metrics of unknown direction are shown and not
             judged.
@@ -96,28 +99,22 @@ def compare(
         Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
     """
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    question = Question(metric, epoch, delta, confidence, num_looks, directions)
-    return compare_runs(ledger, ledger.runs(), a, b, question)
+    question = Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
+    return compare_runs(ledger.runs(), question)
 
 
-def compare_runs(
-    ledger: Ledger,
-    records: Sequence[RunRecord],
-    a: str,
-    b: str,
-    question: Question,
-) -> Comparison:
+def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison:
     """Compares like `compare`, on records already read from the ledger."""
-    check_question(a, b, question)
-    names = recorded_metrics(records, a, b)
+    check_question(question)
+    names = recorded_metrics(records, question)
     deciding = resolve_metric(question.metric, names)
-    directions = metric_directions(records, a, b, names, question.directions)
+    directions = metric_directions(records, question, names)
     maximize = deciding_direction(deciding, directions) == "max"
     held_out = deciding.startswith("val_")
     wanted = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
     runs = (
-        gather_runs(records, a, wanted, epoch=question.epoch, maximize=maximize),
-        gather_runs(records, b, wanted, epoch=question.epoch, maximize=maximize),
+        gather_runs(records, question.a, wanted, epoch=question.epoch, maximize=maximize),
+        gather_runs(records, question.b, wanted, epoch=question.epoch, maximize=maximize),
     )
     plan = make_plan(runs, question)
     common = [name for name in wanted if all(pipeline.complete(name) for pipeline in runs)]
@@ -127,17 +124,18 @@ def compare_runs(
         for name in dict.fromkeys([deciding, *common])
         if name == deciding or not name.endswith(BIAS_SUFFIX)
     }
-    noise = _noise(deciding, runs, plan) if deciding in common else None
-    detectable, more_seeds = _power(metrics[deciding], noise, plan, question.delta)
-    plain, calibrated = loss_partners(deciding, names)
-    details: dict[str, Any] = {}
-    if plain in common and calibrated in common:
-        details = calibration_details(plain, calibrated, runs, plan, metrics)
+    plain, calibrated = (
+        name if name in common else None for name in loss_partners(deciding, names)
+    )
+    if plain is None or calibrated is None:
+        plain = calibrated = None
+    gain = _gain_difference(plain, calibrated, runs, plan)
+    detectable, more_seeds = _power(metrics[deciding], runs, plan, question.delta)
     verdict = judge(
         metrics[deciding],
-        plain=metrics.get(details.get("plain_metric", "")),
-        calibrated=metrics.get(details.get("calibrated_metric", "")),
-        gain=details.get("gain_difference"),
+        plain=metrics.get(plain or ""),
+        calibrated=metrics.get(calibrated or ""),
+        gain=gain,
         delta=question.delta,
         more_seeds=more_seeds or 1,
         obstacle=plan.obstacle(deciding, *runs),
@@ -154,19 +152,19 @@ def compare_runs(
         delta=question.delta,
         epoch=question.epoch,
         num_looks=question.num_looks,
-        noise=noise,
         minimum_detectable_effect=detectable,
         more_seeds=more_seeds,
-        **details,
-        **row_details(ledger, runs, question.confidence),
+        plain_metric=plain,
+        calibrated_metric=calibrated,
+        gain_difference=gain,
     )
-    return notes_of(comparison)
+    return dataclasses.replace(comparison, notes=make_notes(comparison))
 
 
 def _compare_metric(
     metric: str, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan, direction: str | None
 ) -> MetricComparison:
-    a, b = (np.asarray(pipeline.of_seeds(metric)) for pipeline in runs)
+    a, b = (np.asarray(pipeline.metric_values(metric)) for pipeline in runs)
     paired_a, paired_b = plan.values(metric, *runs)
     sign = -1 if direction == "max" else 1
     beats = same = difference = None
@@ -193,23 +191,33 @@ def _compare_metric(
     )
 
 
-def _noise(metric: str, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan) -> Noise | None:
-    a, b = plan.values(metric, *runs)
-    if min(a.size, b.size) < 2:
+def _gain_difference(
+    plain: str | None,
+    calibrated: str | None,
+    runs: tuple[PipelineRuns, PipelineRuns],
+    plan: Plan,
+) -> Estimate | None:
+    """The calibration gain G = LL − CLL of B minus that of A; `None` without both losses."""
+    if plain is None or calibrated is None:
         return None
-    error, degrees = standard_error(a, b, paired=plan.paired)
-    variance = np.var(b - a, ddof=1) if plan.paired else a.var(ddof=1) + b.var(ddof=1)
-    return Noise(float(variance), error, degrees)
+    losses = zip(plan.values(plain, *runs), plan.values(calibrated, *runs), strict=True)
+    return plan.difference(*(log_loss - calibrated_loss for log_loss, calibrated_loss in losses))
 
 
 def _power(
-    deciding: MetricComparison, noise: Noise | None, plan: Plan, delta: float | None
+    deciding: MetricComparison,
+    runs: tuple[PipelineRuns, PipelineRuns],
+    plan: Plan,
+    delta: float | None,
 ) -> tuple[float | None, int | None]:
     """The minimum detectable effect, and the number of seeds that each pipeline still needs."""
-    if noise is None or deciding.difference is None:
+    if deciding.difference is None:
         return None, None
+    a, b = plan.values(deciding.metric, *runs)
+    error, degrees = standard_error(a, b, paired=plan.paired)
+    variance = np.var(b - a, ddof=1) if plan.paired else a.var(ddof=1) + b.var(ddof=1)
     half = (deciding.difference.high - deciding.difference.low) / 2
-    detectable = half + t_quantile(0.8, noise.degrees) * noise.standard_error
+    detectable = half + float(special.stdtrit(degrees, _POWER)) * error
     target = delta if delta is not None else abs(deciding.difference.value)
-    needed = seeds_needed(target, noise.variance, paired=plan.paired, confidence=plan.level)
+    needed = seeds_needed(target, float(variance), paired=plan.paired, confidence=plan.level)
     return detectable, max(1, needed - min(deciding.num_a, deciding.num_b))

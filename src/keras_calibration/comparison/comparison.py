@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_calibration._text import ShownAsText
 from keras_calibration.comparison.comparison_text import comparison_text
@@ -12,34 +12,13 @@ from keras_calibration.comparison.metric_comparison import MetricComparison
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.verdict import Verdict, calibration_share
 from keras_calibration.statistics.estimate import Estimate
-from keras_calibration.statistics.posterior import probability_better
-from keras_calibration.statistics.variance_components import VarianceComponents
-
-
-class Noise(NamedTuple):
-    """The noise of a difference of means.
-
-    Args:
-        variance: Variance of the difference of single runs: s_a² + s_b², or s_d² if paired.
-        standard_error: Standard error of the difference of means.
-        degrees: Degrees of freedom of both.
-
-    Example:
-        >>> Noise(2.0, 0.5, 8).standard_error
-        0.5
-    """
-
-    variance: float
-    standard_error: float
-    degrees: float
 
 
 @dataclass(frozen=True)
 class Comparison(ShownAsText):
     """The result of `seeds.compare`; print it for a table with the verdict.
 
-    Differences are B − A. Intervals are for new seeds on the same held-out rows, and that of
-    `difference_on_new_rows` also for new rows.
+    Differences are B − A. Intervals are for new seeds on the same held-out rows.
 
     Args:
         a: Runs of A, with the numbers of excluded runs.
@@ -53,19 +32,11 @@ class Comparison(ShownAsText):
         delta: Largest difference that does not matter, if given.
         epoch: Epoch whose values were compared, as requested.
         num_looks: Planned number of looks; `None` for any number.
-        noise: Noise of the deciding difference; `None` with too few runs.
         minimum_detectable_effect: Smallest difference that these seeds detect with a power of 80 %.
         more_seeds: Seeds that each pipeline still needs to detect `delta`, or the difference seen.
         plain_metric: Name of the plain loss, if both losses are recorded.
         calibrated_metric: Name of the calibrated loss, if both losses are recorded.
         gain_difference: Calibration gain G = LL − CLL of B minus that of A.
-        std_ratio_a: Standard deviation of A's calibrated loss divided by that of its plain loss.
-        std_ratio_b: The same for B.
-        detection_gain: Single-run detection rate of the calibrated loss minus that of the plain.
-        hybrid_difference: Hybrid loss of B minus that of A, if the biases are recorded.
-        components_a: Variance components of A's row losses, if recorded.
-        components_b: The same for B.
-        difference_on_new_rows: Difference of the row losses, for new seeds and new rows.
         notes: Caveats.
 
     Example:
@@ -88,19 +59,11 @@ class Comparison(ShownAsText):
     delta: float | None = None
     epoch: int | str = "kept"
     num_looks: int | None = 1
-    noise: Noise | None = None
     minimum_detectable_effect: float | None = None
     more_seeds: int | None = None
     plain_metric: str | None = None
     calibrated_metric: str | None = None
     gain_difference: Estimate | None = None
-    std_ratio_a: Estimate | None = None
-    std_ratio_b: Estimate | None = None
-    detection_gain: Estimate | None = None
-    hybrid_difference: float | None = None
-    components_a: VarianceComponents | None = None
-    components_b: VarianceComponents | None = None
-    difference_on_new_rows: Estimate | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -119,37 +82,6 @@ class Comparison(ShownAsText):
         plain = None if self.plain_metric is None else self.metrics[self.plain_metric]
         return calibration_share(plain, self.gain_difference)
 
-    def probability_b_better(self, margin: float = 0.0, prior_scale: float | None = None) -> float:
-        """The posterior probability that B is better by at least `margin`.
-
-        Args:
-            margin: Smallest improvement that matters, in the metric's unit, at least 0.
-            prior_scale: Standard deviation of the expected differences; `None` for a flat prior.
-
-        Raises:
-            ValueError: There are too few runs, or an argument is out of its range.
-        """
-        return self._probability_better("B", margin, prior_scale)
-
-    def probability_a_better(self, margin: float = 0.0, prior_scale: float | None = None) -> float:
-        """The posterior probability that A is better by at least `margin`."""
-        return self._probability_better("A", margin, prior_scale)
-
-    def _probability_better(self, side: str, margin: float, prior_scale: float | None) -> float:
-        if self.noise is None or self.difference is None:
-            raise ValueError(
-                "A posterior requires at least two runs of each pipeline. Received: "
-                f"{len(self.a)} and {len(self.b)} runs."
-            )
-        sign = -1 if self.deciding.maximize == (side == "B") else 1
-        return probability_better(
-            sign * self.difference.value,
-            self.noise.standard_error,
-            self.noise.degrees,
-            margin=margin,
-            prior_scale=prior_scale,
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """All results as JSON values: no records; `None` where a value is not finite."""
         values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
@@ -160,14 +92,6 @@ class Comparison(ShownAsText):
             "decided": self.verdict.decided,
         }
         values["calibration_share"] = _plain(self.calibration_share)
-        values["posterior"] = None
-        if self.noise is not None and self.difference is not None:
-            margin = self.delta or 0.0
-            values["posterior"] = {
-                "margin": margin,
-                "a_better": _plain(self.probability_a_better(margin)),
-                "b_better": _plain(self.probability_b_better(margin)),
-            }
         return values
 
     def __str__(self) -> str:

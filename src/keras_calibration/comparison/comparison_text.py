@@ -41,11 +41,7 @@ def heading(comparison: Comparison) -> str:
 
 def figures(comparison: Comparison) -> list[str]:
     """The lines below the table, one for each figure that the comparison has."""
-    return [
-        *_power_figures(comparison),
-        *_calibration_figures(comparison),
-        *_row_figures(comparison),
-    ]
+    return [*_power_figures(comparison), *_calibration_figures(comparison)]
 
 
 def _power_figures(comparison: Comparison) -> list[str]:
@@ -55,66 +51,16 @@ def _power_figures(comparison: Comparison) -> list[str]:
             f"minimum detectable effect {comparison.minimum_detectable_effect:.2g} (power 80 %); "
             f"{comparison.method}"
         )
-    if comparison.noise is not None and comparison.difference is not None:
-        lines.append(_posterior(comparison))
     return lines
 
 
 def _calibration_figures(comparison: Comparison) -> list[str]:
     lines = []
-    ratios = [("A", comparison.std_ratio_a), ("B", comparison.std_ratio_b)]
-    shown = [f"{name} {interval(ratio, '.2f')}" for name, ratio in ratios if ratio is not None]
-    if shown:
-        lines.append(f"std over seeds, calibrated / plain: {', '.join(shown)}")
     if comparison.gain_difference is not None:
         share = comparison.calibration_share
         part = "" if share is None else f", {share:.0%} of the plain difference"
         lines.append(f"calibration gain, B − A: {interval(comparison.gain_difference)}{part}")
-    if comparison.detection_gain is not None:
-        lines.append(
-            "single-run detection rate, calibrated − plain: "
-            f"{interval(comparison.detection_gain, '+.2f')} (paired DeLong)"
-        )
-    if comparison.hybrid_difference is not None:
-        lines.append(f"hybrid loss, B − A: {comparison.hybrid_difference:.2g}")
     return lines
-
-
-def _row_figures(comparison: Comparison) -> list[str]:
-    lines = []
-    for name, parts in (("A", comparison.components_a), ("B", comparison.components_b)):
-        if parts is not None:
-            deviations = (
-                math.sqrt(parts.seeds),
-                math.sqrt(parts.interaction / parts.num_rows),
-                math.sqrt(parts.rows / parts.num_rows),
-            )
-            sources = " / ".join(f"{deviation:.2g}" for deviation in deviations)
-            lines.append(f"std of {name}'s loss from seeds / seeds × rows / rows: {sources}")
-    if comparison.difference_on_new_rows is not None:
-        lines.append(
-            f"B − A for new seeds and new rows: {interval(comparison.difference_on_new_rows)}"
-        )
-    return lines
-
-
-def _posterior(comparison: Comparison) -> str:
-    """The posterior probability that the leading pipeline is better, also by `delta`."""
-    chances = {"A": comparison.probability_a_better, "B": comparison.probability_b_better}
-    ahead = max(chances, key=lambda side: chances[side]())
-    text = f"posterior, flat prior: {ahead} better with probability {_chance(chances[ahead]())}"
-    if comparison.delta:
-        text += (
-            f", by at least {comparison.delta:g} with {_chance(chances[ahead](comparison.delta))}"
-        )
-    return text
-
-
-def _chance(probability: float) -> str:
-    """A probability with three digits, never rounded to 0 or 1."""
-    if probability < 0.001:
-        return "< 0.001"
-    return "> 0.999" if probability > 0.999 else f"{probability:.3f}"
 
 
 def interval(estimate: Estimate, form: str | None = None) -> str:

@@ -1,37 +1,29 @@
 """Notes: the caveats of a comparison."""
 
-import dataclasses
-
-import numpy as np
-
 from keras_calibration.comparison.comparison import Comparison
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.verdict import MOSTLY_CALIBRATION
 
-_SKEWED = 1.0
 
-
-def notes_of(comparison: Comparison) -> Comparison:
-    """The comparison with its notes, the most important first.
+def make_notes(comparison: Comparison) -> tuple[str, ...]:
+    """The notes on a comparison, the most important first.
 
     Example:
         >>> from keras_calibration.comparison.pipeline_runs import gather_runs
         >>> from keras_calibration.comparison.verdict import Outcome, Verdict
         >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
         >>> verdict = Verdict(Outcome.CANNOT_TELL, "cannot tell: no runs")
-        >>> notes_of(Comparison(*runs, "val_loss", {}, verdict, "Welch's t", epoch="best")).notes[0]
+        >>> make_notes(Comparison(*runs, "val_loss", {}, verdict, "Welch's t", epoch="best"))[0]
         'values are from the best epoch of each run, chosen on the same rows: they are too
         optimistic'
     """
-    notes = [
+    return (
         *_calibration_notes(comparison),
         *_epoch_notes(comparison),
         *(note for runs in (comparison.a, comparison.b) for note in _run_notes(runs)),
         *_pairing_notes(comparison),
         *_record_notes(comparison),
-        *_skewness_notes(comparison),
-    ]
-    return dataclasses.replace(comparison, notes=tuple(notes))
+    )
 
 
 def _calibration_notes(comparison: Comparison) -> list[str]:
@@ -143,20 +135,3 @@ def _record_notes(comparison: Comparison) -> list[str]:
     if mixed:
         notes.append(f"the runs were made with different versions of {', '.join(mixed)}")
     return notes
-
-
-def _skewness_notes(comparison: Comparison) -> list[str]:
-    if comparison.plain_metric is None or comparison.std_ratio_a is None:
-        return []
-    skewed = []
-    for runs in (comparison.a, comparison.b):
-        values = np.asarray(runs.of_seeds(comparison.plain_metric))
-        spread = values.std()
-        if spread > 0 and abs(np.mean(((values - values.mean()) / spread) ** 3)) > _SKEWED:
-            skewed.append(runs.pipeline)
-    if not skewed:
-        return []
-    return [
-        f"{comparison.plain_metric} of {' and '.join(skewed)} is skewed over seeds: intervals of "
-        "std ratios may be too narrow"
-    ]

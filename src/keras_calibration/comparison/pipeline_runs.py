@@ -49,7 +49,7 @@ class PipelineRuns:
         values = self.values.get(metric, ())
         return bool(values) and all(value is not None and math.isfinite(value) for value in values)
 
-    def of_seeds(self, metric: str, seeds: Sequence[int] | None = None) -> RunValues:
+    def metric_values(self, metric: str, seeds: Sequence[int] | None = None) -> RunValues:
         """The values of `metric` in all runs, or in those with the given seeds."""
         values = dict(zip(self.seeds, self.values[metric], strict=True))
         return [value for seed in seeds or self.seeds if (value := values[seed]) is not None]

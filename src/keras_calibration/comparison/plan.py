@@ -8,9 +8,8 @@ import numpy as np
 
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.question import Question
-from keras_calibration.statistics.difference import mean_difference
+from keras_calibration.statistics.difference import always_valid_difference, mean_difference
 from keras_calibration.statistics.estimate import MAX_RUNS_WITHOUT_P_VALUE, Estimate, RunValues
-from keras_calibration.statistics.sequential import always_valid_difference, pocock_confidence
 
 # Runs are paired if the pipelines share at least this part of the smaller one's seeds.
 _MIN_SHARED_PART = 0.75
@@ -38,7 +37,7 @@ class Plan(NamedTuple):
 
     def values(self, metric: str, *pipelines: PipelineRuns) -> list[np.ndarray]:
         """The values of a metric in the runs that are compared, an array a pipeline."""
-        return [np.asarray(runs.of_seeds(metric, self.seeds)) for runs in pipelines]
+        return [np.asarray(runs.metric_values(metric, self.seeds)) for runs in pipelines]
 
     def difference(self, a: RunValues, b: RunValues) -> Estimate | None:
         """The mean of B − A with its interval; `None` with too few runs."""
@@ -57,7 +56,7 @@ class Plan(NamedTuple):
         if self.num_looks is None:
             return f"always-valid t, {pairing}"
         test = "Student's t" if self.paired else "Welch's t"
-        looks = "" if self.num_looks == 1 else f", Pocock's level for {self.num_looks} looks"
+        looks = "" if self.num_looks == 1 else f", Bonferroni's level for {self.num_looks} looks"
         return f"{test}, {pairing}{looks}"
 
     def obstacle(self, metric: str, *pipelines: PipelineRuns) -> str | None:
@@ -75,14 +74,13 @@ class Plan(NamedTuple):
 
 def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Plan:
     """Decides on pairing and level."""
-    of_a, of_b = runs
-    shared = tuple(seed for seed in of_a.seeds if seed in set(of_b.seeds))
-    smaller = min(len(of_a), len(of_b))
+    a, b = runs
+    shared = tuple(seed for seed in a.seeds if seed in set(b.seeds))
+    smaller = min(len(a), len(b))
     few = smaller <= MAX_RUNS_WITHOUT_P_VALUE
     is_paired = not few and len(shared) >= max(
         MAX_RUNS_WITHOUT_P_VALUE + 1, _MIN_SHARED_PART * smaller
     )
-    level = question.confidence
-    if question.num_looks is not None:
-        level = pocock_confidence(question.num_looks, question.confidence)
+    # Each of several looks errs with its share of the risk; the always-valid interval needs none.
+    level = 1 - (1 - question.confidence) / (question.num_looks or 1)
     return Plan(shared if is_paired else (), level, question.num_looks, few)

@@ -11,10 +11,14 @@ from keras_calibration._typing import RunRecord
 from keras_calibration.ledger.metric_names import DIRECTIONS, direction_of
 from keras_calibration.statistics.estimate import check_confidence
 
+MAX_LOOKS = 50
+
 
 class Question(NamedTuple):
-    """The options of `compare`."""
+    """Two pipelines and the options of `compare`."""
 
+    a: str
+    b: str
     metric: str = "calibrated_log_loss"
     epoch: int | str = "kept"
     delta: float | None = None
@@ -23,13 +27,14 @@ class Question(NamedTuple):
     directions: Mapping[str, str] | None = None
 
 
-def check_question(a: str, b: str, question: Question) -> None:
+def check_question(question: Question) -> None:
     """Refuses invalid arguments."""
     check_confidence(question.confidence)
     epoch, delta, directions = question.epoch, question.delta, question.directions or {}
-    if a == b:
+    if question.a == question.b:
         raise ValueError(
-            f"Arguments `a` and `b` must be different pipelines. Received: a={a!r}, b={b!r}."
+            "Arguments `a` and `b` must be different pipelines. Received: "
+            f"a={question.a!r}, b={question.b!r}."
         )
     is_number = isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0
     if not (is_number or epoch in ("kept", "last", "best")):
@@ -42,48 +47,54 @@ def check_question(a: str, b: str, question: Question) -> None:
             "Argument `delta` must be a positive number, in the unit of the metric, or None. "
             f"Received: delta={delta!r}."
         )
-    if any(way not in DIRECTIONS for way in directions.values()):
+    looks = question.num_looks
+    if looks is not None and not 1 <= looks <= MAX_LOOKS:
+        raise ValueError(
+            f"Argument `num_looks` must be between 1 and {MAX_LOOKS}, or None for any number of "
+            f"looks. Received: num_looks={looks!r}."
+        )
+    if any(direction not in DIRECTIONS for direction in directions.values()):
         raise ValueError(
             "Argument `directions` must map metrics to 'min' or 'max'. Received: "
             f"directions={dict(directions)!r}."
         )
 
 
-def recorded_metrics(records: Sequence[RunRecord], a: str, b: str) -> list[str]:
+def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[str]:
     """The metrics of the runs of either pipeline."""
     pipelines = {record["pipeline"] for record in records}
-    for name in (a, b):
+    for name in (question.a, question.b):
         if name not in pipelines:
             raise ValueError(
                 "Arguments `a` and `b` must be pipelines of the ledger, for example "
                 f"{sorted(pipelines)[:20]}. Received: {name!r}. `keras-calibration runs` lists "
                 "them."
             )
-    mine = (record["metrics"] for record in records if record["pipeline"] in (a, b))
-    return list(dict.fromkeys(name for metrics in mine for name in metrics))
+    compared = _compared(records, question)
+    return list(dict.fromkeys(name for record in compared for name in record["metrics"]))
+
+
+def _compared(records: Sequence[RunRecord], question: Question) -> list[RunRecord]:
+    """The records of either pipeline."""
+    return [record for record in records if record["pipeline"] in (question.a, question.b)]
 
 
 def metric_directions(
-    records: Sequence[RunRecord],
-    a: str,
-    b: str,
-    names: Sequence[str],
-    given: Mapping[str, str] | None,
+    records: Sequence[RunRecord], question: Question, names: Sequence[str]
 ) -> dict[str, str | None]:
     """The direction of each metric: as given, as recorded, or inferred from its name."""
-    told = {resolve_metric(name, names): way for name, way in (given or {}).items()}
-    told |= {name: way for name, way in (given or {}).items() if name in names}
+    given = question.directions or {}
+    resolved = {resolve_metric(name, names): direction for name, direction in given.items()}
+    resolved |= {name: direction for name, direction in given.items() if name in names}
     recorded: dict[str, set[str]] = {}
-    for record in records:
-        if record["pipeline"] in (a, b):
-            for name, way in record["directions"].items():
-                recorded.setdefault(name, set()).add(way)
+    for record in _compared(records, question):
+        for name, direction in record["directions"].items():
+            recorded.setdefault(name, set()).add(direction)
     directions: dict[str, str | None] = {}
     for name in names:
-        ways = recorded.get(name, set())
+        found = recorded.get(name, {direction_of(name)})
         # Contradictory records are ignored.
-        by_runs = next(iter(ways)) if len(ways) == 1 else None
-        directions[name] = told.get(name) or (by_runs if ways else direction_of(name))
+        directions[name] = resolved.get(name) or (next(iter(found)) if len(found) == 1 else None)
     return directions
 
 

@@ -9,16 +9,12 @@ import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_calibration._files import sync, write_atomically
 from keras_calibration._typing import RunRecord
 from keras_calibration._warn import warn
 from keras_calibration.ledger.run_record import STATUSES, from_json, to_json, validate_record
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
 
 # Older temporary files are from killed processes: no write takes this long.
 _STALE_SECONDS = 24 * 3600
@@ -54,7 +50,6 @@ class Ledger:
     - `seeds`: role → int, for separate seeds: `"initialization"`, `"order"`, `"dropout"`,
       `"augmentation"`
     - `num_rows`: number of held-out rows, or `None`
-    - `row_losses`: result of `write_row_losses` for the held-out rows, or `None`
     - `training`: reference to the description of model, optimizer and data by which `seeds.train`
       knows its runs, or `None`
     - `schema_version`, `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
@@ -65,7 +60,7 @@ class Ledger:
     are there. The bias that a calibrated loss fitted is a metric with the suffix `_bias`, for
     example `val_calibrated_log_loss_bias`.
 
-    Losses of single rows are in the folder `rows`, descriptions of trainings in `trainings`.
+    Descriptions of trainings are in the folder `trainings`.
 
     Args:
         path: Folder of the ledger, created by the first `append`. Files other than `*.json` are
@@ -256,40 +251,6 @@ class Ledger:
             and status in (None, record["status"])
         ]
 
-    def write_row_losses(self, losses: ArrayLike, row_ids: ArrayLike) -> dict[str, Any]:
-        """Stores the loss of each held-out row; call it before the run is recorded.
-
-        Args:
-            losses: Losses, shape `(num_rows,)`, stored as float32.
-            row_ids: Ints or strings that identify the rows, shape `(num_rows,)`. Only their hash is
-                stored: it tells which runs were evaluated on the same rows in the same order.
-
-        Returns:
-            The value for the record's field `row_losses`.
-
-        Raises:
-            ValueError: The arguments are not one-dimensional and of equal length.
-        """
-        from keras_calibration.ledger.row_losses import write_row_losses
-
-        reference = write_row_losses(self.path, losses, row_ids)
-        for folder in (self.path / "rows", self.path):
-            sync(folder)
-        return reference
-
-    def read_row_losses(self, run: RunRecord) -> NDArray[np.float32]:
-        """The losses of a run's held-out rows, float32 `(num_rows,)`.
-
-        Args:
-            run: A record that `runs` returned.
-
-        Raises:
-            ValueError: The run has no row losses, or their file is missing.
-        """
-        from keras_calibration.ledger.row_losses import read_row_losses
-
-        return read_row_losses(self.path, run)
-
     def __len__(self) -> int:
         return len(self._files())
 
@@ -353,7 +314,7 @@ class Ledger:
         if self._is_swept:
             return
         self._is_swept = True
-        for folder in (self.path, self.path / "rows", self.path / "trainings"):
+        for folder in (self.path, self.path / "trainings"):
             # Another process may delete a file first.
             with contextlib.suppress(OSError):
                 # By the clock of the file system, which is the same for all hosts.

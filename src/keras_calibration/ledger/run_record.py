@@ -29,7 +29,6 @@ _OPTIONAL: dict[str, Any] = {
     "configuration": None,
     "seeds": {},
     "num_rows": None,
-    "row_losses": None,
     "training": None,
 }
 
@@ -43,7 +42,7 @@ def validate_record(record: RunRecord) -> dict[str, Any]:
     """
     record = _check_record(record)
     # This copies the values and checks that JSON can hold them.
-    free = ("versions", "configuration", "row_losses", "training")
+    free = ("versions", "configuration", "training")
     return {**record, **{name: _plain_json(name, record[name]) for name in free}}
 
 
@@ -195,7 +194,8 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
     "directions": (
         lambda value: (
             isinstance(value, Mapping)
-            and all(isinstance(name, str) and way in DIRECTIONS for name, way in value.items())
+            and all(isinstance(name, str) for name in value)
+            and all(direction in DIRECTIONS for direction in value.values())
         ),
         f"a dict from the metric's name to one of {DIRECTIONS}",
         "Omit metrics without a direction",
@@ -224,11 +224,6 @@ _FORMS: dict[str, tuple[Callable[[object], bool], str, str]] = {
         _is_optional_count,
         "a number of rows or None",
         "Pass the size of the held-out set",
-    ),
-    "row_losses": (
-        lambda value: value is None or (isinstance(value, Mapping) and "file" in value),
-        "a result of `Ledger.write_row_losses`, or None",
-        "Store the losses before the record is appended",
     ),
     "training": (
         lambda value: value is None or (isinstance(value, Mapping) and "file" in value),

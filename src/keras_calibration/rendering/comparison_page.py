@@ -84,9 +84,8 @@ def write_report(
             "Argument `pipelines` must name at least two pipelines. Received: "
             f"pipelines={list(pipelines)}."
         )
-    question = Question(**options)
     comparisons = [
-        compare_runs(ledger, records, pipelines[0], other, question) for other in pipelines[1:]
+        compare_runs(records, Question(pipelines[0], other, **options)) for other in pipelines[1:]
     ]
     write(report_html(comparisons), path)
     return comparisons
@@ -137,7 +136,7 @@ def _runs(comparison: Comparison) -> Section:
             ("A", comparison.a, metric.mean_a, metric.std_a),
             ("B", comparison.b, metric.mean_b, metric.std_b),
         ):
-            if values := list(runs.of_seeds(name)):
+            if values := list(runs.metric_values(name)):
                 rows.append((f"{side}, {name.removeprefix('val_')}", f"{mean:.5g}±{std:.2g}"))
                 bars.append(Bar(values, mean - std, mean + std, is_square=side == "A"))
     if not rows:

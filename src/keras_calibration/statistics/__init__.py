@@ -1,33 +1,18 @@
 """Statistics over seeds: functions of numbers, with NumPy and scipy."""
 
 from keras_calibration.statistics.accuracy import accuracy_interval as accuracy_interval
-from keras_calibration.statistics.accuracy import detection_gain as detection_gain
 from keras_calibration.statistics.accuracy import (
     independent_seed_accuracy as independent_seed_accuracy,
 )
 from keras_calibration.statistics.accuracy import metric_accuracy as metric_accuracy
 from keras_calibration.statistics.accuracy import same_seed_accuracy as same_seed_accuracy
+from keras_calibration.statistics.difference import (
+    always_valid_difference as always_valid_difference,
+)
 from keras_calibration.statistics.difference import mean_difference as mean_difference
 from keras_calibration.statistics.difference import (
     minimum_detectable_effect as minimum_detectable_effect,
 )
 from keras_calibration.statistics.difference import seeds_needed as seeds_needed
 from keras_calibration.statistics.estimate import Estimate as Estimate
-from keras_calibration.statistics.hybrid import hybrid_loss as hybrid_loss
-from keras_calibration.statistics.posterior import probability_better as probability_better
-from keras_calibration.statistics.sequential import (
-    always_valid_difference as always_valid_difference,
-)
-from keras_calibration.statistics.sequential import pocock_confidence as pocock_confidence
-from keras_calibration.statistics.spread import pitman_morgan as pitman_morgan
-from keras_calibration.statistics.spread import std_ratio as std_ratio
 from keras_calibration.statistics.summary import summarize as summarize
-from keras_calibration.statistics.variance_components import (
-    VarianceComponents as VarianceComponents,
-)
-from keras_calibration.statistics.variance_components import (
-    difference_on_new_rows as difference_on_new_rows,
-)
-from keras_calibration.statistics.variance_components import (
-    variance_components as variance_components,
-)

@@ -10,8 +10,6 @@ from keras_calibration.statistics.estimate import (
     check_confidence,
     check_paired,
     check_runs,
-    t_estimate,
-    t_quantile,
 )
 
 # Smallest number of seeds for which the effect of sharing them is estimated.
@@ -74,7 +72,7 @@ def accuracy_interval(a: RunValues, b: RunValues, *, confidence: float = 0.95) -
     """
     check_confidence(confidence)
     accuracy, num_pairs = metric_accuracy(a, b), len(a) * len(b)
-    z = t_quantile((1 + confidence) / 2, num_pairs)
+    z = special.stdtrit(num_pairs, (1 + confidence) / 2)
     return _newcombe(accuracy, len(a), len(b), confidence, z)
 
 
@@ -116,9 +114,9 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
 
     Pairs (i, i), which share a seed, are left out: Acc = (m² Acc_all − m Acc_same) / (m (m − 1)).
     The interval is Newcombe's with t² var(P + Q)/(var P + var Q) in place of z², where P and Q are
-    DeLong's placements and t has m − 1 degrees of freedom: shared seeds reduce the variance of Acc.
-    With fewer than ten seeds, this factor is too uncertain and set to 1, which makes the interval
-    conservative.
+    the placements of the runs of A and B and t has m − 1 degrees of freedom: shared seeds reduce
+    the variance of Acc. With fewer than ten seeds, this factor is too uncertain and set to 1, which
+    makes the interval conservative.
 
     Args:
         a: Losses of A, `(num_runs,)`.
@@ -139,64 +137,16 @@ def independent_seed_accuracy(a: RunValues, b: RunValues, *, confidence: float =
     a, b = check_paired(a=a, b=b)
     same = (a < b) + 0.5 * (a == b)
     # For each run, over the other seeds: the share of b above it, and of a below it.
-    of_a = (a.size * _placements(a, b) - same) / (a.size - 1)
-    of_b = (a.size * (1 - _placements(b, a)) - same) / (a.size - 1)
-    accuracy = min(max(float(of_a.mean()), 0.0), 1.0)
-    apart = float(of_a.var() + of_b.var())
+    above = (a.size * _placements(a, b) - same) / (a.size - 1)
+    below = (a.size * (1 - _placements(b, a)) - same) / (a.size - 1)
+    accuracy = min(max(float(above.mean()), 0.0), 1.0)
+    apart = float(above.var() + below.var())
     if a.size < _MIN_SHARED or apart == 0:
-        z = t_quantile((1 + confidence) / 2, a.size**2)
+        z = special.stdtrit(a.size**2, (1 + confidence) / 2)
         return _newcombe(accuracy, a.size, a.size, confidence, z)
-    shared = min(1.0, float(np.var(of_a + of_b)) / apart)
-    t = t_quantile((1 + confidence) / 2, a.size - 1)
+    shared = min(1.0, float(np.var(above + below)) / apart)
+    t = special.stdtrit(a.size - 1, (1 + confidence) / 2)
     return _newcombe(accuracy, a.size, a.size, confidence, t * float(np.sqrt(shared)))
-
-
-def detection_gain(
-    plain_a: RunValues,
-    plain_b: RunValues,
-    calibrated_a: RunValues,
-    calibrated_b: RunValues,
-    *,
-    confidence: float = 0.95,
-) -> Estimate:
-    """Metric accuracy of the calibrated loss minus that of the plain loss, by paired DeLong.
-
-    Both losses come from the same runs. With the placements Pᵢ = meanⱼ 1(aᵢ < bⱼ), Qⱼ = meanᵢ
-    1(aᵢ < bⱼ) of each loss, D = Acc' − Acc has the variance var(P' − P)/m_a + var(Q' − Q)/m_b;
-    degrees of freedom by Welch and Satterthwaite.
-
-    Args:
-        plain_a: Plain losses of A, `(num_runs_a,)`.
-        plain_b: Plain losses of B, `(num_runs_b,)`.
-        calibrated_a: Calibrated losses of the same runs of A.
-        calibrated_b: Calibrated losses of the same runs of B.
-        confidence: Coverage of the interval, in (0, 1).
-
-    Raises:
-        ValueError: Invalid losses, or unequal lengths of a pipeline's losses.
-
-    Example:
-        >>> plain, calibrated = [0.3, 0.1, 0.5, 0.2], [0.2, 0.1, 0.3, 0.2]
-        >>> detection_gain(plain, [0.25, 0.5, 0.4, 0.6], calibrated, [0.4, 0.5, 0.4, 0.6]).value
-        0.21875
-
-    Reference:
-        DeLong, DeLong, Clarke-Pearson (1988), *Comparing the areas under two or more correlated
-        receiver operating characteristic curves*.
-    """
-    check_confidence(confidence)
-    plain_a, calibrated_a = check_paired(plain_a=plain_a, calibrated_a=calibrated_a)
-    plain_b, calibrated_b = check_paired(plain_b=plain_b, calibrated_b=calibrated_b)
-    # Placements of A among B, and of B among A with the opposite sign.
-    of_a = _placements(calibrated_a, calibrated_b) - _placements(plain_a, plain_b)
-    of_b = _placements(plain_b, plain_a) - _placements(calibrated_b, calibrated_a)
-    variances = np.array([of_a.var(ddof=1) / of_a.size, of_b.var(ddof=1) / of_b.size])
-    total = float(variances.sum())
-    sizes = np.array([of_a.size, of_b.size])
-    degrees = total**2 / float(np.sum(variances**2 / (sizes - 1))) if total > 0 else np.inf
-    return t_estimate(
-        float(np.mean(of_a)), float(np.sqrt(total)), degrees, confidence, int(sizes.min())
-    )
 
 
 def _placements(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -55,39 +55,14 @@ def t_estimate(
     """Student's interval value ± t SE, with a p-value if both pipelines have runs enough.
 
     Example:
-        >>> round(t_estimate(1.0, 0.5, float("inf"), 0.95, 10).low, 3)
-        0.02
+        >>> round(t_estimate(1.0, 0.5, 9, 0.95, 10).low, 3)
+        -0.131
     """
-    half = float(t_quantile((1 + confidence) / 2, degrees) * standard_error)
+    half = float(special.stdtrit(degrees, (1 + confidence) / 2) * standard_error)
     p_value = None
     if num_runs > MAX_RUNS_WITHOUT_P_VALUE and standard_error > 0:
-        tail = -abs(value) / standard_error
-        p_value = 2 * t_probability(tail, degrees)
+        p_value = float(2 * special.stdtr(degrees, -abs(value) / standard_error))
     return Estimate(value, value - half, value + half, confidence, p_value)
-
-
-def t_quantile(probability: float, degrees: float) -> float:
-    """Quantile of Student's t; of the normal distribution for infinite degrees of freedom.
-
-    Example:
-        >>> round(t_quantile(0.975, 9), 3)
-        2.262
-    """
-    if np.isfinite(degrees):
-        return float(special.stdtrit(degrees, probability))
-    return float(special.ndtri(probability))
-
-
-def t_probability(value: float, degrees: float) -> float:
-    """P(T ≤ value) of Student's t; of the normal distribution for infinite degrees of freedom.
-
-    Example:
-        >>> round(t_probability(2.262, 9), 3)
-        0.975
-    """
-    if np.isfinite(degrees):
-        return float(special.stdtr(degrees, value))
-    return float(special.ndtr(value))
 
 
 def check_confidence(confidence: float) -> None:
