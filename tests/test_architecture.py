@@ -71,7 +71,6 @@ WITHOUT_KERAS = (
         "statistics",
         "comparison",
         "rendering",
-        "seeds",
         "cli",
     ),
 )
