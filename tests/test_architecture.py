@@ -77,7 +77,6 @@ WITHOUT_KERAS = (
         "statistics",
         "comparison",
         "rendering",
-        "seeds",
         "cli",
     ),
 )

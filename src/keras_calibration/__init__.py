@@ -7,8 +7,8 @@ Calibration (`calibrate`, `layers`, `models`), evaluation (`metrics`, `scoring`,
 import sys as _sys
 from pathlib import Path as _Path
 
-# Importing the package registers its classes with Keras, which takes seconds. The command line
-# imports what each command needs, and all but `monitor` need no Keras.
+# Keras loads classes that are registered, and no others: the package imports all of its own, which
+# takes seconds. The command line imports what a command needs, which is Keras for `monitor` alone.
 if _Path(*_sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration import callbacks as callbacks
     from keras_calibration import datasets as datasets

@@ -191,7 +191,7 @@ FORBIDDEN = {
 OPTIONS = (("shell", True), ("allow_pickle", True), ("safe_mode", False))
 ALLOWED = {
     # Tells early what could not be sent to a new process; nothing is stored or read.
-    ("training/train.py", "pickle.dumps"),
+    ("training/processes.py", "pickle.dumps"),
     # The task of the processes that this one starts, in a new folder that only this user can open.
     ("training/processes.py", "pickle.dump"),
     ("training/processes.py", "pickle.load"),

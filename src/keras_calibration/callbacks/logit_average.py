@@ -16,7 +16,7 @@ from keras_calibration.metrics.log_loss import LogLoss
 from keras_calibration.ops.losses import logits_from_probabilities
 
 # Prefixes of the loss of the mean logit, and of the mean of the losses.
-OF_MEAN_LOGIT, MEAN_OF_LOSSES = "val_averaged_", "val_mean_"
+MEAN_LOGIT_PREFIX, MEAN_LOSS_PREFIX = "val_averaged_", "val_mean_"
 
 
 class LogitAverage(keras.callbacks.Callback):
@@ -131,11 +131,11 @@ class LogitAverage(keras.callbacks.Callback):
         if self.every is None or self._num_batches % self.every or not self._logits:
             self._evaluate()
         mean_logit = np.stack(self._logits).mean(axis=0, dtype=np.float64)
-        of_mean = self._score(mean_logit.astype(np.float32))
+        averaged = self._score(mean_logit.astype(np.float32))
         means = np.mean(self._losses, axis=0)
-        for metric, of_mean_logit, mean in zip(self.metrics, of_mean, means, strict=True):
-            logs[f"{OF_MEAN_LOGIT}{metric.name}"] = of_mean_logit
-            logs[f"{MEAN_OF_LOSSES}{metric.name}"] = float(mean)
+        for metric, value, mean in zip(self.metrics, averaged, means, strict=True):
+            logs[f"{MEAN_LOGIT_PREFIX}{metric.name}"] = value
+            logs[f"{MEAN_LOSS_PREFIX}{metric.name}"] = float(mean)
 
     def _evaluate(self) -> None:
         logits = self._predict()

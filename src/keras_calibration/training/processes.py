@@ -10,6 +10,7 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import traceback
@@ -43,6 +44,7 @@ def train_in_processes(
     `num_parallel` is the number of processes, `None` for one for each core. The other arguments,
     and the error of a seed that fails too often, are those of `train_by_futures`.
     """
+    _check_can_be_sent(task)
     settings = KerasSettings.current()
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="keras-calibration-rows-"))
@@ -60,6 +62,25 @@ def train_in_processes(
         ]
         stack.enter_context(ours)
         train_by_futures([worker.submit for worker in workers], seeds, on_end)
+
+
+def _check_can_be_sent(task: SeedTask) -> None:
+    """Refuses functions that another process cannot import."""
+    remedy = "Move them to the top level of a file, or use engine='vectorized'."
+    try:
+        sent = pickle.dumps((task.build_model, task.callbacks))
+    except Exception as error:  # Whatever an object of the user raises.
+        raise ValueError(
+            "Arguments `build_model` and `callbacks` must be functions of a module with "
+            f"engine='processes', which sends them to other processes. Received: {error}. {remedy}"
+        ) from error
+    # Processes import the program's file; a notebook, a session and `python -c` have none.
+    if b"__main__" in sent and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ValueError(
+            "Arguments `build_model` and `callbacks` must be functions of a module with "
+            "engine='processes', which other processes import. Received: functions of a notebook "
+            f"or an interactive session. {remedy}"
+        )
 
 
 class _Worker:

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from keras_calibration._compat import without_replica_sums
 from keras_calibration._typing import Tensor
-from keras_calibration.training.model_state import copy_state, variables_of
 from keras_calibration.training.seed_task import (
     Rows,
     SeedTask,
@@ -50,7 +49,8 @@ class TensorFlowLanes:
     def start(self, models: Sequence[keras.Model]) -> None:
         """Gives the lanes the state of new models, one for each lane or fewer."""
         for lane, model in zip(self._models, models, strict=False):
-            copy_state(model, lane)
+            for old, new in zip(_variables_of(lane), _variables_of(model), strict=True):
+                old.assign(new)
 
     def load(self, number: int) -> keras.Model:
         """The model of a lane."""
@@ -72,6 +72,11 @@ class TensorFlowLanes:
             self._models[number].reset_metrics()
         for job in [self._threads.submit(graph) for graph in graphs.values()]:
             job.result()
+
+
+def _variables_of(model: keras.Model) -> list[keras.Variable]:
+    """The variables that decide how training goes on; metrics restart with every epoch."""
+    return [*model.variables, *model.optimizer.variables]
 
 
 def _training_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[[Tensor], Any]:
@@ -97,7 +102,7 @@ def _validation_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callabl
 
 def _check_randomness(model: keras.Model, graph: Any) -> None:
     """Refuses programs with state besides the variables of the model: seeds would share it."""
-    variables = [*variables_of(model), *model.metrics_variables]
+    variables = [*_variables_of(model), *model.metrics_variables]
     own = {id(variable.value) for variable in variables}
     reason = next((f"the variable {v.name!r}" for v in graph.variables if id(v) not in own), None)
     definition = graph.graph.as_graph_def()

@@ -9,15 +9,17 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._compat import build_for_fit
 from keras_calibration.ops.compiled import runs_on_gpu
+from keras_calibration.training.description import differences
 from keras_calibration.training.keras_settings import num_cores
-from keras_calibration.training.model_state import (
-    built_model,
-    check_alike,
-    check_same_program,
-    num_bytes,
+from keras_calibration.training.seed_task import (
+    SeedTask,
+    Start,
+    own_random_numbers,
+    take_rows,
+    tensors,
 )
-from keras_calibration.training.seed_task import SeedTask, Start, own_random_numbers
 
 _BATCH_HOOKS = (
     *("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end"),
@@ -63,7 +65,7 @@ def train_together(
     """
     model, first = _new_models(task, seeds[:1])[0]
     _check_model(model)
-    memory = num_bytes(model)
+    memory = _num_bytes(model)
     size = min(num_parallel or _default_size(memory), len(seeds))
     say(
         f"{len(seeds)} seeds, {size} at once with {memory / 1e6:.3g} MB of weights and optimizer "
@@ -75,7 +77,7 @@ def train_together(
 
         lanes = _new_models(task, [seeds[0]] * (size - 1))
         for _, start in lanes:
-            check_same_program(first, start, (seeds[0], seeds[0]))
+            _check_same_program(first, start, (seeds[0], seeds[0]))
         group = TensorFlowLanes([model, *(lane for lane, _ in lanes)], task)
     else:
         from keras_calibration.training.jax_group import JAXGroup
@@ -84,9 +86,8 @@ def train_together(
     for begin in range(0, len(seeds), size):
         chunk = seeds[begin : begin + size]
         models = _new_models(task, chunk)
-        for seed, (other, start) in zip(chunk, models, strict=True):
-            check_alike(model, other)
-            check_same_program(first, start, (seeds[0], seed))
+        for seed, (_, start) in zip(chunk, models, strict=True):
+            _check_same_program(first, start, (seeds[0], seed))
         group.start([other for other, _ in models])
         _train_group(group, task, chunk, [start for _, start in models])
         if any([on_end(seed) for seed in chunk]):
@@ -96,7 +97,45 @@ def train_together(
 def _new_models(task: SeedTask, seeds: Sequence[int]) -> list[tuple[keras.Model, Start]]:
     """A model of each seed, and what it starts from."""
     with own_random_numbers():
-        return [built_model(task, seed) for seed in seeds]
+        return [_built_model(task, seed) for seed in seeds]
+
+
+def _built_model(task: SeedTask, seed: int) -> tuple[keras.Model, Start]:
+    """A new model of a seed with all its variables, also those of the optimizer and metrics."""
+    model = task.new_model(seed)
+    # Before it is built, as in the other engines.
+    start = Start.of(model)
+    build_for_fit(model, tensors(take_rows(task.rows, slice(task.batch_size))))
+    return model, start
+
+
+def _check_same_program(first: Start, second: Start, seeds: tuple[int, int]) -> None:
+    """Refuses models that compute with other constants or settings than the first.
+
+    All seeds run the program of the first model with the variables of their own.
+    """
+    if found := differences(_program_of(first), _program_of(second)):
+        raise ValueError(
+            "Argument `build_model` must return models that differ only in their weights with "
+            "engine='vectorized', which trains the program of the first. Received: seed "
+            f"{seeds[0]} and seed {seeds[1]} with {'; '.join(found)}. Keep what a seed draws in a "
+            "weight, add_weight(trainable=False), or use engine='processes'."
+        )
+
+
+def _program_of(start: Start) -> dict[str, Any]:
+    optimizer = start.description["optimizer"]
+    config = optimizer.get("config", {})
+    if isinstance(config.get("learning_rate"), float):
+        # It is a variable.
+        config = {name: value for name, value in config.items() if name != "learning_rate"}
+    return {**start.description, "optimizer": {**optimizer, "config": config}}
+
+
+def _num_bytes(model: keras.Model) -> int:
+    """The memory of weights and optimizer state."""
+    variables = [*model.variables, *model.optimizer.variables]
+    return sum(keras.ops.convert_to_numpy(variable).nbytes for variable in variables)
 
 
 def _train_group(

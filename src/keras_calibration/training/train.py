@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import keras
 
 from keras_calibration._typing import Data, RunRecord
 from keras_calibration._warn import warn
+from keras_calibration.comparison.comparison import Comparison
 from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.ledger.random_seeds import check_seed
 from keras_calibration.ledger.trainings import read_training
-
-if TYPE_CHECKING:
-    import keras
-
-    from keras_calibration.comparison.comparison import Comparison
-    from keras_calibration.training.progress import SeedProgress
-    from keras_calibration.training.seed_task import SeedTask
+from keras_calibration.training.description import describe_rows, differences
+from keras_calibration.training.keras_settings import leave_gpu_memory
+from keras_calibration.training.processes import train_in_processes
+from keras_calibration.training.progress import SeedProgress
+from keras_calibration.training.ray_cluster import train_on_ray
+from keras_calibration.training.seed_task import SeedTask, Start, as_rows, own_random_numbers
+from keras_calibration.training.together import train_together
 
 ENGINES = ("vectorized", "processes", "ray")
-RECORD_FIELDS = ("configuration", "num_rows")
 
 
 def train(
@@ -43,7 +43,8 @@ def train(
     num_parallel: int | None = None,
     until: Callable[[Ledger], Comparison] | None = None,
     verbose: int = 1,
-    **record: Any,
+    configuration: Any = None,
+    num_rows: int | None = None,
 ) -> list[RunRecord]:
     """Trains one pipeline under many seeds, and fills the ledger as `SeedVariance` does.
 
@@ -86,8 +87,8 @@ def train(
             their weights. On TensorFlow, `"vectorized"` is up to three times as fast if it is
             compiled with `jit_compile=True`.
         data: Training rows: a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, where x may be a
-            dictionary or list of arrays. In the engines `"vectorized"` and on one machine, the rows
-            are in memory once.
+            dictionary or list of arrays. Class weights are given as sample weights. The rows are in
+            memory once, and with `"ray"` once for each machine.
         ledger: A `Ledger`, or the path of its folder.
         pipeline: Name of the pipeline.
         seeds: Different ints in [0, 2³²).
@@ -105,7 +106,8 @@ def train(
             are trained once the comparison is decided.
         verbose: 1 shows a progress bar, with the mean of the held-out loss, its standard error, and
             the seeds that the comparison of `until` still needs; 0 shows nothing.
-        **record: Further fields of the record, as in `SeedVariance`: `configuration`, `num_rows`.
+        configuration: Any JSON value, kept in the records as by `SeedVariance`.
+        num_rows: Number of held-out rows, kept in the records.
 
     Returns:
         The records of the given seeds that have ended, in the order of `seeds`.
@@ -139,52 +141,13 @@ def train(
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, which trains each
         pipeline with many seeds; Bouthillier et al. (2021), arXiv 2103.03098, on data order.
     """
-    # Imported late: the command line shows its help without Keras.
-    from keras_calibration.training.description import describe_rows
-    from keras_calibration.training.progress import SeedProgress
-    from keras_calibration.training.seed_task import SeedTask, as_rows
-
+    seeds = list(seeds)
+    _check_numbers(epochs=epochs, batch_size=batch_size, num_parallel=num_parallel)
+    _check_seeds(seeds, order)
+    _check_functions(build_model, callbacks, until)
     if engine not in ENGINES:
         raise ValueError(
             f"Argument `engine` must be one of {ENGINES}. Received: engine={engine!r}."
-        )
-    for name, number, least in (
-        ("epochs", epochs, 1),
-        ("batch_size", batch_size, 1),
-        ("num_parallel", 1 if num_parallel is None else num_parallel, 1),
-    ):
-        if not isinstance(number, int) or isinstance(number, bool) or number < least:
-            raise ValueError(
-                f"Argument `{name}` must be an int of at least {least}. Received: "
-                f"{name}={number!r}."
-            )
-    for name, function in (("build_model", build_model), ("until", until)):
-        if not callable(function) and (function is not None or name == "build_model"):
-            raise ValueError(
-                f"Argument `{name}` must be a function. Received: {name}={function!r}."
-            )
-    seeds = list(seeds)
-    for seed in seeds:
-        check_seed("seeds", seed)
-    if len(set(seeds)) < len(seeds) or not seeds:
-        raise ValueError(
-            f"Argument `seeds` must contain different ints, at least one. Received: seeds={seeds}."
-        )
-    if order is not None:
-        check_seed("order", order)
-    if callbacks is not None and not callable(callbacks):
-        raise ValueError(
-            "Argument `callbacks` must be a function of a seed that returns its callbacks, because "
-            "callbacks have state that seeds must not share. Received: "
-            f"{type(callbacks).__name__}. Pass, for example, lambda seed: [EarlyStopping()]."
-        )
-    if unknown := sorted(set(record) - set(RECORD_FIELDS)):
-        hint = ""
-        if "class_weight" in unknown:
-            hint = " For class weights, pass sample weights, data=(x, y, weights[y])."
-        raise TypeError(
-            f"train() received the unknown arguments {unknown}. Further fields of the record are "
-            f"{list(RECORD_FIELDS)}.{hint}"
         )
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
     rows = as_rows("data", data)
@@ -199,7 +162,7 @@ def train(
         batch_size=batch_size,
         order=order,
         callbacks=callbacks,
-        record=record,
+        record={"configuration": configuration, "num_rows": num_rows},
         data={"data": describe_rows(rows), "validation_data": describe_rows(validation)},
     )
     # Refuses invalid fields of the record before anything is trained.
@@ -211,44 +174,51 @@ def train(
     if ended:
         progress.say(f"{len(ended)} of {len(seeds)} seeds are in the ledger and have ended.")
     if missing and not (ended and progress.is_decided()):
-        train_missing = _engine(engine, task, progress)
+        train_missing = _engine(engine, progress)
         train_missing(task, missing, num_parallel=num_parallel, on_end=progress.on_end)
         ended = _ended(ledger, task, seeds)
     return [ended[seed] for seed in seeds if seed in ended]
 
 
-def _engine(engine: str, task: SeedTask, progress: SeedProgress) -> Callable[..., None]:
-    if engine == "vectorized":
-        from keras_calibration.training.together import train_together
-
-        return partial(train_together, say=progress.say)
-    if engine == "processes":
-        from keras_calibration.training.processes import train_in_processes
-
-        _check_can_be_sent(task)
-        return train_in_processes
-    from keras_calibration.training.ray_cluster import train_on_ray
-
-    return train_on_ray
+def _check_numbers(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if name == "num_parallel" and number is None:
+            continue
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise ValueError(
+                f"Argument `{name}` must be an int of at least 1. Received: {name}={number!r}."
+            )
 
 
-def _check_can_be_sent(task: SeedTask) -> None:
-    """Refuses functions that another process cannot import."""
-    remedy = "Move them to the top level of a file, or use engine='vectorized'."
-    try:
-        sent = pickle.dumps((task.build_model, task.callbacks))
-    except Exception as error:  # Whatever an object of the user raises.
+def _check_seeds(seeds: Sequence[int], order: int | None) -> None:
+    for seed in seeds:
+        check_seed("seeds", seed)
+    if len(set(seeds)) < len(seeds) or not seeds:
         raise ValueError(
-            "Arguments `build_model` and `callbacks` must be functions of a module with "
-            f"engine='processes', which sends them to other processes. Received: {error}. {remedy}"
-        ) from error
-    # Processes import the program's file; a notebook, a session and `python -c` have none.
-    if b"__main__" in sent and not hasattr(sys.modules["__main__"], "__file__"):
-        raise ValueError(
-            "Arguments `build_model` and `callbacks` must be functions of a module with "
-            "engine='processes', which other processes import. Received: functions of a notebook "
-            f"or an interactive session. {remedy}"
+            f"Argument `seeds` must contain different ints, at least one. Received: seeds={seeds}."
         )
+    if order is not None:
+        check_seed("order", order)
+
+
+def _check_functions(build_model: Any, callbacks: Any, until: Any) -> None:
+    for name, function in (("build_model", build_model), ("until", until)):
+        if not callable(function) and (function is not None or name == "build_model"):
+            raise ValueError(
+                f"Argument `{name}` must be a function. Received: {name}={function!r}."
+            )
+    if callbacks is not None and not callable(callbacks):
+        raise ValueError(
+            "Argument `callbacks` must be a function of a seed that returns its callbacks, because "
+            "callbacks have state that seeds must not share. Received: "
+            f"{type(callbacks).__name__}. Pass, for example, lambda seed: [EarlyStopping()]."
+        )
+
+
+def _engine(engine: str, progress: SeedProgress) -> Callable[..., None]:
+    if engine == "vectorized":
+        return partial(train_together, say=progress.say)
+    return train_in_processes if engine == "processes" else train_on_ray
 
 
 def _ended(ledger: Ledger, task: SeedTask, seeds: Sequence[int]) -> dict[int, RunRecord]:
@@ -264,10 +234,6 @@ def _refuse_another_training(
     ledger: Ledger, task: SeedTask, ended: dict[int, RunRecord], engine: str
 ) -> None:
     """Refuses runs of another model, other data or other settings than the task's."""
-    from keras_calibration.training.description import differences
-    from keras_calibration.training.keras_settings import leave_gpu_memory
-    from keras_calibration.training.seed_task import Start, own_random_numbers
-
     if ended and engine == "processes":
         # The models of the processes need it.
         leave_gpu_memory()
@@ -275,8 +241,7 @@ def _refuse_another_training(
 
     def found_in(run: RunRecord, seed: int) -> list[str]:
         """The differences between a run and what the task trains under a seed."""
-        given = {name: task.record.get(name) for name in ("configuration", "num_rows")}
-        given["seeds"] = task.seeds_of(run["seed"])
+        given = {**task.record, "seeds": task.seeds_of(run["seed"])}
         found = [f"{k}={run[k]!r}, not {v!r}" for k, v in given.items() if run[k] != v]
         if found:
             return found
@@ -306,8 +271,6 @@ def _refuse_another_training(
 
 
 def _warn_of_other_weights(run: RunRecord, norm: float | None) -> None:
-    import keras
-
     before = run["training"]["weights_norm"]
     if before is None or norm is None or run["backend"] != keras.backend.backend():
         return
