@@ -73,7 +73,7 @@ def _fit(fit: Mapping[str, Any]) -> list[str]:
         f"- Fitted: {fit.get('fitted_at') or _UNKNOWN}",
         _log_losses(fit.get("summary"), fit.get("report")),
     ]
-    if fit.get("update"):
+    if fit.get("forget", 1) != 1:
         lines.append(
             f"- The rows were added to those of earlier fits, after {fit['forget']:.0%} of the "
             "weight of these was dropped."
