@@ -25,9 +25,7 @@ def test_every_signature_serves_the_classes(model, tmp_path, jit_compile):
     x, _ = class_rows(7, seed=1)
     # The first export in a new process: with TensorFlow alone.
     verify = "same_process" if jit_compile else "new_process"
-    path = kc.export_savedmodel(
-        model, tmp_path / "1", x, jit_compile=jit_compile, warmup_sizes=(), verify=verify
-    )
+    path = kc.export_savedmodel(model, tmp_path / "1", x, jit_compile=jit_compile, verify=verify)
     signatures = tf.saved_model.load(str(path)).signatures
     inputs = {name: tf.constant(column) for name, column in x.items()}
     served = signatures["serving_default"](**inputs)
@@ -42,7 +40,7 @@ def test_every_signature_serves_the_classes(model, tmp_path, jit_compile):
 
 def test_refreshed_on_new_rows(model, tmp_path):
     x, _ = class_rows(9)
-    path = kc.export_savedmodel(model, tmp_path / "1", x, warmup_sizes=(), verify="same_process")
+    path = kc.export_savedmodel(model, tmp_path / "1", x, verify="same_process")
     new, labels = class_rows(1500, effect=-1.0, seed=2)
     sites = {"site": new["site"]}
     # A softmax leaves open a constant of each row, on which the head's scales depend.

@@ -303,7 +303,7 @@ def test_the_provenance_has_the_report_of_calibrate():
     base = small_model().base_model
     labels = rng.random(400) < 0.7 * base.predict(rows, verbose=0)[:, 0]
     model = kc.calibrate(base, rows, labels, methods="platt", verbose=0)
-    fit = describe_model(serving_spec(model), model, None)["fit"]
+    fit = describe_model(serving_spec(model), None)["fit"]
     assert fit["num_rows"] == 400
     assert fit["report"] == model.report.to_dict()
     assert fit["fitted_at"] == model.report.fitted_at
@@ -311,13 +311,13 @@ def test_the_provenance_has_the_report_of_calibrate():
 
 def test_the_provenance_tells_when_the_model_was_trained():
     model = small_model()
-    assert describe_model(serving_spec(model), model, None)["fit"]["fitted_at"] is None
+    assert describe_model(serving_spec(model), None)["fit"]["fitted_at"] is None
     rng = np.random.default_rng(0)
     rows = {name: rng.normal(size=(100, 1)).astype("float32") for name in ("x", "z")}
     before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     model.compile("adam")
     model.fit(rows, rng.random(100) < 0.4, verbose=0)
-    fitted_at = describe_model(serving_spec(model), model, None)["fit"]["fitted_at"]
+    fitted_at = describe_model(serving_spec(model), None)["fit"]["fitted_at"]
     assert before <= datetime.datetime.fromisoformat(fitted_at)
 
 
@@ -328,9 +328,7 @@ def test_long_vocabularies_are_told_by_their_length():
     words = [f"site {number}" for number in range(300)]
     lookup = keras.layers.StringLookup(vocabulary=words)
     model = kc.models.CalibratedModel(base, kc.layers.FieldBias({"site": lookup}))
-    config = describe_model(serving_spec(model), model, None)["head"]["config"]["fields"]["site"][
-        "config"
-    ]
+    config = describe_model(serving_spec(model), None)["head"]["config"]["fields"]["site"]["config"]
     assert config["vocabulary"] == "300 entries"
 
 
@@ -389,7 +387,6 @@ def test_the_next_version_is_chosen(tmp_path):
         ({"version": "last"}, r"`version` must be \"next\""),
         ({"version": -1}, r"Received: version=-1"),
         ({"verify": "no"}, r"`verify` must be one of"),
-        ({"warmup_sizes": (0,)}, r"integers of at least 1"),
         ({"jit_compile": "always"}, r"`jit_compile` must be a bool or \"unpadded\""),
     ],
 )
@@ -513,7 +510,7 @@ def test_rounding_of_the_base_model_is_no_difference(tmp_path):
     rows = np.random.default_rng(0).normal(size=(64, 20)).astype("float32")
     rows[:, 0] *= 1e4
     model = model_in("float32")
-    check_difference(model, tmp_path, rows, 1e-5, jit_compile=True, warmup_sizes=())
+    check_difference(model, tmp_path, rows, 1e-5, jit_compile=True)
 
 
 @pytest.mark.slow
@@ -531,7 +528,7 @@ def test_rounding_of_half_precision_is_no_difference(policy, rounding, tmp_path,
 
     monkeypatch.setattr(export_module, "outputs_on", rounded)
     rows = np.random.default_rng(0).normal(size=(64, 20)).astype("float32")
-    check_difference(model_in(policy), tmp_path, rows, rounding / 4, warmup_sizes=())
+    check_difference(model_in(policy), tmp_path, rows, rounding / 4)
     with pytest.raises(RuntimeError, match="for the largest logit"):
         export(model_in("float32"), tmp_path / "2", rows)
 

@@ -97,7 +97,7 @@ def model():
 def exported(model, tmp_path_factory):
     """An export that was verified in a new process, which has TensorFlow only."""
     path = tmp_path_factory.mktemp("exported") / "1"
-    return kc.export_savedmodel(model, path, X, warmup_sizes=(), interval=0.9)
+    return kc.export_savedmodel(model, path, X, interval=0.9)
 
 
 def check_served(path, model):
@@ -133,7 +133,6 @@ def test_the_other_outputs_are_served_under_xla(tmp_path):
         tmp_path / "1",
         X,
         jit_compile=True,
-        warmup_sizes=(),
         interval=0.9,
         verify="same_process",
     )
@@ -175,7 +174,7 @@ def test_a_refresh_keeps_the_other_outputs(exported, model, tmp_path):
 
 def test_classes_among_binary_outputs_are_served(tmp_path):
     model = calibrated(base_model(), "topic")
-    path = kc.export_savedmodel(model, tmp_path / "1", X, verify="same_process", warmup_sizes=())
+    path = kc.export_savedmodel(model, tmp_path / "1", X, verify="same_process")
     outputs = served(path)
     np.testing.assert_allclose(outputs["probability"], model.predict(X, verbose=0), atol=1e-6)
     np.testing.assert_allclose(outputs["click"], model.base_model(tensors())["click"], atol=1e-6)
@@ -184,7 +183,7 @@ def test_classes_among_binary_outputs_are_served(tmp_path):
 def test_both_calibrated_outputs_of_two_are_served(tmp_path):
     click = calibrated(base_model(with_strings=False))
     topic = calibrated(click.with_all_outputs(), "topic")
-    path = kc.export_savedmodel(topic, tmp_path / "1", X, verify="same_process", warmup_sizes=())
+    path = kc.export_savedmodel(topic, tmp_path / "1", X, verify="same_process")
     outputs = served(path)
     np.testing.assert_allclose(outputs["click"], click.predict(X, verbose=0), atol=1e-6)
     np.testing.assert_allclose(outputs["probability"], topic.predict(X, verbose=0), atol=1e-6)

@@ -182,8 +182,8 @@ def test_rows_are_added_to_those_of_the_fits_before(tmp_path):
     labels = rng.random(900) < 1 / (1 + np.exp(1 - 2 * logits))
     model.head.fit(logits[:300], labels[:300])
     export(model, tmp_path / "1")
-    refresh(tmp_path, logits[300:600], labels[300:600], update=True)
-    third = refresh(tmp_path, logits[600:], labels[600:], update=True)
+    refresh(tmp_path, logits[300:600], labels[300:600], forget=0)
+    third = refresh(tmp_path, logits[600:], labels[600:], forget=0.0)
     told = json.loads((third / "assets.extra" / "provenance.json").read_text())
     assert told["fit"]["num_rows"] == 900
     whole = kc.layers.PlattScaling()
@@ -192,7 +192,7 @@ def test_rows_are_added_to_those_of_the_fits_before(tmp_path):
     served = calibrate(logit=tf.constant(logits[:, None], "float32"))["probability"].numpy()
     expected = 1 / (1 + np.exp(-whole(logits.astype("float32")).numpy()))
     np.testing.assert_allclose(served[:, 0], expected, rtol=0, atol=1e-6)
-    forgotten = refresh(third, logits[:50], labels[:50], update=True, forget=1.0)
+    forgotten = refresh(third, logits[:50], labels[:50])
     told = json.loads((forgotten / "assets.extra" / "provenance.json").read_text())
     assert (told["fit"]["num_rows"], told["fit"]["forget"]) == (50, 1.0)
 
@@ -225,7 +225,7 @@ def exported(tmp_path_factory):
         ({"predictions": np.full(NUM_ROWS, np.nan)}, "must be finite"),
         ({"predictions": LOGITS[:7]}, "same number of rows"),
         ({"features": {"site": np.zeros(NUM_ROWS)}}, r"without \['class'\]"),
-        ({"update": True}, "the head itself has `update`"),
+        ({"forget": 0.5}, "the head itself has `update`"),
         ({"verify": "never"}, "`verify` must be one of"),
     ],
 )
@@ -394,8 +394,8 @@ def test_few_rows_may_lie_between_0_and_1_and_logits_far_off_bring_a_warning(tmp
 
 def test_an_update_without_earlier_rows_is_refused(tmp_path):
     platt_export(tmp_path / "1")
-    with pytest.raises(ValueError, match=r"never fitted.*update=False"):
-        refresh(tmp_path, LOGITS, labels_of(LOGITS), update=True)
+    with pytest.raises(ValueError, match=r"never fitted.*forget=1 and all rows"):
+        refresh(tmp_path, LOGITS, labels_of(LOGITS), forget=0.5)
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
 
 

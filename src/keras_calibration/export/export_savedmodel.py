@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -51,7 +50,6 @@ def export_savedmodel(
     *,
     version: int | str | None = None,
     jit_compile: bool | str = False,
-    warmup_sizes: Sequence[int] | None = None,
     interval: float | None = None,
     calibrated_output: str | int | None = None,
     verify: str = "new_process",
@@ -80,7 +78,8 @@ def export_savedmodel(
 
     The folder `assets.extra` holds `provenance.json` (rows of the fit, versions, figures before and
     after, knots and values), `head.keras` for `refresh_savedmodel` (with the logit histogram that a
-    later `update` needs, if `fit` has stored one) and warm-up requests for TensorFlow Serving.
+    later `update` needs, if `fit` has stored one) and warm-up requests for TensorFlow Serving: of 1
+    and 32 rows, with XLA of the powers of 2 up to 1024.
 
     The SavedModel is written to a temporary folder, loaded in a new process with TensorFlow alone,
     and compared with the Keras model on sample rows. Only then is it moved into place, in one step.
@@ -114,8 +113,6 @@ def export_savedmodel(
             there, which is safe with concurrent exports; None if `path` is the version's folder.
         jit_compile: Whether to compile with XLA where possible; `"unpadded"` compiles without
             padding of batches.
-        warmup_sizes: Numbers of rows of the warm-up requests; by default 1 and 32, with XLA the
-            powers of 2 up to 1024. An empty sequence writes no requests.
         interval: Level of the intervals to return as well, in (0, 1); None returns none.
         calibrated_output: Key, index or name of the output to calibrate, if several have a head.
         verify: `"new_process"`, or `"same_process"`, which saves some seconds but does not show
@@ -160,7 +157,7 @@ def export_savedmodel(
     _check_names(spec)
     check_verification(verify, tolerance)
     check_version_folder(path, version)
-    sizes = _warmup_sizes(warmup_sizes, jit_compile)
+    _check_jit_compile(jit_compile)
     rows = sample_rows(spec, sample)
     found = outputs_on(spec, rows, is_random=sample is None)
     logit, probability = found["logit"], found["probability"]
@@ -177,11 +174,11 @@ def export_savedmodel(
         extra = savedmodel / "assets.extra"
         extra.mkdir()
         write_head(spec, extra)
-        if sizes:
-            # All sizes for the main signature, one row for the others.
-            requests = [(SERVING, expected[SERVING][0], size) for size in sizes]
-            requests += [(name, expected[name][0], 1) for name in (RAW, CALIBRATE)]
-            write_warmup(extra, path.parent.name if version is None else path.name, requests)
+        # All sizes for the main signature, one row for the others.
+        sizes = COMPILED_SIZES if jit_compile else _WARMUP_SIZES
+        requests = [(SERVING, expected[SERVING][0], size) for size in sizes]
+        requests += [(name, expected[name][0], 1) for name in (RAW, CALIBRATE)]
+        write_warmup(extra, path.parent.name if version is None else path.name, requests)
         differences = verify_signatures(
             savedmodel,
             expected,
@@ -190,7 +187,7 @@ def export_savedmodel(
         )
         provenance = {
             **describe_files(savedmodel),
-            **describe_model(spec, model, None if sample is None else logit),
+            **describe_model(spec, None if sample is None else logit),
             "xla": xla,
             "interval": interval,
             "verification": {
@@ -213,21 +210,12 @@ def _check_names(spec: ServingSpec) -> None:
         )
 
 
-def _warmup_sizes(given: Sequence[int] | None, jit_compile: bool | str) -> tuple[int, ...]:
-    """Numbers of rows of the warm-up requests; checks the arguments."""
+def _check_jit_compile(jit_compile: bool | str) -> None:
     if not (isinstance(jit_compile, bool) or jit_compile == UNPADDED):
         raise ValueError(
             f'Argument `jit_compile` must be a bool or "{UNPADDED}". '
             f"Received: jit_compile={jit_compile!r}."
         )
-    if given is None:
-        return COMPILED_SIZES if jit_compile else _WARMUP_SIZES
-    if not all(isinstance(size, int) and size > 0 for size in given):
-        raise ValueError(
-            "Argument `warmup_sizes` must hold numbers of rows, integers of at least 1. Received: "
-            f"warmup_sizes={given!r}."
-        )
-    return tuple(given)
 
 
 def _expected_rows(

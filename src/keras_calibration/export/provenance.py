@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.posterior_layer import without_posterior
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.logit_range import describe_logits
 
 PROVENANCE_FILE = "provenance.json"
@@ -89,28 +88,25 @@ def files_sha256(savedmodel: Path) -> str:
     return digest.hexdigest()
 
 
-def describe_model(
-    spec: ServingSpec, model: keras.Model, sample_logits: Tensor | None
-) -> dict[str, Any]:
+def describe_model(spec: ServingSpec, sample_logits: Tensor | None) -> dict[str, Any]:
     """Describes the base model, the head, its fit and the distribution of its logits.
 
     Args:
         spec: What is exported.
-        model: The model, which may have a `report`.
         sample_logits: Logits of the sample, or None.
 
     Returns:
         Plain values; None for what is unknown.
     """
-    base = model.base_model if isinstance(model, CalibratedModel) else spec.base
     return {
         "base_model": {
-            **_describe_base(base, model.name if base is spec.base else base.name),
+            "name": spec.base_name,
+            **_describe_weights(spec.base_weights),
             "calibrated_output": spec.found.output_name if spec.other_outputs else None,
             "other_outputs": list(spec.other_outputs),
         },
         "head": describe_head(spec.head),
-        "fit": _describe_fit(spec.head, model),
+        "fit": _describe_fit(spec),
         "logits": _known_logits(spec.head, sample_logits),
     }
 
@@ -138,36 +134,33 @@ def summary_figures(fit_summary: FitSummary) -> dict[str, Any]:
     return _without_rows(dataclasses.asdict(fit_summary))
 
 
-def _describe_base(base: keras.Model, name: str) -> dict[str, Any]:
+def _describe_weights(weights: Sequence[keras.Variable]) -> dict[str, Any]:
     import tensorflow as tf
 
     digest = hashlib.sha256()
     with tf.device("CPU:0"):
-        for weight in base.weights:
+        for weight in weights:
             # The tensor's own memory: to copy a large embedding takes longer than its hash.
             digest.update(tf.identity(weight.value))
     return {
-        "name": name,
-        "num_weights": sum(math.prod(weight.shape) for weight in base.weights),
+        "num_weights": sum(math.prod(weight.shape) for weight in weights),
         "weights_sha256": digest.hexdigest(),
     }
 
 
-def _describe_fit(head: Head, model: keras.Model) -> dict[str, Any]:
+def _describe_fit(spec: ServingSpec) -> dict[str, Any]:
+    head = spec.head
     # What head and model remember may be of weights that a training or a loading has replaced.
     is_known = head.is_as_fitted
     fit_summary = head.fit_summary if is_known else None
-    report = getattr(model, "report", None) if is_known else None
+    report = spec.report if is_known else None
     figures = report if fit_summary is None else fit_summary
-    history = getattr(model, "history", None) if is_known else None
     return {
         "num_rows": _num_rows_in(head) if figures is None else figures.num_rows,
         "fitted_at": None if figures is None else figures.fitted_at,
         "summary": None if fit_summary is None else summary_figures(fit_summary),
         "report": None if report is None else report.to_dict(),
-        "last_epoch": {name: values[-1] for name, values in history.history.items() if values}
-        if history is not None and history.history
-        else None,
+        "last_epoch": spec.last_epoch if is_known else None,
     }
 
 

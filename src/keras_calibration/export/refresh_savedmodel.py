@@ -56,7 +56,6 @@ from keras_calibration.export.version_folder import (
 )
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import without_posterior
@@ -75,8 +74,7 @@ def refresh_savedmodel(
     sample_weight: ArrayLike | None = None,
     *,
     from_logits: bool = False,
-    update: bool = False,
-    forget: float = 0.0,
+    forget: float = 1.0,
     settings: FitSettings | None = None,
     destination: str | os.PathLike[str] | None = None,
     verify: str = "new_process",
@@ -103,9 +101,9 @@ def refresh_savedmodel(
         sample_weight: Sample weights (n,), not negative; ones by default.
         from_logits: Whether `predictions` holds logits. Must be True for K classes, whose
             probabilities leave open a constant of each row.
-        update: Whether to add the rows to those of earlier fits instead of fitting to the new rows
-            alone. Requires a head that has `update`, as `ILPS` and `PlattScaling` have.
-        forget: With `update`, share of the weight of the earlier rows to drop first, in [0, 1].
+        forget: Share of the weight of the rows of earlier fits to drop, in [0, 1]. With 1, the head
+            is fitted to the new rows alone. Less requires a head that has `update`, as `ILPS` and
+            `PlattScaling` have, and adds the rows to the earlier ones.
         settings: How to train the head's network, if it has one.
         destination: The folder to create; by default the next version number beside `path`.
         verify: See `export_savedmodel`.
@@ -115,8 +113,8 @@ def refresh_savedmodel(
 
     Raises:
         ValueError: If the SavedModel was not written by `export_savedmodel`; a feature is missing;
-            the rows cannot be fitted; probabilities are outside [0, 1]; `update=True` finds no
-            histogram of earlier rows; or the destination exists. Nothing is written.
+            the rows cannot be fitted; probabilities are outside [0, 1]; `forget` below 1 finds
+            no histogram of earlier rows; or the destination exists. Nothing is written.
         RuntimeError: If the outputs of the new SavedModel differ from the refitted head.
 
     Warns:
@@ -157,12 +155,12 @@ def refresh_savedmodel(
     with warnings.catch_warnings():
         if not from_logits:  # Logits of probabilities may all lie in [0, 1].
             warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
-        if update:
+        if forget == 1:
+            summary = head.fit(logits, labels, columns, sample_weight, settings=settings)
+        else:
             summary = _with_update(head).update(
                 logits, labels, sample_weight=sample_weight, forget=forget
             )
-        else:
-            summary = _fit(head, logits, labels, columns, sample_weight, settings)
     rows = first_rows({"logit": logits, **columns}, tensor_specs(inputs))
     outputs = _outputs(wrapped, head, rows, level)
     with temporary_folder(target.parent if version is None else target) as temporary:
@@ -178,12 +176,16 @@ def refresh_savedmodel(
         expected = {CALIBRATE: (by_signature(rows), outputs)}
         tolerance = tolerance_for(rows["logit"])
         differences = verify_signatures(savedmodel, expected, verify, tolerance)
-        how = {"fitted_at": summary.fitted_at, "update": update, "forget": forget}
         provenance = {
             **before,
             **describe_files(savedmodel),
             "head": describe_head(head),
-            "fit": {"num_rows": summary.num_rows, "summary": summary_figures(summary), **how},
+            "fit": {
+                "num_rows": summary.num_rows,
+                "fitted_at": summary.fitted_at,
+                "summary": summary_figures(summary),
+                "forget": forget,
+            },
             "logits": describe_logits(logits, "fit"),
             "verification": {
                 "in": verify,
@@ -339,30 +341,18 @@ def _columns(
     }
 
 
-def _fit(
-    head: Head,
-    logits: np.ndarray,
-    labels: ArrayLike,
-    columns: Features,
-    sample_weight: ArrayLike | None,
-    settings: FitSettings | None,
-) -> FitSummary:
-    return head.fit(logits, labels, columns, sample_weight, settings=settings)
-
-
 def _with_update(head: Head) -> StreamingCalibrator:
     """The head itself, if rows can be added to it; else raises."""
     if not isinstance(head, StreamingCalibrator):
         raise ValueError(
-            "Argument `update` must be False unless the head itself has `update`, as ILPS has. "
-            f"Received: update=True and a head of type {type(head).__name__}. Pass "
-            "update=False and all rows to fit."
+            "Argument `forget` must be 1 unless the head itself has `update`, as ILPS has. "
+            f"Received: a head of type {type(head).__name__}. Pass forget=1 and all rows to fit."
         )
     if head.histogram is None:
         raise ValueError(
-            "With update=True, the head must hold the histogram of the rows of its earlier fits. "
+            "With `forget` below 1, the head must hold the histogram of the rows of earlier fits. "
             "Received: a head without one, because it was never fitted, was only trained by "
-            "gradient, or serves classes. Pass update=False and all rows to fit, or call the "
+            "gradient, or serves classes. Pass forget=1 and all rows to fit, or call the "
             "head's own `fit` and export the model again."
         )
     return head

@@ -20,7 +20,6 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.posterior_layer import without_posterior
-from keras_calibration.ops.field_sums import known_ids
 from keras_calibration.ops.piecewise_linear import lines
 
 
@@ -75,8 +74,8 @@ def _with_served_curve(head: Head) -> Head:
 
 def _own_weights(head: Head) -> list[keras.Variable]:
     """The weights of a head without those of its curve, and without the posterior."""
-    of_curve = {id(weight) for weight in head.calibrator.weights}
-    return [each for each in without_posterior(head.weights) if id(each) not in of_curve]
+    curve_weights = {id(weight) for weight in head.calibrator.weights}
+    return [each for each in without_posterior(head.weights) if id(each) not in curve_weights]
 
 
 class ServedCurve(Calibrator):
@@ -181,9 +180,9 @@ class ServedNetwork(keras.layers.Layer):
             self._numeric_table = self._weight("numeric_table", np.concatenate(rows))
         layers = zip(*(member.dense_layers for member in members), strict=True)
         self._dense_weights = []
-        for number, of_members in enumerate(layers):
-            kernels = np.stack([ops.convert_to_numpy(layer.kernel) for layer in of_members])
-            biases = np.stack([ops.convert_to_numpy(layer.bias) for layer in of_members])
+        for number, member_layers in enumerate(layers):
+            kernels = np.stack([ops.convert_to_numpy(layer.kernel) for layer in member_layers])
+            biases = np.stack([ops.convert_to_numpy(layer.bias) for layer in member_layers])
             kernels = kernels[:, : self._embedded_width] if number == 0 else kernels
             self._dense_weights.append(
                 (self._weight("kernel", kernels), self._weight("bias", biases[:, None]))
@@ -203,7 +202,7 @@ class ServedNetwork(keras.layers.Layer):
                 output = _matmul(output, kernel)
             else:
                 parts = [_matmul(self._embedded(features), kernel)] if self.fields else []
-                parts += [self._of_numeric(features)] if self.numeric else []
+                parts += [self._numeric_part(features)] if self.numeric else []
                 output = sum(parts[1:], parts[0])
             output = activation(output + ops.convert_to_tensor(bias))
         return ops.mean(output, axis=0)
@@ -212,14 +211,14 @@ class ServedNetwork(keras.layers.Layer):
         """Concatenated embeddings of all fields, (members, batch, fields · embedding_dim)."""
         import tensorflow as tf
 
-        rows = ops.transpose(table_rows(features, self.fields, self._num_values, _known_ids))
+        rows = ops.transpose(table_rows(features, self.fields, self._num_values))
         table = ops.convert_to_tensor(self._embeddings)
         num_rows = table.shape[0] // self._num_members
         starts = num_rows * np.arange(self._num_members, dtype="int32")[:, None, None]
         embedded = tf.gather(table, rows + starts)
         return ops.reshape(embedded, (self._num_members, -1, self._embedded_width))
 
-    def _of_numeric(self, features: Features) -> Tensor:
+    def _numeric_part(self, features: Features) -> Tensor:
         """Contribution of the numeric columns to the first layer, (members, batch, units)."""
         import tensorflow as tf
 
@@ -244,8 +243,8 @@ class ServedNetwork(keras.layers.Layer):
         knot, gap, value, rise = ops.split(rows, (1, 2, 2 + num_units), axis=-1)
         inside = ops.where(missing, 0.0, ops.clip(values, lowest, highest))
         added = value + (inside[..., None] - knot) / gap * rise
-        of_columns = (self._num_members, len(self.numeric), -1, num_units)
-        return ops.sum(ops.reshape(added, of_columns), axis=1)
+        by_column = (self._num_members, len(self.numeric), -1, num_units)
+        return ops.sum(ops.reshape(added, by_column), axis=1)
 
     def _weight(self, name: str, value: np.ndarray) -> keras.Variable:
         with unnumbered_variables():
@@ -260,18 +259,6 @@ def _matmul(values: Tensor, kernel: Tensor) -> Tensor:
 
     kernel = ops.convert_to_tensor(kernel)
     return tf.raw_ops.BatchMatMulV3(x=values, y=kernel, Tout=kernel.dtype)
-
-
-def _known_ids(ids: Tensor, num_values: np.ndarray) -> Tensor:
-    """`known_ids` in fewer operations, which do not exist in ONNX and LiteRT."""
-    import tensorflow as tf
-
-    if ids.dtype not in (tf.int32, tf.int64):
-        return known_ids(ids, num_values)
-    unsigned = tf.uint32 if ids.dtype == tf.int32 else tf.uint64
-    # As an unsigned number, a negative id is larger than any number of values.
-    known = tf.minimum(tf.bitcast(ids, unsigned), tf.constant(num_values, unsigned))
-    return tf.cast(tf.bitcast(known, ids.dtype), tf.int32)
 
 
 def _numeric_table(network: FieldNetwork, column: int) -> tuple[np.ndarray, np.ndarray]:

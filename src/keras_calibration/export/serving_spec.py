@@ -31,6 +31,8 @@ from keras_calibration.ops.losses import probabilities_from_logits
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from keras_calibration.calibration.calibration_report import CalibrationReport
+
 NUM_SAMPLE_ROWS = 64
 # The outputs of an export that are not the base model's other outputs.
 OWN_OUTPUTS = (
@@ -58,6 +60,10 @@ class ServingSpec:
             other outputs, by name.
         other_outputs: Names of the model's outputs that are not calibrated.
         base_dtypes: Compute dtypes of the layers before the head, which determine its rounding.
+        base_name: Name of the trained base model; of the model if it has no base model of its own.
+        base_weights: The weights of the base model.
+        report: The report of `calibrate`, if it made the model.
+        last_epoch: The figures of the last epoch of the model's training, if there was one.
     """
 
     found: HeadInModel
@@ -67,6 +73,10 @@ class ServingSpec:
     outputs: keras.Model
     other_outputs: tuple[str, ...]
     base_dtypes: frozenset[str]
+    base_name: str
+    base_weights: tuple[keras.Variable, ...]
+    report: CalibrationReport | None
+    last_epoch: Mapping[str, float] | None
 
     @property
     def head(self) -> Head:
@@ -99,6 +109,7 @@ def serving_spec(model: keras.Model, calibrated_output: str | int | None = None)
             f"{keras.backend.backend()!r}. Save the model to a .keras file, set "
             "KERAS_BACKEND=tensorflow, load the file and export."
         )
+    given = model
     if isinstance(model, CalibratedModel) and len(output_names(model.base_model)) > 1:
         calibrated_output = output_name(model.base_model, model.base.calibrated_output)
         model = model.with_all_outputs()
@@ -108,16 +119,23 @@ def serving_spec(model: keras.Model, calibrated_output: str | int | None = None)
     others = _other_outputs(found)
     logit = base_outputs[LOGIT_OUTPUT]
     features = tensor_specs(found.features)
+    base = keras.Model(structure, {**base_outputs, **others})
+    trained = given.base_model if isinstance(given, CalibratedModel) else None
+    history = getattr(getattr(given, "history", None), "history", {})
     return ServingSpec(
         found=found,
         inputs=tensor_specs(found.inputs),
         head_inputs={LOGIT_OUTPUT: _spec_of(LOGIT_OUTPUT, logit), **features},
-        base=keras.Model(structure, {**base_outputs, **others}),
+        base=base,
         outputs=keras.Model(structure, {LOGIT_OUTPUT: logit, "probability": probability, **others}),
         other_outputs=tuple(others),
         base_dtypes=frozenset(
             layer.compute_dtype for layer in flatten_layers(keras.Model(structure, found.logit))
         ),
+        base_name=(trained or given).name,
+        base_weights=tuple((trained or base).weights),
+        report=getattr(given, "report", None),
+        last_epoch={name: values[-1] for name, values in history.items() if values} or None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import keras
@@ -147,12 +147,7 @@ def table_starts(num_values: Iterable[int]) -> np.ndarray:
     return np.cumsum([0, *(number + 1 for number in num_values)])[:-1].astype("int32")
 
 
-def table_rows(
-    features: Features,
-    fields: Fields,
-    num_values: Mapping[str, int],
-    known: Callable[[Tensor, np.ndarray], Tensor] = known_ids,
-) -> Tensor:
+def table_rows(features: Features, fields: Fields, num_values: Mapping[str, int]) -> Tensor:
     """Rows of the values in one table of all fields, shape (fields, batch).
 
     The last row of each field is "other". Fields of one dtype and rank are processed together: with
@@ -177,7 +172,7 @@ def table_rows(
         sizes = np.array([num_values[name] for name in names], "int32")[:, None]
         together = ops.stack(ids)
         together = together if rank == 1 else ops.squeeze(together, axis=2)
-        columns.append(known(together, sizes) + starts[places][:, None])
+        columns.append(known_ids(together, sizes) + starts[places][:, None])
         order += places
     if len(columns) == 1:
         return columns[0]
