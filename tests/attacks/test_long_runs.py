@@ -17,7 +17,7 @@ import pytest
 
 import keras_calibration as kc
 from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
-from tiers import only_in_full_attack
+from tiers import only_in_full_attack, slow_except
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -132,7 +132,7 @@ def keras_export(folder):
 
 
 CALLS = [fit, train, calibrate, calibrate_in_full, export, export_in_new_process, refresh]
-QUICK = [fit, train, calibrate, export]
+QUICK = [fit, train]
 
 
 def live_graphs():
@@ -212,9 +212,7 @@ def new_names(monkeypatch):
     return names
 
 
-@pytest.mark.parametrize(
-    "call", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CALLS]
-)
+@pytest.mark.parametrize("call", slow_except(QUICK, CALLS))
 def test_a_call_leaves_nothing(call, tmp_path, new_names):
     call(tmp_path)
     # TensorFlow starts some threads late, once; what leaks, leaks in every call.

@@ -21,7 +21,7 @@ import metric_references as references
 from backends import FLOATS, HAS_FLOAT64, ON_TENSORFLOW, update_step
 from keras_calibration import metrics
 from metric_references import Rows
-from tiers import attack_size
+from tiers import attack_size, slow_except
 
 # On JAX, every operation would be compiled for every number of rows: there, one compiled step runs.
 NUM_SHARDS, SHARD = 3, 20
@@ -322,8 +322,17 @@ FORMS = {
     **field_forms(),
 }
 ABSTRACT = {"AdditiveMetric", "CrossFittedMetric", "FieldError"}
-# In the short form, every second one.
-every_form = pytest.mark.parametrize("name", attack_size(list(FORMS)[::2], list(FORMS)))
+
+
+def class_of(name):
+    """The class of the metric of a form."""
+    return name.split(",")[0].split(" ")[0]
+
+
+# In the short form, every second one, and without slow tests the first of each class.
+SHORT = list(FORMS)[::2]
+FIRST = {class_of(name): name for name in reversed(SHORT)}.values()
+every_form = pytest.mark.parametrize("name", attack_size(slow_except(FIRST, SHORT), list(FORMS)))
 
 
 def test_no_metric_is_forgotten():
@@ -332,8 +341,8 @@ def test_no_metric_is_forgotten():
         for name, member in inspect.getmembers(metrics, inspect.isclass)
         if issubclass(member, keras.metrics.Metric)
     }
-    for forms in (list(FORMS), list(FORMS)[::2]):
-        assert public - ABSTRACT == {name.split(",")[0].split(" ")[0] for name in forms}
+    for forms in (FORMS, SHORT):
+        assert public - ABSTRACT == set(map(class_of, forms))
 
 
 def as_dtype(values, dtype):
@@ -529,7 +538,7 @@ def test_right_or_nan(name):
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="Every number of rows would be compiled.")
 @every_form
-@pytest.mark.parametrize("num_rows", [0, 1, 3])
+@pytest.mark.parametrize("num_rows", slow_except([1], [0, 1, 3]))
 def test_few_rows(name, num_rows):
     form = FORMS[name]
     start = zlib.crc32(name.encode())

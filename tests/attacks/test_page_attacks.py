@@ -200,12 +200,19 @@ ALLOWED = {
 }
 
 
+def dotted(node):
+    """The name of what is called: `a.b.c`, or empty for anything but a name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def unsafe_calls(text):
     """Line and dotted name of each call in a program that runs what it is given."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = dotted(node.func)
             options = [
                 (option.arg, option.value.value)
                 for option in node.keywords

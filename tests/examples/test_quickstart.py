@@ -37,6 +37,7 @@ def check_files(folder, num_versions=1):
     assert len(list((folder / "runs").glob("*.json"))) == num_versions
 
 
+@pytest.mark.slow
 def test_on_the_generated_click_log(tmp_path):
     text, scores = run_quickstart(tmp_path, "--num-rows", "20000")
     before, after = scores["distance to the truth (mean KL)"]

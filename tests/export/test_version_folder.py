@@ -26,7 +26,7 @@ def test_a_folder_is_put_in_place(tmp_path):
 
 
 def test_the_next_number_follows_the_highest_also_where_others_are_gone(tmp_path):
-    for number in ("3", "10"):
+    for number in ("5", "10"):
         write(tmp_path / number, number)
     with temporary_folder(tmp_path) as temporary:
         write(temporary / "new", "this")
