@@ -1,24 +1,14 @@
 """CalibrationReport: the candidates that `calibrate` compared, its choice and the reason."""
 
-import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from keras_calibration._text import ShownAsText
+from keras_calibration._text import ShownAsText, grid, wrap
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentError
 from keras_calibration.solvers.class_rows import named_classes
 
-_COLUMNS = (
-    ("method", 12),
-    ("log loss", 9),
-    ("change ± se", 19),
-    ("Brier", 8),
-    ("AUC", 7),
-    ("F-ECE", 7),
-    ("pred/obs", 9),
-    ("s", 6),
-)
+_HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/obs", "s")
 
 
 @dataclass(frozen=True)
@@ -94,8 +84,8 @@ class CalibrationReport(ShownAsText):
         >>> report.before.log_loss == report.after.log_loss
         True
         >>> print(report)  # doctest: +NORMALIZE_WHITESPACE
-        method  log loss  change ± se     Brier      AUC  F-ECE pred/obs  s
-        * identity   0.30000  0.00000 ± 0.00000  0.09000 0.7000 0.0100   1.1000  0.0
+        method      log loss        change ± se    Brier     AUC   F-ECE  pred/obs    s
+        * identity   0.30000  0.00000 ± 0.00000  0.09000  0.7000  0.0100    1.1000  0.0
         Cross-fitted on 100 rows in 5 folds; F-ECE by 'site'. Chosen: identity.
         Nothing is better.
     """
@@ -129,36 +119,41 @@ class CalibrationReport(ShownAsText):
 
     def __str__(self) -> str:
         shown = next(iter(self.before.field_ece), None)
-        lines = [" ".join(f"{title:>{width}}" for title, width in _COLUMNS)]
-        for score in self.scores:
-            mark = "* " if score.name == self.chosen else "  "
-            change = f"{score.log_loss_change:+.5f}" if score.log_loss_change else "0.00000"
-            cells = (
-                f"{mark}{score.name}",
-                f"{score.log_loss:.5f}",
-                f"{change} ± {score.log_loss_change_error:.5f}",
-                f"{score.brier:.5f}",
-                f"{score.auc:.4f}",
-                "-" if shown is None else f"{score.field_ece[shown]:.4f}",
-                f"{score.calibration_ratio:.4f}",
-                f"{score.seconds:.1f}",
-            )
-            lines.append(
-                " ".join(f"{c:>{width}}" for c, (_, width) in zip(cells, _COLUMNS, strict=True))
-            )
-        by_field = "" if shown is None else f"; F-ECE by {shown!r}"
-        how = f"Cross-fitted on {self.num_rows:,} rows in {self.num_folds} folds"
+        rows = [self._cells(score, shown) for score in self.scores]
+        table = grid([_HEADER, *rows])
+        notes = [line for note in self._notes(shown) for line in wrap(note, len(table[0]))]
+        return "\n".join([*table, *notes])
+
+    def _cells(self, score: CandidateScore, field_name: str | None) -> list[str]:
+        """A row of the table."""
+        mark = "* " if score.name == self.chosen else "  "
+        change = f"{score.log_loss_change:+.5f}" if score.log_loss_change else "0.00000"
+        return [
+            f"{mark}{score.name}",
+            f"{score.log_loss:.5f}",
+            f"{change} ± {score.log_loss_change_error:.5f}",
+            f"{score.brier:.5f}",
+            f"{score.auc:.4f}",
+            "-" if field_name is None else f"{score.field_ece[field_name]:.4f}",
+            f"{score.calibration_ratio:.4f}",
+            f"{score.seconds:.1f}",
+        ]
+
+    def _notes(self, field_name: str | None) -> list[str]:
+        """The sentences below the table."""
+        by_field = "" if field_name is None else f"; F-ECE by {field_name!r}"
+        method = f"Cross-fitted on {self.num_rows:,} rows in {self.num_folds} folds"
         if self.is_forward:
-            how = (
+            method = (
                 f"{self.num_rows:,} rows in {self.num_folds} chronological blocks; each block "
                 "after the first is scored by a fit on all earlier blocks and weighted by that "
                 "fit's number of rows"
             )
-        notes = [f"{how}{by_field}. Chosen: {self.chosen}.", self.reason]
+        notes = [f"{method}{by_field}. Chosen: {self.chosen}.", self.reason]
         if self.replaced is not None:
             notes.append(f"It replaces the head {self.replaced!r} that the model had.")
-        if shown in self.noise_floor:
-            ece, deviation, *_ = self.noise_floor[shown]
+        if field_name in self.noise_floor:
+            ece, deviation, *_ = self.noise_floor[field_name]
             notes.append(
                 "If the chosen probabilities were correct, chance alone would give F-ECE "
                 f"{ece:.4f} ± {deviation:.4f}."
@@ -171,6 +166,4 @@ class CalibrationReport(ShownAsText):
             most, others = self.still_off[0], len(self.still_off) - 1
             notes.append(f"Still off beyond chance, most of all: {most}")
             notes += [f"and {others} more, see `still_off`."] if others else []
-        for note in notes:
-            lines += textwrap.wrap(note, len(lines[0]), subsequent_indent="  ")
-        return "\n".join(lines)
+        return notes

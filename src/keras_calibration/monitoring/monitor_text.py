@@ -34,9 +34,9 @@ def monitor_text(report: MonitorReport) -> str:
 def class_monitor_text(report: ClassMonitorReport) -> str:
     """The report of K classes: a line for each class, and the tables of those with an alert."""
     lines = [*grid([CLASS_HEADER, *class_rows(report)]), ""]
-    for name, of_class in report.classes.items():
-        if of_class.is_alert:
-            lines += [f"Class {shorten(name, _MAX_NAME)} against the others:", *_tables(of_class)]
+    for name, part in report.classes.items():
+        if part.is_alert:
+            lines += [f"Class {shorten(name, _MAX_NAME)} against the others:", *_tables(part)]
     return "\n".join([*lines, *_summary(report)])
 
 
@@ -68,8 +68,8 @@ def _summary(report: MonitorReport | ClassMonitorReport) -> list[str]:
 def class_rows(report: ClassMonitorReport) -> list[Sequence[str]]:
     """The table cells of each class: its rate in all rows, and the number of its alerts."""
     return [
-        [shorten(name, _MAX_NAME), *rates_cells(of_class.overall)[1:], str(len(of_class.alerts))]
-        for name, of_class in report.classes.items()
+        [shorten(name, _MAX_NAME), *rates_cells(part.overall)[1:], str(len(part.alerts))]
+        for name, part in report.classes.items()
     ]
 
 

@@ -84,11 +84,11 @@ def _class_section(report: ClassMonitorReport) -> Section:
     """A table of the classes, and the sections of each, shown where there is an alert."""
     parts = [
         Section(
-            f"Class {name} against the others. {_verdict(of_class.alerts)}",
-            parts=_sections(of_class),
-            is_open=of_class.is_alert,
+            f"Class {name} against the others. {_verdict(part.alerts)}",
+            parts=_sections(part),
+            is_open=part.is_alert,
         )
-        for name, of_class in report.classes.items()
+        for name, part in report.classes.items()
     ]
     return Section("Classes", table=Table(CLASS_HEADER, class_rows(report)), parts=parts)
 
