@@ -62,8 +62,6 @@ ALLOWED = CALIBRATION | EVIDENCE | TOP
 # Imports inside of functions that are against the order, with the reason why they are needed.
 LATE = {
     ("export.provenance", ""): "the version, which is written in the package itself",
-    ("statistics.posterior", "solvers.distributions"): "a prior needs TensorFlow Probability, and "
-    "all other statistics run without it",
 }
 # What these say is read, compared and printed by the command line, which does not wait for Keras.
 WITHOUT_KERAS = (
@@ -172,8 +170,15 @@ def test_the_allowed_order_has_no_circle():
     graphlib.TopologicalSorter(ALLOWED).prepare()
 
 
+def test_nothing_needs_tensorflow_probability():
+    """It is a rival of the benchmarks: what the package needs of it is a few formulas."""
+    names = {name.split(".")[0] for text in TEXTS.values() for name in imported_names(text)}
+    assert {"keras", "scipy"} <= names
+    assert not names & {"tensorflow_probability", "tf_keras"}
+
+
 def test_evidence_without_keras():
-    heavy = ("keras", "tensorflow", "tensorflow_probability", "jax")
+    heavy = ("keras", "tensorflow", "jax")
     wrong = {
         f"{module} imports {name}"
         for module, text in TEXTS.items()

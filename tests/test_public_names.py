@@ -10,7 +10,7 @@ import pytest
 import keras_calibration
 
 TOP = """
-    CalibrationReport MonitorReport __version__ base_logits calibrate calibrate_scores callbacks
+    __version__ base_logits calibrate calibrate_scores callbacks
     datasets export_litert export_onnx export_savedmodel fit_calibrator fit_head interval layers
     logs metrics models monitor plots refresh_savedmodel scoring seeds signature_input
     update_calibrator
@@ -54,11 +54,11 @@ ROOMS = {
 }
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
-    CandidateScore ClassMonitorReport Comparison FitSummary ModelFitSummary MulticalibrationError
-    NeuralFitSummary Outcome Rates SegmentError Table Verdict
+    CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary ModelFitSummary
+    MonitorReport MulticalibrationError NeuralFitSummary Outcome Rates SegmentError Table Verdict
 """
 # Results and constants, whose use is shown where they come from.
-WITHOUT_EXAMPLE = "MonitorReport plots.STYLES"
+WITHOUT_EXAMPLE = "plots.STYLES"
 ROOMS_OF_TOP = {"__version__", *ROOMS}
 PUBLIC = [("", name) for name in TOP.split() if name not in ROOMS_OF_TOP]
 PUBLIC += [(room, name) for room, names in ROOMS.items() for name in names.split()]

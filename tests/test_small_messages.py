@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 import keras_calibration as kc
+from keras_calibration.calibration import CalibrationReport
+from keras_calibration.monitoring import MonitorReport
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -111,7 +113,7 @@ def test_reports_in_a_notebook():
     found = kc.scoring.multicalibration_error(Y, np.full(N, 0.4), {"<b>": SITE}, min_rows=1)
     assert found._repr_html_().startswith("<pre>Multicalibration error")
     assert "<b>" not in found._repr_html_()
-    for report in (kc.CalibrationReport, kc.MonitorReport):
+    for report in (CalibrationReport, MonitorReport):
         assert hasattr(report, "_repr_html_")
 
 

@@ -19,7 +19,6 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration import plots as plots
     from keras_calibration import scoring as scoring
     from keras_calibration import seeds as seeds
-    from keras_calibration.calibration import CalibrationReport as CalibrationReport
     from keras_calibration.calibration import calibrate as calibrate
     from keras_calibration.calibration import calibrate_scores as calibrate_scores
     from keras_calibration.calibration import fit_calibrator as fit_calibrator
@@ -32,14 +31,11 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration.models.fit_head import fit_head as fit_head
     from keras_calibration.models.head_inputs import base_logits as base_logits
     from keras_calibration.models.head_inputs import interval as interval
-    from keras_calibration.monitoring import MonitorReport as MonitorReport
     from keras_calibration.monitoring import monitor as monitor
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CalibrationReport",
-    "MonitorReport",
     "base_logits",
     "calibrate",
     "calibrate_scores",
