@@ -246,6 +246,16 @@ def test_report(folder, tmp_path, capsys):
     assert page.read_text(encoding="utf-8").count('class="verdict"') == 1
 
 
+@pytest.mark.parametrize("command", ["report", "monitor"])
+def test_a_page_without_jinja2(folder, tmp_path, monkeypatch, capsys, command):
+    """The message names the extra, and comes before the ledger or the log is read."""
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main([command, folder, "--html", str(tmp_path / "page.html")]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert 'pip install "keras-calibration[html]"' in message
+
+
 @pytest.mark.slow
 def test_as_a_program(folder):
     command = [sys.executable, "-m", "keras_calibration.cli", "compare", folder, "dcn", "nothing"]
