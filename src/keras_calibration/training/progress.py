@@ -13,7 +13,7 @@ from keras_calibration.statistics.summary import summarize
 
 
 class SeedProgress:
-    """Follows a sweep: shows how far it is, and tells whether a comparison is decided.
+    """Shows how many seeds have ended, and tells whether a comparison is decided.
 
     Args:
         ledger: The ledger.
