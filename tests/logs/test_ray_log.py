@@ -16,8 +16,8 @@ import pytest
 from keras_calibration.calibration import fit_calibrator
 from keras_calibration.layers import FieldBias
 from keras_calibration.logs import Periods, ScoredLog, log_sums
-from keras_calibration.logs.embedded import Selection
 from keras_calibration.logs.query import field_sums, logit_bins
+from keras_calibration.logs.rows import Selection
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
 from keras_calibration.scoring import log_queries, score, score_by_period
 

@@ -16,8 +16,9 @@ import pytest
 from keras_calibration.calibration import fit_calibrator
 from keras_calibration.layers import FieldBias
 from keras_calibration.logs import ScoredLog, log_sums
-from keras_calibration.logs.embedded import Embedded, Selection
+from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.query import field_sums
+from keras_calibration.logs.rows import Selection
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, LogLoss
 from keras_calibration.ops.folds import hashed_uniform
 from keras_calibration.scoring import log_queries, score, score_by_period

@@ -6,15 +6,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_calibration.logs.embedded import Embedded, Selection
+from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.files import LogFile
 from keras_calibration.logs.log_sums import TOTALS, LogSums
 from keras_calibration.logs.progress import Progress
 from keras_calibration.logs.query import Query, invalid_sums, quoted, total_sums
+from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import ScoredLog
 
 _EVERYTHING = Selection()
-# What is invalid: its name, the column of its value, and what is expected.
+# Check → the name of what is invalid, the column of its value, and what is expected.
 _CHECKS = {
     "valid_label": ("label", "given_label", "Labels must be in [0, 1]."),
     "valid_prediction": (
@@ -27,7 +28,7 @@ _CHECKS = {
         "Times must be times, dates, ISO 8601 texts or seconds since 1970.",
     ),
 }
-_OF_CLASSES = {
+_CLASS_EXPECTATIONS = {
     "label": "Labels must be class numbers or the names of the classes, {}.",
     "prediction": "Probabilities must be in [0, 1], not logits, one for each of the classes {}, "
     "and add up to 1.",
@@ -64,9 +65,9 @@ def log_sums(
         [-0.25, 0.25]
     """
     if check:
-        # With what else is asked of all rows, so that they are read once for both.
-        of_rows = queries.get(TOTALS, Query({}, {}))
-        totals = dataclasses.replace(of_rows, sums={**total_sums().sums, **of_rows.sums})
+        # Invalid rows are counted in the pass over all rows, if there is one.
+        totals = queries.get(TOTALS, Query({}, {}))
+        totals = dataclasses.replace(totals, sums={**total_sums().sums, **totals.sums})
         queries = {TOTALS: totals, **{n: query for n, query in queries.items() if n != TOTALS}}
     if is_ray(log.source):
         from keras_calibration.logs.ray_blocks import ray_sums
@@ -83,7 +84,7 @@ def log_sums(
         progress = Progress(num_rows, len(queries), verbose)
         tables = {}
         for name, query in queries.items():
-            with opened.told(progress.tell if verbose else None):
+            with opened.progress_shown(progress.tell if verbose else None):
                 tables[name] = opened.sums(query, selection)
             progress.next()
             if name == TOTALS and check and tables[name].column("invalid")[0].as_py():
@@ -133,8 +134,8 @@ def _refusal(counts: LogSums, num_rows: int, opened: Embedded | None, selection:
     by_check = {name: int(values[0]) for name, values in counts.table("invalid").items()}
     name, count = next((name, count) for name, count in by_check.items() if count)
     kind, column, expected = _CHECKS[name]
-    if selection.class_names and kind in _OF_CLASSES:
-        expected = _OF_CLASSES[kind].format([*selection.class_names])
+    if selection.class_names and kind in _CLASS_EXPECTATIONS:
+        expected = _CLASS_EXPECTATIONS[kind].format([*selection.class_names])
     first = opened and opened.first_row(f"NOT {name}", selection)
     example = f", for example a {kind} of {first[1].get(column)} in {first[0]}" if first else ""
     return (

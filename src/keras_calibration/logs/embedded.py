@@ -6,13 +6,13 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_calibration.logs.query import Query, quoted
-from keras_calibration.logs.rows import CSV_TEXT, check_columns, csv_casts, rows_sql
+from keras_calibration.logs.rows import CSV_TEXT, Selection, check_columns, csv_casts, rows_sql
 from keras_calibration.logs.scored_log import ScoredLog
 from keras_calibration.logs.sources import csv_errors, may_be_named, open_source
 
@@ -20,27 +20,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 _SECONDS_BETWEEN_LOOKS = 0.1
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which rows of a log are summed, and as what.
-
-    Args:
-        period: "hour", "day", "week" or "month" where queries ask for the period of a row.
-        ends: First second since 1970 to include and to exclude, or None.
-        class_number: For K classes, the class whose rows have the label 1.
-        class_names: The names of the classes.
-
-    Example:
-        >>> Selection("day", ends=(86400, None)).period  # from the second day of 1970 on
-        'day'
-    """
-
-    period: str | None = None
-    ends: tuple[int | None, int | None] = (None, None)
-    class_number: int | None = None
-    class_names: tuple[str, ...] = ()
 
 
 class Embedded:
@@ -93,17 +72,14 @@ class Embedded:
         return rows_sql(
             log or self.log,
             self.types,
+            selection,
             self.source.row_number,
-            selection.period,
-            selection.ends,
-            selection.class_number,
-            selection.class_names,
-            self._where_columns,
             self.source.file_name,
+            self._where_columns,
         )
 
     def first_row(self, condition: str, selection: Selection) -> tuple[str, dict[str, Any]] | None:
-        """Where the first row is that fulfils a condition, in words, and what it holds."""
+        """The place, in words, and the columns of the first row that fulfils a condition."""
         # Without a key, k is the number of the row.
         rows = self.rows(selection, replace(self.log, row_key=None))
         sql = f"SELECT * FROM ({rows}) WHERE {condition} ORDER BY k LIMIT 1"
@@ -142,19 +118,19 @@ class Embedded:
         casts = {name: csv_casts(quoted(name)) for name in names}
         counts = [
             f"count({expression}) = count({quoted(name)})"
-            for name, of_name in casts.items()
-            for expression in of_name
+            for name, expressions in casts.items()
+            for expression in expressions
         ]
         if not counts:
             return {}
         selected = ", ".join(f"{count} AS c{place}" for place, count in enumerate(counts))
         (holds,) = self.run(f"SELECT {selected} FROM log").to_pylist()
         fits = iter(holds.values())
-        found = {name: [each for each in of_name if next(fits)] for name, of_name in casts.items()}
-        return {name: fitting[0] for name, fitting in found.items() if fitting}
+        fitting = {name: [each for each in casts[name] if next(fits)] for name in casts}
+        return {name: expressions[0] for name, expressions in fitting.items() if expressions}
 
     @contextlib.contextmanager
-    def told(self, tell: Callable[[float], None] | None) -> Iterator[None]:
+    def progress_shown(self, tell: Callable[[float], None] | None) -> Iterator[None]:
         """Calls `tell` with the share of the running query that is done, ten times a second."""
         if tell is None:
             yield

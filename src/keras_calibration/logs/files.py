@@ -17,7 +17,7 @@ from keras_calibration.logs.query import text
 if TYPE_CHECKING:
     import duckdb
 
-# In any case: `part-0.snappy.parquet`, `log.csv.gz` and `LOG.CSV` are data.
+# Suffixes of data, in upper or lower case: `part-0.snappy.parquet`, `log.csv.gz`, `LOG.CSV`.
 PARQUET = (".parquet",)
 CSV = (".csv", ".csv.gz", ".csv.zst")
 # Names of files and folders that are being written, or hold what is beside the data.
@@ -268,10 +268,10 @@ def _remote(name: str, connection: duckdb.DuckDBPyConnection | None) -> list[Log
         return []
     listed = ", ".join(text(LogFile(path).literal) for path in paths)
     sql = f"SELECT filename, size, epoch_us(last_modified) FROM read_blob([{listed}])"
-    of_path = {path: about for path, *about in connection.execute(sql).fetchall()}
+    stamps = {path: about for path, *about in connection.execute(sql).fetchall()}
     found = []
     for path in paths:
-        size, modified = of_path.get(path, (None, None))
+        size, modified = stamps.get(path, (None, None))
         found.append(LogFile(path, size, None if modified is None else modified * 1000))
     return found
 

@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keras_calibration._files import write_atomically
-from keras_calibration.logs.embedded import Embedded, Selection
+from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.files import log_files
 from keras_calibration.logs.log_sums import LogSums
 from keras_calibration.logs.progress import Progress
 from keras_calibration.logs.query import Query
-from keras_calibration.logs.rows import check_columns, used_columns
+from keras_calibration.logs.rows import Selection, check_columns, used_columns
 from keras_calibration.logs.scored_log import ScoredLog
 from keras_calibration.logs.sources import open_source
 
@@ -88,7 +88,7 @@ class _Tree:
     def __init__(self, merge: Any, num_rows: int, verbose: int) -> None:
         self._merge = merge
         self._levels: list[list[ray.ObjectRef]] = [[]]
-        self._started: list[ray.ObjectRef] = []
+        self._outcomes: list[ray.ObjectRef] = []
         self._progress = Progress(num_rows, 1, verbose)
         self._num_rows = 0
 
@@ -113,24 +113,24 @@ class _Tree:
                 rest = [self._task([*rest, *parts], level)]
         if not rest:
             return None
-        while self._started:
+        while self._outcomes:
             self._look(timeout=None)
         self._progress.count(self._num_rows, is_end=True)
         sums = ray.get(rest[0])["sums"][0].as_py()
         return LogSums.from_bytes(sums) if sums else None
 
     def _task(self, parts: Sequence[ray.ObjectRef], level: int) -> ray.ObjectRef:
-        block, told = self._merge.remote(level == 0, *parts)
-        self._started.append(told)
+        block, outcome = self._merge.remote(level == 0, *parts)
+        self._outcomes.append(outcome)
         return block
 
     def _look(self, timeout: float | None) -> None:
-        """Reads what tasks that ended have told: their number of rows, or why there are no sums."""
+        """Reads the outcomes of ended tasks: their number of rows, or why there are no sums."""
         import ray
 
-        if not self._started:
+        if not self._outcomes:
             return
-        ended, self._started = ray.wait(self._started, timeout=timeout)
+        ended, self._outcomes = ray.wait(self._outcomes, timeout=timeout)
         for num_rows, refusal in ray.get(ended):
             if refusal is not None:
                 raise ValueError(refusal)
@@ -147,7 +147,7 @@ def _sums_of_block(
         with Embedded(log) as opened:
             sums = {name: opened.sums(each, selection) for name, each in queries.items()}
     except ValueError as error:
-        # As a value: raised, it would reach the caller as an error of Ray, with its traceback.
+        # A raised error would reach the caller as an error of Ray, with its traceback.
         return _block(b"", block.num_rows, str(error))
     return _block(LogSums(sums).to_bytes(), block.num_rows)
 
@@ -158,15 +158,15 @@ def _merged_blocks(
     """The merged sums of blocks; and, to be read at once, the number of rows and the refusal."""
     parts = [row for block in blocks for row in block.to_pylist()]
     num_rows = sum(part["rows"] for part in parts)
-    told = num_rows if is_first else 0
+    counted = num_rows if is_first else 0
     refusal = next((part["refusal"] for part in parts if part["refusal"] is not None), None)
     if refusal is not None or not parts:
-        return _block(b"", num_rows, refusal), (told, refusal)
+        return _block(b"", num_rows, refusal), (counted, refusal)
     try:
         together = LogSums.merged([LogSums.from_bytes(part["sums"]) for part in parts], 1)
     except ValueError as error:
-        return _block(b"", num_rows, str(error)), (told, str(error))
-    return _block(together.to_bytes(), num_rows), (told, None)
+        return _block(b"", num_rows, str(error)), (counted, str(error))
+    return _block(together.to_bytes(), num_rows), (counted, None)
 
 
 def _block(sums: bytes, num_rows: int, refusal: str | None = None) -> pyarrow.Table:
@@ -201,7 +201,7 @@ def _plain(block: pyarrow.Table) -> pyarrow.Table:
 
 
 def _no_rows(log: ScoredLog, selection: Selection) -> pyarrow.Table:
-    """An empty table of the columns that a log names: of no rows, Ray does not know the types."""
+    """An empty table of the columns that a log names: Ray does not know the types of no rows."""
     import pyarrow
 
     number = pyarrow.float64()
@@ -238,7 +238,7 @@ def _sent_to_workers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet(context: ray.data.DataContext) -> Iterator[None]:
-    """Without the messages and bars of Ray's own: ours counts the rows."""
+    """Hides the messages and bars of Ray: the bar of this package counts the rows."""
     logger = logging.getLogger("ray.data")
     names = ["print_on_execution_start", "enable_progress_bars"]
     level, before = logger.level, {name: getattr(context, name) for name in names}

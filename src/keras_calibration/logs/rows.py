@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass
 
 from keras_calibration.logs.query import field_column, quoted, text
 from keras_calibration.logs.scored_log import ScoredLog
@@ -18,44 +18,59 @@ _WHOLE = tuple(name for name in _NUMBERS if "INT" in name)
 CSV_TEXT = "CSV"
 # 2026-03-07, 2026-03-07T12:30, 2026-03-07 12:30:00.5+02:00.
 _ISO_TIME = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d(:?\d\d)?))?)?"
-# As text, fewer digits may be a date (20260307) or a year.
+# A text of fewer digits may be a date (20260307) or a year.
 _SECONDS = r"\d{9,}(\.\d*)?"
 _NESTED = ("STRUCT", "MAP", "UNION", "LIST")
-# In seconds: the year 5138. Milliseconds are beyond it.
+# The year 5138, in seconds. Milliseconds are beyond it.
 _LARGEST_TIME = 10**11
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which rows of a log are summed, and as what.
+
+    Args:
+        period: "hour", "day", "week" or "month" where queries ask for the period of a row.
+        ends: First second since 1970 to include and to exclude, or None.
+        class_number: For K classes, the class whose rows have the label 1.
+        class_names: The names of the classes.
+
+    Example:
+        >>> Selection("day", ends=(86400, None)).period  # from the second day of 1970 on
+        'day'
+    """
+
+    period: str | None = None
+    ends: tuple[int | None, int | None] = (None, None)
+    class_number: int | None = None
+    class_names: tuple[str, ...] = ()
 
 
 def rows_sql(
     log: ScoredLog,
     types: Mapping[str, str],
+    selection: Selection,
     row_number: str,
-    period: str | None = None,
-    ends: tuple[int | None, int | None] = (None, None),
-    class_number: int | None = None,
-    class_names: Sequence[str] = (),
-    where_columns: Mapping[str, str] = MappingProxyType({}),
-    file_name: str | None = None,
+    file_name: str | None,
+    where_columns: Mapping[str, str],
 ) -> str:
     """A SELECT over the table `log` of the columns that a `Query` uses.
 
     Args:
         log: The log.
         types: Column → its type in DuckDB.
+        selection: Which rows, and as what.
         row_number: Column of the numbers of the rows, for a log that names no key.
-        period: "hour", "day", "week" or "month": the period of each row is computed too.
-        ends: First second since 1970 to include and to exclude.
-        class_number: For K classes, the class whose rows have the label 1.
-        class_names: Their names, where the labels are names.
-        where_columns: Column → expression that it stands for in `where`, if not for itself.
         file_name: Column of the paths of the files, if there are files.
+        where_columns: Column → expression that it stands for in `where`, if not for itself.
 
     Raises:
         ValueError: If a column is missing or of another type than required.
     """
-    prediction, given = _prediction(log, types, class_number)
+    prediction, given = _prediction(log, types, selection.class_number)
     weight = "1.0" if log.sample_weight is None else _number(log.sample_weight, types)
     columns = {
-        "y": _label(log, types, class_number, class_names),
+        "y": _label(log, types, selection),
         "given": prediction,
         "given_prediction": given,
         "given_label": column_of(log.label),
@@ -63,7 +78,7 @@ def rows_sql(
         "given_weight": "1.0" if log.sample_weight is None else column_of(log.sample_weight),
         "k": quoted(row_number) if log.row_key is None else _key(log.row_key, types),
         "valid_time": "true",
-        "adds_up": "true" if class_number is None else _adds_up(log, types, len(class_names)),
+        "adds_up": _adds_up(log, types, selection),
         **{field_column(name): _value(name, types) for name in field_columns(log)},
     }
     if file_name is not None:
@@ -72,10 +87,10 @@ def rows_sql(
         least = f"least({LARGEST_PROBABILITY!r}, {prediction})"
         columns["clipped"] = f"greatest({SMALLEST_PROBABILITY!r}, {least})"
     conditions = []
-    if period is not None:
-        columns |= _period_columns(log, types, period)
-        conditions += _period_conditions(_time(log.timestamp, types), ends)
-    rows = f"SELECT {_selected(columns)} FROM ({_chosen_rows(log, types, where_columns)})"
+    if selection.period is not None:
+        columns |= _period_columns(log, types, selection.period)
+        conditions += _period_conditions(_time(log.timestamp, types), selection.ends)
+    rows = f"SELECT {_selected(columns)} FROM ({_rows_of_where(log, types, where_columns)})"
     if conditions:
         rows += f" WHERE {' AND '.join(conditions)}"
     return f"SELECT *, {_selected(_derived_columns(log, types))} FROM ({rows})"
@@ -91,7 +106,7 @@ def column_of(name: str) -> str:
     return quoted(f"keras_calibration {name}")
 
 
-def _chosen_rows(log: ScoredLog, columns: Iterable[str], where_columns: Mapping[str, str]) -> str:
+def _rows_of_where(log: ScoredLog, columns: Iterable[str], where_columns: Mapping[str, str]) -> str:
     """The rows of the log that `where` leaves, and a second copy of the columns that it names.
 
     The numbers of the rows are those before `where`.
@@ -230,13 +245,8 @@ def csv_casts(name: str) -> list[str]:
     return [truth, f"try_cast({whole} AS BIGINT)", number_of_text(name), time_of_text(name)]
 
 
-def _label(
-    log: ScoredLog,
-    types: Mapping[str, str],
-    class_number: int | None,
-    class_names: Sequence[str],
-) -> str:
-    if class_number is None:
+def _label(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> str:
+    if selection.class_number is None:
         return _number(log.label, types)
     column = column_of(log.label)
     number = column
@@ -244,20 +254,21 @@ def _label(
         # Unlike for labels 0 and 1, truth values are no numbers.
         is_truth = f"lower({column}) IN ('true', 'false')"
         number = f"CASE WHEN NOT {is_truth} THEN {number_of_text(column)} END"
-    is_number = f"{number} >= 0 AND {number} < {len(class_names)} AND floor({number}) = {number}"
-    of_number = f"WHEN {is_number} THEN ({number} = {class_number})::INT::DOUBLE"
-    names = ", ".join(map(text, class_names))
-    of_class = f"{column}::VARCHAR = {text(class_names[class_number])}"
-    of_name = f"WHEN {column}::VARCHAR IN ({names}) THEN ({of_class})::INT::DOUBLE"
+    names = selection.class_names
+    is_number = f"{number} >= 0 AND {number} < {len(names)} AND floor({number}) = {number}"
+    is_class = f"({number} = {selection.class_number})::INT::DOUBLE"
+    when_number = f"WHEN {is_number} THEN {is_class}"
+    is_class = f"({column}::VARCHAR = {text(names[selection.class_number])})::INT::DOUBLE"
+    when_name = f"WHEN {column}::VARCHAR IN ({', '.join(map(text, names))}) THEN {is_class}"
     if types[log.label] == CSV_TEXT:
-        return f"CASE {of_name} {of_number} END"
+        return f"CASE {when_name} {when_number} END"
     kind = _kind(log.label, types)
     if kind == "BOOLEAN":
         raise ValueError(
-            f"Labels must be class numbers or the names of the classes, {[*class_names]}. "
+            f"Labels must be class numbers or the names of the classes, {[*names]}. "
             f"Received: the column {log.label!r} of truth values. Check the name of the column."
         )
-    return f"CASE {of_number if kind in _NUMBERS else of_name} END"
+    return f"CASE {when_number if kind in _NUMBERS else when_name} END"
 
 
 def _prediction(
@@ -275,15 +286,18 @@ def _prediction(
         return numbers[class_number], column_of(column[class_number])
     if class_number is None or log.logit is not None:
         return _number(column, types), column_of(column)
-    of_class = f"{_list(column, types)}[{class_number + 1}]"
-    return of_class, of_class
+    entry = f"{_list(column, types)}[{class_number + 1}]"
+    return entry, entry
 
 
-def _adds_up(log: ScoredLog, types: Mapping[str, str], num_classes: int) -> str:
+def _adds_up(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> str:
     """Whether a row has a probability for each class, and they add up to 1."""
+    if selection.class_number is None:
+        return "true"
     if isinstance(log.probability, str):
         given = _list(log.probability, types)
-        return f"len({given}) = {num_classes} AND abs(list_sum({given}) - 1) <= {SUM_TOLERANCE}"
+        has_all = f"len({given}) = {len(selection.class_names)}"
+        return f"{has_all} AND abs(list_sum({given}) - 1) <= {SUM_TOLERANCE}"
     total = " + ".join(_number(column, types) for column in log.probability)
     return f"abs({total} - 1) <= {SUM_TOLERANCE}"
 

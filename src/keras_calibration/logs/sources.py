@@ -45,7 +45,7 @@ class Source:
     num_rows: Callable[[], list[int]] = field(default=list)
 
     def place(self, number: int) -> str:
-        """Where a row is, in words, for example "row 7 of log.csv"."""
+        """The place of a row in words, for example "row 7 of log.csv"."""
         starts = [0, *itertools.accumulate(self.num_rows())]
         before = [start for start in starts[: len(self.files)] if start <= number]
         if not before:
@@ -128,9 +128,9 @@ def _relation(connection: duckdb.DuckDBPyConnection, log: ScoredLog) -> Source:
     source = log.source
     part = source.project(", ".join(map(quoted, _needed(log, source.columns))))
 
-    def rows(of: duckdb.DuckDBPyRelation) -> Source:
-        reader = of.to_arrow_reader if hasattr(of, "to_arrow_reader") else of.fetch_arrow_reader
-        return _counted(connection.from_arrow(reader(1 << 16)))
+    def rows(relation: duckdb.DuckDBPyRelation) -> Source:
+        name = "to_arrow_reader" if hasattr(relation, "to_arrow_reader") else "fetch_arrow_reader"
+        return _counted(connection.from_arrow(getattr(relation, name)(1 << 16)))
 
     first = rows(part.limit(0))
     return Source(lambda: rows(part).relation(), first.types, first.row_number)
@@ -162,7 +162,7 @@ def _plain_frame(log: ScoredLog) -> Any:
         column = frame.iloc[:, list(map(str, frame.columns)).index(name)]
         categories = getattr(column.dtype, "categories", None)
         if categories is not None and categories.dtype.kind in "iu":
-            # With a missing value, DuckDB would read these as floats.
+            # DuckDB would read these as floats if one is missing.
             column = column.astype("Int64" if categories.dtype.kind == "i" else "UInt64")
         columns[name] = column
     return pd.DataFrame(columns, copy=False)
@@ -196,13 +196,17 @@ def _csv(connection: duckdb.DuckDBPyConnection, files: Sequence[LogFile]) -> Sou
     if len(set(headers)) == 1:
         read = _csv_sql(files, *headers[0], file_name)
     else:
-        parts = [_csv_sql([file], *of, file_name) for file, of in zip(files, headers, strict=True)]
+        parts = [
+            _csv_sql([file], *each, file_name) for file, each in zip(files, headers, strict=True)
+        ]
         read = " UNION ALL BY NAME ".join(parts)
     numbered = connection.sql(f"SELECT *, ({_COUNTED})::UBIGINT AS {quoted(number)} FROM ({read})")
 
     def num_rows() -> list[int]:
-        each = [_csv_sql([file], *of, file_name) for file, of in zip(files, headers, strict=True)]
-        counts = [connection.sql(f"SELECT count(*) FROM ({one})").fetchall() for one in each]
+        selects = [
+            _csv_sql([file], *each, file_name) for file, each in zip(files, headers, strict=True)
+        ]
+        counts = [connection.sql(f"SELECT count(*) FROM ({one})").fetchall() for one in selects]
         return [count for ((count,),) in counts]
 
     types = dict.fromkeys(columns, CSV_TEXT)
@@ -258,7 +262,7 @@ def csv_errors(message: str) -> str:
     """What DuckDB says of a line of a CSV file, in one line and without its options."""
     if "CSV" not in message:
         return message.split("\n\n")[0]
-    said = re.split(r"\n\s*Possible", message)[0].splitlines()
+    lines = re.split(r"\n\s*Possible", message)[0].splitlines()
     file = re.search(r"^\s*file\s*=\s*(.*)$", message, re.MULTILINE)
-    of_file = f" In {file.group(1)}." if file else ""
-    return ", ".join(line.strip() for line in said if line.strip()) + "." + of_file
+    place = f" In {file.group(1)}." if file else ""
+    return ", ".join(line.strip() for line in lines if line.strip()) + "." + place

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
-from keras_calibration.logs.embedded import Selection
 from keras_calibration.logs.files import LogFile, log_files, names_files
 from keras_calibration.logs.query import Query
+from keras_calibration.logs.rows import Selection
 from keras_calibration.monitoring.monitor_sums import class_sums
 from keras_calibration.monitoring.read_file import ReadFile, content_of, is_remote, stamp_of
 

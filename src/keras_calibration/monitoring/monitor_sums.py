@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
-from keras_calibration.logs.embedded import Selection
 from keras_calibration.logs.query import field_sums, logit_moments
+from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
 from keras_calibration.scoring.log_metrics import FIELD, field_columns

@@ -71,7 +71,7 @@ class LogitBins:
         return inside, ops.floor(inside / self.fine_width), ops.floor(inside / self.width)
 
 
-# For sums of powers of the offset (`logit_moments`), and for order and rates (AUC, bins of equal
-# mass). The former are few, because each of them acts as eight terms at every training step.
+# `logit_moments` sums powers of the offset in the former, which are few, because each acts as eight
+# terms at every training step. The latter are for order and rates: AUC, bins of equal mass.
 MOMENT_BINS = LogitBins(1 / 4, 1 / 2)
 RANK_BINS = LogitBins(1 / 64, 1 / 16)

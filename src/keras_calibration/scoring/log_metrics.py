@@ -30,12 +30,12 @@ FIELD = "field/"
 _LABELS = "totals"
 EPSILON = 0.01  # of Field-RCE, as in the paper
 # The columns of the label sums that are the state of a metric.
-_OF_LABELS = {
+_LABEL_SUMS = {
     LogLoss: ("loss_and_weight", ("loss", "weight")),
     NormalizedEntropy: ("loss_and_labels", ("loss", "positives", "negatives")),
     CalibrationRatio: ("predicted_and_observed", ("predicted", "positives")),
 }
-_OF_FIELDS = (
+_FIELD_SUMS = (
     *("residual", "positives", "weight", "squares", "variance", "predicted"),
     "predicted_squares",
 )
@@ -60,7 +60,7 @@ def log_queries(
         ['totals', 'moments/2/None/0', 'field/site']
     """
     queries: dict[str, Query] = {}
-    of_labels: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     for metric in [metrics] if isinstance(metrics, keras.Metric) else metrics:
         if not has_sums(metric):
             raise ValueError(
@@ -70,22 +70,22 @@ def log_queries(
             )
         queries |= _moments_of(metric)
         if type(metric) is not CalibratedLogLoss:
-            of_labels += _OF_LABELS.get(type(metric), _OF_LABELS[LogLoss])[1]
+            columns += _LABEL_SUMS.get(type(metric), _LABEL_SUMS[LogLoss])[1]
     weighted = log.sample_weight is not None
-    if of_labels:
-        queries = {_LABELS: label_sums(list(dict.fromkeys(of_labels)), weighted), **queries}
-    of_fields = {
+    if columns:
+        queries = {_LABELS: label_sums(list(dict.fromkeys(columns)), weighted), **queries}
+    fields = {
         FIELD + field_name(field): field_sums(
             [field] if isinstance(field, str) else field, weighted
         )
         for field in log.fields
     }
-    return queries | of_fields
+    return queries | fields
 
 
 def has_sums(metric: keras.metrics.Metric) -> bool:
     """Whether the state of a metric can be made from sums of a log."""
-    return type(metric) in (*_OF_LABELS, CalibratedLogLoss, CalibrationGain)
+    return type(metric) in (*_LABEL_SUMS, CalibratedLogLoss, CalibrationGain)
 
 
 def add_log(metric: keras.metrics.Metric, sums: LogSums) -> None:
@@ -101,8 +101,8 @@ def add_log(metric: keras.metrics.Metric, sums: LogSums) -> None:
         found["moments"] = moments
         metric.count_rows(sums.num_rows % 2**31)
     if not isinstance(metric, CalibratedLogLoss) or isinstance(metric, CalibrationGain):
-        inner = metric if type(metric) in _OF_LABELS else LogLoss()
-        name, columns = _OF_LABELS[type(inner)]
+        inner = metric if type(metric) in _LABEL_SUMS else LogLoss()
+        name, columns = _LABEL_SUMS[type(inner)]
         prefix = "" if inner is metric else f"{inner.name}/"
         table = sums.table(_LABELS)
         found[prefix + name] = np.array([table[column][0] for column in columns])
@@ -133,7 +133,7 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
 
 def field_columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
     """The sums of `ops.field_sums` of each value (values, 7), from a table of a log."""
-    return np.stack([table[name] for name in _OF_FIELDS], axis=1)
+    return np.stack([table[name] for name in _FIELD_SUMS], axis=1)
 
 
 def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str, float]:
@@ -142,7 +142,7 @@ def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str
     errors = {}
     for field in found if fields is None else fields:
         # All that the errors use: of a million values, seven columns are 56 MB, and copied.
-        columns = sums.columns(FIELD + field, _OF_FIELDS[:3])
+        columns = sums.columns(FIELD + field, _FIELD_SUMS[:3])
         errors[f"{field}_field_ece"] = float(field_ece_from_sums(columns))
         errors[f"{field}_field_rce"] = float(field_rce_from_sums(columns, EPSILON))
     return errors

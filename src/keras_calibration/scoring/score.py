@@ -101,8 +101,8 @@ def score(
         update_metrics(named.values(), by_field, [checked], num_rows, verbose)
     with one_warning_of_nan():
         results = {name: metric.result() for name, metric in named.items()}
-        of_ids = by_field.result()
-    return {name: float(value) for name, value in (results | errors | of_ids).items()}
+        field_results = by_field.result()
+    return {name: float(value) for name, value in (results | errors | field_results).items()}
 
 
 def _named(metrics: Metrics) -> dict[str, keras.metrics.Metric]:

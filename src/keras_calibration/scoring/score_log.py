@@ -9,9 +9,10 @@ import keras
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
 from keras_calibration.logs.compute import is_ray
-from keras_calibration.logs.embedded import Embedded, Selection
+from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.log_sums import TOTALS
 from keras_calibration.logs.query import Query
+from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.models.field_metrics_model import FieldMetrics
@@ -109,8 +110,8 @@ def score_by_period(
     periods = period if isinstance(period, Periods) else Periods(period)
     given = [metrics] if isinstance(metrics, keras.Metric) else list(metrics)
     queries = log_queries(log, given)
-    of_rows = queries.pop(TOTALS, Query({}, {}))
-    queries["rows"] = dataclasses.replace(of_rows, sums={"rows": "1", **of_rows.sums})
+    totals = queries.pop(TOTALS, Query({}, {}))
+    queries["rows"] = dataclasses.replace(totals, sums={"rows": "1", **totals.sums})
     queries = {name: query.by_period() for name, query in queries.items()}
     sums = log_sums(log, queries, Selection(periods.length, periods.ends), verbose)
     if not sums.num_rows:
@@ -119,13 +120,13 @@ def score_by_period(
             f"since={periods.since!r}, until={periods.until!r}."
         )
     scores = {}
-    for start, of_period in sums.by_period().items():
+    for start, part in sums.by_period().items():
         results = {}
         for metric in given:
             fresh = type(metric).from_config(metric.get_config())
-            add_log(fresh, of_period)
+            add_log(fresh, part)
             results[metric.name] = float(fresh.result())
-        scores[periods.name(start)] = results | field_errors(of_period)
+        scores[periods.name(start)] = results | field_errors(part)
     return scores
 
 
