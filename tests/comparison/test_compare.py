@@ -57,11 +57,14 @@ def test_the_better_in_both_directions(ledger):
     there, back = compare(ledger, "deepfm", "dcn"), compare(ledger, "dcn", "deepfm")
     assert (str(there.verdict), str(back.verdict)) == ("B better", "A better")
     assert there.metric == "val_calibrated_log_loss"
+    assert there.probability_b_better() > 0.99
+    assert back.probability_b_better() < 0.01
     np.testing.assert_allclose(there.difference.value, -back.difference.value)
     # By AUC, larger is better.
     by_auc = compare(ledger, "deepfm", "dcn", metric="auc")
     assert by_auc.deciding.maximize
     assert str(by_auc.verdict) == "B better"
+    assert by_auc.probability_b_better() > 0.99
     assert by_auc.deciding.b_beats_a.value > 0.9
     turned = compare(ledger, "deepfm", "dcn", metric="auc", directions={"auc": "min"})
     assert str(turned.verdict) == "A better"
@@ -183,6 +186,17 @@ def test_without_any_finished_run(ledger):
     assert str(comparison.verdict) == expected
     assert "none" in str(comparison)
     json.dumps(comparison.to_dict(), allow_nan=False)
+    with pytest.raises(ValueError, match="at least two runs of each pipeline"):
+        comparison.probability_b_better()
+
+
+def test_the_posterior_with_a_flat_prior_is_half_the_p_value(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    fill(ledger, "dcn", losses(1, 6, shift=-3e-4))
+    comparison = compare(ledger, "deepfm", "dcn")
+    expected = 1 - comparison.difference.p_value / 2
+    assert comparison.probability_b_better() == pytest.approx(expected)
+    assert 0.5 < comparison.probability_b_better(margin=1e-4) < comparison.probability_b_better()
 
 
 def test_which_epoch(ledger):

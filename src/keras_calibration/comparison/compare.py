@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -130,14 +131,14 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     if plain is None or calibrated is None:
         plain = calibrated = None
     gain = _gain_difference(plain, calibrated, runs, plan)
-    detectable, more_seeds = _power(metrics[deciding], runs, plan, question.delta)
+    power = _power(metrics[deciding], runs, plan, question.delta)
     verdict = judge(
         metrics[deciding],
         plain=metrics.get(plain or ""),
         calibrated=metrics.get(calibrated or ""),
         gain=gain,
         delta=question.delta,
-        more_seeds=more_seeds or 1,
+        more_seeds=power.get("more_seeds", 1),
         obstacle=plan.obstacle(deciding, *runs),
     )
     comparison = Comparison(
@@ -152,11 +153,10 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         delta=question.delta,
         epoch=question.epoch,
         num_looks=question.num_looks,
-        minimum_detectable_effect=detectable,
-        more_seeds=more_seeds,
         plain_metric=plain,
         calibrated_metric=calibrated,
         gain_difference=gain,
+        **power,
     )
     return dataclasses.replace(comparison, notes=make_notes(comparison))
 
@@ -209,15 +209,19 @@ def _power(
     runs: tuple[PipelineRuns, PipelineRuns],
     plan: Plan,
     delta: float | None,
-) -> tuple[float | None, int | None]:
-    """The minimum detectable effect, and the number of seeds that each pipeline still needs."""
+) -> dict[str, Any]:
+    """The fields of a comparison that tell what its seeds can show; none with too few runs."""
     if deciding.difference is None:
-        return None, None
+        return {}
     a, b = plan.values(deciding.metric, *runs)
     error, degrees = standard_error(a, b, paired=plan.paired)
     variance = np.var(b - a, ddof=1) if plan.paired else a.var(ddof=1) + b.var(ddof=1)
     half = (deciding.difference.high - deciding.difference.low) / 2
-    detectable = half + float(special.stdtrit(degrees, _POWER)) * error
     target = delta if delta is not None else abs(deciding.difference.value)
     needed = seeds_needed(target, float(variance), paired=plan.paired, confidence=plan.level)
-    return detectable, max(1, needed - min(deciding.num_a, deciding.num_b))
+    return {
+        "standard_error": error,
+        "degrees": degrees,
+        "minimum_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,
+        "more_seeds": max(1, needed - min(deciding.num_a, deciding.num_b)),
+    }

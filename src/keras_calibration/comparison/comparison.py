@@ -12,6 +12,7 @@ from keras_calibration.comparison.metric_comparison import MetricComparison
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
 from keras_calibration.comparison.verdict import Verdict, calibration_share
 from keras_calibration.statistics.estimate import Estimate
+from keras_calibration.statistics.posterior import probability_better
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Comparison(ShownAsText):
         delta: Largest difference that does not matter, if given.
         epoch: Epoch whose values were compared, as requested.
         num_looks: Planned number of looks; `None` for any number.
+        standard_error: Standard error of the deciding difference; `None` with too few runs.
+        degrees: Degrees of freedom of the standard error.
         minimum_detectable_effect: Smallest difference that these seeds detect with a power of 80 %.
         more_seeds: Seeds that each pipeline still needs to detect `delta`, or the difference seen.
         plain_metric: Name of the plain loss, if both losses are recorded.
@@ -59,6 +62,8 @@ class Comparison(ShownAsText):
     delta: float | None = None
     epoch: int | str = "kept"
     num_looks: int | None = 1
+    standard_error: float | None = None
+    degrees: float | None = None
     minimum_detectable_effect: float | None = None
     more_seeds: int | None = None
     plain_metric: str | None = None
@@ -81,6 +86,30 @@ class Comparison(ShownAsText):
         """The share of calibration in the difference of the plain loss, ΔG/ΔLL."""
         plain = None if self.plain_metric is None else self.metrics[self.plain_metric]
         return calibration_share(plain, self.gain_difference)
+
+    def probability_b_better(self, margin: float = 0.0, prior_scale: float | None = None) -> float:
+        """The posterior probability that B is better than A by at least `margin`.
+
+        Args:
+            margin: Smallest improvement that matters, in the metric's unit, at least 0.
+            prior_scale: Standard deviation of the differences that are expected, for example of
+                earlier comparisons; `None` for a flat prior. It requires TensorFlow Probability.
+
+        Raises:
+            ValueError: There are too few runs, or an argument is out of its range.
+        """
+        if self.difference is None or self.standard_error is None or self.degrees is None:
+            raise ValueError(
+                "A posterior requires at least two runs of each pipeline. Received: "
+                f"{len(self.a)} and {len(self.b)} runs."
+            )
+        return probability_better(
+            -self.difference.value if self.deciding.maximize else self.difference.value,
+            self.standard_error,
+            self.degrees,
+            margin=margin,
+            prior_scale=prior_scale,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All results as JSON values: no records; `None` where a value is not finite."""

@@ -15,4 +15,5 @@ from keras_calibration.statistics.difference import (
 )
 from keras_calibration.statistics.difference import seeds_needed as seeds_needed
 from keras_calibration.statistics.estimate import Estimate as Estimate
+from keras_calibration.statistics.posterior import probability_better as probability_better
 from keras_calibration.statistics.summary import summarize as summarize
