@@ -278,29 +278,48 @@ def bias_root(summary: Tensor) -> Tensor:
     start = _start(summary)
 
     def improve(state: Tensor) -> tuple[Tensor]:
-        return (ops.stack(_improved_bias(weights, *ops.unstack(state, _NUM_STATES)), axis=0),)
+        search = _BiasSearch(*ops.unstack(state, len(_BiasSearch._fields)))
+        return (ops.stack(_improved_bias(weights, search), axis=0),)
 
     (state,) = ops.while_loop(
         # A NaN compares as False: a group without a root neither continues nor stops the others.
-        lambda state: ops.any(state[3] > _TOLERANCE),
+        lambda state: ops.any(state[_BiasSearch._fields.index("moved")] > _TOLERANCE),
         improve,
         (start,),
         maximum_iterations=_LARGEST_NUM_STEPS,
     )
-    found = ops.logical_and(state[4] > 0, ops.abs(state[0]) < _LARGEST_BIAS - 1)
-    return ops.where(found, state[0], float("nan"))
+    end = _BiasSearch(*ops.unstack(state, len(_BiasSearch._fields)))
+    found = ops.logical_and(end.is_known > 0, ops.abs(end.bias) < _LARGEST_BIAS - 1)
+    return ops.where(found, end.bias, float("nan"))
+
+
+class _BiasSearch(NamedTuple):
+    """The state of the search for the bias of each summary, all of shape (g,).
+
+    `low` and `high` are the ends of the bracket, `moved` is the length of the last step, `is_known`
+    is 1 where the bias is accurate enough. The sums stay as they are: `Σ w (1 - y)`, `Σ w y`, and
+    `Σ w` of the open bins.
+    """
+
+    bias: Tensor
+    low: Tensor
+    high: Tensor
+    moved: Tensor
+    is_known: Tensor
+    negatives: Tensor
+    positives: Tensor
+    below: Tensor
+    above: Tensor
 
 
 # A column of ones, and one of zeros that keeps it a matrix.
 _ONES = np.tile([1.0, 0.0], (NUM_BINS * NUM_COLUMNS, 1))
 
-# State of the search: the bias, the ends of its bracket, the length of the last step, whether the
-# bias is accurate enough; and four sums: Σ w (1 - y), Σ w y, and Σ w of each open bin.
-_NUM_STATES = 9
+# What a `_BiasSearch` starts with, beside its sums, which are products of the summary with _SUMS.
 _START = np.array([0, -1, 1, 1, 0, 0, 0, 0, 0])[:, None] * _LARGEST_BIAS
-_SUMS = np.zeros((_NUM_STATES, NUM_BINS, NUM_COLUMNS))
+_SUMS = np.zeros((len(_START), NUM_BINS, NUM_COLUMNS))
 _SUMS[5, :, 0] = _SUMS[6, :, 1] = _SUMS[7, 0, :2] = _SUMS[8, -1, :2] = 1
-_SUMS = _SUMS.reshape(_NUM_STATES, 1, -1)
+_SUMS = _SUMS.reshape(len(_START), 1, -1)
 
 
 def _start(summary: Tensor) -> Tensor:
@@ -312,19 +331,9 @@ def _start(summary: Tensor) -> Tensor:
     return ops.where(solvable, totals + ops.cast(_START, totals.dtype), float("nan"))
 
 
-def _improved_bias(
-    weights: tuple[Tensor, Tensor],
-    bias: Tensor,
-    low: Tensor,
-    high: Tensor,
-    _: Tensor,
-    __: Tensor,
-    negatives: Tensor,
-    positives: Tensor,
-    below: Tensor,
-    above: Tensor,
-) -> list[Tensor]:
-    """One step of `bias_root`: the next state."""
+def _improved_bias(weights: tuple[Tensor, Tensor], search: _BiasSearch) -> _BiasSearch:
+    """One step of `bias_root`."""
+    bias, negatives, positives = search.bias, search.negatives, search.positives
     rounding = _ROUNDING[keras.backend.standardize_dtype(bias.dtype)]
     at = terms_at(*weights, bias)
     # `Σ w σ - Σ w y` from the labels that disagree with each bin's side: no large sums cancel.
@@ -337,7 +346,8 @@ def _improved_bias(
     share = excess * (1 / positives + 1 / negatives)
     # The logit of the mean prediction minus that of the mean label.
     value = ops.log1p(share * (negatives / zeros))
-    low, high = ops.where(value < 0, bias, low), ops.where(value > 0, bias, high)
+    low = ops.where(value < 0, bias, search.low)
+    high = ops.where(value > 0, bias, search.high)
     # Where the slope is lost to rounding, the step is infinite.
     proposed = bias - value / (curvature * (1 / ones + 1 / zeros))
     # At the root, the bias is itself an end of the bracket and must be allowed to stay there.
@@ -346,23 +356,17 @@ def _improved_bias(
     improved = ops.where(ops.abs(excess) <= sum_error, bias, improved)
     # What the open bins neglect: an error of the sum over rows moves the bias by that error over
     # the curvature. (The exponent is capped at 0, where the error is too large in any case.)
-    beyond = below * ops.exp(ops.minimum(bias - LARGEST_LOGIT, 0.0)) + above * ops.exp(
-        ops.minimum(-bias - LARGEST_LOGIT, 0.0)
-    )
+    beyond = search.below * ops.exp(ops.minimum(bias - LARGEST_LOGIT, 0.0))
+    beyond += search.above * ops.exp(ops.minimum(-bias - LARGEST_LOGIT, 0.0))
     is_known = ops.logical_and(
         beyond <= 1e-7 * curvature,
         # Where all predictions are 0 or 1 before and after, no bias is better than another.
         sum_error <= _LARGEST_BIAS_ERROR[keras.backend.standardize_dtype(bias.dtype)] * curvature,
     )
-    moved = ops.abs(improved - bias)
-    return [
-        improved,
-        low,
-        high,
-        moved,
-        ops.cast(is_known, bias.dtype),
-        negatives,
-        positives,
-        below,
-        above,
-    ]
+    return search._replace(
+        bias=improved,
+        low=low,
+        high=high,
+        moved=ops.abs(improved - bias),
+        is_known=ops.cast(is_known, bias.dtype),
+    )
