@@ -531,6 +531,6 @@ def test_killed_at_any_moment_the_state_is_the_old_or_the_new_one(job):
             time.sleep(delay)
             process.kill()
         left = MonitorState.load(job.state)
-        rows = left.of_classes[0].table("rows")["rows"].sum()
+        rows = left.sums_of_classes[0].table("rows")["rows"].sum()
         assert rows == ROWS * len(left.files)
         assert job.num_rows(fields=["site"]) == 2 * ROWS

@@ -170,9 +170,9 @@ def largest_differences(path: str, rows_file: str) -> dict[str, float]:
         if "serving_default" in rows:
             # Compared with `calibrate` on its own logits, because a step function may jump between
             # two logits that differ only by rounding.
-            of_head = {name: tf.constant(v) for name, v in rows["calibrate"]["inputs"].items()}
-            of_head["logit"] = received["serving_default"]["logit"]
-            calibrated = loaded.signatures["calibrate"](**of_head)
+            requests = {name: tf.constant(v) for name, v in rows["calibrate"]["inputs"].items()}
+            requests["logit"] = received["serving_default"]["logit"]
+            calibrated = loaded.signatures["calibrate"](**requests)
             rows["serving_default"]["outputs"]["probability"] = calibrated["probability"].numpy()
     return {
         f"{signature}/{name}": largest_difference(received[signature][name].numpy(), values)

@@ -159,7 +159,7 @@ def monitor(
             known.refuse_others(read.settings, state)
             read = known
         read = read.with_rows_of(log, periods, verbose)
-        sums = read.of_classes
+        sums = read.sums_of_classes
     if not sums or not period_sums(sums[0])[0]:
         between = f" with since={periods.since!r} and until={periods.until!r}"
         raise ValueError(
@@ -168,11 +168,11 @@ def monitor(
         )
     if state is not None:
         read.save(state)
-    of_fields = [field_name(field) for field in log.fields]
+    names_of_fields = [field_name(field) for field in log.fields]
     if names is None:
-        return _report(sums[0], of_fields, periods, tolerance, confidence)
-    of_each = 1 - (1 - confidence) / len(names)
-    reports = [_report(each, of_fields, periods, tolerance, of_each) for each in sums]
+        return _report(sums[0], names_of_fields, periods, tolerance, confidence)
+    each_confidence = 1 - (1 - confidence) / len(names)
+    reports = [_report(each, names_of_fields, periods, tolerance, each_confidence) for each in sums]
     by_name = dict(zip(names, reports, strict=True))
     return ClassMonitorReport(periods.length, confidence, tolerance, by_name)
 
@@ -235,18 +235,16 @@ def _report(
 ) -> MonitorReport:
     # Kinds of checks: all rows, periods, losses, and for each field its error and its values.
     risk = (1 - confidence) / (3 + 2 * len(fields))
-    starts, of_periods = period_sums(sums)
+    starts, period_rows = period_sums(sums)
     each = 1 - risk / len(starts)
-    rates = _rates([periods.name(start) for start in starts], of_periods, tolerance, each)
+    rates = _rates([periods.name(start) for start in starts], period_rows, tolerance, each)
     reports = [
-        PeriodReport(of_period, _loss(moments, tolerance, each))
-        for of_period, moments in zip(rates, period_moments(sums), strict=True)
+        PeriodReport(rate, _loss(moments, tolerance, each))
+        for rate, moments in zip(rates, period_moments(sums), strict=True)
     ]
-    of_fields = {
-        field: _field_report(*value_sums(sums, field), tolerance, risk) for field in fields
-    }
-    overall = _rates(["all"], of_periods.sum(axis=0, keepdims=True), tolerance, 1 - risk)[0]
-    return MonitorReport(periods.length, confidence, tolerance, overall, reports, of_fields)
+    by_field = {field: _field_report(*value_sums(sums, field), tolerance, risk) for field in fields}
+    overall = _rates(["all"], period_rows.sum(axis=0, keepdims=True), tolerance, 1 - risk)[0]
+    return MonitorReport(periods.length, confidence, tolerance, overall, reports, by_field)
 
 
 def _field_report(
@@ -274,7 +272,7 @@ def _rates(
     observed, mean = positives / rows, np.clip(positives - residual, 0, rows) / rows
     columns = (rows.astype(int), mean, observed, low, high, is_off)
     values = zip(*(column.tolist() for column in columns), strict=True)
-    return [RateCheck(name, *of_cell) for name, of_cell in zip(names, values, strict=True)]
+    return [RateCheck(name, *cell) for name, cell in zip(names, values, strict=True)]
 
 
 def _rate_bounds(

@@ -33,13 +33,13 @@ class MonitorState:
     Args:
         settings: What the sums are of: columns, condition, classes, length of a period, `since`.
         files: The files whose rows are counted.
-        of_classes: The sums of each class against the others, one for a log of labels 0 and 1; none
-            before the first file.
+        sums_of_classes: The sums of each class against the others, one for a log of labels 0 and 1;
+            none before the first file.
     """
 
     settings: dict[str, Any]
     files: tuple[ReadFile, ...] = ()
-    of_classes: tuple[LogSums, ...] = ()
+    sums_of_classes: tuple[LogSums, ...] = ()
 
     @classmethod
     def new(
@@ -86,7 +86,7 @@ class MonitorState:
         named = self._named(log)
         counted = {file.content: file for file in (*self.files, *named) if file.is_counted}
         _refuse_copies(named, counted)
-        parts = [self.of_classes] if self.of_classes else []
+        parts = [self.sums_of_classes] if self.sums_of_classes else []
         for start, files in _left_to_read(named, periods):
             hours = _hours(log, files, start, self.settings["classes"])
             files = [file for file in files if _is_before(hours.get(file.path, []), until)]
@@ -100,7 +100,7 @@ class MonitorState:
             parts.append(tuple(class_sums(part, periods.length, (start, until), names, verbose)))
             _refuse_changed(files)
             counted |= {file.content: file.with_hours(hours[file.path], until) for file in files}
-        sums = tuple(LogSums.merged(of_class) for of_class in zip(*parts, strict=True))
+        sums = tuple(LogSums.merged(parts_of_class) for parts_of_class in zip(*parts, strict=True))
         return MonitorState(self.settings, tuple(counted.values()), sums)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -110,7 +110,7 @@ class MonitorState:
         files = [dataclasses.asdict(file) for file in self.files]
         written = json.dumps({"settings": self.settings, "files": files})
         tables = {_SETTINGS: pyarrow.table({"key_settings": [written]})}
-        for number, sums in enumerate(self.of_classes):
+        for number, sums in enumerate(self.sums_of_classes):
             tables |= {f"{number}/{name}": table for name, table in sums.tables.items()}
         LogSums(tables).save(path)
 
@@ -130,11 +130,11 @@ class MonitorState:
                 f"{os.fspath(path)!r}, which is damaged, or another file. Move it away to read the "
                 "whole log again."
             ) from error
-        of_classes: dict[int, dict[str, pyarrow.Table]] = {}
+        sums_of_classes: dict[int, dict[str, pyarrow.Table]] = {}
         for name, table in tables.items():
             number, _, rest = name.partition("/")
-            of_classes.setdefault(int(number), {})[rest] = table
-        sums = tuple(LogSums(each) for _, each in sorted(of_classes.items()))
+            sums_of_classes.setdefault(int(number), {})[rest] = table
+        sums = tuple(LogSums(each) for _, each in sorted(sums_of_classes.items()))
         files = [ReadFile(**{**each, "stamp": tuple(each["stamp"])}) for each in written["files"]]
         return cls(written["settings"], tuple(files), sums)
 

@@ -75,13 +75,14 @@ def value_sums(sums: LogSums, field: str) -> tuple[list[str], np.ndarray]:
 
 def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
     """The sums of one class."""
-    of_rows = field_sums([], weighted=False)
+    row_sums = field_sums([], weighted=False)
     counts = {"rows": "1", "soft": "(y != 0 AND y != 1)::INT"}
-    of_rows = dataclasses.replace(of_rows, sums={**of_rows.sums, **counts})
-    queries = {"rows": of_rows.by_period(), "moments": logit_moments().by_period()}
+    row_sums = dataclasses.replace(row_sums, sums={**row_sums.sums, **counts})
+    queries = {"rows": row_sums.by_period(), "moments": logit_moments().by_period()}
     columns = {field_name(f): [f] if isinstance(f, str) else [*f] for f in log.fields}
     queries |= {
-        FIELD + name: field_sums(of_field, weighted=False) for name, of_field in columns.items()
+        FIELD + name: field_sums(columns_of_field, weighted=False)
+        for name, columns_of_field in columns.items()
     }
     sums = log_sums(log, queries, selection, verbose)
     table = sums.table("rows")

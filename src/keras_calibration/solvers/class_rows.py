@@ -41,7 +41,7 @@ class ClassRows:
         """Numbers of all other classes."""
         return np.flatnonzero(~present_classes(self.labels, self.weights))
 
-    def of_classes(self, classes: np.ndarray) -> ClassRows:
+    def with_classes(self, classes: np.ndarray) -> ClassRows:
         """The columns of the classes with these numbers."""
         columns = self.logits[:, classes], self.labels[:, classes]
         return ClassRows(*columns, self.weights, self.num_rows)

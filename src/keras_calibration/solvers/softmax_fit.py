@@ -70,7 +70,7 @@ def fit_temperature(rows: ClassRows) -> SoftmaxFit:
     Weights are relative to their mean. The derivative is increasing; Brent's method finds its root
     in log β.
     """
-    all_classes, rows = rows, rows.of_classes(rows.present)
+    all_classes, rows = rows, rows.with_classes(rows.present)
     share = rows.weights / rows.weights.sum()
     precision = _precision(rows, float(share @ rows.logits.var(axis=1)))
     label_sum = share @ (rows.labels * rows.logits).sum(axis=1)
@@ -99,7 +99,7 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
     changes only the prior. A class with m < 10 rows has a further prior of precision 10 - m, about
     the temperature: it would otherwise follow its few rows.
     """
-    all_classes, rows = rows, rows.of_classes(rows.present)
+    all_classes, rows = rows, rows.with_classes(rows.present)
     num_classes = rows.logits.shape[1]
     share = rows.weights / rows.weights.sum()
     mean_square = float(share @ np.mean(rows.logits**2, axis=1))
@@ -153,7 +153,7 @@ def fit_matrix(rows: ClassRows) -> MatrixFit:
     log_probabilities = np.maximum(
         scipy.special.log_softmax(all_scaled, axis=1), SMALLEST_LOG_PROBABILITY
     )[:, present]
-    rows, scaled = rows.of_classes(present), all_scaled[:, present]
+    rows, scaled = rows.with_classes(present), all_scaled[:, present]
     num_rows, num_classes = scaled.shape
     # The last column of the parameters (K, K + 1) is the bias.
     columns = np.concatenate([log_probabilities, np.ones((num_rows, 1))], axis=1)
