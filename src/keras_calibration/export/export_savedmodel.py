@@ -165,7 +165,7 @@ def export_savedmodel(
     others = {name: found[name] for name in spec.other_outputs}
     outputs = {
         "probability": probability,
-        **interval_of(spec.head, logit, spec.of_head(rows), interval),
+        **interval_of(spec.head, logit, spec.head_features(rows), interval),
     }
     expected = _expected_rows(spec, rows, logit, outputs, others)
     warn_if_unfitted(spec, probability, logit)
@@ -238,7 +238,7 @@ def _expected_rows(
         SERVING: (inputs, raw),
         RAW: (inputs, raw),
         CALIBRATE: (
-            {"logit": logit, **by_signature(spec.of_head(rows))},
+            {"logit": logit, **by_signature(spec.head_features(rows))},
             outputs,
         ),
     }

@@ -269,8 +269,8 @@ def _check(spec: ServingSpec, path: Path, runtime: str) -> None:
             f"Received: the string inputs {strings}. Nothing was written. Convert strings to ids "
             "before the model, or serve it as a SavedModel."
         )
-    of_head = [v for reader in spec.head.field_readers() for v in reader.fields.values()]
-    layers = [*flatten_layers(spec.base), *of_head]
+    vocabularies = [v for reader in spec.head.field_readers() for v in reader.fields.values()]
+    layers = [*flatten_layers(spec.base), *vocabularies]
     if found := sorted({layer.name for layer in layers if isinstance(layer, _LOOKUPS)}):
         raise ValueError(
             f"The model must take ids, because {runtime} has no lookup tables. Received: a model "
@@ -299,7 +299,7 @@ def _compare(
         part = {name: values[:num_rows] for name, values in rows.items()}
         with _named_errors(runtime):
             received = run({name: np.asarray(v) for name, v in by_signature(part).items()})
-        calibrated = spec.head(ops.convert_to_tensor(received["logit"]), spec.of_head(part))
+        calibrated = spec.head(ops.convert_to_tensor(received["logit"]), spec.head_features(part))
         outputs = spec.base_outputs(part)[0]
         others = {name: outputs[name] for name in spec.other_outputs}
         expected = {

@@ -89,7 +89,7 @@ class ServingSpec:
         outputs = {name: values[name] for name in (LOGIT_OUTPUT, *self.other_outputs)}
         return outputs, self.found.features_from(rows, values)
 
-    def of_head(self, rows: Features) -> dict[str, Tensor]:
+    def head_features(self, rows: Features) -> dict[str, Tensor]:
         """The features of the head for inputs by name."""
         if not self.found.computed:
             return self.found.features_from(rows, {})
@@ -282,7 +282,7 @@ def _random_rows(spec: ServingSpec) -> _Columns:
 
 def _known_strings(found: HeadInModel, name: str) -> list[str]:
     """Some words in the vocabularies of the head's lookups of an input."""
-    fields = [feature for feature, of_input in found.input_of.items() if of_input == name]
+    fields = [feature for feature, input_name in found.input_of.items() if input_name == name]
     readers = found.head.field_readers()
     tables = [reader.fields.get(field) for reader in readers for field in fields]
     lookups = [each for each in tables if isinstance(each, keras.layers.StringLookup)]

@@ -342,8 +342,8 @@ def _logit_source(
             f"keras.ops.clip({expression}, 0, 1) as the output."
         )
     if source.to_logits is None and base_output == "probability":
-        of_classes = num_columns > 1
-        convert = class_logits_from_probabilities if of_classes else logits_from_probabilities
+        has_classes = num_columns > 1
+        convert = class_logits_from_probabilities if has_classes else logits_from_probabilities
         return LogitSource(kind, operation, output, convert)
     return source
 

@@ -69,8 +69,8 @@ def split_off(rows: HeadRows, seed: int = 0) -> tuple[HeadRows, HeadRows]:
     """
     generator = np.random.default_rng(seed)
     flat = rows.flat
-    of_classes = flat.labels.ndim == 2
-    classes = flat.labels.argmax(axis=1) if of_classes else flat.labels > 0.5
+    has_classes = flat.labels.ndim == 2
+    classes = flat.labels.argmax(axis=1) if has_classes else flat.labels > 0.5
     held_out = np.zeros(len(rows), bool)
     for stratum in np.unique(classes)[::-1]:
         numbers = np.flatnonzero((flat.row_weights > 0) & (classes == stratum))
@@ -193,9 +193,9 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     column = int(np.argmax(num_errors))
     if num_errors[column] <= _STANDARD_ERRORS:
         return
-    of_class = f" of class {classes[column]}" if len(predicted) > 1 else ""
+    which = f" of class {classes[column]}" if len(predicted) > 1 else ""
     warn(
-        f"The mean prediction{of_class} is {predicted[column]:.4g} and the mean label "
+        f"The mean prediction{which} is {predicted[column]:.4g} and the mean label "
         f"{observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard errors "
         "apart: the model is not calibrated even on average. Training ended too early, diverged, "
         'or did not minimize the log loss. Use initialize="exact", which starts from the direct '

@@ -73,10 +73,10 @@ def expected_inputs(inputs: Inputs, expected: Inputs, ids: Collection[str] = ())
     given, symbolic = keras.tree.flatten(inputs), keras.tree.flatten(expected)
     if len(given) != len(symbolic):
         return inputs  # Keras reports the error.
-    return keras.tree.pack_sequence_as(expected, list(map(_of_rank, symbolic, given)))
+    return keras.tree.pack_sequence_as(expected, list(map(_with_rank, symbolic, given)))
 
 
-def _of_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
+def _with_rank(expected: keras.KerasTensor, values: Tensor) -> Tensor:
     """A column as (n, 1) or (n,), as the model expects; other shapes are unchanged."""
     shape = getattr(values, "shape", None)
     is_column = tuple(expected.shape[1:]) in ((), (1,))
