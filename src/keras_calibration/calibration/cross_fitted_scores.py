@@ -118,12 +118,12 @@ def noise_floors(
     outcomes = outcome_columns(rows.labels, logits)
     for field, values in fields.items():
         ids, num_values = _ids(values)
-        class_errors = []
+        class_floors = []
         for labels, probabilities in zip(*(columns.T for columns in outcomes), strict=True):
             sums = field_sums(labels, probabilities, rows.row_weights, ids, num_values)
             ece, rce = noise_floors_of(_field_errors(), sums, _NUM_DRAWS)
-            class_errors.append((*ece, *rce))
-        floors[field] = tuple(np.mean(class_errors, axis=0).tolist())
+            class_floors.append((*ece, *rce))
+        floors[field] = tuple(np.mean(class_floors, axis=0).tolist())
     return floors
 
 
@@ -153,10 +153,10 @@ def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> 
         others = [np.delete(columns, number, axis=1) for number in range(columns.shape[1])]
         columns = columns - np.stack([special.logsumexp(o, axis=1) for o in others], axis=1)
     found = []
-    for is_class, logit in zip(labels.T, columns.T, strict=True):
+    for class_labels, logit in zip(labels.T, columns.T, strict=True):
         auc = LogitAUC(from_logits=True)
-        auc.update_state(is_class, logit, weights)
-        found.append(float(auc.result()) if is_class.min() < is_class.max() else np.nan)
+        auc.update_state(class_labels, logit, weights)
+        found.append(float(auc.result()) if class_labels.min() < class_labels.max() else np.nan)
     return float(np.nanmean(found))
 
 

@@ -282,7 +282,7 @@ def _random_rows(spec: ServingSpec) -> _Columns:
 
 def _known_strings(found: HeadInModel, name: str) -> list[str]:
     """Some words in the vocabularies of the head's lookups of an input."""
-    fields = [feature for feature, source in found.input_of.items() if source == name]
+    fields = [feature for feature, input_name in found.input_of.items() if input_name == name]
     readers = found.head.field_readers()
     tables = [reader.fields.get(field) for reader in readers for field in fields]
     lookups = [each for each in tables if isinstance(each, keras.layers.StringLookup)]

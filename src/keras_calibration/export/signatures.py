@@ -77,8 +77,8 @@ def write_signatures(
         return _with_probability(spec.base_outputs(features)[0])
 
     def before_head(features: _Rows) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        outputs, features_of_head = spec.base_outputs(features)
-        return _with_probability(outputs), {"logit": outputs["logit"], **features_of_head}
+        outputs, head_features = spec.base_outputs(features)
+        return _with_probability(outputs), {"logit": outputs["logit"], **head_features}
 
     head_rows = before_head(rows)[1]
     calibrate(head_rows)  # builds the head

@@ -23,15 +23,17 @@ from numpy.typing import ArrayLike
 # half precision fused operations.
 _FLOAT32_TOLERANCE = 4e-6
 _HALF_TOLERANCES = {"float16": 2.0**-7, "bfloat16": 2.0**-4}
-_WAYS = ("new_process", "same_process")
+_PLACES = ("new_process", "same_process")
 # Signature → its inputs and its expected outputs, by name.
 Rows = Mapping[str, tuple[Mapping[str, ArrayLike], Mapping[str, ArrayLike]]]
 
 
 def check_verification(verify: str, tolerance: float | None = None) -> None:
     """Raises for invalid values of `verify` and `tolerance`."""
-    if verify not in _WAYS:
-        raise ValueError(f"Argument `verify` must be one of {_WAYS}. Received: verify={verify!r}.")
+    if verify not in _PLACES:
+        raise ValueError(
+            f"Argument `verify` must be one of {_PLACES}. Received: verify={verify!r}."
+        )
     if tolerance is not None and not tolerance > 0:
         raise ValueError(
             f"Argument `tolerance` must be above 0, or None. Received: tolerance={tolerance!r}."
@@ -170,9 +172,9 @@ def largest_differences(path: str, rows_file: str) -> dict[str, float]:
         if "serving_default" in rows:
             # Compared with `calibrate` on its own logits, because a step function may jump between
             # two logits that differ only by rounding.
-            requests = {name: tf.constant(v) for name, v in rows["calibrate"]["inputs"].items()}
-            requests["logit"] = received["serving_default"]["logit"]
-            calibrated = loaded.signatures["calibrate"](**requests)
+            head_inputs = {name: tf.constant(v) for name, v in rows["calibrate"]["inputs"].items()}
+            head_inputs["logit"] = received["serving_default"]["logit"]
+            calibrated = loaded.signatures["calibrate"](**head_inputs)
             rows["serving_default"]["outputs"]["probability"] = calibrated["probability"].numpy()
     return {
         f"{signature}/{name}": largest_difference(received[signature][name].numpy(), values)

@@ -82,7 +82,7 @@ def read_development_set(
     warn_of_other_order(x=x, y=y, sample_weight=sample_weight)
     inputs = as_inputs(x, expected, ids)
     num_rows = max((len(part) for part in keras.tree.flatten(inputs)), default=0)
-    y, sample_weight = _for_output(y, output), _for_output(sample_weight, output)
+    y, sample_weight = _one_output(y, output), _one_output(sample_weight, output)
     _check_one_output(y, num_rows)
     weights = None if sample_weight is None else numbers_of(sample_weight, "Weights")
     return _checked(DevelopmentSet(inputs, numbers_of(y, "Labels"), weights, None))
@@ -105,7 +105,7 @@ def is_batches(x: Data) -> bool:
     return isinstance(x, Iterable) and not _is_arrays(x)
 
 
-def _for_output(values: Any, output: str | None) -> Any:
+def _one_output(values: Any, output: str | None) -> Any:
     """The labels or weights of an output, if they are given by output."""
     if not isinstance(values, Mapping):
         return values
@@ -193,7 +193,7 @@ def _batch(
     x, *labels_and_weights = batch if batch[-1] is not None else batch[:-1]
     inputs = keras.tree.map_structure(as_numpy, inputs_of(x, expected, ids))
     parts = zip(labels_and_weights, ("Labels", "Weights"), strict=False)
-    arrays = (inputs, *(numbers_of(_for_output(part, output), what) for part, what in parts))
+    arrays = (inputs, *(numbers_of(_one_output(part, output), what) for part, what in parts))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
         raise ValueError(
             "The development set must consist of batches. Received: single rows. Pass, for "
