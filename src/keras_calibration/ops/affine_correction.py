@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import keras
 import numpy as np
 from keras import ops
@@ -56,26 +58,43 @@ def fit_correction(summary: Tensor, correction: str) -> tuple[Tensor, Tensor]:
     start = _start(summary, is_platt)
 
     def improve(state: Tensor) -> tuple[Tensor]:
-        old = ops.unstack(state, _NUM_STATES)
-        return (_improved(weights, is_platt, *old),)
+        return (_improved(weights, is_platt, _unstacked(state)),)
 
     def goes_on(state: Tensor) -> Tensor:
-        loss, fraction, gain = state[2], state[5], state[6]
+        search = _unstacked(state)
         # A NaN compares as False: a hopeless group neither continues nor stops the others.
-        return ops.any(
-            ops.logical_and(gain > _LAST_GAIN * loss, fraction > _SMALLEST_FRACTION),
-        )
+        gains = search.gain > _LAST_GAIN * search.loss
+        return ops.any(ops.logical_and(gains, search.fraction > _SMALLEST_FRACTION))
 
     (state,) = ops.while_loop(goes_on, improve, (start,), maximum_iterations=_LARGEST_NUM_STEPS)
     # The last step gains too little to be compared by its loss, but it adds digits.
-    found = state[6] <= _LARGEST_GAIN * state[2]
-    scale, bias = state[0] - state[3], state[1] - state[4]
+    end = _unstacked(state)
+    found = end.gain <= _LARGEST_GAIN * end.loss
+    scale, bias = end.scale - end.scale_step, end.bias - end.bias_step
     return ops.where(found, scale, float("nan")), ops.where(found, bias, float("nan"))
 
 
-# State of the search: scale, bias, loss, Newton's step in scale and in bias, the fraction of the
-# step to try next, the expected gain, and the centre of the curvature.
-_NUM_STATES = 8
+class _Search(NamedTuple):
+    """The state of the search for the scale and bias of each summary, all of shape (g,).
+
+    `scale_step` and `bias_step` are Newton's step, `fraction` is the part of it to try next, `gain`
+    what it is expected to lower the loss by, and `centre` the centre of the curvature.
+    """
+
+    scale: Tensor
+    bias: Tensor
+    loss: Tensor
+    scale_step: Tensor
+    bias_step: Tensor
+    fraction: Tensor
+    gain: Tensor
+    centre: Tensor
+
+
+def _unstacked(state: Tensor) -> _Search:
+    return _Search(*ops.unstack(state, len(_Search._fields)))
+
+
 # The first step has length 0 and computes the loss at the start. No loss is as large as 3e38.
 _START = np.array([1, 0, 3e38, 0, 0, 1, np.inf, 0])[:, None]
 
@@ -89,35 +108,25 @@ def _start(summary: Tensor, is_platt: bool) -> Tensor:
         # A bias that is not determined at scale 1 may be at another.
         root = bias_root(summary)
         bias = ops.where(ops.isnan(root), bias, root)
-    is_bias = ops.cast(np.eye(_NUM_STATES)[:, 1:2], bias.dtype)
+    is_bias = ops.cast(np.eye(len(_START))[:, 1:2], bias.dtype)
     return ops.cast(_START, bias.dtype) + is_bias * bias
 
 
-def _improved(
-    weights: tuple[Tensor, Tensor],
-    is_platt: bool,
-    scale: Tensor,
-    bias: Tensor,
-    loss: Tensor,
-    scale_step: Tensor,
-    bias_step: Tensor,
-    fraction: Tensor,
-    gain: Tensor,
-    centre: Tensor,
-) -> Tensor:
+def _improved(weights: tuple[Tensor, Tensor], is_platt: bool, search: _Search) -> Tensor:
     """The next state: Newton's step where it lowers the loss, else half of it to try next."""
-    rounding = _ROUNDING[keras.backend.standardize_dtype(loss.dtype)]
-    new_scale = ops.clip(scale - fraction * scale_step, -_LARGEST_SCALE, _LARGEST_SCALE)
-    new_bias = bias - fraction * bias_step
-    new = _newton_step(*weights, new_scale, new_bias, centre, is_platt)
-    better = new[2] <= loss + rounding * ops.abs(loss)
-    old = [scale, bias, loss, scale_step, bias_step, 0.5 * fraction, gain, centre]
+    rounding = _ROUNDING[keras.backend.standardize_dtype(search.loss.dtype)]
+    scale = search.scale - search.fraction * search.scale_step
+    scale = ops.clip(scale, -_LARGEST_SCALE, _LARGEST_SCALE)
+    bias = search.bias - search.fraction * search.bias_step
+    new = _newton_step(*weights, scale, bias, search.centre, is_platt)
+    better = new.loss <= search.loss + rounding * ops.abs(search.loss)
+    old = search._replace(fraction=0.5 * search.fraction)
     return ops.where(better, ops.stack(new, axis=0), ops.stack(old, axis=0))
 
 
 def _newton_step(
     of_0: Tensor, of_1: Tensor, scale: Tensor, bias: Tensor, centre: Tensor, is_platt: bool
-) -> list[Tensor]:
+) -> _Search:
     """The state at a scale and bias, with Newton's next step in the scale or in both."""
     at = terms_at(of_0, of_1, bias, scale)
     logits = ops.cast(LOGITS, of_0.dtype) - centre[:, None]
@@ -149,8 +158,8 @@ def _newton_step(
     # Where the curvature is almost 0, the step would be far too large.
     reach = ops.maximum(ops.abs(scale), 1.0)
     shortened = reach / ops.maximum(ops.abs(scale_step), reach)
-    steps = [shortened * scale_step, shortened * bias_step]
-    return [scale, bias, loss, *steps, ops.ones_like(scale), gain, centre]
+    scale_step, bias_step = shortened * scale_step, shortened * bias_step
+    return _Search(scale, bias, loss, scale_step, bias_step, ops.ones_like(scale), gain, centre)
 
 
 def cross_fitted_loss(
