@@ -30,9 +30,9 @@ def digits(tolerance, of_float32=1e-5):
 def examples(number):
     """Hypothesis' examples of one run: fewer where every number of rows is compiled anew.
 
-    Every run draws others, so that half of them, for the sake of the time, are all in two runs.
+    Every run draws others: for the sake of the time, one run has a part of them.
     """
-    return number // (2 if ON_TENSORFLOW else 8)
+    return number // (4 if ON_TENSORFLOW else 8)
 
 
 def few_lengths(elements, *, min_size=0, max_size):

@@ -55,6 +55,11 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
+def pytest_collection_finish():
+    """Keeps Python's collector from what was imported, which stays."""
+    gc.freeze()
+
+
 # A worker may grow by this much before it lets go what its tests have traced, which takes seconds.
 _GROWTH = 250 * 2**20
 _kept = 0

@@ -95,17 +95,12 @@ class TestBoth:
             result = score(metric, labels, predictions, field, weights, batch_size)
             assert result == pytest.approx(expected, abs=digits(1e-12))
 
-    def test_shapes_and_dtypes(self, rows, metric):
+    def test_ids_of_any_shape_and_dtype(self, rows, metric):
         labels, predictions, field, weights = rows
         expected = score(metric, labels, predictions, field, weights)
-        for y in (labels.astype(bool), labels.astype("int64")[:, None], labels.astype("float32")):
-            for ids in (field[:, None], field.astype("float32"), field.astype("int8")):
-                result = score(metric, y, predictions[:, None], ids, weights[:, None])
-                assert result == pytest.approx(expected, abs=digits(1e-12))
-        unweighted = score(metric, labels, predictions, field)
-        metric.reset_state()
-        metric.update_state(labels, predictions, 3.0, field=field)
-        assert float(metric.result()) == pytest.approx(unweighted, abs=digits(1e-12))
+        for ids in (field[:, None], field.astype("float32"), field.astype("int8")):
+            result = score(metric, labels, predictions, ids, weights)
+            assert result == pytest.approx(expected, abs=digits(1e-12))
 
     def test_missing_ids_are_one_value(self, rows, metric):
         labels, predictions, field, _ = rows
