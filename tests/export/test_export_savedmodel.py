@@ -306,7 +306,7 @@ def test_the_provenance_has_the_report_of_calibrate():
     fit = describe_model(serving_spec(model), None)["fit"]
     assert fit["num_rows"] == 400
     assert fit["report"] == model.report.to_dict()
-    assert fit["fitted_at"] == model.report.fitted_at
+    assert fit["fitted_at"] == model.head.fit_summary.fitted_at
 
 
 def test_the_provenance_tells_when_the_model_was_trained():
