@@ -195,6 +195,17 @@ def test_rows_are_added_to_those_of_the_fits_before(tmp_path):
     forgotten = refresh(third, logits[:50], labels[:50])
     told = json.loads((forgotten / "assets.extra" / "provenance.json").read_text())
     assert (told["fit"]["num_rows"], told["fit"]["forget"]) == (50, 1.0)
+    # A share of the weight of the rows before is dropped.
+    halved = refresh(third, logits[:600], labels[:600], forget=0.5)
+    whole.fit(
+        np.concatenate([logits, logits[:600]]),
+        np.concatenate([labels, labels[:600]]),
+        sample_weight=np.repeat([0.5, 1.0], [900, 600]),
+    )
+    calibrate = tf.saved_model.load(str(halved)).signatures["calibrate"]
+    served = calibrate(logit=tf.constant(logits[:, None], "float32"))["probability"].numpy()
+    expected = 1 / (1 + np.exp(-whole(logits.astype("float32")).numpy()))
+    np.testing.assert_allclose(served[:, 0], expected, rtol=0, atol=1e-6)
 
 
 def test_the_fingerprint_is_the_one_that_tensorflow_takes(exported, tmp_path):
