@@ -140,21 +140,21 @@ def methods(
     """Name → a function that fits on one part and returns what maps another to logits."""
     one = {field: table.num_values[field]}
 
-    def of_logits(layer: Any) -> Callable[[Part], Callable[[Part], Any]]:
+    def fit_to_logits(layer: Any) -> Callable[[Part], Callable[[Part], Any]]:
         def fit(part: Part) -> Callable[[Part], Any]:
             layer.fit(part.logits, part.labels)
             return lambda test: layer(test.logits)
 
         return fit
 
-    def of_features(head: Any) -> Callable[[Part], Callable[[Part], Any]]:
+    def fit_to_features(head: Any) -> Callable[[Part], Callable[[Part], Any]]:
         def fit(part: Part) -> Callable[[Part], Any]:
             print(f"    {head.fit(part.logits, part.labels, part.features)}")
             return lambda test: head(test.logits, test.features)
 
         return fit
 
-    def of_calibrate(fields: Any, numeric: Any) -> Callable[[Part], Callable[[Part], Any]]:
+    def fit_calibrate(fields: Any, numeric: Any) -> Callable[[Part], Callable[[Part], Any]]:
         def fit(part: Part) -> Callable[[Part], Any]:
             model = calibrate_scores(
                 part.logits,
@@ -173,13 +173,13 @@ def methods(
         return fit
 
     return {
-        "PlattScaling": of_logits(PlattScaling()),
-        "ILPS": of_logits(ILPS(smoothness="auto")),
-        "FieldBias on ILPS": of_features(FieldBias(one, ILPS(smoothness="auto"))),
-        "FieldILPS on ILPS": of_features(FieldILPS(one, ILPS(smoothness="auto"))),
-        "calibrate": of_calibrate({}, ()),
-        "calibrate, field": of_calibrate(one, ()),
-        "calibrate, all": of_calibrate(table.num_values, table.numeric),
+        "PlattScaling": fit_to_logits(PlattScaling()),
+        "ILPS": fit_to_logits(ILPS(smoothness="auto")),
+        "FieldBias on ILPS": fit_to_features(FieldBias(one, ILPS(smoothness="auto"))),
+        "FieldILPS on ILPS": fit_to_features(FieldILPS(one, ILPS(smoothness="auto"))),
+        "calibrate": fit_calibrate({}, ()),
+        "calibrate, field": fit_calibrate(one, ()),
+        "calibrate, all": fit_calibrate(table.num_values, table.numeric),
     }
 
 

@@ -131,8 +131,8 @@ def table(folder, column, classes, order_by=None):
 def ours(layer_class):
     def fit(part):
         num_classes = part.logits.shape[1]
-        of_size = {} if layer_class is TemperatureScaling else {"num_classes": num_classes}
-        layer = layer_class(**of_size)
+        arguments = {} if layer_class is TemperatureScaling else {"num_classes": num_classes}
+        layer = layer_class(**arguments)
         layer.fit(part.logits, part.labels)
         return lambda logits: log_softmax(
             keras.ops.convert_to_numpy(layer(logits)).astype(float), axis=1

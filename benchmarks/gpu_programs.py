@@ -49,7 +49,7 @@ def print_table(num_rows: int, dtype: str, gpus: list[str], packed: "Pack | None
     heads += [f"{gpu.upper()}, µs" for gpu in gpus]
     print(f"| {' | '.join(heads)} |")
     print(f"| --- |{' ---: |' * (len(heads) - 1)}")
-    of_sigmoid: dict[tuple[str, bool], float] = {}
+    sigmoid_times: dict[tuple[str, bool], float] = {}
     for name, kernel in programs.kernels(num_rows, dtype).items():
         stablehlo = programs.lowered(kernel)
         compiled = {gpu: compiler.compile_for(gpu, stablehlo) for gpu in gpus}
@@ -66,11 +66,11 @@ def print_table(num_rows: int, dtype: str, gpus: list[str], packed: "Pack | None
             seconds = compiled[gpu].seconds(compiler.Gpu.described(gpu))
             pass_ = (gpu, "gradient" in name)
             if "sigmoid" in name:
-                of_sigmoid[pass_] = seconds
+                sigmoid_times[pass_] = seconds
             predicted[gpu] = f"{1e6 * seconds:.0f}"
             is_rival = "sigmoid" in name or "ILPS" in name
             cells.append(
-                predicted[gpu] + (f" ({seconds / of_sigmoid[pass_]:.2f})" if is_rival else "")
+                predicted[gpu] + (f" ({seconds / sigmoid_times[pass_]:.2f})" if is_rival else "")
             )
         print(f"| {' | '.join(cells)} |", flush=True)
         if packed:

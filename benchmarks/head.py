@@ -62,12 +62,12 @@ def main() -> None:
                 times[name].append(seconds(step, batch))
         print(f"\n{num_rows:,} rows a step, {len(FIELDS)} fields, {sum(FIELDS.values()):,} values")
         print(f"{'':<28}{'µs a step':>10}{'ratio':>7}{'operations':>12}{'MB':>7}")
-        of_keras = statistics.median(times[KERAS])
+        keras_time = statistics.median(times[KERAS])
         for name, step in steps.items():
             median = statistics.median(times[name])
             counts, num_bytes = contents(step, batch)
             print(
-                f"{name:<28}{1e6 * median:>10.0f}{median / of_keras:>7.2f}"
+                f"{name:<28}{1e6 * median:>10.0f}{median / keras_time:>7.2f}"
                 f"{sum(counts.values()):>12}{num_bytes / 1e6:>7.1f}  "
                 + ", ".join(f"{number} {kind}" for kind, number in counts.most_common())
             )
@@ -181,10 +181,10 @@ def compare_gradients(batch: tuple[Any, dict[str, Any], Any]) -> None:
     @tf.function(jit_compile=True)
     def gradients() -> Any:
         with tf.GradientTape(persistent=True) as tape:
-            of_ours = tf.reduce_sum(upstream * ours.embed(features))
-            of_keras = tf.reduce_sum(upstream * to_embeddings(features))
-        theirs = [tf.convert_to_tensor(tape.gradient(of_keras, t.value)) for t in tables]
-        return tape.gradient(of_ours, ours.embeddings.value), tf.concat(theirs, axis=0)
+            our_sum = tf.reduce_sum(upstream * ours.embed(features))
+            keras_time = tf.reduce_sum(upstream * to_embeddings(features))
+        theirs = [tf.convert_to_tensor(tape.gradient(keras_time, t.value)) for t in tables]
+        return tape.gradient(our_sum, ours.embeddings.value), tf.concat(theirs, axis=0)
 
     print("\nGradient of the embeddings, largest error over largest entry, against float64")
     for name, found in zip(("FieldNetwork", KERAS), gradients(), strict=True):

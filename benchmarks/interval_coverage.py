@@ -106,10 +106,12 @@ def two_fields(num_samples: int, num_rows: int = 40_000, num_sites: int = 200) -
             share = generator.dirichlet(np.full(num_sites, 0.3))
             site = generator.choice(num_sites, num_rows, p=share)
             page, num_pages = way(generator, site)
-            of_site = generator.normal(0, 0.7, num_sites + 1)
-            of_page = generator.normal(0, 0.7, num_pages + 1)
+            site_effects = generator.normal(0, 0.7, num_sites + 1)
+            page_effects = generator.normal(0, 0.7, num_pages + 1)
             logits = generator.normal(-1, 1, num_rows)
-            labels = generator.random(num_rows) < expit(logits + of_site[site] + of_page[page])
+            labels = generator.random(num_rows) < expit(
+                logits + site_effects[site] + page_effects[page]
+            )
             head = FieldBias({"site": num_sites, "page": num_pages})
             head.fit(logits, labels, {"site": site, "page": page})
             spreads.append([*head.get_deviations().values()])
@@ -117,7 +119,7 @@ def two_fields(num_samples: int, num_rows: int = 40_000, num_sites: int = 200) -
             for cell, unseen in zip(cells, (None, "site", "page"), strict=True):
                 new = {"site": site[rows], "page": page[rows]}
                 truth = logits[rows].copy()
-                for field, offsets in (("site", of_site), ("page", of_page)):
+                for field, offsets in (("site", site_effects), ("page", page_effects)):
                     if field == unseen:
                         new[field] = np.full(len(rows), len(offsets) - 1)
                         truth += generator.normal(0, 0.7, len(rows))

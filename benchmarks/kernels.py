@@ -103,7 +103,7 @@ def print_part(name: str, arguments: argparse.Namespace) -> None:
         else:
             error = f"{line['error']:.1e}" if line["error"] is not None else ""
             print(f"  {line['name']:<56}{line['megabytes']:>8.1f}{line['ms']:>10.3f}", end="")
-            print(f"{line['ns_a_row']:>8.2f}{line['of_copy']:>9.0%}", end="")
+            print(f"{line['ns_a_row']:>8.2f}{line['share_of_copy']:>9.0%}", end="")
             print("{:>9.2f} ({:.2f}–{:.2f})".format(*line["to_sigmoid"]).ljust(24), error)
     if done.returncode:
         print(f"{name} ended early: exit status {done.returncode}.")
@@ -163,7 +163,7 @@ def measure_rows(
     item = NUM_BYTES[dtype]
     bandwidth = 2 * item * num_rows / median[COPY, "forward"]
     for (name, direction), value in median.items():
-        of_rounds = ratios[name, direction]
+        round_ratios = ratios[name, direction]
         # The curve is float32 but for the sigmoid and the copy, which keep the logits' dtype.
         out = item if name in (COPY, SIGMOID) else 4
         num_bytes = num_rows * (item + out + (0 if direction == "forward" else out + item))
@@ -172,8 +172,8 @@ def measure_rows(
             megabytes=num_bytes / 1e6,
             ms=1e3 * value,
             ns_a_row=1e9 * value / num_rows,
-            of_copy=num_bytes / value / bandwidth,
-            to_sigmoid=[statistics.median(of_rounds), min(of_rounds), max(of_rounds)],
+            share_of_copy=num_bytes / value / bandwidth,
+            to_sigmoid=[statistics.median(round_ratios), min(round_ratios), max(round_ratios)],
             error=errors.get((name, direction)),
         )
 

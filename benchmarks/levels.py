@@ -55,16 +55,16 @@ def field_bias(num_samples: int) -> None:
                 rng = np.random.default_rng(0)
                 # A data set of 200 values is as good as several of 20.
                 number = num_samples if num_values <= 20 else max(num_samples // 5, 1)
-                cells = [of_data_set(rng, num_values, positives, spread) for _ in range(number)]
-                seen, unseen, width, of_oracle = np.mean([c for c in cells if c], axis=0)
+                cells = [one_data_set(rng, num_values, positives, spread) for _ in range(number)]
+                seen, unseen, width, oracle_level = np.mean([c for c in cells if c], axis=0)
                 print(
                     f"{num_values:>6}{positives:>10}{spread:>8g}{100 * seen:>7.1f}"
-                    f"{100 * unseen:>8.1f}{width / of_oracle:>7.2f}",
+                    f"{100 * unseen:>8.1f}{width / oracle_level:>7.2f}",
                     flush=True,
                 )
 
 
-def of_data_set(
+def one_data_set(
     rng: np.random.Generator, num_values: int, positives: int, spread: float
 ) -> tuple[float, float, float, float] | None:
     """Coverage of seen values, whether an unseen one is covered, mean width, and the oracle's."""
@@ -90,8 +90,8 @@ def of_data_set(
     logits, away = fitted(half_cauchy(1.0))
     covered = np.abs(logits - MEAN_LOGIT - offsets) <= 1.96 * away
     known = np.log(max(spread, 1e-3))
-    _, of_oracle = fitted(lambda s: -1e6 * (np.log(s) - known) ** 2)
-    return covered[:-1].mean(), covered[-1], away[:-1].mean(), of_oracle[:-1].mean()
+    _, oracle_level = fitted(lambda s: -1e6 * (np.log(s) - known) ** 2)
+    return covered[:-1].mean(), covered[-1], away[:-1].mean(), oracle_level[:-1].mean()
 
 
 def deviations(fit: FieldOffsets) -> Array:

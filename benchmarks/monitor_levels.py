@@ -75,8 +75,8 @@ class RightLog:
         self.bin = self.period * NUM_BINS + quarter.astype(int) + NUM_BINS // 2
         self.offset = (self.logits - (quarter + 0.5) / 4) * 8
         self.zero = self._moments(np.zeros(rows))
-        self.of_values = self._expected(self.value, values)
-        self.of_periods = self._expected(self.period, periods)
+        self.value_rates = self._expected(self.value, values)
+        self.period_rates = self._expected(self.period, periods)
         labels = (generator.random(rows) < self.p).astype(float)
         np.testing.assert_allclose(self.moments(labels), self._moments(labels), atol=1e-6)
 
@@ -104,7 +104,7 @@ class RightLog:
         """Sums by value and by period, and moments by period, of drawn labels."""
         for _ in range(number):
             labels = (self.generator.random(len(self.p)) < self.p).astype(float)
-            groups = ((self.of_values, self.value), (self.of_periods, self.period))
+            groups = ((self.value_rates, self.value), (self.period_rates, self.period))
             found = []
             for sums, group in groups:
                 positives = np.bincount(group, labels, len(sums))
@@ -118,17 +118,17 @@ class RightLog:
 def false_alerts(cell: tuple, risk: float, repetitions: int, seed: int) -> np.ndarray:
     """The share of right logs for which each kind of check raises an alert."""
     log = RightLog(cell, seed)
-    bound = field_rce_bound(log.of_values, risk)[-1]
+    bound = field_rce_bound(log.value_rates, risk)[-1]
     alerts = np.zeros(len(KINDS))
-    for of_values, of_periods, moments in log.draws(repetitions):
-        each = 1 - risk / len(of_periods)
-        losses = [loss_bounds(of_period, each) for of_period in moments]
+    for value_rates, period_rates, moments in log.draws(repetitions):
+        each = 1 - risk / len(period_rates)
+        losses = [loss_bounds(each_moments, each) for each_moments in moments]
         alerts += [
-            _rate_bounds(of_periods.sum(axis=0, keepdims=True), 0.0, 1 - risk)[-1].any(),
-            _rate_bounds(of_periods, 0.0, each)[-1].any(),
+            _rate_bounds(period_rates.sum(axis=0, keepdims=True), 0.0, 1 - risk)[-1].any(),
+            _rate_bounds(period_rates, 0.0, each)[-1].any(),
             any(value < low or value > high for value, _, low, high in losses),
-            field_rce(of_values) > bound,
-            _rate_bounds(of_values, 0.0, 1 - risk / len(of_values))[-1].any(),
+            field_rce(value_rates) > bound,
+            _rate_bounds(value_rates, 0.0, 1 - risk / len(value_rates))[-1].any(),
         ]
     return alerts / repetitions
 

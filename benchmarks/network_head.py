@@ -27,12 +27,12 @@ _KINDS = ("4 strong", "500 strong", "500 without effect", "two crossed", "numeri
 
 def draw(kind: str, num_rows: int, seed: int) -> Draw:
     """Logits of the base, true logits, and features."""
-    rng, of_sites = np.random.default_rng(seed), np.random.default_rng(99)
+    rng, site_rng = np.random.default_rng(seed), np.random.default_rng(99)
     logits = rng.normal(-1, 1, num_rows)
     few, many = rng.integers(0, 4, num_rows), rng.integers(0, _NUM_SITES, num_rows)
     rank = np.minimum(rng.zipf(1.5, num_rows), _NUM_SITES) - 1
     price = rng.lognormal(size=num_rows)
-    strong = of_sites.normal(0, 0.8, _NUM_SITES)
+    strong = site_rng.normal(0, 0.8, _NUM_SITES)
     curve = 0.8 * logits - 0.2
     if kind == "4 strong":
         return logits, curve + np.array([-1, -0.3, 0.3, 1])[few], {"site": few}

@@ -89,7 +89,7 @@ def errors(residual, positives, rows) -> dict[str, float]:
     }
 
 
-def of_log(source, field: str, calibrated: bool = False, **arguments) -> dict[str, float]:
+def score_of_log(source, field: str, calibrated: bool = False, **arguments) -> dict[str, float]:
     from keras_calibration.logs import ScoredLog
     from keras_calibration.metrics import CalibratedLogLoss, LogLoss
     from keras_calibration.scoring import score
@@ -103,17 +103,19 @@ def of_log(source, field: str, calibrated: bool = False, **arguments) -> dict[st
 
 
 def embedded(files: str, field: str) -> dict[str, float]:
-    return of_log(files, field)
+    return score_of_log(files, field)
 
 
 def calibrated(files: str, field: str) -> dict[str, float]:
-    return of_log(files, field, calibrated=True)
+    return score_of_log(files, field, calibrated=True)
 
 
 def ray(files: str, field: str) -> dict[str, float]:
     import ray
 
-    return of_log(ray.data.read_parquet(sorted(glob.glob(files)), override_num_blocks=16), field)
+    return score_of_log(
+        ray.data.read_parquet(sorted(glob.glob(files)), override_num_blocks=16), field
+    )
 
 
 def polars(files: str, field: str) -> dict[str, float]:

@@ -89,9 +89,9 @@ def regression_log_loss(first: Part, new: Part, num_values: list[int]) -> float:
         return scipy.sparse.hstack([part[0][:, None], *columns]).tocsr()
 
     models = [LogisticRegression(C=c, max_iter=300) for c in (0.01, 0.03, 0.1, 0.3, 1.0)]
-    of_new = design(new)
+    new_design = design(new)
     return min(
-        mean_log_loss(new[1], model.fit(design(first), first[1]).decision_function(of_new))
+        mean_log_loss(new[1], model.fit(design(first), first[1]).decision_function(new_design))
         for model in models
     )
 

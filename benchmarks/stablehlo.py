@@ -87,12 +87,12 @@ class Program:
         self.name: str = entry["name"]
         self.num_rows: int = entry["num_rows"]
         self.num_bytes: int = entry["num_bytes"]
-        of_device = [
+        device_lines = [
             seconds
             for gpu, seconds in entry["predicted"].items()
             if gpu.upper() in device.device_kind.upper()
         ]
-        self.predicted: str = of_device[0] if of_device else ""
+        self.predicted: str = device_lines[0] if device_lines else ""
         self._specs: list[tuple[str, list[int], str]] = entry["arguments"]
         self._stablehlo = stablehlo
         self._device = device

@@ -17,14 +17,14 @@ JIT_COMPILE = [False, True] if ON_TENSORFLOW else [True]
 needs_float64 = pytest.mark.skipif(not HAS_FLOAT64, reason="The backend has no float64.")
 
 
-def digits(tolerance, of_float32=1e-5):
+def digits(tolerance, in_float32=1e-5):
     """The tolerance given, but never less than float32 can keep where there is no float64.
 
     Args:
         tolerance: What results in float64 must keep.
-        of_float32: What they must keep on a backend without float64.
+        in_float32: What they must keep on a backend without float64.
     """
-    return tolerance if HAS_FLOAT64 else max(tolerance, of_float32)
+    return tolerance if HAS_FLOAT64 else max(tolerance, in_float32)
 
 
 def examples(number):

@@ -264,12 +264,12 @@ def affine_correction(rows, correction):
 def _best_bias(rows, logits):
     """Where what negatives are predicted too high is what positives are predicted too low."""
     with np.errstate(divide="ignore"):
-        of_positives, of_negatives = np.log(rows.labels), np.log(1 - rows.labels)
+        positive_logs, negative_logs = np.log(rows.labels), np.log(1 - rows.labels)
     log_weights = np.log(rows.weights)
 
     def excess(bias):
-        too_high = special.logsumexp(log_weights + of_negatives - np.logaddexp(0, -logits - bias))
-        too_low = special.logsumexp(log_weights + of_positives - np.logaddexp(0, logits + bias))
+        too_high = special.logsumexp(log_weights + negative_logs - np.logaddexp(0, -logits - bias))
+        too_low = special.logsumexp(log_weights + positive_logs - np.logaddexp(0, logits + bias))
         return too_high - too_low
 
     positives, negatives = _label_sums(rows)

@@ -57,8 +57,8 @@ def test_a_field_that_the_classifier_leaves_out_is_calibrated():
     assert log_loss(new_y, after) < log_loss(new_y, base.predict_proba(new_x)) - 0.03
     for site in range(3):
         rows = x[:, 2] == site
-        of_site = calibrator.predict_proba(x[rows])[:, 1].mean()
-        assert of_site == pytest.approx(y[rows].mean(), abs=0.01)
+        site_mean = calibrator.predict_proba(x[rows])[:, 1].mean()
+        assert site_mean == pytest.approx(y[rows].mean(), abs=0.01)
     np.testing.assert_array_equal(calibrator.predict(new_x), after.argmax(axis=1))
 
 
@@ -124,7 +124,7 @@ def make_class_rows(num_rows=1500, seed=0):
     return frame.assign(site=SITES[x["site"]]), np.array(["red", "green", "blue"])[labels]
 
 
-def of_scores():
+def from_scores():
     """A classifier that does not see the site."""
     columns = make_column_transformer((StandardScaler(), ["a", "b", "c"]))
     return make_pipeline(columns, LogisticRegression())
@@ -137,14 +137,14 @@ def in_order_of(classes, labels):
 def test_a_field_of_three_classes():
     frame, names = make_class_rows(3000)
     new, new_names = make_class_rows(3000, seed=1)
-    calibrator = NeuralCalibrator(of_scores(), fields=["site"], methods="neural", cv=3)
+    calibrator = NeuralCalibrator(from_scores(), fields=["site"], methods="neural", cv=3)
     calibrator.fit(frame, names)
     assert calibrator.classes_.tolist() == ["blue", "green", "red"]
     after = calibrator.predict_proba(new)
     assert after.shape == (3000, 3)
     np.testing.assert_allclose(after.sum(axis=1), 1, atol=1e-12)
     numbers = in_order_of(calibrator.classes_, new_names)
-    before = of_scores().fit(frame, names).predict_proba(new)
+    before = from_scores().fit(frame, names).predict_proba(new)
     assert log_loss(numbers, after) < log_loss(numbers, before) - 0.1
     predicted = calibrator.predict(new)
     np.testing.assert_array_equal(predicted, calibrator.classes_[after.argmax(axis=1)])
@@ -154,7 +154,7 @@ def test_a_field_of_three_classes():
 def test_weights_and_a_frozen_classifier_of_three_classes():
     frame, names = make_class_rows()
     weights = np.random.default_rng(0).choice([0.5, 2.0], 1000)
-    base = of_scores().fit(frame[:500], names[:500])
+    base = from_scores().fit(frame[:500], names[:500])
     calibrator = NeuralCalibrator(FrozenEstimator(base), methods="vector")
     calibrator.fit(frame[500:], names[500:], sample_weight=weights)
     scores = base.predict_proba(frame)
@@ -175,7 +175,7 @@ def test_weights_and_a_frozen_classifier_of_three_classes():
 
 def test_a_class_without_rows_to_calibrate_keeps_its_column():
     frame, names = make_class_rows(900)
-    base = of_scores().fit(frame, names)
+    base = from_scores().fit(frame, names)
     rows = names != "green"
     with pytest.warns(UserWarning, match="no rows of class 1"):
         calibrator = NeuralCalibrator(FrozenEstimator(base)).fit(frame[rows], names[rows])
@@ -215,9 +215,9 @@ def test_class_scores_without_a_scale_in_a_pipeline():
     received = pipeline.predict_proba(x)
     shares = np.mean(names[:, None] == pipeline.classes_, axis=0)
     np.testing.assert_allclose(received.mean(axis=0), shares, atol=0.01)
-    of_pairs = NeuralCalibrator(SVC(decision_function_shape="ovo"))
+    pairwise = NeuralCalibrator(SVC(decision_function_shape="ovo"))
     with pytest.raises(ValueError, match=r"each of 4 classes.*\(40, 6\).*\"ovr\""):
-        of_pairs.fit(x[:40], np.arange(40) % 4)
+        pairwise.fit(x[:40], np.arange(40) % 4)
 
 
 def test_one_class_is_refused():

@@ -101,7 +101,7 @@ class Study(NamedTuple):
     pipelines: dict[str, Pipeline]
     published: dict[Pair, str]
 
-    def of_kinds(self, kinds: Sequence[str] | None) -> "Study":
+    def with_kinds(self, kinds: Sequence[str] | None) -> "Study":
         """The pairs of some kinds, and their pipelines."""
         known = list(dict.fromkeys(pair.kind for pair in self.published))
         if unknown := set(kinds or ()) - set(known):
@@ -204,7 +204,7 @@ def main() -> None:
         "base": as_json(base),
         "l2_scale": arguments.l2_scale,
     }
-    study = make_study(base, arguments.l2_scale).of_kinds(arguments.kinds)
+    study = make_study(base, arguments.l2_scale).with_kinds(arguments.kinds)
     ledger = Ledger(arguments.output / arguments.data.name / "clicks")
     train_study(study, rows, ledger, range(arguments.seeds), setting)
     print_table(pair_rows(ledger, list(study.published), plain=PLAIN, calibrated=CALIBRATED))

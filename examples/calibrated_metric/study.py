@@ -347,10 +347,10 @@ def pair_wins(
     values: dict[str, dict[str, NDArray[np.float64]]], pairs: Sequence[tuple[str, str]], metric: str
 ) -> NDArray[np.float64]:
     """Mean over the pairs of their `pairwise_wins`, `(num_seeds, num_seeds)`."""
-    of_pairs = [
+    pair_seeds = [
         pairwise_wins(values[better][metric], values[worse][metric]) for better, worse in pairs
     ]
-    return np.mean(of_pairs, axis=0)
+    return np.mean(pair_seeds, axis=0)
 
 
 def spread(values: NDArray[np.float64], sign: str = "") -> str:

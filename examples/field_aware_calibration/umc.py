@@ -67,8 +67,8 @@ class MonotoneIntegral(keras.layers.Layer):
         """Values of g at the knots for each row, shape (batch, num_knots)."""
         kernel = self.first.kernel
         # The first layer of the network on (knot, context): the context's part once per row.
-        of_context = ops.matmul(context, kernel[1:]) + self.first.bias
-        hidden = ops.relu(self.knots[:, None] * kernel[0] + of_context[:, None, :])
+        context_part = ops.matmul(context, kernel[1:]) + self.first.bias
+        hidden = ops.relu(self.knots[:, None] * kernel[0] + context_part[:, None, :])
         for layer in self.rest:
             hidden = layer(hidden)
         return ops.squeeze(positive(hidden), -1)

@@ -128,7 +128,7 @@ class Form:
     may_be_nan: Callable = lambda rows: False
 
     @property
-    def of_classes(self):
+    def has_classes(self):
         return self.takes in ("classes", "class logits")
 
     @property
@@ -270,14 +270,14 @@ def class_forms():
 
 def field_forms():
     ids = (-1, 0, 1, 2)  # others are refused
-    of_ids = {"field": ids, "scale": mean_of_sums}
-    by_rate = {**of_ids, "scale": lambda rows: 100 * mean_of_sums(rows)}
+    id_form = {"field": ids, "scale": mean_of_sums}
+    by_rate = {**id_form, "scale": lambda rows: 100 * mean_of_sums(rows)}
     relative = functools.partial(references.field_error, num_values=3, epsilon=0.01)
     return {
         "FieldECE": Form(
             lambda: metrics.FieldECE(3),
             functools.partial(references.field_error, num_values=3),
-            **of_ids,
+            **id_form,
         ),
         "FieldRCE": Form(lambda: metrics.FieldRCE(3), relative, **by_rate),
         "FieldRCE, skipping": Form(
@@ -366,7 +366,7 @@ def draw(form, start, number, num_rows):
     # In the short form one dtype a form: each is compiled anew.
     dtype = DTYPES[(start + attack_size(0, number)) % len(DTYPES)]
     kinds = {"weights": choose(WEIGHTS, rng, number), "dtype": dtype}
-    if form.of_classes:
+    if form.has_classes:
         kinds["predictions"] = choose(CLASS_LOGITS, rng, number)
         logits = CLASS_LOGITS[kinds["predictions"]](rng, (num_rows, 3))
         probabilities = special.softmax(logits, axis=1)
@@ -416,8 +416,15 @@ def spoil(form, columns, kinds, rng):
     """Makes one row invalid."""
     change = SPOILT[kinds["spoilt"]]
     allowed = {"real": ("no", "negative weight", "NaN weight", "NaN label", "NaN prediction")}
-    of_logits = ("no", "negative weight", "NaN weight", "NaN label", "NaN prediction", "label 1.1")
-    if kinds["spoilt"] not in allowed.get(form.takes, of_logits if form.from_logits else SPOILT):
+    logit_faults = (
+        "no",
+        "negative weight",
+        "NaN weight",
+        "NaN label",
+        "NaN prediction",
+        "label 1.1",
+    )
+    if kinds["spoilt"] not in allowed.get(form.takes, logit_faults if form.from_logits else SPOILT):
         kinds["spoilt"], change = "no", None
     if form.sparse and change is not None and change[0] == "labels":
         kinds["spoilt"], change = "no", None

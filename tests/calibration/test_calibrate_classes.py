@@ -58,8 +58,8 @@ def test_figures_are_those_of_the_cross_fitted_probabilities():
     ratios = (weights @ p) / (weights @ shares)
     farthest = ratios[np.argmax(np.abs(np.log(ratios)))]
     assert after.calibration_ratio == pytest.approx(farthest, abs=1e-5)
-    of_sites = [np.abs(weights * (x["site"] == z) @ (shares - p)) for z in range(3)]
-    expected = np.mean(np.sum(of_sites, axis=0) / weights.sum())
+    site_errors = [np.abs(weights * (x["site"] == z) @ (shares - p)) for z in range(3)]
+    expected = np.mean(np.sum(site_errors, axis=0) / weights.sum())
     assert after.field_ece["site"] == pytest.approx(expected, abs=1e-5)
     floor, deviation, *_ = model.report.noise_floor["site"]
     assert 0 < deviation < floor < 0.05

@@ -66,8 +66,8 @@ def test_the_figures_are_those_of_fits_to_the_past():
     mean = np.average(change[scored], weights=weights[scored])
     assert report.after.log_loss_change == pytest.approx(mean, rel=1e-6)
     away = weights * (change - mean)
-    of_blocks = np.array([away[block == BLOCK].sum() for block in range(1, 8)])
-    error = np.sqrt(7 / 6 * np.sum(of_blocks**2)) / weights[scored].sum()
+    block_errors = np.array([away[block == BLOCK].sum() for block in range(1, 8)])
+    error = np.sqrt(7 / 6 * np.sum(block_errors**2)) / weights[scored].sum()
     assert report.after.log_loss_change_error == pytest.approx(error, rel=1e-6)
     by_row = np.sqrt(np.sum(away[scored] ** 2)) / weights[scored].sum()
     assert error > by_row

@@ -41,10 +41,10 @@ STREAMING = (
 @pytest.mark.parametrize("name", STREAMING)
 def test_calibrators_of_logits_are_fitted_and_updated_as_to_all_rows(name):
     expected, found, updated = (getattr(layers, name)() for _ in range(3))
-    of_rows = expected.fit(Z, Y, sample_weight=W)
-    of_log = fit_calibrator(found, log(), verbose=0)
-    assert of_log.num_rows == N
-    assert of_log.log_loss_after == pytest.approx(of_rows.log_loss_after, abs=1e-9)
+    row_fit = expected.fit(Z, Y, sample_weight=W)
+    log_fit = fit_calibrator(found, log(), verbose=0)
+    assert log_fit.num_rows == N
+    assert log_fit.log_loss_after == pytest.approx(row_fit.log_loss_after, abs=1e-9)
     first, second = slice(0, 7000), slice(7000, None)
     fit_calibrator(updated, log(first), verbose=0)
     assert update_calibrator(updated, log(second), verbose=0).num_rows == N
@@ -83,15 +83,15 @@ def test_heads_are_nearly_those_of_all_rows(kind):
     expected, found = make(), make()
     features = {name: frame()[name].to_numpy() for name in ("site", "device", "name")}
     if kind == "isotonic":
-        of_rows = expected.fit(Z, Y, sample_weight=W)
+        row_fit = expected.fit(Z, Y, sample_weight=W)
     else:
         used = {name: features[name] for name in expected.feature_names}
-        of_rows = expected.fit(Z, Y, used, W)
+        row_fit = expected.fit(Z, Y, used, W)
     summary = fit_calibrator(found, log(), verbose=0)
     assert summary.num_rows == N
     # Steps at single logits are finer than the groups.
     bound = 1e-3 if kind == "isotonic" else 2e-6
-    assert summary.log_loss_after == pytest.approx(of_rows.log_loss_after, abs=bound)
+    assert summary.log_loss_after == pytest.approx(row_fit.log_loss_after, abs=bound)
     if kind == "isotonic":
         return
     rows = RNG.integers(0, N, 300)

@@ -54,11 +54,11 @@ def test_the_second_pipeline_of_a_pair_differs_from_the_first_in_one_way():
 
 
 def test_some_kinds_have_only_their_pipelines():
-    study = clicks.make_study(clicks.Pipeline()).of_kinds(["batch"])
+    study = clicks.make_study(clicks.Pipeline()).with_kinds(["batch"])
     assert set(study.pipelines) == {"dlrm_batch_128", "dlrm_batch_256", "dlrm_batch_512"}
     assert len(study.published) == 2
     with pytest.raises(SystemExit, match="nonsense"):
-        study.of_kinds(["nonsense"])
+        study.with_kinds(["nonsense"])
 
 
 def test_removed_columns():

@@ -59,7 +59,7 @@ def changed(**columns):
 
 @pytest.mark.slow
 def test_one_process_answers_them_all(path):
-    of_head = {name: column for name, column in GOOD.items() if name != "category"}
+    head_request = {name: column for name, column in GOOD.items() if name != "category"}
     requests = {
         "good": (GOOD, "serving_default"),
         "unknown string": changed(site=["never seen", "mail"]),
@@ -75,7 +75,7 @@ def test_one_process_answers_them_all(path):
         "columns of different lengths": changed(price=[0.5]),
         "not a number": changed(price=[float("nan"), -0.5]),
         "no row": ({name: [] for name in GOOD}, "serving_default"),
-        "logit that is no number": ({**of_head, "logit": [float("nan"), 0.1]}, "calibrate"),
+        "logit that is no number": ({**head_request, "logit": [float("nan"), 0.1]}, "calibrate"),
         "good again": (GOOD, "serving_default"),
     }
     got = dict(zip(requests, answers(path, requests.values()), strict=True))

@@ -146,12 +146,12 @@ class Program:
         waiting of additions to the same address, and further runs of a loop are not counted.
         """
 
-        def of_kernel(kernel: Kernel) -> float:
+        def kernel_bytes(kernel: Kernel) -> float:
             code = self.code_of(kernel)
             instructions = code.num_instructions * code.num_threads if code else 0
             return max(kernel.num_bytes / gpu.bandwidth, instructions / gpu.instructions)
 
-        return sum(map(of_kernel, self.kernels))
+        return sum(map(kernel_bytes, self.kernels))
 
     def instructions_a_row(self, num_rows: int) -> float:
         """Machine instructions of the kernels over rows, divided by the rows of a thread.
@@ -265,11 +265,11 @@ def _called_kernels(
     )
     if branches := re.search(r"branch_computations=\{(.*?)\}", tail):
         names = re.findall(r"[\w.-]+", branches[1])
-    of_names = [_kernels(computations, name) for name in names]
+    named_kernels = [_kernels(computations, name) for name in names]
     if kind == "conditional":
-        return min(of_names, key=lambda kernels: sum(k.num_bytes for k in kernels))
+        return min(named_kernels, key=lambda kernels: sum(k.num_bytes for k in kernels))
     trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', tail)
-    return of_names[0] * (int(trips[1]) if kind == "while" and trips else 1)
+    return named_kernels[0] * (int(trips[1]) if kind == "while" and trips else 1)
 
 
 def parenthesized(text: str) -> str:

@@ -46,19 +46,23 @@ class Kernel:
 
 def kernels(num_rows: int, dtype: str = "float32") -> dict[str, Kernel]:
     """Name → kernel, on logits of a dtype; sums are over float32."""
-    item, of_rows = NUM_BYTES[dtype], {"logits": ((num_rows,), dtype)}
+    item, row_argument = NUM_BYTES[dtype], {"logits": ((num_rows,), dtype)}
     by_curve = {"upstream": ((num_rows,), dtype)}
     found = {
         # Of the negative: a program that returns its argument moves nothing.
-        "copy": Kernel(ops.negative, of_rows, 2 * item),
-        "sigmoid": Kernel(ops.sigmoid, of_rows, 2 * item),
+        "copy": Kernel(ops.negative, row_argument, 2 * item),
+        "sigmoid": Kernel(ops.sigmoid, row_argument, 2 * item),
         "sigmoid with gradient": Kernel(
-            with_gradient(ops.sigmoid), {**by_curve, **of_rows}, 4 * item
+            with_gradient(ops.sigmoid), {**by_curve, **row_argument}, 4 * item
         ),
     }
     by_curve = {"upstream": ((num_rows,), "float32")}  # The curve is float32.
     for num_knots in (20, 100):
-        given = {**of_rows, "knots": ((num_knots,), "float32"), "values": ((num_knots,), "float32")}
+        given = {
+            **row_argument,
+            "knots": ((num_knots,), "float32"),
+            "values": ((num_knots,), "float32"),
+        }
         name = f"ILPS, {num_knots} knots"
         found[name] = Kernel(curve, given, item + 4)
         found[f"{name}, with gradient"] = Kernel(

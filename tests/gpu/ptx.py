@@ -253,8 +253,8 @@ class Launch:
             self._write(name, values >> 32 * half, here)
         if register.startswith("%"):  # else the parts above, or `_`, which takes what nobody needs
             dtype = _DTYPE_OF_REGISTERS[register.rstrip("0123456789")]
-            of_threads = self.registers.setdefault(register, np.zeros(len(self.next), dtype))
-            of_threads[here] = _with_dtype(values, dtype)
+            thread_values = self.registers.setdefault(register, np.zeros(len(self.next), dtype))
+            thread_values[here] = _with_dtype(values, dtype)
 
     def _places(
         self, operand: str, here: np.ndarray, space: str, size: int, number: int

@@ -31,10 +31,10 @@ FORBIDDEN = {"while", "sort", "custom-call", "conditional"}
 
 def cases():
     """GPU, rows, dtype and kernel; the first of each is quick, for H200 and 1e7 float32 rows."""
-    of_dtypes = itertools.product(
+    each_dtype = itertools.product(
         ("h200", "h100", "a100", "b200"), (10_000_000, 100_000_000), ("float32", "bfloat16")
     )
-    for gpu, num_rows, dtype in of_dtypes:
+    for gpu, num_rows, dtype in each_dtype:
         is_quick = (gpu, num_rows, dtype) == ("h200", 10_000_000, "float32")
         for name in BOUNDS:
             if dtype == "float32" or name.startswith("ILPS"):
@@ -62,10 +62,10 @@ def test_a_kernel_keeps_to_its_bounds(gpu, num_rows, dtype, name):
     kernel = programs.kernels(num_rows, dtype)[name]
     program = compiler.compile_for(gpu, programs.lowered(kernel))
     assert_fast(program)
-    for of_rows in program.over_rows(num_rows):
+    for row_part in program.over_rows(num_rows):
         # Rounded operation by operation, as on a CPU, where tests find that the curve never falls.
         inexact = ("fma.rn", ".approx", "div.full")
-        operations = program.code_of(of_rows).ptx
+        operations = program.code_of(row_part).ptx
         assert not [o for o in operations if any(part in o for part in inexact)]
     bounds = BOUNDS if gpu in ("h200", "h100") else {**BOUNDS, **BOUNDS_OF_OTHERS}
     ratio, num_kernels, num_instructions = bounds[name]

@@ -106,8 +106,8 @@ def cases():
         yield pytest.param(gpu, num_rows, marks=marks, id=f"{gpu}-{num_rows:.0e}")
 
 
-of_gpus = pytest.mark.parametrize(("gpu", "num_rows"), list(cases()))
-of_curves = pytest.mark.parametrize("num_knots", [20, 100])
+each_gpu = pytest.mark.parametrize(("gpu", "num_rows"), list(cases()))
+each_curve = pytest.mark.parametrize("num_knots", [20, 100])
 
 
 @functools.cache
@@ -179,8 +179,8 @@ def rough_division(a, b):
 
 
 @needs_compiler
-@of_gpus
-@of_curves
+@each_gpu
+@each_curve
 @pytest.mark.parametrize("falls", [False, True], ids=["rising", "falling"])
 def test_curve(gpu, num_rows, num_knots, falls):
     knots, values = curve_points(num_knots, falls)
@@ -196,34 +196,34 @@ def test_curve(gpu, num_rows, num_knots, falls):
 
 
 @needs_compiler
-@of_gpus
-@of_curves
+@each_gpu
+@each_curve
 @pytest.mark.parametrize("divide", [np.divide, rough_division])
 def test_curve_never_falls(gpu, num_rows, num_knots, divide):
-    of_gpu = program(gpu, num_rows, f"ILPS, {num_knots} knots")
+    compiled = program(gpu, num_rows, f"ILPS, {num_knots} knots")
     for seed in range(5):
         knots, values = curve_points(num_knots, seed=seed)
         logits = np.sort(hostile_logits(knots, np.inf))
-        (curve,) = of_gpu.run(logits, knots, values, divide=divide)
+        (curve,) = compiled.run(logits, knots, values, divide=divide)
         assert np.all(curve[1:] >= curve[:-1])
 
 
 @needs_compiler
-@of_gpus
-@of_curves
+@each_gpu
+@each_curve
 def test_curve_by_a_rough_division(gpu, num_rows, num_knots):
     knots, values = curve_points(num_knots)
     logits = hostile_logits(knots, 1e30)
-    of_gpu = program(gpu, num_rows, f"ILPS, {num_knots} knots")
-    (curve,) = of_gpu.run(logits, knots, values, divide=rough_division)
+    compiled = program(gpu, num_rows, f"ILPS, {num_knots} knots")
+    (curve,) = compiled.run(logits, knots, values, divide=rough_division)
     line, slope = lines(knots, values, logits)
     scale = np.abs((logits - knots[line]).astype(float) * slope) + np.abs(values[line])
     assert np.all(np.abs(curve - reference_curve(logits, knots, values)) <= 4 * EPSILON * scale)
 
 
 @needs_compiler
-@of_gpus
-@of_curves
+@each_gpu
+@each_curve
 @pytest.mark.parametrize("divide", [np.divide, rough_division])
 def test_gradient_of_the_curve(gpu, num_rows, num_knots, divide):
     knots, values = curve_points(num_knots, falls=True)
@@ -250,7 +250,7 @@ def test_gradient_of_the_curve(gpu, num_rows, num_knots, divide):
 
 
 @needs_compiler
-@of_gpus
+@each_gpu
 def test_summary_of_logits(gpu, num_rows):
     edges = np.r_[np.arange(-88, -16, 0.5), np.arange(-16, 16, 0.25), np.arange(16, 88.5, 0.5)]
     logits = hostile_logits(edges.astype("f4"), 1e30)

@@ -67,9 +67,9 @@ def test_the_vector_is_the_optimum_among_the_classes_with_rows():
     assert log_loss(received, numbers) == pytest.approx(best, abs=1e-6)
     rates = scipy.special.softmax(layer.scales * logits + layer.biases, axis=1)
     alone = scipy.optimize.minimize_scalar(lambda scale: log_loss(scale * columns, numbers)).x
-    of_temperature = scipy.special.softmax(alone * logits, axis=1)
+    tempered = scipy.special.softmax(alone * logits, axis=1)
     assert layer.scales[3] == pytest.approx(alone, abs=1e-3)
-    assert rates[:, 3].mean() == pytest.approx(of_temperature[:, 3].mean(), abs=1e-4)
+    assert rates[:, 3].mean() == pytest.approx(tempered[:, 3].mean(), abs=1e-4)
 
 
 def test_a_handful_of_rows_does_not_spoil_a_class():

@@ -41,9 +41,9 @@ def test_it_is_the_mean_and_serializes():
     parts[0].set_weights([weight + 0.3 for weight in parts[0].get_weights()])
     head = BlendedHead(parts)
     outputs = keras.ops.convert_to_numpy(head(LOGITS[:, None], FEATURES))
-    of_parts = [keras.ops.convert_to_numpy(part(LOGITS, FEATURES)) for part in parts]
-    np.testing.assert_allclose(outputs, np.mean(of_parts, axis=0), atol=1e-6)
-    assert np.ptp(of_parts[0] - of_parts[1]) > 0.1
+    part_logits = [keras.ops.convert_to_numpy(part(LOGITS, FEATURES)) for part in parts]
+    np.testing.assert_allclose(outputs, np.mean(part_logits, axis=0), atol=1e-6)
+    assert np.ptp(part_logits[0] - part_logits[1]) > 0.1
     copy = BlendedHead.from_config(head.get_config())
     copy.build((None, 1), None)
     copy.set_weights(head.get_weights())

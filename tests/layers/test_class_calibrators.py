@@ -58,9 +58,9 @@ def best_loss(kind, logits, shares, weights):
         calibrated = scales * logits + biases
         rates = scipy.special.softmax(calibrated, axis=1)
         residual = (weights / weights.sum())[:, None] * (rates - shares)
-        of_scales = (residual * logits).sum(axis=0)
-        gradient = np.r_[of_scales, residual.sum(axis=0)]
-        gradient = np.r_[of_scales.sum()] if kind == "temperature" else gradient
+        scale_gradient = (residual * logits).sum(axis=0)
+        gradient = np.r_[scale_gradient, residual.sum(axis=0)]
+        gradient = np.r_[scale_gradient.sum()] if kind == "temperature" else gradient
         return log_loss(calibrated, shares, weights), gradient
 
     start = [0.5] if kind == "temperature" else np.repeat([0.5, 0.0], num_classes)

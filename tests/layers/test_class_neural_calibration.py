@@ -116,10 +116,12 @@ def test_fit_learns_segments(num_members, reload):
     assert summary.log_loss_after == pytest.approx(log_loss(calibrated, rows[1], weights), rel=1e-5)
 
     alone = VectorScaling(3)
-    of_eta = alone.fit(rows[0], rows[1], sample_weight=weights)
+    eta_summary = alone.fit(rows[0], rows[1], sample_weight=weights)
     np.testing.assert_array_equal(head.calibrator.scales, alone.scales)
-    assert summary.log_loss_before == pytest.approx(of_eta.log_loss_before, rel=1e-8)
-    assert of_eta.log_loss_after < summary.cross_fitted_curve < of_eta.log_loss_after + 0.01
+    assert summary.log_loss_before == pytest.approx(eta_summary.log_loss_before, rel=1e-8)
+    assert (
+        eta_summary.log_loss_after < summary.cross_fitted_curve < eta_summary.log_loss_after + 0.01
+    )
     assert summary.cross_fitted_logits.shape == (3000, 3)
     assert summary.cross_fitted_both == pytest.approx(
         log_loss(summary.cross_fitted_logits, rows[1], weights), rel=1e-6
@@ -128,9 +130,9 @@ def test_fit_learns_segments(num_members, reload):
 
     truth = log_loss(0.6 * held_out[0] + OFFSETS[held_out[2]["site"]], held_out[1])
     received = log_loss(head(held_out[0], held_out[2]), held_out[1])
-    of_alone = log_loss(alone(held_out[0]), held_out[1])
-    assert truth < received < truth + 0.3 * (of_alone - truth)
-    assert of_alone > truth + 0.1
+    loss_alone = log_loss(alone(held_out[0]), held_out[1])
+    assert truth < received < truth + 0.3 * (loss_alone - truth)
+    assert loss_alone > truth + 0.1
 
     model = head_model(head, rows[2])
     inputs = [np.float32(rows[0]), rows[2]]

@@ -47,22 +47,22 @@ class Case:
     Args:
         make: Makes the layer.
         takes: `"logits"`, `"features"` or `"both"`.
-        of_classes: Whether the logits are of classes.
+        has_classes: Whether the logits are of classes.
         has_network: Whether a fit would train a network: then `adapt` is called instead.
     """
 
     make: Callable
     takes: str = "logits"
-    of_classes: bool = False
+    has_classes: bool = False
     has_network: bool = False
 
     @property
     def width(self):
-        return NUM_CLASSES if self.of_classes else 1
+        return NUM_CLASSES if self.has_classes else 1
 
     def rows(self, part=ALL):
         """The arguments of a call."""
-        logits = (CLASS_LOGITS if self.of_classes else LOGITS)[part]
+        logits = (CLASS_LOGITS if self.has_classes else LOGITS)[part]
         features = {"site": SITES[part], "price": LOGITS[part][:, 0] ** 2}
         return {"logits": [logits], "features": [features], "both": [logits, features]}[self.takes]
 
@@ -80,7 +80,7 @@ class Case:
         if self.takes == "features":
             layer.adapt(*self.rows(part))
         else:
-            labels = CLASSES if self.of_classes else LABELS
+            labels = CLASSES if self.has_classes else LABELS
             learn = layer.adapt if self.has_network else layer.fit
             logits, *features = self.rows(part)
             learn(logits, labels[part], *features, sample_weight=weights)
@@ -98,12 +98,12 @@ LAYERS = {
     "IsotonicRegression": Case(layers.IsotonicRegression),
     "ILPS": Case(lambda **kwargs: layers.ILPS(6, **kwargs)),
     "ILPS, strict": Case(lambda **kwargs: layers.ILPS(6, monotonic="strict", **kwargs)),
-    "TemperatureScaling, classes": Case(layers.TemperatureScaling, of_classes=True),
+    "TemperatureScaling, classes": Case(layers.TemperatureScaling, has_classes=True),
     "VectorScaling": Case(
-        lambda **kwargs: layers.VectorScaling(NUM_CLASSES, **kwargs), of_classes=True
+        lambda **kwargs: layers.VectorScaling(NUM_CLASSES, **kwargs), has_classes=True
     ),
     "StructuredMatrixScaling": Case(
-        lambda **kwargs: layers.StructuredMatrixScaling(NUM_CLASSES, **kwargs), of_classes=True
+        lambda **kwargs: layers.StructuredMatrixScaling(NUM_CLASSES, **kwargs), has_classes=True
     ),
     "FieldBias": Case(
         lambda **kwargs: layers.FieldBias({"site": NUM_SITES}, layers.ILPS(5), **kwargs), "both"
@@ -129,14 +129,14 @@ LAYERS = {
             layers.VectorScaling(NUM_CLASSES), network(NUM_CLASSES), **kwargs
         ),
         "both",
-        of_classes=True,
+        has_classes=True,
         has_network=True,
     ),
     "BlendedHead, classes": Case(
         lambda **kwargs: layers.BlendedHead(
             [layers.TemperatureScaling(), layers.VectorScaling(NUM_CLASSES)], **kwargs
         ),
-        of_classes=True,
+        has_classes=True,
     ),
     "BlendedHead": Case(
         lambda **kwargs: layers.BlendedHead(
@@ -315,7 +315,7 @@ def test_rows_of_weight_zero_do_not_move_the_curve_under_a_network():
 def test_rows_that_are_refused_change_nothing(case, every_taught):
     layer = next(every_taught[name] for name, each in LAYERS.items() if each is case)
     before = values_of(layer)
-    bad = (CLASSES if case.of_classes else LABELS).astype("float64")
+    bad = (CLASSES if case.has_classes else LABELS).astype("float64")
     bad[3] = np.nan
     message = r"Labels must be|[Ll]abels.* class numbers"
     if case.takes == "features":
@@ -338,8 +338,8 @@ def model(every_taught):
     }
     outputs = {}
     for name, case in LAYERS.items():
-        of_case = class_logits if case.of_classes else logits
-        given = {"logits": [of_case], "features": [features], "both": [of_case, features]}
+        case_logits = class_logits if case.has_classes else logits
+        given = {"logits": [case_logits], "features": [features], "both": [case_logits, features]}
         outputs[name.replace(", ", "_")] = every_taught[name](*given[case.takes])
     return keras.Model({"logits": logits, "class_logits": class_logits, **features}, outputs)
 

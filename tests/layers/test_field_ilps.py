@@ -95,9 +95,11 @@ def test_finds_the_optimum(weighted):
         ],
         axis=1,
     )
-    of_value = fit.scales[:, [0, 1, 2, 2]] ** -2.0
+    value_precision = fit.scales[:, [0, 1, 2, 2]] ** -2.0
     unit = KNOTS.std()
-    precision = np.r_[0, 1e-3 / unit**2, 1, 1, np.tile(of_value[0], 6), np.tile(of_value[1], 3)]
+    precision = np.r_[
+        0, 1e-3 / unit**2, 1, 1, np.tile(value_precision[0], 6), np.tile(value_precision[1], 3)
+    ]
     centre = np.zeros(len(precision))
     centre[:2] = KNOTS.mean(), unit
 
@@ -200,9 +202,9 @@ def test_a_value_that_would_fall_keeps_its_level():
     head = FieldILPS({"site": 4}, num_knots=3)
     head.fit(logits, labels, {"site": site})
     rises = np.diff(head.get_curves("site")) / np.diff(head.get_knots())
-    of_all = np.diff(head.get_values()) / np.diff(head.get_knots())
-    assert np.all(rises >= 0.0099 * of_all)
-    assert rises[1].max() < 0.5 * of_all.min()
+    shared_slopes = np.diff(head.get_values()) / np.diff(head.get_knots())
+    assert np.all(rises >= 0.0099 * shared_slopes)
+    assert rises[1].max() < 0.5 * shared_slopes.min()
     predicted = sigmoid(np.asarray(head(logits, {"site": site}))[:, 0])
     assert abs(np.mean((predicted - labels)[site == 1])) < 0.01
 
@@ -248,9 +250,9 @@ def test_gradients_are_dense_and_right():
     logits = np.float32([-2, -0.5, 0.7, 0.9])
     rows = {"logit": _tensor(logits), "site": _tensor(np.int32([0, 1, 1, 5]))}
     received = [np.asarray(gradient) for gradient in gradients_by_weights(model, rows)]
-    of_rows = hats(logits, head.get_knots().astype(float))
-    by_value = [of_rows[0], of_rows[1] + of_rows[2], of_rows[3]]
-    expected = [of_rows.sum(axis=0), np.concatenate(by_value)]
+    row_hats = hats(logits, head.get_knots().astype(float))
+    by_value = [row_hats[0], row_hats[1] + row_hats[2], row_hats[3]]
+    expected = [row_hats.sum(axis=0), np.concatenate(by_value)]
     for gradient, reference in zip(received, expected, strict=True):
         np.testing.assert_allclose(gradient, reference, rtol=1e-4, atol=1e-5)
 

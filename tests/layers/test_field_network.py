@@ -202,9 +202,9 @@ def test_adapt_places_knots_at_quantiles_of_rows_and_of_distinct_values():
     network.adapt({"skewed": skewed[:, None], "few": few, "none": np.full(len(skewed), np.nan)})
     (knots,) = (keras.ops.convert_to_numpy(w) for w in network.weights if w.name == "numeric_knots")
     distinct = np.arange(0, 61.0)
-    of_distinct = distinct[[0, 20, 40, 60]]
-    of_rows = np.quantile(skewed[:-1], [0.125, 0.375, 0.625, 0.875], method="inverted_cdf")
-    expected = np.unique(np.r_[of_distinct, of_rows])
+    distinct_knots = distinct[[0, 20, 40, 60]]
+    row_knots = np.quantile(skewed[:-1], [0.125, 0.375, 0.625, 0.875], method="inverted_cdf")
+    expected = np.unique(np.r_[distinct_knots, row_knots])
     np.testing.assert_array_equal(knots[0], np.r_[expected, np.full(8 - len(expected), 60)])
     np.testing.assert_array_equal(knots[1], [1] + 7 * [2])
     np.testing.assert_array_equal(knots[2], np.zeros(8))

@@ -178,10 +178,10 @@ def test_a_blend_of_calibrators_serves_what_its_parts_serve():
     blend.fit(LOGITS, LABELS)
     expected = sum(numpy_of(part(LOGITS)) for part in parts) / 2
     np.testing.assert_allclose(numpy_of(blend(LOGITS))[:, 0], expected, rtol=1e-6)
-    of_classes = BlendedHead([TemperatureScaling(), VectorScaling(3)])
-    of_classes.fit(CLASS_LOGITS, CLASSES)
-    expected = sum(numpy_of(part(CLASS_LOGITS)) for part in of_classes.heads) / 2
-    np.testing.assert_allclose(numpy_of(of_classes(CLASS_LOGITS)), expected, rtol=1e-5)
+    class_head = BlendedHead([TemperatureScaling(), VectorScaling(3)])
+    class_head.fit(CLASS_LOGITS, CLASSES)
+    expected = sum(numpy_of(part(CLASS_LOGITS)) for part in class_head.heads) / 2
+    np.testing.assert_allclose(numpy_of(class_head(CLASS_LOGITS)), expected, rtol=1e-5)
     for mixed in (BlendedHead([TemperatureScaling(), ILPS()]), blend):
         with pytest.raises(ValueError, match=r"logits of (ILPS|PlattScaling) must have shape"):
             mixed(CLASS_LOGITS)

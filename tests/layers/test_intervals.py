@@ -91,8 +91,8 @@ def test_calibrators_against_the_inverse_hessian_of_the_rows(make, weighted):
     covariance = inverse_hessian(
         columns(layer, logits), curve, weights if weighted else np.ones(4000), precision(layer)
     )
-    of_grid = columns(layer, GRID)
-    expected = np.sqrt(np.einsum("ni,ij,nj->n", of_grid, covariance, of_grid))
+    grid_columns = columns(layer, GRID)
+    expected = np.sqrt(np.einsum("ni,ij,nj->n", grid_columns, covariance, grid_columns))
     received = numpy_of(layer.logit_standard_deviation(GRID))
     np.testing.assert_allclose(received, expected, rtol=2e-3, atol=1e-6)
     lower, upper = layer.interval(GRID, level=0.8)
@@ -156,8 +156,8 @@ def dense_deviations(head, logits, labels, ids, weights, new_logits, new_ids):
     squares, evidences = [], []
     grid = np.geomspace(3e-3, 8, 40)
     for scales in itertools.product(grid, repeat=len(head.fields)):
-        of_offsets = np.repeat(np.array(scales) ** -2, list(head.fields.values()))
-        precision = np.concatenate([[1e-3, 0], of_offsets])
+        offset_precision = np.repeat(np.array(scales) ** -2, list(head.fields.values()))
+        precision = np.concatenate([[1e-3, 0], offset_precision])
         covariance = np.linalg.inv(hessian + np.diag(precision))
         slopes = gradient + precision * fitted
         moved = new_columns @ (covariance @ slopes)
@@ -167,7 +167,7 @@ def dense_deviations(head, logits, labels, ids, weights, new_logits, new_ids):
             square += np.where(new_ids[field] >= number, scale**2, 0.0)
         squares.append(square)
         prior = 2 * np.log(scales).sum() - np.log1p(np.square(scales)).sum()
-        volume = np.linalg.slogdet(covariance)[1] + np.log(of_offsets).sum()
+        volume = np.linalg.slogdet(covariance)[1] + np.log(offset_precision).sum()
         quadratic = slopes @ covariance @ slopes - precision @ fitted**2
         evidences.append(prior + 0.5 * (volume + quadratic))
     shares = np.exp(np.array(evidences) - max(evidences))

@@ -272,10 +272,10 @@ def test_a_single_network_is_that_of_a_fold():
     summaries = [head.fit(*rows, settings=settings) for head in (one, three)]
     assert summaries[0].network_kept
     assert summaries[0].cross_fitted_both == summaries[1].cross_fitted_both
-    for of_one, of_three in zip(
+    for single, averaged in zip(
         one.field_network.get_weights(), three.field_network.get_weights(), strict=True
     ):
-        np.testing.assert_array_equal(of_one, of_three)
+        np.testing.assert_array_equal(single, averaged)
     curve = NeuralCalibration(ILPS())
     curve.fit(*rows)
     assert log_loss(three, *fresh) < log_loss(one, *fresh) < log_loss(curve, *fresh)

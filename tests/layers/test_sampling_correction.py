@@ -24,8 +24,8 @@ def test_it_is_bayes_rule(rate):
     logits = np.log(p) - np.log1p(-p)
     np.testing.assert_allclose(corrected(SamplingCorrection(rate), logits), expected, rtol=1e-5)
     columns = {"kept": np.full((5, 1), rate), "other": np.zeros(5)}
-    of_column = corrected(SamplingCorrection("kept"), logits, columns)
-    np.testing.assert_allclose(of_column, expected, rtol=1e-5)
+    by_column = corrected(SamplingCorrection("kept"), logits, columns)
+    np.testing.assert_allclose(by_column, expected, rtol=1e-5)
 
 
 def test_a_model_of_sampled_rows_is_right_among_all_rows():
@@ -41,8 +41,8 @@ def test_a_model_of_sampled_rows_is_right_among_all_rows():
     sampled = inputs["score"] - 3 - keras.ops.log(inputs["kept"])
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(sampled))
     x = {"score": score, "kept": rates}
-    of_sample = probability(score[kept] - 3 - np.log(rates[kept]))
-    assert of_sample.mean() == pytest.approx(labels[kept].mean(), rel=0.05)
+    sample_probability = probability(score[kept] - 3 - np.log(rates[kept]))
+    assert sample_probability.mean() == pytest.approx(labels[kept].mean(), rel=0.05)
     model = kc.models.CalibratedModel(base, SamplingCorrection("kept"))
     received = model.predict(x, batch_size=8192, verbose=0)[:, 0]
     np.testing.assert_allclose(received, probability(score - 3), rtol=1e-4)

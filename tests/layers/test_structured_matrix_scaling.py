@@ -92,8 +92,10 @@ def test_fit_is_the_optimum_on_the_rows(form):
     assert received == pytest.approx(expected, abs=1e-8)
     assert summary.converged
     assert summary.log_loss_after == pytest.approx(log_loss(calibrated, shares, weights), abs=1e-7)
-    of_layer = scipy.special.softmax(keras.ops.convert_to_numpy(layer(logits)), axis=1)
-    np.testing.assert_allclose(of_layer, scipy.special.softmax(calibrated, axis=1), atol=2e-5)
+    layer_probabilities = scipy.special.softmax(keras.ops.convert_to_numpy(layer(logits)), axis=1)
+    np.testing.assert_allclose(
+        layer_probabilities, scipy.special.softmax(calibrated, axis=1), atol=2e-5
+    )
 
 
 def test_its_temperature_is_the_one_of_temperature_scaling():

@@ -170,9 +170,9 @@ def test_addresses_are_listed_by_their_store(tmp_path):
         memory.pipe_file(f"/bucket/{name}", (tmp_path / name).read_bytes())
     with duckdb.connect() as connection:
         connection.register_filesystem(memory)
-        of_folder = log_files("memory://bucket", connection)
-        assert [Path(file.path).name for file in of_folder] == list(
+        found_files = log_files("memory://bucket", connection)
+        assert [Path(file.path).name for file in found_files] == list(
             names[3:4] + names[1:2] + names[:1]
         )
-        assert of_folder[0].size == (tmp_path / "b.PARQUET").stat().st_size
+        assert found_files[0].size == (tmp_path / "b.PARQUET").stat().st_size
         assert len(log_files("memory://bucket/*1*.parquet", connection)) == 2

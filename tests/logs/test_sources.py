@@ -50,8 +50,8 @@ def as_sources(table, folder):
     pq.write_table(table, whole, row_group_size=100)
     pq.write_table(table.slice(0, half), parts / "a.parquet", row_group_size=90)
     pq.write_table(table.slice(half), parts / "b.parquet")
-    of_pandas = table.to_pandas()
-    of_pandas.to_csv(csv, index=False)
+    pandas_frame = table.to_pandas()
+    pandas_frame.to_csv(csv, index=False)
     connection = zoned()
     connection.register("rows", table)
     return {
@@ -62,7 +62,7 @@ def as_sources(table, folder):
         "arrow": table,
         "batch": table.combine_chunks().to_batches()[0],
         "dataset": pyarrow.dataset.dataset(whole),
-        "pandas": of_pandas,
+        "pandas": pandas_frame,
         "polars": pl.from_arrow(table),
         "lazy": pl.from_arrow(table).lazy(),
         "relation": connection.sql("FROM rows"),
@@ -179,9 +179,9 @@ def test_a_field_value_is_spelled_alike_in_every_source(tmp_path, kind):
     found = {}
     for name, source in sources.items():
         sums = log_sums(ScoredLog(source, fields=["f"]), {"f": field_sums(["f"])})
-        of_source = sums.table("f")["key_value_0"].tolist()
-        missing = [value for value in of_source if value is None or value != value]
-        found[name] = sorted(map(str, [v for v in of_source if v == v and v is not None]))
+        source_keys = sums.table("f")["key_value_0"].tolist()
+        missing = [value for value in source_keys if value is None or value != value]
+        found[name] = sorted(map(str, [v for v in source_keys if v == v and v is not None]))
         found[name] += ["missing"] * len(missing)
     if "gaps" in kind:
         # pandas itself makes floats of these, also in the CSV files.

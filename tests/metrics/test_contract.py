@@ -50,7 +50,7 @@ class Case:
         metric.update_state(self.labels[rows], self.predictions[rows], weights[rows], **more)
 
 
-def _of_classes(make, **kwargs):
+def _class_case(make, **kwargs):
     return Case(make, predictions=CLASS_PROBABILITIES, depends_on_order=True, **kwargs)
 
 
@@ -59,10 +59,10 @@ RULES = {
     "CalibratedLogLoss": Case(metrics.CalibratedLogLoss, depends_on_order=True),
     "CalibrationGain": Case(metrics.CalibrationGain, depends_on_order=True),
     "LogLoss": Case(metrics.LogLoss),
-    "CalibratedCategoricalLogLoss": _of_classes(
+    "CalibratedCategoricalLogLoss": _class_case(
         metrics.CalibratedCategoricalLogLoss, labels=ONE_HOT
     ),
-    "SparseCalibratedCategoricalLogLoss": _of_classes(
+    "SparseCalibratedCategoricalLogLoss": _class_case(
         metrics.SparseCalibratedCategoricalLogLoss, labels=CLASSES
     ),
     "CalibratedQuadraticLoss": Case(

@@ -58,7 +58,7 @@ def update(metric, rows=slice(None)):
     metric.update_state(y, p, w, **({"field": site} if "field" in metric.name else {}))
 
 
-def of_one_device():
+def on_one_device():
     every = metrics()
     for metric in every:
         update(metric)
@@ -87,7 +87,7 @@ def cross_fitted(rows_of_replicas):
 
 def assert_agrees(figures, rows_of_replicas=None):
     """Figures of several replicas against those of one device; the folds against NumPy."""
-    expected = of_one_device()
+    expected = on_one_device()
     for name, value in figures.items():
         if name == "folds":
             if rows_of_replicas is None:

@@ -21,7 +21,7 @@ def model():
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, activation="sigmoid")])
 
 
-def of_predictions(model, weights=None, **arguments):
+def from_predictions(model, weights=None, **arguments):
     metric = CalibratedLogLoss(**arguments)
     metric.update_state(Y, model.predict(X, verbose=0, batch_size=64), weights)
     return float(metric.result())
@@ -41,7 +41,7 @@ def test_history_and_evaluate(model, options):
     model.compile("sgd", "binary_crossentropy", metrics=[CalibratedLogLoss(num_folds=3)], **options)
     history = model.fit(X, Y, validation_data=(X, Y), batch_size=64, epochs=2, verbose=0).history
     assert set(history) == {"loss", KEY, "val_loss", f"val_{KEY}"}
-    expected = of_predictions(model, num_folds=3)
+    expected = from_predictions(model, num_folds=3)
     # Validation rows come in order, so that the folds are the same; the last batch has 11 rows.
     assert history[f"val_{KEY}"][-1] == pytest.approx(expected, abs=digits(1e-6))
     scores = model.evaluate(X, Y, batch_size=7, verbose=0, return_dict=True)
@@ -55,8 +55,8 @@ def test_only_weighted_metrics_get_the_weights(model):
         weighted_metrics=[CalibratedLogLoss(name="weighted")],
     )
     scores = model.evaluate(X, Y, sample_weight=W, batch_size=64, verbose=0, return_dict=True)
-    assert scores["plain"] == pytest.approx(of_predictions(model), abs=digits(1e-6))
-    assert scores["weighted"] == pytest.approx(of_predictions(model, W), abs=digits(1e-6))
+    assert scores["plain"] == pytest.approx(from_predictions(model), abs=digits(1e-6))
+    assert scores["weighted"] == pytest.approx(from_predictions(model, W), abs=digits(1e-6))
     assert abs(scores["plain"] - scores["weighted"]) > 1e-3
 
 
@@ -70,7 +70,7 @@ def test_labels_of_any_dtype_and_shape(model, flat_output):
     other = keras.Model(inputs, output)
     # A loss of its own: Keras' take no boolean labels.
     other.compile(loss=lambda y, p: keras.ops.mean(p), metrics=[CalibratedLogLoss()])
-    expected = pytest.approx(of_predictions(model), abs=digits(1e-6))
+    expected = pytest.approx(from_predictions(model), abs=digits(1e-6))
     for dtype, shape in (("bool", (-1,)), ("int64", (-1, 1)), ("float64", (-1,))):
         y = Y.astype(dtype).reshape(shape)
         scores = other.evaluate(X, y, batch_size=203, verbose=0, return_dict=True)
@@ -89,7 +89,7 @@ def test_mixed_precision():
         for each in (model, half):
             each.compile(loss="binary_crossentropy", metrics=[CalibratedLogLoss()])
             scores = each.evaluate(X, Y, verbose=0, return_dict=True)
-            assert scores[KEY] == pytest.approx(of_predictions(each), abs=digits(1e-6))
+            assert scores[KEY] == pytest.approx(from_predictions(each), abs=digits(1e-6))
         assert keras.backend.standardize_dtype(half(X[:2]).dtype) == "bfloat16"
     finally:
         keras.config.set_dtype_policy("float32")

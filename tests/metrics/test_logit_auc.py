@@ -54,9 +54,9 @@ def test_is_right_where_positives_are_rare_and_the_one_of_keras_is_not(spread):
     labels = rng.random(500_000) < 1 / (1 + np.exp(-logits.astype(float)))
     exact = roc_auc_score(labels, logits)
     assert score(labels.astype(float), logits, batch_size=500_000) == pytest.approx(exact, abs=3e-4)
-    of_keras = keras.metrics.AUC(from_logits=True)
-    of_keras.update_state(labels, logits)
-    assert abs(float(of_keras.result()) - exact) > 0.1
+    keras_auc = keras.metrics.AUC(from_logits=True)
+    keras_auc.update_state(labels, logits)
+    assert abs(float(keras_auc.result()) - exact) > 0.1
 
 
 def test_a_soft_label_counts_as_both():

@@ -62,9 +62,9 @@ def test_weights_of_negatives_give_the_metric_of_all_rows(metric):
 def test_a_constant_shift_leaves_the_metrics_to_watch_in_training(metric):
     labels, probabilities, sites = make_rows(5000)
     odds = probabilities / (1 - probabilities) / RATE
-    of_sample = odds / (1 + odds)
+    sampled = odds / (1 + odds)
     corrected = value_of(metric, labels, probabilities, sites)
-    assert value_of(metric, labels, of_sample, sites) == pytest.approx(corrected, abs=2e-4)
+    assert value_of(metric, labels, sampled, sites) == pytest.approx(corrected, abs=2e-4)
 
 
 def errors_and_floor(weigh):

@@ -124,7 +124,7 @@ def test_probability_of_a_last_layer_that_is_not_known():
     )
 
 
-def of_classes(*layers, activation=None):
+def class_model(*layers, activation=None):
     """A model of three classes."""
     return functional(dense(), keras.layers.Dense(3, activation), *layers)
 
@@ -135,22 +135,22 @@ def own_softmax(values):
 
 
 CLASS_MODELS = {
-    "dense with softmax": (lambda: of_classes(activation="softmax"), "auto"),
-    "activation layer": (lambda: of_classes(keras.layers.Activation("softmax")), "auto"),
-    "softmax layer": (lambda: of_classes(keras.layers.Softmax()), "auto"),
-    "operation": (lambda: of_classes(keras.ops.softmax), "auto"),
-    "logits": (lambda: of_classes(), "auto"),
-    "log probabilities": (lambda: of_classes(keras.ops.log_softmax), "logit"),
+    "dense with softmax": (lambda: class_model(activation="softmax"), "auto"),
+    "activation layer": (lambda: class_model(keras.layers.Activation("softmax")), "auto"),
+    "softmax layer": (lambda: class_model(keras.layers.Softmax()), "auto"),
+    "operation": (lambda: class_model(keras.ops.softmax), "auto"),
+    "logits": (lambda: class_model(), "auto"),
+    "log probabilities": (lambda: class_model(keras.ops.log_softmax), "logit"),
     "float32 output": (
-        lambda: of_classes(keras.layers.Activation("linear"), activation="softmax"),
+        lambda: class_model(keras.layers.Activation("linear"), activation="softmax"),
         "auto",
     ),
-    "nested": (lambda: nested(of_classes(activation="softmax")), "auto"),
+    "nested": (lambda: nested(class_model(activation="softmax")), "auto"),
     "clipped, told": (
-        lambda: of_classes(lambda p: keras.ops.clip(p, 0, 1), activation="softmax"),
+        lambda: class_model(lambda p: keras.ops.clip(p, 0, 1), activation="softmax"),
         "probability",
     ),
-    "of one's own, told": (lambda: of_classes(activation=own_softmax), "probability"),
+    "of one's own, told": (lambda: class_model(activation=own_softmax), "probability"),
 }
 
 
@@ -176,12 +176,12 @@ def test_class_logits_are_those_before_the_softmax(name):
 def test_a_softmax_gives_no_warning():
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
-        BaseLogits(of_classes(activation="softmax"))
+        BaseLogits(class_model(activation="softmax"))
     assert [str(each.message) for each in shown if "softmax" in str(each.message)] == []
 
 
 def test_sigmoids_of_several_outputs_are_no_classes():
-    base_model = of_classes(activation="sigmoid")
+    base_model = class_model(activation="sigmoid")
     with pytest.raises(ValueError, match="ends in 3 sigmoids") as refused:
         BaseLogits(base_model)
     advice = str(refused.value).split("for example ")[1].split(" with ")[0]
@@ -192,15 +192,15 @@ def test_sigmoids_of_several_outputs_are_no_classes():
 
 def test_a_softmax_over_rows_is_not_taken_for_one_over_classes():
     with pytest.raises(ValueError, match="Cannot infer"):
-        BaseLogits(of_classes(keras.layers.Softmax(axis=0)))
+        BaseLogits(class_model(keras.layers.Softmax(axis=0)))
 
 
 @pytest.mark.parametrize(
     ("make", "base_output"),
     [
         (lambda: functional(dense("sigmoid")), "logit"),
-        (lambda: of_classes(activation="softmax"), "logit"),
-        (lambda: of_classes(), "probability"),
+        (lambda: class_model(activation="softmax"), "logit"),
+        (lambda: class_model(), "probability"),
         (lambda: nested(functional(dense(), keras.ops.sigmoid)), "logit"),
         (lambda: functional(dense()), "probability"),
     ],
@@ -298,7 +298,7 @@ class Subclassed(keras.Model):
         (Subclassed, "subclassed"),
         (lambda: keras.Sequential([dense("sigmoid")]), "without an Input"),
         (lambda: functional(dense(), keras.layers.Reshape((1, 1))), r"\(None, 1, 1\)"),
-        (lambda: of_classes(keras.layers.Reshape((3, 1))), r"\(None, 3, 1\)"),
+        (lambda: class_model(keras.layers.Reshape((3, 1))), r"\(None, 3, 1\)"),
         (lambda: dense("sigmoid"), "must be a Keras model"),
     ],
 )

@@ -155,7 +155,7 @@ def logit_only():
     return functional(after=None)
 
 
-def of_rank_one():
+def rank_one():
     inputs = new_inputs()
     logit = layers.Reshape(())(dense(inputs["price"]))
     probability = layers.Activation("sigmoid")(new_head()(logit, inputs))
@@ -210,7 +210,7 @@ def in_half_precision():
 
 
 MODELS = [
-    *(functional, sequential, with_own_layer, logit_only, of_rank_one, with_computed_feature),
+    *(functional, sequential, with_own_layer, logit_only, rank_one, with_computed_feature),
     *(with_renamed_feature, nested, nested_calibrated_model, with_network, in_half_precision),
 ]
 
@@ -289,8 +289,8 @@ def test_two_heads_for_two_outputs():
     summaries = fit(model, y=labels)
     assert list(summaries) == sorted(labels)
     predicted = model.predict(X, verbose=0)
-    for name, of_output in labels.items():
-        assert predicted[name].mean() == pytest.approx(of_output.mean(), rel=2e-3)
+    for name, output_labels in labels.items():
+        assert predicted[name].mean() == pytest.approx(output_labels.mean(), rel=2e-3)
     before = predicted["click"]
     fit(model, y={"buy": LABELS})
     after = model.predict(X, verbose=0)

@@ -64,8 +64,8 @@ def test_fit_under_a_mirrored_strategy():
     )
     assert done.returncode == 0, done.stderr[-3000:]
     mirrored, alone = json.loads(done.stdout.splitlines()[-1])
-    for of_two, of_one in zip(mirrored[0], alone[0], strict=True):
-        assert max(abs(a - b) for a, b in zip(of_two, of_one, strict=True)) < 1e-4
+    for on_two, on_one in zip(mirrored[0], alone[0], strict=True):
+        assert max(abs(a - b) for a, b in zip(on_two, on_one, strict=True)) < 1e-4
     for predictions, loss, in_history in (mirrored, alone):
         assert len(predictions) == 2
         assert abs(loss - in_history) < 1e-5

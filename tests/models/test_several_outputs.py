@@ -41,12 +41,12 @@ def dictionary():
     given = inputs()
     scores = given["scores"]
     outputs = {
-        "topic": task("of_topics", 2, units=3, activation="softmax")(scores),
+        "topic": task("topic_output", 2, units=3, activation="softmax")(scores),
         **two_tasks(scores),
         "site": given["site"],
         "half": keras.layers.Dense(2, dtype="float16", name="halves")(scores),
         "argmax": keras.ops.argmax(scores, axis=1),
-        "amount": task("of_amounts", 3, activation=None)(scores),
+        "amount": task("amount_output", 3, activation=None)(scores),
     }
     return keras.Model(given, outputs)
 
@@ -63,7 +63,7 @@ def two_head(name="heads"):
     return keras.Model(given, list(two_tasks(given).values()), name=name)
 
 
-def of_one_layer():
+def one_layer_model():
     """A list of outputs of one nested model, whose operations hence share a name."""
     given = inputs()
     return keras.Model(given, two_head()(given["scores"]))
@@ -101,7 +101,7 @@ BASES = {
     "index from the end": (as_list, np.int64(-1), 1.0),
     "name": (as_list, "buy", 1.0),
     "flat": (flat, 1, 1.0),
-    "of one layer": (of_one_layer, "output_1", 1.0),
+    "of one layer": (one_layer_model, "output_1", 1.0),
     "structures": (structures, "tasks/1", 1.0),
     "towers": (towers, "buy_tower", 2.0),
 }

@@ -28,12 +28,12 @@ def make_rows(rows=4000, wrong_day=None, seed=0):
     return p, number, DAYS[day], rng.choice(["news", "mail"], rows)
 
 
-def of_columns(p, labels, day, site):
+def frame_of_columns(p, labels, day, site):
     columns = dict(zip(CLASSES, p.T, strict=True))
     return pa.table({"timestamp": day, "label": labels, "site": site, **columns})
 
 
-def of_lists(p, labels, day, site, fixed=False):
+def frame_of_lists(p, labels, day, site, fixed=False):
     kind = pa.list_(pa.float64(), 3) if fixed else pa.list_(pa.float64())
     probability = pa.array(list(p), kind)
     return pa.table({"timestamp": day, "label": labels, "site": site, "probability": probability})
@@ -46,13 +46,13 @@ def write(table, path):
 
 @pytest.fixture(scope="module")
 def drifted(tmp_path_factory):
-    table = of_columns(*make_rows(wrong_day=1))
+    table = frame_of_columns(*make_rows(wrong_day=1))
     return write(table, tmp_path_factory.mktemp("classes") / "log.parquet")
 
 
 def test_each_class_has_the_report_of_its_binary_log(tmp_path):
     p, labels, day, site = make_rows(1500)
-    log = write(of_columns(p, labels, day, site), tmp_path / "log.parquet")
+    log = write(frame_of_columns(p, labels, day, site), tmp_path / "log.parquet")
     report = monitor(log, probability=CLASSES, fields=["site"], confidence=0.97)
     assert isinstance(report, ClassMonitorReport)
     assert list(report.classes) == CLASSES
@@ -67,7 +67,7 @@ def test_each_class_has_the_report_of_its_binary_log(tmp_path):
 
 
 def test_right_probabilities_raise_no_alert(tmp_path):
-    log = write(of_columns(*make_rows()), tmp_path / "log.parquet")
+    log = write(frame_of_columns(*make_rows()), tmp_path / "log.parquet")
     report = monitor(log, probability=CLASSES, fields=["site"])
     assert report.alerts == []
     assert not report.is_alert
@@ -78,17 +78,17 @@ def test_columns_lists_and_names_are_the_same(tmp_path):
     p, labels, day, site = make_rows(600)
     names = np.array(CLASSES)[labels]
     expected = monitor(
-        write(of_columns(p, labels, day, site), tmp_path / "0.parquet"), probability=CLASSES
+        write(frame_of_columns(p, labels, day, site), tmp_path / "0.parquet"), probability=CLASSES
     )
     logs = [
-        (of_columns(p, names, day, site), {"probability": CLASSES}),
-        (of_lists(p, labels, day, site), {"classes": CLASSES}),
-        (of_lists(p, names, day, site, fixed=True), {"classes": CLASSES}),
+        (frame_of_columns(p, names, day, site), {"probability": CLASSES}),
+        (frame_of_lists(p, labels, day, site), {"classes": CLASSES}),
+        (frame_of_lists(p, names, day, site, fixed=True), {"classes": CLASSES}),
     ]
     for number, (table, options) in enumerate(logs):
         log = write(table, tmp_path / f"{number + 1}.parquet")
         assert monitor(log, **options) == expected
-    frame = of_lists(p, labels, day, site).to_pandas()
+    frame = frame_of_lists(p, labels, day, site).to_pandas()
     without_names = monitor(frame)
     assert list(without_names.classes) == ["0", "1", "2"]
     assert list(without_names.classes.values()) == list(expected.classes.values())
@@ -99,8 +99,8 @@ def test_columns_lists_and_names_are_the_same(tmp_path):
 def test_the_class_and_the_day_that_are_off_are_named(drifted, tmp_path):
     report = monitor(drifted, probability=CLASSES, fields=["site"])
     off = {
-        name: [period.rates.name for period in of_class.periods if period.rates.is_off]
-        for name, of_class in report.classes.items()
+        name: [period.rates.name for period in class_report.periods if period.rates.is_off]
+        for name, class_report in report.classes.items()
     }
     assert off == {"cat": ["2026-03-02"], "dog": ["2026-03-02"], CLASSES[2]: []}
     assert any(alert.startswith("class dog, 2026-03-02: over-pred") for alert in report.alerts)
@@ -139,7 +139,7 @@ def test_false_alerts_are_as_rare_as_promised():
         p, labels, _, _ = make_rows(1000, seed=seed)
         rng = np.random.default_rng(seed)
         periods, sites = rng.integers(0, 3, 1000) * 86400, rng.integers(0, 10, 1000)
-        log = of_columns(p, labels, periods, sites)
+        log = frame_of_columns(p, labels, periods, sites)
         report = monitor(log, probability=CLASSES, fields=["site"], tolerance=0.0, confidence=0.8)
         alerts += report.is_alert
     # 20 at most in the mean; 32 is three standard deviations above.

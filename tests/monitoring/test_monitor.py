@@ -204,10 +204,10 @@ def test_every_value_is_kept_and_the_largest_are_listed():
     )
     extra = pa.table({name: table[name].take([0] * 3) for name in table.column_names})
     report = monitor(pa.concat_tables([table, extra]), fields=["user"], period="hour")
-    of_users = report.fields["user"]
-    assert of_users.num_values == len(np.unique(table["user"]))
-    assert len(of_users.values) == 10_000
-    assert f"and {of_users.num_values - 10:,} more values" in str(report)
+    users = report.fields["user"]
+    assert users.num_values == len(np.unique(table["user"]))
+    assert len(users.values) == 10_000
+    assert f"and {users.num_values - 10:,} more values" in str(report)
     assert "10,000 values of" in page_html(report)
 
 

@@ -317,9 +317,9 @@ def test_labels_may_arrive_until_their_rows_are_counted(job):
 def test_a_state_of_other_columns_rows_or_periods_is_refused(job, options):
     job.add(0)
     job.report()
-    of_log = {name: options[name] for name in ("where", "logit") if name in options}
-    if of_log:
-        options = {"log": ScoredLog(job.log, timestamp="timestamp", **of_log)}
+    log_options = {name: options[name] for name in ("where", "logit") if name in options}
+    if log_options:
+        options = {"log": ScoredLog(job.log, timestamp="timestamp", **log_options)}
     job.refuses(
         "the state of a monitor of the same columns.*Received: .* with .*; this call", **options
     )

@@ -284,8 +284,8 @@ def test_a_logit_that_is_not_finite_makes_its_group_nan_and_no_other(run, dtype)
     logits = np.r_[some_logits("two modes", 1000), bad, np.full(len(bad), 0.5)].astype(dtype)
     # Far from the start: stopping early would show.
     labels = np.r_[np.full(1000, 0.002), bad_labels, np.full(len(bad), 0.4)].astype(dtype)
-    of_bad = np.arange(len(bad)) + 1
-    group = np.r_[np.zeros(1000), of_bad, of_bad].astype(np.int32)
+    bad_groups = np.arange(len(bad)) + 1
+    group = np.r_[np.zeros(1000), bad_groups, bad_groups].astype(np.int32)
     summary = summary_of(logits, labels, group=group, num_groups=len(bad) + 2)
     bias = np.asarray(run(kernels.bias_root, summary))
     expected = reference_root(logits[:1000].astype(float), np.ones(1000), 0.002)

@@ -37,8 +37,8 @@ def rates(labels, predictions, **options):
 def by_metric(metric):
     def error(labels, predictions, from_logits=False):
         batch = (labels, predictions, None, {"site": SITE})
-        of_site = {"site": metric(3, from_logits=from_logits)}
-        return next(iter(score(batch, field_metrics=of_site, verbose=0).values()))
+        site_metric = {"site": metric(3, from_logits=from_logits)}
+        return next(iter(score(batch, field_metrics=site_metric, verbose=0).values()))
 
     return error
 

@@ -65,10 +65,12 @@ def test_balanced_knots_give_positives_and_negatives_half_the_mass_each():
     positives, negatives = weights * labels, weights * (1 - labels)
     assert (np.diff(knots) > 2 * SMALLEST_GAP).all()  # nothing had to be moved
     for number, knot in enumerate(knots):
-        of_positives, of_negatives = (
+        positive_quantiles, negative_quantiles = (
             mass_up_to(logits, part, knot) for part in (positives, negatives)
         )
-        below, up_to = ((a + b) / 2 for a, b in zip(of_positives, of_negatives, strict=True))
+        below, up_to = (
+            (a + b) / 2 for a, b in zip(positive_quantiles, negative_quantiles, strict=True)
+        )
         assert below <= (number + 0.5) / 20 + 1e-9
         assert up_to >= (number + 0.5) / 20 - 1e-9
     unweighted = kernels.balanced_knots(logits, labels, 20)

@@ -67,8 +67,8 @@ def test_sums_are_those_of_the_rows(given_rows, dtype):
     assert (np.diff(atoms.means) >= 0).all()
     total = (weights.astype(float) * wide).sum()
     assert atoms.weights @ atoms.means == pytest.approx(total, rel=1e-6, abs=1e-5)
-    of_positives = (weights.astype(float) * labels * wide).sum()
-    assert atoms.positives @ atoms.positive_means == pytest.approx(of_positives, rel=1e-6, abs=1e-5)
+    positive_sum = (weights.astype(float) * labels * wide).sum()
+    assert atoms.positives @ atoms.positive_means == pytest.approx(positive_sum, rel=1e-6, abs=1e-5)
 
 
 @pytest.mark.parametrize("scale", [0.2, 1.0, 1.7])

@@ -8,13 +8,15 @@ from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.row_folds import fold_of_rows
 
 
-@pytest.mark.parametrize("of_classes", [False, True])
-def test_classes_and_weights_are_shared_out(of_classes):
+@pytest.mark.parametrize("has_classes", [False, True])
+def test_classes_and_weights_are_shared_out(has_classes):
     generator = np.random.default_rng(0)
-    labels = generator.choice(3, 600, p=[0.7, 0.25, 0.05]) if of_classes else np.arange(600) % 9 < 2
+    labels = (
+        generator.choice(3, 600, p=[0.7, 0.25, 0.05]) if has_classes else np.arange(600) % 9 < 2
+    )
     weights = generator.integers(0, 2, 600)
     rows = Rows(np.zeros(600), labels.astype(float), weights)
-    if of_classes:
+    if has_classes:
         checked = check_class_rows(np.zeros((600, 3)), labels, weights, keep_all=True)
         rows = Rows(checked.logits, checked.labels, checked.weights)
     fold = fold_of_rows(4, rows, seed=0)

@@ -597,9 +597,9 @@ def test_averages_of_evaluations_by_hand(sites):
     history = made.fit(x, y, epochs=3, callbacks=[record, average], verbose=0).history
     for epoch in range(3):
         last = logits[max(0, epoch - 1) : epoch + 1]
-        of_mean = references.log_loss(held_out_y, sigmoid(np.mean(last, axis=0)))
+        loss_of_mean = references.log_loss(held_out_y, sigmoid(np.mean(last, axis=0)))
         mean_of = np.mean([references.log_loss(held_out_y, sigmoid(each)) for each in last])
-        assert history["val_averaged_log_loss"][epoch] == pytest.approx(of_mean, rel=1e-5)
+        assert history["val_averaged_log_loss"][epoch] == pytest.approx(loss_of_mean, rel=1e-5)
         assert history["val_mean_log_loss"][epoch] == pytest.approx(mean_of, rel=1e-5)
 
 
