@@ -237,6 +237,7 @@ def test_a_closed_pipe_is_an_error(folder):
     assert done.stderr == "keras-calibration: [Errno 32] Broken pipe\n"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_a_terminal_of_any_encoding_shows_every_result(folder, encoding):
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}

@@ -73,6 +73,7 @@ def test_the_bar_is_not_shown_before_a_hundredth_is_done(shown):
     assert not shown
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("folds", [3, "forward"])
 def test_it_ends_with_the_report_and_the_last_fit(folds, shown, monkeypatch):
     # It stood at 100 % when a third of the time was still to come.

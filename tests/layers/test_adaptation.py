@@ -128,6 +128,7 @@ def train_on_all_rows(curve, logits, labels, num_steps=400):
     train()
 
 
+@pytest.mark.quick_cases(4)
 @only_on_tensorflow
 @pytest.mark.parametrize("make", [ILPS.from_paper, ILPS], ids=["paper", "default"])
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.1, 0.5])

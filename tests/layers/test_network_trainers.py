@@ -49,6 +49,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "form",
     [

@@ -243,6 +243,7 @@ def kill_once(folder):
     return same_rows
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("call", ["score", "fit_calibrator"])
 def test_a_killed_worker_changes_nothing(tmp_path, call):
     data = blocks().map_batches(kill_once(tmp_path), batch_format="pyarrow")

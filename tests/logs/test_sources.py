@@ -133,6 +133,7 @@ KEYS = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("kind", KEYS)
 def test_row_keys_divide_alike_in_every_source(tmp_path, kind):
     table = pa.table({"label": Y, "probability": P, "id": KEYS[kind][0]})
@@ -170,6 +171,7 @@ VALUES = {
 }
 
 
+@pytest.mark.quick_cases(5)
 @pytest.mark.parametrize("kind", VALUES)
 def test_a_field_value_is_spelled_alike_in_every_source(tmp_path, kind):
     values = VALUES[kind]

@@ -44,6 +44,7 @@ def class_losses(labels, logits):
     return scipy.special.logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("one_hot", [False, True])
 def test_training_with_metrics_and_validation_data(one_hot):
     x, labels = class_rows(num_rows=900)

@@ -140,6 +140,7 @@ def test_an_evaluation_of_ids_in_float64_is_that_of_integers(model):
     assert scores == scores[:1] * 3
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_an_input_of_floats_cannot_hold_them(dtype):
     base = make_base("user", dtype=dtype)

@@ -231,6 +231,7 @@ def test_mean_prediction_after_fit_head(make):
     assert outputs.mean() == pytest.approx(LABELS.mean(), rel=2e-3)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_served_alike_and_refreshed(make, tmp_path):

@@ -124,6 +124,7 @@ def layer_named(model, name):
     return next(each for each in model._flatten_layers() if each.name == name)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", BASES)
 def test_one_output_is_calibrated_and_the_others_are_as_they_were(name):
     make, key, scale = BASES[name]

@@ -271,6 +271,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(job, monkeypatch):
     assert not job.state.exists()
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["log.parquet", "log.csv"])
 def test_rows_beyond_until_are_counted_later(job, name):
     write(pa.concat_tables([make_day(day) for day in range(4)]), job.log / name)

@@ -417,6 +417,7 @@ def test_provenance_of_other_weights(way, sites, tmp_path):
 # 9. Copies of a calibrated model.
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("way", ["pickle", "deepcopy", "file", "configuration"])
 def test_copies(way, model, sites, tmp_path):
     if way == "pickle":

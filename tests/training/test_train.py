@@ -327,6 +327,7 @@ def small_of(ledger, build, callbacks, epochs, seeds):
     )
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("swap_on_epoch", [False, True])
 def test_weights_that_a_callback_swaps_for_the_validation(tmp_path, swap_on_epoch):
     def build():
@@ -409,6 +410,7 @@ NOT_OF_THE_SEED = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("case", NOT_OF_THE_SEED)
 def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, case):
     layer, message = NOT_OF_THE_SEED[case]
