@@ -245,7 +245,7 @@ def test_a_data_set_of_batches():
         ({"folds": "weeks"}, 'Argument `folds` must be.*"blocks".*"forward"'),
         ({"folds": np.zeros(NUM_ROWS, int)}, "at least two folds"),
         ({"fields": ["sites"]}, "`fields` must name inputs"),
-        ({"fields": ["price"]}, "must hold strings or whole numbers"),
+        ({"fields": ["price"]}, "Input .price. must hold ids"),
         ({"numeric": ["prize"]}, "`numeric` must name inputs"),
         ({"sample_weight": np.zeros(NUM_ROWS)}, "All sample weights are 0"),
     ],

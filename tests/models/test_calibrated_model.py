@@ -546,7 +546,7 @@ BAD = {
     "one class by weight": ({"x": X, "y": Y, "sample_weight": Y}, "one class only"),
     "missing feature": ({"x": {"site": X["site"]}, "y": Y}, r"without \['price'\]"),
     "no dictionary": ({"x": X["price"], "y": Y}, "Received: ndarray"),
-    "no dictionary, tensor": ({"x": tf.constant(X["price"]), "y": Y}, "Received: ndarray"),
+    "no dictionary, tensor": ({"x": tf.constant(X["price"]), "y": Y}, "Received: EagerTensor"),
     "list": ({"x": [X["site"], X["price"]], "y": Y}, "Received: list"),
     "rows of y": ({"x": X, "y": Y[:-1]}, "same number of rows"),
     "rows of x": ({"x": {**X, "site": X["site"][:5]}, "y": Y}, "same number of rows"),

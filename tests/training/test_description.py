@@ -193,6 +193,33 @@ def test_code_of_the_user_is_compared_within_one_version_of_python():
     assert differences(doubled, json.loads(text.replace(f'"{version}:', '"3.99:'))) == []
 
 
+@keras.saving.register_keras_serializable(package="tests")
+def doubled(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize(
+    "make_layer",
+    [
+        lambda: keras.layers.Dense(1, activation=doubled),
+        lambda: keras.layers.Lambda(doubled),
+        lambda: keras.layers.Dense(1, kernel_regularizer=doubled),
+        lambda: keras.layers.TimeDistributed(keras.layers.Dense(1, activation=doubled)),
+    ],
+    ids=["activation", "Lambda", "regularizer", "wrapped"],
+)
+def test_a_function_in_a_model_is_described(make_layer):
+    layer = make_layer()
+    shape = (2, 3) if isinstance(layer, keras.layers.TimeDistributed) else (3,)
+    described = []
+    for _ in range(2):
+        model = keras.Sequential([keras.Input(shape), type(layer).from_config(layer.get_config())])
+        model.compile(loss="mse")
+        described.append(describe_model(model))
+    assert list(differences(*described)) == []
+    assert "doubled" in json.dumps(described[0])
+
+
 def test_settings_that_only_make_it_faster_do_not_count():
     plain, fast = (describe_model(model_of(jit_compile=jit)) for jit in (False, True))
     assert differences(plain, fast) == []

@@ -141,7 +141,9 @@ def _generated_names(description: dict[str, Any]) -> dict[str, str]:
 
     def visit(node: Any) -> None:
         if isinstance(node, dict):
-            name = node.get("config", {}).get("name") if "class_name" in node else None
+            # The config of a function is its name.
+            config = node.get("config") if "class_name" in node else None
+            name = config.get("name") if isinstance(config, dict) else None
             if isinstance(name, str) and name not in names:
                 base = _snake_case(node["class_name"])
                 if re.fullmatch(rf"{re.escape(base)}(_\d+)?", name):
