@@ -189,23 +189,6 @@ def test_separated_classes_have_a_finite_answer(num_clicks):
     assert max(np.abs(parameters_of(layer))) < 100
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([], []), "empty"),
-        (([0.0, 1.0], [1, 1]), "one class only"),
-        (([0.0, 1.0], [0, 1], None, [0.0, 1.0]), "one class only"),
-        (([0.0, np.inf], [0, 1]), "Logits must be finite"),
-        (([0.0, 1.0], None), "labels=None"),
-    ],
-)
-def test_bad_rows_are_refused_and_nothing_is_changed(arguments, message):
-    layer = BetaCalibration()
-    with pytest.raises(ValueError, match=message):
-        layer.fit(*arguments)
-    assert parameters_of(layer) == (1, 1, 0)
-
-
 @settings(max_examples=examples(60))
 @given(HOSTILE_ROWS)
 @pytest.mark.filterwarnings("ignore:.*the best scale:UserWarning")

@@ -86,6 +86,27 @@ def test_class_probabilities():
     assert given.log_loss_after == pytest.approx(reference.log_loss_after)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], []), "empty"),
+        (([0.0, 1.0], [1, 1]), "one class only"),
+        (([0.0, 1.0], [0, 1], None, [0.0, 1.0]), "one class only"),
+        (([0.0, np.inf], [0, 1]), "Logits must be finite"),
+        (([0.0, 1.0], None), "labels=None"),
+    ],
+)
+@pytest.mark.parametrize("calibrator", CALIBRATORS)
+def test_bad_rows_are_refused_and_nothing_is_changed(calibrator, arguments, message):
+    layer = calibrator()
+    layer.ensure_built()
+    before = layer.get_weights()
+    with pytest.raises(ValueError, match=message):
+        layer.fit(*arguments)
+    for received, expected in zip(layer.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(received, expected)
+
+
 class FailsAtLast(FieldBias):
     """A head whose fit is refused when half of it is done."""
 

@@ -138,25 +138,6 @@ def test_separated_classes_are_refused_and_nothing_is_changed(layer_class, thres
     assert line_of(layer) == before
 
 
-@pytest.mark.parametrize("layer_class", LAYERS)
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([], []), "empty"),
-        (([0.0, 1.0], [1, 1]), "one class only"),
-        (([0.0, 1.0], [0, 1], None, [0.0, 1.0]), "one class only"),
-        (([0.0, np.inf], [0, 1]), "Logits must be finite"),
-        (([0.0, 1.0], None), "labels=None"),
-    ],
-)
-def test_bad_rows_are_refused_and_nothing_is_changed(layer_class, arguments, message):
-    layer = layer_class()
-    before = line_of(layer)
-    with pytest.raises(ValueError, match=message):
-        layer.fit(*arguments)
-    assert line_of(layer) == before
-
-
 @settings(max_examples=60)
 @given(
     st.sampled_from(LAYERS),

@@ -41,21 +41,12 @@ def heading(comparison: Comparison) -> str:
 
 def figures(comparison: Comparison) -> list[str]:
     """The lines below the table, one for each figure that the comparison has."""
-    return [*_power_figures(comparison), *_calibration_figures(comparison)]
-
-
-def _power_figures(comparison: Comparison) -> list[str]:
     lines = []
     if comparison.minimum_detectable_effect is not None:
         lines.append(
             f"minimum detectable effect {comparison.minimum_detectable_effect:.2g} (power 80 %); "
             f"{comparison.method}"
         )
-    return lines
-
-
-def _calibration_figures(comparison: Comparison) -> list[str]:
-    lines = []
     if comparison.gain_difference is not None:
         share = comparison.calibration_share
         part = "" if share is None else f", {share:.0%} of the plain difference"

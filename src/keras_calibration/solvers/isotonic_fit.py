@@ -87,21 +87,13 @@ def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
         np.add.reduceat(rows.positives, starts),
         np.add.reduceat(rows.weights, starts),
     )
-    half_positive = _half_positive(rows, weights)
+    half_positive = np.minimum(0.5, 0.5 * rows.mean_weight / weights)
     rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
     first, last = rates[0], rates[-1]
     if first == 0:
         rates[0] = min(half_positive[0], *rates[1:2])
     if last == 1:
         rates[-1] = max(1 - half_positive[-1], *rates[-2:-1])
-    return _steps(rows, starts, rates)
-
-
-def _half_positive(rows: TiedRows, weights: np.ndarray) -> np.ndarray:
-    return np.minimum(0.5, 0.5 * rows.mean_weight / weights)
-
-
-def _steps(rows: TiedRows, starts: np.ndarray, rates: np.ndarray) -> Steps:
     sizes = np.diff(np.r_[starts, len(rows.logits)])
     values = np.log(rates) - np.log1p(-rates)
     return Steps(rows.logits[starts], rows.logits[starts + sizes - 1], values, sizes)
