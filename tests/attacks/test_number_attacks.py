@@ -25,7 +25,6 @@ from tiers import attack_size, slow_except
 
 # On JAX, every operation would be compiled for every number of rows: there, one compiled step runs.
 NUM_SHARDS, SHARD = 3, 20
-NUM_FIELD_VALUES = 3
 # What sums of 60 rows keep: rounding errors of 1e-16 or 6e-8 each, and a fit's between them.
 DIGITS = 1e-9 if HAS_FLOAT64 else 2e-5
 

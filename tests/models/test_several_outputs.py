@@ -291,7 +291,6 @@ def test_a_sequential_that_ends_in_several_outputs(key):
         np.testing.assert_allclose(both[name], values, atol=1e-6)
 
 
-BY_NAME = r"must be the name of the output .* \['click', 'buy'\]\. Received"
 REFUSED = {
     "no name": (heads_in_a_sequential, None, r"name of .*\['buy', 'click'\].*Received.*None"),
     "unknown": (as_list, "by", r"or the index of the .*\['click', 'buy'\].*='by'"),

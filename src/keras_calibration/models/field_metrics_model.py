@@ -41,7 +41,7 @@ class FieldMetrics(keras.metrics.Metric):
         for field, metrics in self.by_field.items():
             for metric in metrics:
                 _check_sizes(field, metric)
-        names = [name for name, _ in self._named()]
+        names = [name for name, _ in self.named_metrics()]
         if len(set(map(id, every))) < len(every) or len(set(names)) < len(names):
             raise ValueError(
                 "Each field must have its own metrics, with different names within the field. "
@@ -77,19 +77,20 @@ class FieldMetrics(keras.metrics.Metric):
 
     def result(self) -> dict[str, Tensor]:
         """Results by name: `{field}_{metric}`, or `{field}_x_{field}_{metric}` for a cross."""
-        return {name: metric.result() for name, metric in self._named()}
+        return {name: metric.result() for name, metric in self.named_metrics()}
 
     def reset_state(self) -> None:
         """Resets all metrics."""
-        for _, metric in self._named():
+        for _, metric in self.named_metrics():
             metric.reset_state()
 
     @property
     def variables(self) -> list[keras.Variable]:
         """The variables of all metrics."""
-        return [variable for _, metric in self._named() for variable in metric.variables]
+        return [variable for _, metric in self.named_metrics() for variable in metric.variables]
 
-    def _named(self) -> list[tuple[str, keras.metrics.Metric]]:
+    def named_metrics(self) -> list[tuple[str, keras.metrics.Metric]]:
+        """The name of each metric in the logs, and the metric."""
         return [
             (f"{'_x_'.join(_names(field))}_{metric.name}", metric)
             for field, metrics in self.by_field.items()

@@ -88,7 +88,7 @@ def score(
     for metric in (*named.values(), by_field):
         metric.reset_state()
     # Compares names, not results: these are still NaN and would warn.
-    if clash := named.keys() & {name for name, _ in by_field._named()}:
+    if clash := named.keys() & {name for name, _ in by_field.named_metrics()}:
         raise ValueError(f"Metrics must have different names. Received twice: {sorted(clash)}.")
     if isinstance(rows, ScoredLog | LogSums):
         errors = update_from_log(rows, named, by_field, verbose)

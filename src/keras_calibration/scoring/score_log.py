@@ -41,7 +41,7 @@ def update_from_log(
     """
     direct = [metric for metric in metrics.values() if has_sums(metric)]
     others = [metric for metric in metrics.values() if not has_sums(metric)]
-    for name, metric in by_field._named():
+    for name, metric in by_field.named_metrics():
         if not isinstance(metric, FieldError):
             raise ValueError(
                 "Argument `field_metrics` must hold FieldECE, FieldRCE or another FieldError to "
