@@ -23,8 +23,8 @@ ROOMS = {
         generate_click_log
     """,
     "layers": """
-        BetaCalibration BiasCorrection BlendedHead FieldBias FieldILPS FieldNetwork FitSettings
-        Head ILPS IsotonicRegression NeuralCalibration
+        BetaCalibration BiasCorrection BlendedHead BoostedTrees FieldBias FieldILPS
+        FieldNetwork FitSettings Head ILPS IsotonicRegression NeuralCalibration
         PlattScaling SamplingCorrection StructuredMatrixScaling TemperatureScaling
         VectorScaling
     """,

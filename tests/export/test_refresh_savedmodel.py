@@ -92,6 +92,7 @@ HEADS = {
         kc.layers.FieldNetwork({"site": site_lookup()}, numeric=["x"], seed=0),
         num_members=2,
     ),
+    "trees": lambda: kc.layers.BoostedTrees({"site": site_lookup(), "class": 4}, ["x"]),
     "blend": lambda: kc.layers.BlendedHead(
         [
             kc.layers.FieldBias({"site": site_lookup()}, kc.layers.ILPS()),

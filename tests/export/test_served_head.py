@@ -14,6 +14,7 @@ from keras_calibration.export.served_head import ServedCurve, ServedNetwork, ser
 from keras_calibration.layers import (
     ILPS,
     BlendedHead,
+    BoostedTrees,
     FieldBias,
     FieldILPS,
     FieldNetwork,
@@ -77,6 +78,7 @@ HEADS = {
     ),
     "field_bias": lambda: FieldBias({"site": 9, "word": lookup()}, strict()),
     "field_ilps": lambda: FieldILPS({"class": 5, "site": 9}, ILPS(), num_knots=5),
+    "trees": lambda: BoostedTrees({"site": 9, "word": lookup()}, ["price"]),
     "blend": lambda: BlendedHead(
         [
             FieldBias({"site": 9}, strict()),

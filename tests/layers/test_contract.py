@@ -111,6 +111,19 @@ LAYERS = {
     "FieldILPS": Case(
         lambda **kwargs: layers.FieldILPS({"site": NUM_SITES}, num_knots=3, **kwargs), "both"
     ),
+    "BoostedTrees": Case(
+        lambda **kwargs: layers.BoostedTrees(
+            {"site": NUM_SITES}, ["price"], layers.FieldBias({"site": NUM_SITES}), **kwargs
+        ),
+        "both",
+    ),
+    "BoostedTrees, classes": Case(
+        lambda **kwargs: layers.BoostedTrees(
+            {"site": NUM_SITES}, ["price"], layers.VectorScaling(NUM_CLASSES), **kwargs
+        ),
+        "both",
+        has_classes=True,
+    ),
     "SamplingCorrection": Case(lambda **kwargs: layers.SamplingCorrection(1, **kwargs), "both"),
     "FieldNetwork": Case(
         lambda **kwargs: layers.FieldNetwork.from_config({**network().get_config(), **kwargs}),
@@ -156,6 +169,13 @@ ABSTRACT = {"Head"}
 every_layer = pytest.mark.parametrize("case", LAYERS.values(), ids=LAYERS)
 # Values other than the defaults, of all arguments that a class adds to Keras' own.
 ARGUMENTS = {
+    "BoostedTrees": {
+        "fields": {"site": NUM_SITES, "city": keras.layers.StringLookup(vocabulary=["a", "b"])},
+        "numeric": ["price"],
+        "head": layers.PlattScaling(),
+        "monotonic": True,
+        "num_rounds": 9,
+    },
     "FieldBias": {
         "fields": {"site": NUM_SITES, "city": keras.layers.StringLookup(vocabulary=["a", "b"])},
         "calibrator": layers.PlattScaling(),
@@ -388,7 +408,8 @@ def test_float32_under_a_mixed_policy(mixed_bfloat16, every_taught):
             weight.assign(value)
         received = layer(*case.rows())
         assert keras.backend.standardize_dtype(received.dtype) == "float32", name
-        assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} <= {"float32"}
+        dtypes = {keras.backend.standardize_dtype(w.dtype) for w in layer.weights}
+        assert dtypes <= {"float32", "int32"}, name
         agree({name: received}, {name: every_taught[name](*case.rows())}, tolerance=0)
         if case.takes != "features":
             logits, *features = case.rows()

@@ -21,7 +21,6 @@ from keras_calibration.calibration.candidate_fits import (
     fitted_head,
     pieces_of_work,
     take,
-    take_rows,
 )
 from keras_calibration.calibration.candidates import (
     IDENTITY,
@@ -300,7 +299,7 @@ def _report(
     forced: str | None,
 ) -> CalibrationReport:
     num_rows, absent = len(rows.logits), absent_classes(rows)
-    rows = take_rows(rows, splits.scored)
+    rows = rows.take(splits.scored)
     if splits.weights is not None:
         rows = replace(rows, weights=rows.row_weights * splits.weights)
     columns = {name: take(as_numpy(column), splits.scored) for name, column in features.items()}

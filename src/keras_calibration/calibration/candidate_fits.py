@@ -105,11 +105,6 @@ def take(values: Tensor, rows: np.ndarray) -> Tensor:
     return ops.take(values, rows, axis=0) if ops.is_tensor(values) else values[rows]
 
 
-def take_rows(rows: Rows, numbers: np.ndarray) -> Rows:
-    """The rows with the given numbers."""
-    return Rows(*(take(column, numbers) for column in (rows.logits, rows.labels, rows.weights)))
-
-
 def _mean_logits(parts: list[CandidateFit]) -> np.ndarray:
     logits = [part.logits for part in parts if part.logits is not None]
     if len(logits) < len(parts):
@@ -140,7 +135,7 @@ def _scored_logits(
     calibrated = np.empty(rows.logits.shape)
     for fitted, scored in splits.parts():
         fitted_features = {name: take(column, fitted) for name, column in features.items()}
-        head = fitted_head(candidate, take_rows(rows, fitted), fitted_features, seed)
+        head = fitted_head(candidate, rows.take(fitted), fitted_features, seed)
         scored_features = {name: take(column, scored) for name, column in features.items()}
         calibrated[scored] = head_logits(head, rows.logits[scored], scored_features)
         progress.end_piece(candidate.name)

@@ -11,6 +11,7 @@ from keras import ops
 from keras_calibration._compat import unnumbered_variables
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import table_rows
@@ -46,6 +47,8 @@ def served_head(head: Head) -> Head:
         return BlendedHead([served_head(part) for part in head.heads], dtype=head.dtype_policy)
     if type(head) is ILPS:
         return ServedCurve(head)
+    if type(head) is BoostedTrees:
+        return _served_trees(head)
     if type(head) is NeuralCalibration:
         return _served_neural(head)
     if type(head) in (FieldBias, FieldILPS) and type(head.calibrator) is ILPS:
@@ -61,6 +64,20 @@ def _served_neural(head: NeuralCalibration) -> Head:
     elif len(head.members) > 1:
         return head
     return NeuralCalibration(curve, network, dtype=head.dtype_policy)
+
+
+def _served_trees(head: BoostedTrees) -> Head:
+    served = BoostedTrees(
+        head.fields,
+        head.numeric,
+        served_head(head.head),
+        num_rounds=head.num_rounds,
+        dtype=head.dtype_policy,
+    )
+    served.build((None, head.num_outputs))
+    for weight, value in zip(served.tables, head.tables, strict=True):
+        weight.assign(value)
+    return served
 
 
 def _with_served_curve(head: Head) -> Head:

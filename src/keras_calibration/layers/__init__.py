@@ -3,6 +3,7 @@
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.field_network import FieldNetwork
@@ -22,6 +23,7 @@ __all__ = [
     "BetaCalibration",
     "BiasCorrection",
     "BlendedHead",
+    "BoostedTrees",
     "FieldBias",
     "FieldILPS",
     "FieldNetwork",

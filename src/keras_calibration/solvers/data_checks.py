@@ -38,6 +38,13 @@ class Rows:
         """The weights (n,), ones if there are none."""
         return np.ones(len(self.logits)) if self.weights is None else self.weights
 
+    def take(self, numbers: np.ndarray) -> Rows:
+        """The rows with the given numbers."""
+        labels, weights = (
+            None if column is None else column[numbers] for column in (self.labels, self.weights)
+        )
+        return Rows(self.logits[numbers], labels, weights)
+
 
 def are_counts(weights: np.ndarray | None) -> bool:
     """Whether weights, or sums of weights, are whole numbers: numbers of rows. None are.

@@ -1,0 +1,258 @@
+"""Boosted trees by LightGBM: rounds by folds, and the trees as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_calibration.ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.logistic_fit import row_log_losses
+from keras_calibration.solvers.softmax_fit import row_class_log_losses
+from keras_calibration.solvers.standard_errors import mean_and_error
+
+_PARAMETERS = {
+    "learning_rate": 0.1,
+    "num_leaves": NUM_SPLITS + 1,
+    "min_data_in_leaf": 20,
+    "lambda_l2": 5.0,
+    "feature_fraction": 0.7,
+    "deterministic": True,
+    "force_col_wise": True,
+    "verbose": -1,
+}
+# Rounds without improvement after which a fold ends.
+_PATIENCE = 30
+# With fewer values to a round, waiting for each other costs threads more than they save.
+_VALUES_OF_THREADS = 1 << 21
+_LIKE_ZERO = np.float32(1e-35)
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """The result of `boost`.
+
+    Args:
+        model: LightGBM's model, fitted to all rows; None if trees do not help.
+        num_rounds: Its number of rounds; 0 if trees do not help.
+        logits: Cross-fitted logits with trees, (n,) or (n, K); as given where trees do not help.
+        log_loss_without: Cross-fitted log loss of the given logits, in nats per row.
+        log_loss_with: That with the trees.
+        standard_error: Standard error of the difference.
+    """
+
+    model: Any
+    num_rounds: int
+    logits: np.ndarray
+    log_loss_without: float
+    log_loss_with: float
+    standard_error: float
+
+
+def load_lightgbm() -> Any:
+    """The module `lightgbm`; raises an `ImportError` that says what to do if it cannot be loaded.
+
+    Its library needs that of OpenMP, which a bare machine may lack.
+    """
+    try:
+        import lightgbm
+    except (ImportError, OSError) as error:
+        raise ImportError(
+            f"LightGBM, which fits boosted trees, cannot be loaded: {error}. Install the package "
+            "`lightgbm` and OpenMP's library: `apt-get install libgomp1` on Debian and Ubuntu, "
+            "`yum install libgomp` on Red Hat, `brew install libomp` on macOS."
+        ) from error
+    return lightgbm
+
+
+def boost(
+    rows: Rows,
+    columns: np.ndarray,
+    parts: Sequence[tuple[np.ndarray, np.ndarray]],
+    *,
+    largest_num_rounds: int,
+    seed: int | None = 0,
+    increasing: Sequence[int] = (),
+    clusters: np.ndarray | None = None,
+) -> Boosting:
+    """Fits trees on top of given logits, with the number of rounds that is best on held-out rows.
+
+    For each part, trees are fitted to some rows and scored on others after every round. The number
+    of rounds has the lowest mean log loss over the parts. It is 0 unless this is lower than without
+    trees by more than a standard error. Then trees are fitted to the rows that the parts score.
+
+    Args:
+        rows: Cross-fitted logits (n,) or (n, K), on which trees are fitted; labels and weights.
+        columns: What the trees see, (n, C), float32; NaN is missing.
+        parts: Numbers of the rows to fit and of those to score, of each part.
+        largest_num_rounds: Largest number of rounds.
+        seed: Seed of the columns that each tree sees.
+        increasing: Columns in which the sum of the trees must not decrease.
+        clusters: Which rows are dependent (n,), for the standard error.
+    """
+    trainer = _Trainer(rows, columns, largest_num_rounds, seed, increasing)
+    fits = [trainer.fit_part(fitted, held_out) for fitted, held_out in parts]
+    length = max(len(curve) for curve, _ in fits)
+    # A part that stopped early would only have become worse.
+    curves = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve, _ in fits]
+    shares = [rows.row_weights[held_out].sum() for _, held_out in parts]
+    num_rounds = int(np.argmin(np.average(curves, axis=0, weights=shares)))
+    logits = rows.logits.copy()
+    for (_, held_out), (_, model) in zip(parts, fits, strict=True):
+        if num_rounds and model is not None:
+            logits[held_out] += model.predict(
+                columns[held_out], raw_score=True, num_iteration=num_rounds
+            )
+    scored = np.concatenate([held_out for _, held_out in parts])
+    before, after = (_losses(rows.labels, each)[scored] for each in (rows.logits, logits))
+    weights = rows.row_weights[scored]
+    groups = None if clusters is None else clusters[scored]
+    change, error = mean_and_error(after - before, weights, groups)
+    helps = change < -error
+    without = float(np.average(before, weights=weights))
+    return Boosting(
+        model=trainer.fit(scored, num_rounds) if helps else None,
+        num_rounds=num_rounds if helps else 0,
+        logits=logits if helps else rows.logits,
+        log_loss_without=without,
+        log_loss_with=without + change,
+        standard_error=error,
+    )
+
+
+class _Trainer:
+    """LightGBM on subsets of the same rows."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        columns: np.ndarray,
+        largest_num_rounds: int,
+        seed: int | None,
+        increasing: Sequence[int],
+    ) -> None:
+        self.lightgbm = load_lightgbm()
+        self.rows, self.columns = rows, columns
+        self.largest_num_rounds = largest_num_rounds
+        self.parameters = {
+            **_PARAMETERS,
+            "objective": "cross_entropy",
+            "seed": 0 if seed is None else seed,
+            "num_threads": 0 if columns.size > _VALUES_OF_THREADS else 1,
+        }
+        if rows.logits.ndim == 2:
+            num_classes = rows.logits.shape[1]
+            self.parameters |= {"objective": "multiclass", "num_class": num_classes}
+        if increasing:
+            signs = np.isin(np.arange(columns.shape[1]), increasing).astype(int)
+            self.parameters["monotone_constraints"] = signs.tolist()
+
+    def fit_part(self, fitted: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, Any]:
+        """The log loss of held-out rows after 0, 1, 2 … rounds, and the model."""
+        losses = _losses(self.rows.labels[held_out], self.rows.logits[held_out])
+        start = np.average(losses, weights=self.rows.row_weights[held_out])
+        if len(fitted) < 2 * _PARAMETERS["min_data_in_leaf"]:
+            return np.array([start]), None
+        train = self._dataset(fitted)
+        curves: dict[str, dict[str, list[float]]] = {}
+        model = self.lightgbm.train(
+            self.parameters,
+            train,
+            self.largest_num_rounds,
+            valid_sets=[self._dataset(held_out, reference=train)],
+            callbacks=[
+                self.lightgbm.early_stopping(_PATIENCE, verbose=False),
+                self.lightgbm.record_evaluation(curves),
+            ],
+        )
+        (curve,) = next(iter(curves.values())).values()
+        return np.r_[start, curve], model
+
+    def fit(self, fitted: np.ndarray, num_rounds: int) -> Any:
+        """The model of these rows after a number of rounds."""
+        return self.lightgbm.train(self.parameters, self._dataset(fitted), num_rounds)
+
+    def _dataset(self, chosen: np.ndarray, reference: Any = None) -> Any:
+        labels, weights = self.rows.labels[chosen], self.rows.row_weights[chosen]
+        if labels.ndim == 2:
+            # A row for each class that it may be of: LightGBM knows no shares of classes.
+            place, label = np.nonzero(labels)
+            chosen, weights = chosen[place], (weights[:, None] * labels)[place, label]
+            labels = label
+        return self.lightgbm.Dataset(
+            self.columns[chosen],
+            labels,
+            weight=weights,
+            init_score=self.rows.logits[chosen],
+            reference=reference,
+            params=self.parameters,
+        )
+
+
+def tables_of(
+    model: Any, num_trees: int, num_columns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The trees of a model in the form of `ops.boosted_trees.tree_sums`.
+
+    The tables agree with `model.predict` for every float32 value. A row goes left at a node if
+    `x <= t`, in float64. A missing value goes to the side that LightGBM has learnt, or where it has
+    not seen any, to that of 0.
+
+    Args:
+        model: LightGBM's model, or None for no trees.
+        num_trees: Number of trees in the tables; those beyond the model's are 0.
+        num_columns: Number of columns of x.
+
+    Returns:
+        Splits (7, T), int32, thresholds (7, T) and leaves (T, 128), float32.
+    """
+    splits = np.zeros((NUM_SPLITS, num_trees), "int32")
+    # No row is beyond it: a split that is not used gives the bit 0.
+    thresholds = np.full((NUM_SPLITS, num_trees), np.inf, "float32")
+    leaves = np.zeros((num_trees, NUM_CODES), "float32")
+    codes = np.arange(NUM_CODES)
+
+    def fill(tree: int, node: dict[str, Any], reached: np.ndarray) -> None:
+        if "split_index" not in node:
+            leaves[tree, reached] = node["leaf_value"]
+            return
+        place, column = node["split_index"], node["split_feature"]
+        right = (codes >> place & 1).astype(bool)
+        missing_left = node["default_left"]
+        if node["missing_type"] != "NaN":
+            missing_left = node["threshold"] >= 0
+        threshold = _float32_below(node["threshold"])
+        if missing_left:  # right: x > t
+            splits[place, tree], thresholds[place, tree] = column, threshold
+        else:  # left: -x > -t', where t' is the next number above t
+            above = _next_float32(threshold, np.inf)
+            splits[place, tree], thresholds[place, tree] = column + num_columns, -above
+            right = ~right
+        fill(tree, node["left_child"], reached & ~right)
+        fill(tree, node["right_child"], reached & right)
+
+    for tree, info in enumerate([] if model is None else model.dump_model()["tree_info"]):
+        fill(tree, info["tree_structure"], np.ones(NUM_CODES, bool))
+    return splits, thresholds, leaves
+
+
+def _float32_below(threshold: float) -> np.float32:
+    """The largest float32 t with `x <= t` for the same float32 values x as `x <= threshold`."""
+    if abs(threshold) <= float(_LIKE_ZERO):
+        # LightGBM predicts values up to this as 0.
+        return _LIKE_ZERO if threshold >= 0 else _next_float32(-_LIKE_ZERO, -np.inf)
+    nearest = np.float32(np.clip(threshold, -LARGEST, LARGEST))
+    return nearest if float(nearest) <= threshold else _next_float32(nearest, -np.inf)
+
+
+def _next_float32(value: np.float32, towards: float) -> np.float32:
+    with np.errstate(over="ignore"):
+        return np.nextafter(value, np.float32(towards))
+
+
+def _losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    losses = row_class_log_losses if logits.ndim == 2 else row_log_losses
+    return losses(labels, logits)

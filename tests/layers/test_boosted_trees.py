@@ -1,0 +1,200 @@
+"""BoostedTrees: what the fit finds, and what it refuses; the tables are tested in solvers."""
+
+import builtins
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+
+from keras_calibration.layers import (
+    ILPS,
+    BoostedTrees,
+    FieldBias,
+    FitSettings,
+    PlattScaling,
+    VectorScaling,
+)
+
+NUM_ROWS = 4000
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+def rows(num_rows=NUM_ROWS, seed=0, effect=1.5):
+    """Logits that are wrong by an interaction of a number, partly missing, and a field."""
+    generator = np.random.default_rng(seed)
+    features = {
+        "site": generator.integers(0, 30, num_rows),
+        "device": generator.integers(0, 3, num_rows),
+        "age": generator.uniform(20, 70, num_rows),
+    }
+    features["age"][::5] = np.nan
+    logits = generator.normal(-1, 1, num_rows)
+    offsets = np.random.default_rng(9).normal(0, 0.3, 30)
+    true = logits + offsets[features["site"]]
+    true += effect * ((features["age"] > 45) & (features["device"] == 1))
+    labels = (generator.random(num_rows) < sigmoid(true)).astype(float)
+    return logits, labels, features, true
+
+
+def log_loss(labels, logits):
+    return float(np.mean(np.logaddexp(0, logits) - labels * logits))
+
+
+def called(head, logits, features):
+    return keras.ops.convert_to_numpy(head(logits, features)).reshape(-1).astype("float64")
+
+
+def new_head(**arguments):
+    return BoostedTrees({"site": 30, "device": 3}, ["age"], **arguments)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    head = new_head()
+    logits, labels, features, _ = rows()
+    head.fit(logits, labels, features)
+    return head
+
+
+def test_it_finds_what_offsets_cannot(fitted):
+    logits, labels, features, true = rows(seed=1)
+    alone = FieldBias({"site": 30, "device": 3}, ILPS())
+    alone.fit(*rows()[:3])
+    best = log_loss(labels, true)
+    with_trees = log_loss(labels, called(fitted, logits, features)) - best
+    assert with_trees < 0.5 * (log_loss(labels, called(alone, logits, features)) - best)
+    summary = fitted.fit_summary
+    assert summary.num_iterations > 0
+    # What was told of new rows is what they show.
+    told = summary.cross_fitted_both - log_loss(rows()[1], rows()[3])
+    assert told == pytest.approx(with_trees, abs=0.006)
+    np.testing.assert_allclose(
+        log_loss(rows()[1], summary.cross_fitted_logits), summary.cross_fitted_both, rtol=1e-6
+    )
+
+
+def test_rows_without_the_effect_have_no_trees():
+    kept = 0
+    for seed in range(6):
+        head = new_head(num_rounds=32)
+        logits, labels, features, _ = rows(600, seed, effect=0)
+        kept += head.fit(logits, labels, features).num_iterations > 0
+        if not head.fit_summary.num_iterations:
+            np.testing.assert_array_equal(
+                called(head, logits, features), called(head.head, logits, features)
+            )
+            assert "left out" in str(head.fit_summary)
+    assert kept <= 3
+
+
+def test_another_fit_replaces_the_trees(fitted):
+    head = new_head()
+    head.fit(*rows(seed=5)[:3])
+    logits, labels, features, _ = rows()
+    head.fit(logits, labels, features)
+    np.testing.assert_array_equal(called(head, logits, features), called(fitted, logits, features))
+    few = slice(0, 30)
+    part = {name: column[few] for name, column in features.items()}
+    summary = head.fit(logits[few], labels[few], part)  # too few for folds
+    assert not summary.num_iterations
+    assert np.isnan(summary.cross_fitted_both)
+    assert "trees" not in str(summary)
+
+
+def test_monotonic_never_falls_in_the_logit():
+    generator = np.random.default_rng(0)
+    logits, noise = generator.normal(0, 2, 4000), generator.random(4000)
+    # The true curve falls between -1 and 1 for one device.
+    device = generator.integers(0, 2, 4000)
+    true = np.where((device == 1) & (np.abs(logits) < 1), -2 * logits, logits)
+    head = BoostedTrees({"device": 2}, head=ILPS(), monotonic=True)
+    head.fit(logits, noise < sigmoid(true), {"device": device})
+    assert head.fit_summary.num_iterations
+    grid = np.linspace(-4, 4, 400)
+    for value in (0, 1):
+        curve = called(head, grid, {"device": np.full(400, value)})
+        assert np.diff(curve).min() >= -1e-6
+    free = BoostedTrees({"device": 2}, head=ILPS())
+    free.fit(logits, noise < sigmoid(true), {"device": device})
+    assert np.diff(called(free, grid, {"device": np.full(400, 1)})).min() < -0.1
+
+
+def test_classes():
+    generator = np.random.default_rng(0)
+    logits, features = generator.normal(size=(3000, 3)), rows(3000)[2]
+    old = np.nan_to_num(features["age"]) > 45
+    true = logits + 1.5 * old[:, None] * (np.arange(3) == features["device"][:, None])
+    classes = np.argmax(true + generator.gumbel(size=true.shape), axis=1)
+    head = BoostedTrees({"site": 30, "device": 3}, ["age"], VectorScaling(3), num_rounds=64)
+    summary = head.fit(logits, classes, features)
+    assert summary.num_iterations
+    assert summary.cross_fitted_both < summary.cross_fitted_head - 5 * summary.standard_error
+    assert head(logits[:4], {n: c[:4] for n, c in features.items()}).shape == (4, 3)
+    with pytest.raises(ValueError, match="has no interval"):
+        head.interval(logits, features)
+
+
+def test_the_folds_of_the_settings_count():
+    logits, labels, features, _ = rows(1200)
+    by_number, by_rows = new_head(num_rounds=32), new_head(num_rounds=32)
+    by_number.fit(logits, labels, features, settings=FitSettings(folds=2))
+    fold = np.arange(1200) % 4
+    summary = by_rows.fit(logits, labels, features, settings=FitSettings(folds=fold))
+    assert not np.array_equal(
+        summary.cross_fitted_logits, by_number.fit_summary.cross_fitted_logits
+    )
+
+
+def test_strings_frames_and_tiny_weights_are_taken():
+    logits, labels, features, _ = rows(1500)
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"])
+    frame = pd.DataFrame(
+        {
+            "device": pd.Series(np.array(["a", "b", "c"])[features["device"]], dtype="string"),
+            "age": pd.Series(features["age"]).round().astype("Int64"),
+        }
+    )
+    head = BoostedTrees({"device": lookup}, ["age"], PlattScaling())
+    head.fit(logits, labels, frame, np.full(1500, 1e-9))
+    other = BoostedTrees({"device": 3}, ["age"], PlattScaling())
+    ages = {"device": features["device"], "age": np.round(features["age"])}
+    other.fit(logits, labels, ages, np.full(1500, 1e-9))
+    expected = called(other, logits, ages)
+    np.testing.assert_allclose(called(head, logits, frame), expected, atol=1e-6)
+    assert np.isfinite(expected).all()
+
+
+def test_hostile_values_are_finite(fitted):
+    ages = [np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0, 3e38]
+    features = {"site": [-1, 99, 30, 0, 1, 2, 3], "device": [7, -1, 0, 1, 2, 0, 1], "age": ages}
+    features = {name: np.array(column) for name, column in features.items()}
+    assert np.isfinite(called(fitted, np.linspace(-30, 30, 7), features)).all()
+
+
+def test_without_lightgbm_a_fit_says_what_to_install(monkeypatch):
+    original = builtins.__import__
+
+    def refuse(name, *args, **kwargs):
+        if name == "lightgbm":
+            raise OSError("libgomp.so.1: cannot open shared object file")
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    head = new_head()
+    logits, labels, features, _ = rows(600)
+    with pytest.raises(ImportError, match=r"libgomp.so.1.*apt-get install libgomp1"):
+        head.fit(logits, labels, features)
+    np.testing.assert_allclose(called(head, logits, features), logits, atol=1e-6)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="`num_rounds` must be an integer of at least 1"):
+        new_head(num_rounds=0)
+    with pytest.raises(ValueError, match="`head` must be a head"):
+        new_head(head=keras.layers.Dense(1))
+    with pytest.raises(ValueError, match="age"):
+        new_head()(np.zeros(2), {"site": np.zeros(2, int), "device": np.zeros(2, int)})
