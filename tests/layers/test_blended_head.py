@@ -1,11 +1,14 @@
 """BlendedHead: the mean of heads, in and out of a compiled model."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
 
 from keras_calibration.layers import (
     ILPS,
+    BiasCorrection,
     BlendedHead,
     FieldBias,
     FieldNetwork,
@@ -112,3 +115,23 @@ def test_heads_without_a_fit_cannot_be_fitted():
     head = BlendedHead([FieldBias({"site": 3}), Untaught()])
     with pytest.raises(ValueError, match="no direct fit"):
         head.fit(*clicks())
+
+
+def test_weights_and_what_is_left_to_the_logit():
+    logits = np.array([0.5, -1.0, np.inf, -np.inf])
+    parts = [BiasCorrection(), PlattScaling()]
+    for head in parts:
+        head.fit(np.linspace(-2, 2, 90), np.arange(90) % 3 == 0)
+    blend = BlendedHead(parts, head_weights=[0.25, 0.5])
+    received = keras.ops.convert_to_numpy(blend(logits))[:, 0]
+    one, two = (keras.ops.convert_to_numpy(head(logits))[:, 0] for head in parts)
+    np.testing.assert_allclose(received, 0.25 * one + 0.5 * two + 0.25 * logits, rtol=1e-6)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(blend)))
+    assert keras.saving.deserialize_keras_object(config).head_weights == [0.25, 0.5]
+    alone = BlendedHead([parts[0]], head_weights=[0.5])
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(alone(logits))[:2, 0], 0.5 * (one + logits)[:2], rtol=1e-6
+    )
+    for wrong in ([0.5], [0.7, 0.4], [1.0, 0.0], [np.nan, 0.5]):
+        with pytest.raises(ValueError, match="`head_weights` must hold 2 numbers above 0"):
+            BlendedHead(parts, head_weights=wrong)

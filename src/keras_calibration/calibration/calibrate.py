@@ -17,27 +17,31 @@ from keras_calibration.calibration.calibration_report import CalibrationReport
 from keras_calibration.calibration.candidate_fits import (
     REPORT,
     CandidateFit,
-    fit_candidates,
-    fitted_head,
+    Race,
     pieces_of_work,
     take,
 )
 from keras_calibration.calibration.candidates import (
+    DEFAULT,
     IDENTITY,
+    QUICK,
+    THOROUGH,
     Candidate,
     candidates,
     check_numeric,
     vocabularies,
 )
 from keras_calibration.calibration.cross_fitted_scores import (
+    combined,
     noise_floors,
     scores_of,
     segments_off,
-    simplest_within_error,
 )
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits, splits_of
+from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields, id_names
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.models.base import (
     BaseLogits,
@@ -61,8 +65,11 @@ from keras_calibration.solvers.class_rows import (
 from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
-# The sets of candidates, by name, and their folds.
-_NUM_FOLDS = {"quick": 3, "default": 3, "thorough": 5}
+BLEND = "blend"
+_EFFORTS = (QUICK, DEFAULT, THOROUGH)
+_NUM_FOLDS = 5
+# Of the network, where it makes its own folds.
+_NUM_MEMBERS = 3
 
 
 def calibrate(
@@ -83,11 +90,12 @@ def calibrate(
     """Calibrates a trained model on a development set, and reports how each method compares.
 
     Every candidate is cross-fitted: for each fold, it is fitted on the other folds and scored on
-    this one, so that every row is scored by a fit that did not see it. Chosen is the simplest
-    candidate whose log loss is within one standard error of the lowest, or within a hundredth of
-    the best candidate's gain. "No change" is a candidate too. The chosen candidate is then fitted
-    to all rows. Candidates that cannot be fitted on these rows, for example with too few positives,
-    are left out; the report lists them.
+    this one, so that every row is scored by a fit that did not see it. Used is the weighted mean of
+    the candidates' logits that has the lowest cross-fitted log loss (stacking). "No change" is a
+    candidate too, and to leave it costs three nats of all rows together: where the rows cannot
+    tell, the model stays nearly as it is. The candidates with a weight are then fitted to all rows.
+    Those that cannot be fitted on these rows, for example with too few positives, are left out; the
+    report lists them.
 
     The candidates, simplest first:
 
@@ -95,15 +103,14 @@ def calibrate(
     - `"bias"`: σ(l + c);
     - `"platt"`: σ(a l + c);
     - `"beta"`: one slope for low and one for high logits;
-    - `"quadratic"`: a slope that changes linearly over the range of the logits;
     - `"ilps"`: non-decreasing and piecewise linear;
     - `"field_bias"`, with fields: one offset per field value, shrunk;
     - `"field_ilps"`, with one to eight fields: one curve per field value, shrunk;
-    - `"neural"`, with fields or numeric columns: η(l) + g(x);
-    - `"blend"`, with fields: the mean of the logits of the last two.
+    - `"trees"`, with fields or numeric columns: boosted trees on top of `"field_bias"`;
+    - `"neural"`, with fields or numeric columns: η(l) + g(x).
 
     For a model of K classes: `"identity"`; `"temperature"`; `"vector"`, a scale and a bias per
-    class; `"matrix"`, with a penalized matrix; and `"neural"`.
+    class; `"matrix"`, with a penalized matrix; `"trees"` on top of `"vector"`; and `"neural"`.
 
     Args:
         model: A trained Keras model with a sigmoid or logit output, or a softmax or logits of K
@@ -117,16 +124,16 @@ def calibrate(
         sample_weight: Sample weights (n,), if `x` holds arrays.
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
-        numeric: Numeric inputs that `"neural"` may also use.
+        numeric: Numeric inputs that `"trees"` and `"neural"` may also use.
         methods: Which candidates to compare.
 
-            - `"default"`: all that are possible, in three folds.
-            - `"quick"`: all but `"neural"` and `"blend"`, which take most of the time.
-            - `"thorough"`: all, in five folds: each fit has more rows and the network more members
-              (a gain of 0.001 to 0.002 nats on tables of 10,000 rows).
+            - `"default"`: all that are possible but `"neural"`, which takes most of the time and
+              rarely adds to the trees.
+            - `"quick"`: not the trees either.
+            - `"thorough"`: the network too, if it helps in the first fold.
             - The name of a candidate, which is then used whatever its score.
-            - A list of names: these and `"identity"` are compared, and the parts of `"blend"`.
-        folds: How to split the rows; None for three, or five with `methods="thorough"`.
+            - A list of names: these and `"identity"` are compared.
+        folds: How to split the rows; None for five folds.
 
             - A number of folds, stratified by label.
             - `"forward"`, for rows in chronological order: eight chronological blocks, each scored
@@ -169,12 +176,12 @@ def calibrate(
         (2000, 1)
 
     Reference:
-        The one-standard-error rule: Breiman et al., *Classification and Regression Trees* (1984).
+        Breiman (1996), *Stacked regressions*; van der Laan, Polley and Hubbard (2007), *Super
+        Learner*.
     """
     _check_model(model)
     names = _names_of(methods)
-    num_folds = _NUM_FOLDS["default" if names else str(methods)]
-    folds = num_folds if folds is None else folds
+    folds = _NUM_FOLDS if folds is None else folds
     check_base_model(model, calibrated_output)
     model, base_output, calibrated_output, replaced = _without_head(
         model, base_output, calibrated_output
@@ -201,15 +208,18 @@ def calibrate(
         check_numeric(numeric, columns)
         splits = splits_of(folds, rows, seed)
         # With "forward", the network makes its own folds of the earlier rows.
-        num_members = num_folds if splits.is_forward else splits.num_folds
-        possible = candidates(fields, numeric, num_members, seed, num_classes, methods != "quick")
+        num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
+        effort = THOROUGH if names else str(methods)
+        possible = candidates(fields, numeric, num_members, seed, num_classes, effort)
         tried = _requested_candidates(possible, names)
         forced = names[0] if len(names) == 1 else None
         features = {name: columns[name] for name in (*fields, *numeric)}
     with names_from_the_start():
         progress = FitProgress(pieces_of_work(tried, splits, len(features)), verbose)
-        fits = fit_candidates(tried, rows, features, splits, seed, forced, progress)
-    report = replace(_report(fits, rows, features, fields, splits, forced), replaced=replaced)
+        race = Race(rows, features, splits, seed, progress)
+        race.run(tried, forced)
+    report = _report(race.fits, rows, features, fields, splits, forced)
+    report = replace(report, replaced=replaced)
     progress.end_piece(REPORT)
     chosen = report.after
     if chosen.log_loss_change > chosen.log_loss_change_error:
@@ -218,23 +228,22 @@ def calibrate(
             f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. Use "
             'methods="default": it leaves the model unchanged if no candidate is better.',
         )
-    by_name = {candidate.name: candidate for candidate in tried}
-
-    def head_of(name: str) -> keras.layers.Layer:
-        candidate = by_name[name]
-        if candidate.parts:
-            return candidate.make_head([head_of(part) for part in candidate.parts])
-        if (head := fits[name].head) is not None:
-            # Numbered like a new one: two heads of one model, of two outputs, must differ in name.
-            head.name = candidate.make_head().name
-            return head
-        return fitted_head(candidate, rows, features, seed)
-
-    calibrated = CalibratedModel(model, head_of(chosen.name), base_output, calibrated_output)
+    heads = {c.name: race.head_of(c) for c in tried if c.name in report.weights}
+    calibrated = CalibratedModel(
+        model, _head_of(heads, report.weights), base_output, calibrated_output
+    )
     calibrated.report = report
     calibrated.head.remember_fit(calibrated.head.fit_summary)
     progress.end()
     return calibrated
+
+
+def _head_of(heads: Mapping[str, Head], weights: Mapping[str, float]) -> Head:
+    """One head of the chosen ones; the identity is what the others leave of the weights."""
+    if len(heads) == 1:
+        return next(iter(heads.values()))
+    parts = [name for name in heads if name != IDENTITY]
+    return BlendedHead([heads[name] for name in parts], [weights[name] for name in parts])
 
 
 def _check_model(model: keras.Model) -> None:
@@ -284,10 +293,10 @@ def _names_of(methods: str | Sequence[str]) -> list[str]:
     names = [methods] if isinstance(methods, str) else list(methods)
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(
-            f"Argument `methods` must be one of {list(_NUM_FOLDS)}, the name of a candidate, or a "
+            f"Argument `methods` must be one of {list(_EFFORTS)}, the name of a candidate, or a "
             f"list of names. Received: methods={methods!r}."
         )
-    return [] if isinstance(methods, str) and methods in _NUM_FOLDS else names
+    return [] if isinstance(methods, str) and methods in _EFFORTS else names
 
 
 def _report(
@@ -309,11 +318,16 @@ def _report(
         # The rows cannot tell whether a probability of these classes is right.
         rows = replace(rows, labels=np.delete(rows.labels, absent, axis=1))
         fitted = {name: np.delete(logits, absent, axis=1) for name, logits in fitted.items()}
+    if forced is None:
+        weights, reason = combined(fitted, rows, splits.clusters)
+    else:
+        weights, reason = {forced: 1.0}, "It was requested by `methods`."
+    chosen = BLEND if len(weights) > 1 else next(iter(weights))
+    seconds = {BLEND: 0.0, **{name: fit.seconds for name, fit in fits.items()}}
+    if chosen == BLEND:
+        columns_used = np.stack([fitted[name] for name in weights])
+        fitted[BLEND] = np.tensordot(list(weights.values()), columns_used, axes=1)
     losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
-    chosen, reason = forced, "It was requested by `methods`."
-    if chosen is None:
-        chosen, reason = simplest_within_error(losses, rows.weights, splits.clusters)
-    seconds = {name: fit.seconds for name, fit in fits.items()}
     return CalibrationReport(
         num_rows=num_rows,
         num_folds=splits.num_folds,
@@ -321,6 +335,7 @@ def _report(
         scores=scores_of(rows, fitted, losses, field_columns, seconds, splits.clusters),
         chosen=chosen,
         reason=reason,
+        weights=weights,
         noise_floor=noise_floors(rows, fitted[chosen], field_columns),
         absent_classes=tuple(absent),
         left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
@@ -334,9 +349,9 @@ def _requested_candidates(possible: list[Candidate], names: list[str]) -> list[C
     by_name = {candidate.name: candidate for candidate in possible}
     if unknown := [name for name in names if name not in by_name]:
         raise ValueError(
-            f"Argument `methods` must be one of {list(_NUM_FOLDS)}, or name candidates for these "
+            f"Argument `methods` must be one of {list(_EFFORTS)}, or name candidates for these "
             f"fields and numeric columns, {list(by_name)}. Received: {unknown}."
             f"{suggestion(unknown, by_name)}"
         )
-    wanted = {IDENTITY, *names, *(part for name in names for part in by_name[name].parts)}
+    wanted = {IDENTITY, *names, *(by_name[name].base for name in names)}
     return [candidate for candidate in possible if candidate.name in wanted]

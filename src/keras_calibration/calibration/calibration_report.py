@@ -61,12 +61,13 @@ class CalibrationReport(ShownAsText):
         is_forward: Whether each fold was scored by a fit on the earlier folds only, and weighted by
             that fit's share of the rows.
         scores: The figures of each candidate, simplest first.
-        chosen: Name of the chosen candidate.
+        chosen: Name of the chosen candidate, or "blend" for a weighted mean of several.
         reason: Why it was chosen, in one sentence.
         noise_floor: Field name → four numbers: mean and standard deviation of Field-ECE, then of
             Field-RCE, if the chosen calibration's probabilities were the true ones. For classes,
             means over them, which is an upper bound for the standard deviations.
-        left_out: Name of each candidate that could not be fitted → why.
+        weights: Name of each candidate that is used → its weight in the mean of the logits.
+        left_out: Name of each candidate that could not be fitted, or was not worth it → why.
         still_off: Segments in which the chosen calibration is off beyond chance, the most
             significant first: values of the fields, ranges of the numeric columns, and their pairs
             (`scoring.multicalibration_error`). Empty without fields and numeric columns, and for
@@ -96,6 +97,7 @@ class CalibrationReport(ShownAsText):
     chosen: str
     reason: str
     noise_floor: dict[str, tuple[float, float, float, float]]
+    weights: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     still_off: tuple[SegmentError, ...] = ()
     is_forward: bool = False
@@ -149,7 +151,11 @@ class CalibrationReport(ShownAsText):
                 "after the first is scored by a fit on all earlier blocks and weighted by that "
                 "fit's number of rows"
             )
-        notes = [f"{method}{by_field}. Chosen: {self.chosen}.", self.reason]
+        chosen = self.chosen
+        if len(self.weights) > 1:
+            parts = sorted(self.weights.items(), key=lambda part: -part[1])
+            chosen += f" ({', '.join(f'{name} {weight:.2f}' for name, weight in parts)})"
+        notes = [f"{method}{by_field}. Chosen: {chosen}.", self.reason]
         if self.replaced is not None:
             notes.append(f"It replaces the head {self.replaced!r} that the model had.")
         if field_name in self.noise_floor:

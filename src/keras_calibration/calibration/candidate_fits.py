@@ -1,9 +1,11 @@
-"""Cross-fits the candidates of `calibrate`."""
+"""Cross-fits the candidates of `calibrate`, costly ones only as long as they can win."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from keras import ops
@@ -12,15 +14,22 @@ from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits
+from keras_calibration.layers.boosted_trees import BoostedTrees
+from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import NeuralFitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.head_logits import head_log_losses, head_logits
+from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.stacking import stacked_weights
 
 REPORT = "report"
 # Seconds of a row and column in the report, on the machine of the candidates' seconds.
 _SECONDS_OF_A_VALUE = 2e-6
+# Gain on the rows of the first fold, in nats, above which a costly candidate gets the others too: a
+# candidate without any gains more by chance in about one case of six.
+_LEAST_GAIN = 1.0
 
 
 @dataclass(frozen=True)
@@ -28,58 +37,166 @@ class CandidateFit:
     """The result of cross-fitting a candidate.
 
     Args:
-        logits: Calibrated logits of the scored rows (m,) or (m, K), or None if the fit failed.
+        logits: Calibrated logits of the scored rows (m,) or (m, K), or None if there are none.
         head: A head fitted to all rows, if cross-fitting produced one.
+        fold_heads: The heads that were fitted for the folds, in their order.
         seconds: Time of all fits, in seconds.
-        failure: Why the fit failed; empty if it did not.
+        failure: Why the fit failed, or ended after one fold; empty if it did not.
     """
 
     logits: np.ndarray | None = None
     head: Head | None = None
+    fold_heads: Sequence[Head] = ()
     seconds: float = 0.0
     failure: str = ""
 
 
-def fit_candidates(
-    tried: list[Candidate],
-    rows: Rows,
-    features: Features,
-    splits: Splits,
-    seed: int,
-    forced: str | None,
-    progress: FitProgress,
-) -> dict[str, CandidateFit]:
-    """Cross-fits the candidates; a failure is recorded unless `methods` asked for the candidate."""
-    fits: dict[str, CandidateFit] = {}
-    for candidate in tried:
-        start = time.perf_counter()
-        try:
-            if candidate.parts:
-                head, logits = None, _mean_logits([fits[part] for part in candidate.parts])
-            else:
-                head, logits = _scored_logits(candidate, rows, features, splits, seed, progress)
-            seconds = time.perf_counter() - start
-            fits[candidate.name] = CandidateFit(logits, head, seconds)
-        except ValueError as error:
-            if candidate.name == forced:
-                raise
-            fits[candidate.name] = CandidateFit(failure=str(error))
-            progress.skip(candidate.name)
-    return fits
+class Race:
+    """Cross-fits candidates one after the other.
+
+    Args:
+        rows: Logits, labels and weights.
+        features: Their columns by name.
+        splits: The folds.
+        seed: Seed of training.
+        progress: The progress bar.
+
+    Attributes:
+        fits: Name of each candidate so far → its `CandidateFit`.
+    """
+
+    def __init__(
+        self, rows: Rows, features: Features, splits: Splits, seed: int, progress: FitProgress
+    ) -> None:
+        self.rows, self.features, self.splits = rows, features, splits
+        self.seed, self.progress = seed, progress
+        self.fits: dict[str, CandidateFit] = {}
+        self._candidates: dict[str, Candidate] = {}
+
+    def run(self, tried: Sequence[Candidate], forced: str | None) -> None:
+        """Cross-fits the candidates; a failure is recorded unless the candidate is forced."""
+        for candidate in tried:
+            start = time.perf_counter()
+            self._candidates[candidate.name] = candidate
+            try:
+                fit = self._fit(candidate, is_forced=candidate.name == forced)
+            except (ValueError, ImportError) as error:
+                if candidate.name == forced:
+                    raise
+                fit = CandidateFit(failure=str(error))
+            self.fits[candidate.name] = replace(fit, seconds=time.perf_counter() - start)
+            if fit.failure:
+                self.progress.skip(candidate.name)
+
+    def head_of(self, candidate: Candidate) -> Head:
+        """A head of the candidate that is fitted to all rows."""
+        head = self.fits[candidate.name].head
+        if head is None:
+            head = _fitted_head(candidate, self.rows, self.features, self.seed)
+            self.fits[candidate.name] = replace(self.fits[candidate.name], head=head)
+        # Numbered like a new one: two heads of one model, of two outputs, must differ in name.
+        head.name = candidate.make_head().name
+        return head
+
+    def _fit(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
+        if candidate.name == IDENTITY:
+            return CandidateFit(self.rows.logits[self.splits.scored])
+        if candidate.base:
+            return self._fit_trees(candidate)
+        if _cross_fits_itself(candidate, self.splits):
+            return self._fit_network(candidate, is_forced)
+        parts = list(self.splits.parts())
+        heads: dict[int, Head] = {}
+        logits = np.empty(self.rows.logits.shape)
+        # The last first: with "forward", it has the most rows.
+        for number in reversed(range(len(parts))):
+            fitted, scored = parts[number]
+            rows, features = self.rows.take(fitted), taken(self.features, fitted)
+            head = heads[number] = _fitted_head(candidate, rows, features, self.seed)
+            features = taken(self.features, scored)
+            logits[scored] = head_logits(head, self.rows.logits[scored], features)
+            self.progress.end_piece(candidate.name)
+            is_first = number == len(parts) - 1
+            if is_first and candidate.is_costly and not is_forced:
+                self._check_gain(scored, logits[scored])
+        fold_heads = [heads[number] for number in range(len(parts))]
+        return CandidateFit(logits[self.splits.scored], fold_heads=fold_heads)
+
+    def _fit_network(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
+        """On these folds, the network chooses its epochs, and keeps a member of each."""
+        head = cast(NeuralCalibration, candidate.make_head())
+        settings = FitSettings(folds=self.splits.fold, seed=self.seed)
+        if not enough_for(self.splits.num_folds, self.rows):
+            raise ValueError("The network needs at least ten rows of each class per fold.")
+        if not is_forced:
+            is_last = self.splits.fold == self.splits.num_folds - 1
+            logits = head.logits_of_fold(self.rows, self.features, is_last, settings)
+            self._check_gain(np.flatnonzero(is_last), logits)
+        summary = cast(NeuralFitSummary, head.fit_checked(self.rows, self.features, settings))
+        self.progress.end_piece(candidate.name)
+        return CandidateFit(summary.cross_fitted_logits, head)
+
+    def _fit_trees(self, candidate: Candidate) -> CandidateFit:
+        """Trees on top of the fits of another candidate, to the folds and to all rows."""
+        base = self.fits[candidate.base]
+        if base.logits is None:
+            raise ValueError(base.failure)
+        if not enough_for(self.splits.num_folds, self.rows):
+            raise ValueError("Trees need at least ten rows of each class per fold.")
+        head = cast(BoostedTrees, candidate.make_head())
+        columns = head.read_features(self.features, len(self.rows.logits))
+        # This call builds the head.
+        head(self.rows.logits[:1], taken(columns, slice(1)))
+        head.head.set_weights(self.head_of(self._candidates[candidate.base]).get_weights())
+        summary = head.fit_trees(
+            self.rows,
+            columns,
+            list(self.splits.parts()),
+            base.fold_heads,
+            FitSettings(seed=self.seed),
+            self.splits.fold if self.splits.in_order else None,
+        )
+        self.progress.end_piece(candidate.name)
+        if not summary.num_iterations:
+            change = summary.cross_fitted_both - summary.cross_fitted_head
+            raise ValueError(
+                f"On top of {candidate.base!r}, it changes the cross-fitted log loss by "
+                f"{change:+.6f} ± {summary.standard_error:.6f}."
+            )
+        head.remember_fit(summary)
+        return CandidateFit(summary.cross_fitted_logits[self.splits.scored], head)
+
+    def _check_gain(self, numbers: np.ndarray, logits: np.ndarray) -> None:
+        """Raises if a candidate with these logits of a fold adds nothing to those before it."""
+        places = np.searchsorted(self.splits.scored, numbers)
+        others = [fit.logits[places] for fit in self.fits.values() if fit.logits is not None]
+        rows = self.rows.take(numbers)
+        weights = rows.row_weights
+        losses = []
+        for columns in (others, [*others, logits]):
+            shares = stacked_weights(columns, rows)
+            combined = np.tensordot(shares, np.stack(columns), axes=1)
+            losses.append(weights @ head_log_losses(rows.labels, combined))
+        gain = (losses[0] - losses[1]) * weights.sum() / (weights @ weights)
+        if gain < _LEAST_GAIN:
+            raise ValueError(
+                f"It ended after one fold, in which it added {gain:.2f} nats to what the others "
+                f"gain together on {len(numbers):,} rows."
+            )
 
 
 def pieces_of_work(
-    tried: list[Candidate], splits: Splits, num_columns: int
+    tried: Sequence[Candidate], splits: Splits, num_columns: int
 ) -> list[tuple[str, float]]:
-    """The fits of `fit_candidates`, the report, and the longest last fit, for `FitProgress`."""
+    """The fits of `Race`, the report, and the longest last fit, for `FitProgress`."""
     num_rows = len(splits.fold)
     sizes = [len(fitted) for fitted, _ in splits.parts()]
     pieces, last = [], []
     for candidate in tried:
-        if candidate.parts or candidate.name == IDENTITY:
+        if candidate.name == IDENTITY:
             continue
         costs = [candidate.cost(size, num_columns) for size in sizes]
-        if _cross_fits_itself(candidate, splits):
+        if candidate.base or _cross_fits_itself(candidate, splits):
             pieces.append((candidate.name, sum(costs)))
         else:
             pieces += [(candidate.name, cost) for cost in costs]
@@ -88,58 +205,22 @@ def pieces_of_work(
     return [*pieces, (REPORT, report), *sorted(last, key=lambda piece: piece[1])[-1:]]
 
 
-def fitted_head(candidate: Candidate, rows: Rows, features: Features, seed: int) -> Head:
-    """A new head of a candidate without parts, fitted to the rows."""
-    head = candidate.make_head()
-    if candidate.name == IDENTITY:
-        return head
-    settings = FitSettings(seed=seed)
-    head.fit_checked(rows, features, settings)
-    return head
-
-
-def take(values: Tensor, rows: np.ndarray) -> Tensor:
+def take(values: Tensor, rows: np.ndarray | slice) -> Tensor:
     """The rows of an array or tensor with the given numbers."""
-    if values is None:
-        return None
     return ops.take(values, rows, axis=0) if ops.is_tensor(values) else values[rows]
 
 
-def _mean_logits(parts: list[CandidateFit]) -> np.ndarray:
-    logits = [part.logits for part in parts if part.logits is not None]
-    if len(logits) < len(parts):
-        raise ValueError(next(part.failure for part in parts if part.failure))
-    return np.mean(logits, axis=0)
+def taken(features: Features, rows: np.ndarray | slice) -> dict[str, Tensor]:
+    """The rows of each column with the given numbers."""
+    return {name: take(column, rows) for name, column in features.items()}
 
 
-def _scored_logits(
-    candidate: Candidate,
-    rows: Rows,
-    features: Features,
-    splits: Splits,
-    seed: int,
-    progress: FitProgress,
-) -> tuple[Head | None, np.ndarray]:
-    """A head fitted to all rows, if available, and the cross-fitted logits of the scored rows."""
-    if candidate.name == IDENTITY:
-        return None, rows.logits[splits.scored]
-    if _cross_fits_itself(candidate, splits):
-        # On these folds, to choose the number of epochs.
-        head = candidate.make_head()
-        settings = FitSettings(folds=splits.fold, seed=seed)
-        summary = head.fit_checked(rows, features, settings)
-        if not (isinstance(summary, NeuralFitSummary) and len(summary.cross_fitted_logits)):
-            raise ValueError("The network needs at least ten rows of each class per fold.")
-        progress.end_piece(candidate.name)
-        return head, summary.cross_fitted_logits
-    calibrated = np.empty(rows.logits.shape)
-    for fitted, scored in splits.parts():
-        fitted_features = {name: take(column, fitted) for name, column in features.items()}
-        head = fitted_head(candidate, rows.take(fitted), fitted_features, seed)
-        scored_features = {name: take(column, scored) for name, column in features.items()}
-        calibrated[scored] = head_logits(head, rows.logits[scored], scored_features)
-        progress.end_piece(candidate.name)
-    return None, calibrated[splits.scored]
+def _fitted_head(candidate: Candidate, rows: Rows, features: Features, seed: int) -> Head:
+    """A new head of a candidate, fitted to the rows."""
+    head = candidate.make_head()
+    if candidate.name != IDENTITY:
+        head.fit_checked(rows, features, FitSettings(seed=seed))
+    return head
 
 
 def _cross_fits_itself(candidate: Candidate, splits: Splits) -> bool:

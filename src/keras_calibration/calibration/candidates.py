@@ -19,7 +19,7 @@ from keras_calibration._typing import Features
 from keras_calibration._warn import warn
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
-from keras_calibration.layers.blended_head import BlendedHead
+from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import Fields, Vocabulary
 from keras_calibration.layers.field_ilps import FieldILPS
@@ -33,6 +33,7 @@ from keras_calibration.layers.temperature_scaling import TemperatureScaling
 from keras_calibration.layers.vector_scaling import VectorScaling
 
 IDENTITY = "identity"
+QUICK, DEFAULT, THOROUGH = "quick", "default", "thorough"
 
 # With many fields, each curve may change only little of the shared slope, and the fit is slow.
 _MOST_FIELDS_WITH_CURVES = 8
@@ -42,6 +43,7 @@ _SECONDS = {
     "matrix": (0.2, 1e-6, 0.0),
     "field_bias": (0.05, 0.0, 3.5e-6),
     "field_ilps": (0.1, 0.0, 4e-6),
+    "trees": (0.2, 2e-6, 2e-6),
     "neural": (0.25, 0.0, 1.1e-5),
 }
 _SECONDS_OF_CURVES = (0.03, 1e-7, 0.0)
@@ -56,14 +58,15 @@ class Candidate:
 
     Args:
         name: Its name in `calibrate(methods=…)` and in the report.
-        make_head: Creates a new, unfitted head. If there are parts, it takes a list of their
-            fitted heads.
-        parts: Names of the earlier candidates whose logits are averaged.
+        make_head: Creates a new, unfitted head.
+        base: Name of the earlier candidate on whose fits this one builds, if any.
+        is_costly: Whether the first fold says if the others are worth their time.
     """
 
     name: str
-    make_head: Callable[..., Head]
-    parts: tuple[str, ...] = ()
+    make_head: Callable[[], Head]
+    base: str = ""
+    is_costly: bool = False
 
     def cost(self, num_rows: int, num_columns: int) -> float:
         """Rough time of a fit in seconds."""
@@ -77,77 +80,61 @@ def candidates(
     num_folds: int,
     seed: int,
     num_classes: int | None = None,
-    with_network: bool = True,
+    effort: str = THOROUGH,
 ) -> list[Candidate]:
     """The candidates for these features, ordered by their flexibility.
 
-    Always `identity`, `bias`, `platt`, `beta`, `ilps`; with fields `field_bias`; with
-    one to eight fields `field_ilps`; with fields or numeric columns `neural`; with fields `blend`,
-    the mean of the last two. For K classes always `identity`, `temperature`, `vector`, `matrix`;
-    with fields or numeric columns `neural`. Without a network, neither `neural` nor `blend`.
+    Always `identity`, `bias`, `platt`, `beta`, `ilps`; with fields `field_bias`; with one to eight
+    fields `field_ilps`; with fields or numeric columns `trees` and `neural`. For K classes always
+    `identity`, `temperature`, `vector`, `matrix`; with fields or numeric columns `trees` and
+    `neural`. A quick effort leaves out both, the default one `neural`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
-        ['identity', 'bias', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps', 'neural', 'blend']
+        ['identity', 'bias', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps', 'trees', 'neural']
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0, num_classes=4)]
-        ['identity', 'temperature', 'vector', 'matrix', 'neural']
+        ['identity', 'temperature', 'vector', 'matrix', 'trees', 'neural']
     """
-    if num_classes is not None:
-        columns = (fields, numeric) if with_network else ({}, ())
-        return _class_candidates(*columns, num_folds, seed, num_classes)
 
     def curve() -> ILPS:
         return ILPS(smoothness="auto", monotonic="strict")
 
-    # A bias that is not fitted is the identity.
-    heads_of_logits: dict[str, Callable[[], Head]] = {
-        IDENTITY: BiasCorrection,
-        "bias": BiasCorrection,
-        "platt": PlattScaling,
-        "beta": BetaCalibration,
-        "ilps": curve,
-    }
-    found = [Candidate(name, make) for name, make in heads_of_logits.items()]
-    if fields:
-        found.append(Candidate("field_bias", lambda: FieldBias(fields, curve())))
-    if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
-        found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve())))
-    if with_network and (fields or numeric):
-        found.append(
-            Candidate(
-                "neural",
-                lambda: NeuralCalibration(
-                    curve(), FieldNetwork(fields, numeric, seed=seed), num_members=num_folds
-                ),
-            )
-        )
-    if with_network and fields:
-        found.append(Candidate("blend", BlendedHead, parts=(found[-2].name, "neural")))
-    return found
+    def offsets() -> FieldBias:
+        return FieldBias(fields, curve())
 
+    heads: dict[str, Callable[[], Head]]
+    if num_classes is None:
+        # A bias that is not fitted is the identity.
+        heads = {
+            IDENTITY: BiasCorrection,
+            "bias": BiasCorrection,
+            "platt": PlattScaling,
+            "beta": BetaCalibration,
+            "ilps": curve,
+        }
+        heads |= {"field_bias": offsets} if fields else {}
+    else:
+        # A temperature that is not fitted is the identity.
+        heads = {
+            IDENTITY: TemperatureScaling,
+            "temperature": TemperatureScaling,
+            "vector": lambda: VectorScaling(num_classes),
+            "matrix": lambda: StructuredMatrixScaling(num_classes),
+        }
+    found = [Candidate(name, make) for name, make in heads.items()]
+    base = "vector" if num_classes is not None else found[-1].name
+    calibrator = heads["vector" if num_classes is not None else "ilps"]
+    if num_classes is None and 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
+        found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve()), is_costly=True))
+    if (fields or numeric) and effort != QUICK:
+        found.append(Candidate("trees", lambda: BoostedTrees(fields, numeric, heads[base]()), base))
+    if (fields or numeric) and effort == THOROUGH:
 
-def _class_candidates(
-    fields: Fields, numeric: Sequence[str], num_folds: int, seed: int, num_classes: int
-) -> list[Candidate]:
-    # A temperature that is not fitted is the identity.
-    heads_of_logits: dict[str, Callable[[], Head]] = {
-        IDENTITY: TemperatureScaling,
-        "temperature": TemperatureScaling,
-        "vector": lambda: VectorScaling(num_classes),
-        "matrix": lambda: StructuredMatrixScaling(num_classes),
-    }
-    found = [Candidate(name, make) for name, make in heads_of_logits.items()]
-    if fields or numeric:
-        found.append(
-            Candidate(
-                "neural",
-                lambda: NeuralCalibration(
-                    VectorScaling(num_classes),
-                    FieldNetwork(fields, numeric, num_outputs=num_classes, seed=seed),
-                    num_members=num_folds,
-                ),
-            )
-        )
+        def neural() -> Head:
+            network = FieldNetwork(fields, numeric, num_outputs=num_classes or 1, seed=seed)
+            return NeuralCalibration(calibrator(), network, num_members=num_folds)
+
+        found.append(Candidate("neural", neural, is_costly=True))
     return found
 
 

@@ -10,7 +10,8 @@ from scipy import special
 
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
-from keras_calibration.layers.head_logits import outcome_columns
+from keras_calibration.calibration.candidates import IDENTITY
+from keras_calibration.layers.head_logits import head_log_losses, outcome_columns
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import FieldError, noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
@@ -19,6 +20,7 @@ from keras_calibration.models.development_set import as_numpy
 from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
 from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.stacking import stacked_weights
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _NUM_DRAWS = 100
@@ -26,45 +28,50 @@ _NUM_DRAWS = 100
 _SIGNIFICANCE = 0.05
 # Each pair of columns takes a sort of all rows.
 _MOST_COLUMNS_IN_PAIRS = 10
-_SHARE_OF_GAIN = 0.01
 
 
-def simplest_within_error(
-    losses: Mapping[str, np.ndarray],
-    weights: np.ndarray | None,
+def combined(
+    fitted: Mapping[str, np.ndarray],
+    rows: Rows,
     clusters: np.ndarray | None = None,
-) -> tuple[str, str]:
-    """The simplest candidate within one standard error of the best, and why.
+) -> tuple[dict[str, float], str]:
+    """The weights with which candidates predict best together, and what is said of them.
 
-    Also accepted is a candidate within a hundredth of the best one's gain: between two nearly equal
-    calibrations, even a negligible difference can be significant.
+    If rows are not independent, the weights are found as if there were as many fewer rows as the
+    standard error of the best candidate's gain is larger (`stacked_weights`).
 
-    Example:
-        >>> losses = {"a": np.array([1.0, 1.2]), "b": np.array([0.9, 1.2]), "c": np.zeros(2)}
-        >>> simplest_within_error(losses, None)[0]
-        'c'
+    Args:
+        fitted: Cross-fitted logits of the candidates, the identity first.
+        rows: The same rows: labels and weights.
+        clusters: Which rows belong together.
+
+    Returns:
+        Name of each candidate with a weight → its weight; and the reason, in one sentence.
     """
-    best = min(losses, key=lambda name: float(np.average(losses[name], weights=weights)))
-    changes = {
-        name: mean_and_error(loss - losses[best], weights, clusters)
-        for name, loss in losses.items()
-    }
-    first_change, _ = next(iter(changes.values()))
-    name = next(
-        name
-        for name, (change, error) in changes.items()
-        if change <= max(error, _SHARE_OF_GAIN * first_change)
-    )
-    change, error = changes[name]
-    if name == best:
-        return name, (
-            "It has the lowest log loss, and no simpler candidate is within one standard "
-            "error of it."
+    weights = stacked_weights(list(fitted.values()), rows, _num_independent(fitted, rows, clusters))
+    shares = {name: float(share) for name, share in zip(fitted, weights, strict=True) if share > 0}
+    if len(shares) > 1:
+        return shares, (
+            "The weighted mean of their logits has the lowest cross-fitted log loss, if each of "
+            "the rows counts and a change of the model costs three nats."
         )
-    return name, (
-        f"It is the simplest candidate that is not clearly worse than {best!r}, which has the "
-        f"lowest log loss (lower by {change:.6f} ± {error:.6f})."
-    )
+    if set(shares) == {IDENTITY}:
+        return shares, "No change of the model lowers the cross-fitted log loss by more than noise."
+    return shares, "Its cross-fitted log loss is lower than that of any mean with the others."
+
+
+def _num_independent(
+    fitted: Mapping[str, np.ndarray], rows: Rows, clusters: np.ndarray | None
+) -> float:
+    weights = rows.row_weights
+    number = float(weights.sum() ** 2 / (weights @ weights))
+    if clusters is None:
+        return number
+    losses = [head_log_losses(rows.labels, logits) for logits in fitted.values()]
+    best = min(losses, key=lambda loss: float(weights @ loss))
+    _, error = mean_and_error(best - losses[0], weights)
+    _, clustered_error = mean_and_error(best - losses[0], weights, clusters)
+    return number if error == 0 else number * (error / clustered_error) ** 2
 
 
 def scores_of(

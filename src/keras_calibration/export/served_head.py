@@ -44,7 +44,8 @@ def served_head(head: Head) -> Head:
     """
     # Exact types, here and below, because subclasses may compute anything.
     if type(head) is BlendedHead:
-        return BlendedHead([served_head(part) for part in head.heads], dtype=head.dtype_policy)
+        parts = [served_head(part) for part in head.heads]
+        return BlendedHead(parts, head.head_weights, dtype=head.dtype_policy)
     if type(head) is ILPS:
         return ServedCurve(head)
     if type(head) is BoostedTrees:

@@ -1,4 +1,4 @@
-"""BlendedHead: the mean of the calibrated logits of several heads."""
+"""BlendedHead: a weighted mean of the calibrated logits of several heads."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.logits import as_column, check_columns, mean_of
+from keras_calibration.layers.logits import as_column, check_columns
 from keras_calibration.solvers.data_checks import Rows
+
+_ROUNDING = 1e-6
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class BlendedHead(Head):
-    """The mean of the calibrated logits of several heads: `(1/m) Σ_k η_k(l, x)`.
+    """A weighted mean of the calibrated logits of heads: `Σ_k v_k η_k(l, x) + (1 - Σ_k v_k) l`.
 
     Heads that make different errors predict better together: `FieldBias` shrinks its offsets by
     the spread that it estimates from the data, `NeuralCalibration` learns how features interact.
@@ -27,7 +30,9 @@ class BlendedHead(Head):
     class, that all its heads serve.
 
     Args:
-        heads: At least two heads, with or without features.
+        heads: Heads with or without features, at least one.
+        head_weights: v, a number above 0 for each head, with a sum of at most 1; what is left to 1
+            counts for the uncalibrated logit. None for equal ones with the sum 1.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
@@ -35,12 +40,12 @@ class BlendedHead(Head):
         features: A mapping of feature names to tensors with `batch` rows.
 
     Raises:
-        ValueError: If there are fewer than two heads, or one is not a `Head`.
+        ValueError: If there is no head, one is not a `Head`, or the weights are not such numbers.
 
     Example:
         >>> import numpy as np
         >>> from keras_calibration.layers import FieldBias, PlattScaling
-        >>> head = BlendedHead([FieldBias({"site": 3}), PlattScaling()])
+        >>> head = BlendedHead([FieldBias({"site": 3}), PlattScaling()], head_weights=[0.25, 0.75])
         >>> print(head(np.array([0.5, -1.0]), {"site": np.array([0, 2])}).numpy())
         [[ 0.5]
          [-1. ]]
@@ -50,14 +55,25 @@ class BlendedHead(Head):
         forecasts*.
     """
 
-    def __init__(self, heads: Sequence[Head], **kwargs: Any) -> None:
+    def __init__(
+        self, heads: Sequence[Head], head_weights: Sequence[float] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.heads = list(heads)
-        if len(self.heads) < 2 or not all(isinstance(head, Head) for head in self.heads):
+        if not self.heads or not all(isinstance(head, Head) for head in self.heads):
             raise ValueError(
-                "Argument `heads` must hold at least two instances of `Head`. Received: "
+                "Argument `heads` must hold at least one instance of `Head`. Received: "
                 f"heads={heads!r}. Pass [FieldBias({{'site': 3}}), ILPS()], for example."
             )
+        number = len(self.heads)
+        shares = [1 / number] * number if head_weights is None else [*map(float, head_weights)]
+        positive = len(shares) == number and all(share > 0 for share in shares)
+        if not (positive and sum(shares) <= 1 + _ROUNDING):
+            raise ValueError(
+                f"Argument `head_weights` must hold {number} numbers above 0 with a sum of at most "
+                f"1, one for each head, or be None. Received: head_weights={head_weights!r}."
+            )
+        self.head_weights = shares
 
     @property
     def feature_names(self) -> tuple[str, ...] | None:
@@ -103,7 +119,12 @@ class BlendedHead(Head):
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1) or (batch, K)."""
         columns = as_column(logits)
-        return mean_of([head(columns, features) for head in self.heads])
+        parts = zip(self.head_weights, self.heads, strict=True)
+        terms = [share * head(columns, features) for share, head in parts]
+        rest = 1 - sum(self.head_weights)
+        if rest > _ROUNDING:
+            terms.append(rest * ops.cast(columns, self.compute_dtype))
+        return sum(terms[1:], terms[0])
 
     def adapt(
         self,
@@ -140,7 +161,7 @@ class BlendedHead(Head):
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
         heads = [keras.saving.serialize_keras_object(head) for head in self.heads]
-        return {**super().get_config(), "heads": heads}
+        return {**super().get_config(), "heads": heads, "head_weights": self.head_weights}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> BlendedHead:

@@ -16,7 +16,7 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.keras_trainer import KerasTrainer
-from keras_calibration.layers.network_trainer import TrainingRows, copy_of
+from keras_calibration.layers.network_trainer import NetworkTrainer, TrainingRows, copy_of
 from keras_calibration.solvers.class_rows import keep_absent_classes, present_classes
 from keras_calibration.solvers.data_checks import Rows, shares_of_classes
 from keras_calibration.solvers.offset_histogram import offset_histogram
@@ -83,20 +83,11 @@ def cross_fit(
     verbose: int,
 ) -> CrossFit:
     """For each fold, fits η and the network on the other folds and scores both on this one."""
-    num_rows = len(rows.logits)
+    num_rows, weights = len(rows.logits), rows.row_weights
     # Binary logits have one column.
     logits, labels = rows.logits.reshape(num_rows, -1), _trained_labels(calibrator, rows)
-    weights = rows.row_weights
-    training = TrainingRows(
-        curve=np.empty(logits.shape, "float32"),
-        features=columns,
-        labels=labels.astype("float32"),
-        # Mean weight 1: the prior of the network and the learning rate assume it.
-        weights=(weights / weights.mean()).astype("float32"),
-    )
-    # A subclass may compute anything.
-    trainer_class = FieldNetworkTrainer if type(network) is FieldNetwork else KerasTrainer
-    trainer = trainer_class(network, training, settings)
+    trainer = _trainer_of(network, rows, columns, labels, settings)
+    training = trainer.rows
     num_folds = int(folds.max()) + 1
     curves, cross_fitted = np.empty(logits.shape), np.empty(logits.shape)
     curve_loss, both_loss = np.empty(num_rows), np.empty(num_rows)
@@ -132,6 +123,22 @@ def cross_fit(
     )
 
 
+def fold_logits(
+    calibrator: Head | None,
+    network: keras.layers.Layer,
+    rows: Rows,
+    columns: Mapping[str, np.ndarray],
+    is_held_out: np.ndarray,
+    settings: FitSettings,
+) -> np.ndarray:
+    """`η + g` of the held-out rows, (m,) or (m, K), fitted on the other rows."""
+    trainer = _trainer_of(network, rows, columns, _trained_labels(calibrator, rows), settings)
+    fitted, held_out = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+    trainer.rows.curve[:] = _fitted_curve(calibrator, rows, fitted)
+    _, both, _ = trainer.train(fitted, held_out)
+    return both.reshape(rows.logits[held_out].shape)
+
+
 def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
     """Fits η in `η(l) + g(x)` for given corrections g.
 
@@ -141,6 +148,27 @@ def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
     """
     curve.ensure_built()
     curve.fit_histogram(offset_histogram(rows.logits, rows.labels, rows.row_weights, corrections))
+
+
+def _trainer_of(
+    network: keras.layers.Layer,
+    rows: Rows,
+    columns: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    settings: FitSettings,
+) -> NetworkTrainer:
+    """What trains the network on top of η, which is still to be set."""
+    weights = rows.row_weights
+    training = TrainingRows(
+        curve=np.empty(labels.shape, "float32"),
+        features=columns,
+        labels=labels.astype("float32"),
+        # Mean weight 1: the prior of the network and the learning rate assume it.
+        weights=(weights / weights.mean()).astype("float32"),
+    )
+    # A subclass may compute anything.
+    trainer_class = FieldNetworkTrainer if type(network) is FieldNetwork else KerasTrainer
+    return trainer_class(network, training, settings)
 
 
 def _cross_fitted_under(

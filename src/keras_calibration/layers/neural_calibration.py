@@ -13,7 +13,13 @@ from numpy.typing import ArrayLike
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.calibrator import check_calibrator
-from keras_calibration.layers.cross_fitting import CrossFit, cross_fit, enough_for, fit_under
+from keras_calibration.layers.cross_fitting import (
+    CrossFit,
+    cross_fit,
+    enough_for,
+    fit_under,
+    fold_logits,
+)
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import NeuralFitSummary
@@ -253,6 +259,29 @@ class NeuralCalibration(Head):
         """Raises if the posterior of η is not that of its weights."""
         if self.calibrator is not None and self.field_network is None:
             self.calibrator.check_posterior()
+
+    def logits_of_fold(
+        self,
+        rows: Rows,
+        features: Mapping[str, ArrayLike],
+        is_held_out: np.ndarray,
+        settings: FitSettings,
+    ) -> np.ndarray:
+        """Calibrated logits of held-out rows by a fit on the others: one fold of the direct fit.
+
+        Args:
+            rows: Logits, labels and weights.
+            features: A mapping of feature names to arrays with n rows.
+            is_held_out: Which rows are held out (n,).
+            settings: How to train the network.
+
+        Returns:
+            Logits (m,) or (m, K). The head itself stays as it is.
+        """
+        columns = self.read_features(features, len(rows.logits))
+        return fold_logits(
+            self.calibrator, self.field_network, rows, columns, is_held_out, settings
+        )
 
     def _cross_fit(
         self,

@@ -61,7 +61,7 @@ def mean_class_log_loss(rows: ClassRows, scales: np.ndarray, biases: np.ndarray)
 
 def row_class_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """Log loss of each row in nats, `log Σ_k exp(l_k) - Σ_k y_k l_k`."""
-    return _losses_and_probabilities(labels, logits)[0]
+    return losses_and_probabilities(labels, logits)[0]
 
 
 def fit_temperature(rows: ClassRows) -> SoftmaxFit:
@@ -304,11 +304,11 @@ def _precision(rows: ClassRows, mean_square: float) -> float:
 
 def _loss_and_probabilities(rows: ClassRows, logits: np.ndarray) -> tuple[float, np.ndarray]:
     """The mean log loss of calibrated logits (n, K), and their softmax."""
-    losses, probabilities = _losses_and_probabilities(rows.labels, logits)
+    losses, probabilities = losses_and_probabilities(rows.labels, logits)
     return float(rows.weights @ losses / rows.weights.sum()), probabilities
 
 
-def _losses_and_probabilities(
+def losses_and_probabilities(
     labels: np.ndarray, logits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The log losses (n,) of logits (n, K), and their softmax."""
