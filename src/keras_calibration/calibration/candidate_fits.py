@@ -23,12 +23,13 @@ from keras_calibration.layers.head_logits import head_log_losses, head_logits
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.stacking import stacked_weights
+from keras_calibration.solvers.standard_errors import mean_and_error
 
 REPORT = "report"
 # Seconds of a row and column in the report, on the machine of the candidates' seconds.
 _SECONDS_OF_A_VALUE = 2e-6
-# Gain on the rows of the first fold, in nats, above which a costly candidate gets the others too: a
-# candidate without any gains more by chance in about one case of six.
+# A costly candidate ends after the first fold if it is unlikely to add as much on such a fold: its
+# gain there, in nats, and a standard error are less.
 _LEAST_GAIN = 1.0
 
 
@@ -176,12 +177,13 @@ class Race:
         for columns in (others, [*others, logits]):
             shares = stacked_weights(columns, rows)
             combined = np.tensordot(shares, np.stack(columns), axes=1)
-            losses.append(weights @ head_log_losses(rows.labels, combined))
-        gain = (losses[0] - losses[1]) * weights.sum() / (weights @ weights)
-        if gain < _LEAST_GAIN:
+            losses.append(head_log_losses(rows.labels, combined))
+        number = weights.sum() ** 2 / (weights @ weights)
+        gain, error = number * np.array(mean_and_error(losses[0] - losses[1], weights))
+        if gain + error < _LEAST_GAIN:
             raise ValueError(
-                f"It ended after one fold, in which it added {gain:.2f} nats to what the others "
-                f"gain together on {len(numbers):,} rows."
+                f"It ended after one fold, in which it added {gain:.1f} ± {error:.1f} nats to what "
+                f"the others gain together on {len(numbers):,} rows."
             )
 
 
