@@ -107,6 +107,20 @@ def test_unseen_values_have_the_mean():
     np.testing.assert_array_equal(unseen, unseen[:1].repeat(4, axis=0))
 
 
+def test_effects_are_the_offsets_of_each_row():
+    logits, site, labels, _ = made_clicks(2000, 10)
+    device = np.arange(2000) % 3
+    head = FieldBias({"site": 10, "device": 3})
+    head.fit(logits, labels, {"site": site, "device": device})
+    features = {"site": np.array([4, 10, -1]), "device": np.array([2, 0, 7])}
+    received = np.asarray(head.effects(features))
+    u, v = head.get_offsets("site"), head.get_offsets("device")
+    np.testing.assert_array_equal(received, [[u[4], v[2]], [0, v[0]], [0, 0]])
+    others = np.asarray(head(np.zeros(3), features))[:, 0] - received.sum(axis=1)
+    np.testing.assert_allclose(others, others[0], atol=1e-6)
+    assert not np.asarray(FieldBias({"site": 10}).effects({"site": [4]})).any()
+
+
 def test_a_curve_comes_first():
     logits, site, labels, _ = made_clicks()
     bent = np.where(logits > 0, 3 * logits, logits)

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_head import FieldHead
+from keras_calibration.layers.field_ids import called_features
 from keras_calibration.layers.logits import as_column, check_column, scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.data_checks import Rows, are_counts
@@ -78,9 +79,22 @@ class FieldBias(FieldHead):
         """Calibrated logits (batch, 1)."""
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
-        # `take` without an axis flattens first, which makes the gradient dense.
-        offsets = ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
-        return calibrated + ops.sum(offsets, axis=0)[:, None]
+        return calibrated + ops.sum(self._offsets_of(features), axis=0)[:, None]
+
+    def effects(self, features: Features) -> Tensor:
+        """Offsets `u_f[z_f]` of the values of each row.
+
+        Args:
+            features: A mapping of feature names to tensors or arrays (batch,) or (batch, 1).
+
+        Returns:
+            A tensor (batch, number of fields) in the order of `fields`, in logits. The offset of a
+            value outside the vocabulary is 0, as are all of them before a fit.
+        """
+        self._ensure_built()
+        reader = type(self).__name__
+        columns = called_features(features, self.feature_names, self.field_readers(), reader)
+        return ops.transpose(self._offsets_of(columns))
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, (batch, 1).
@@ -123,6 +137,11 @@ class FieldBias(FieldHead):
             shape = self._slope * (shape - line[:, None] * line_spread[1])
             variance = variance + ops.sum(ops.square(shape), axis=1)
         return ops.sqrt(variance)[:, None]
+
+    def _offsets_of(self, features: Features | None) -> Tensor:
+        """Offsets of the values of each row, shape (fields, batch)."""
+        # `take` without an axis flattens first, which makes the gradient dense.
+        return ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
 
     def _fit_table(self, rows: Rows, curve: np.ndarray, ids: list[np.ndarray]) -> FieldOffsets:
         fit = fit_field_offsets(
