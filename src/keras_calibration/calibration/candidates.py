@@ -81,9 +81,9 @@ def candidates(
 ) -> list[Candidate]:
     """The candidates for these features, ordered by their flexibility.
 
-    Always `identity`, `bias`, `platt`, `beta`, `ilps`; with fields `field_bias`; with
-    one to eight fields `field_ilps`; with fields or numeric columns `neural`; with fields `blend`,
-    the mean of the last two. For K classes always `identity`, `temperature`, `vector`, `matrix`;
+    Always `identity`, `bias`, `platt`, `beta`, `ilps`; with fields or numeric columns `field_bias`;
+    with one to eight fields `field_ilps`; with fields or numeric columns `neural`; with fields
+    `blend`, the mean of the last two. For K classes always `identity`, `temperature`, `vector`, `matrix`;
     with fields or numeric columns `neural`. Without a network, neither `neural` nor `blend`.
 
     Example:
@@ -108,8 +108,8 @@ def candidates(
         "ilps": curve,
     }
     found = [Candidate(name, make) for name, make in heads_of_logits.items()]
-    if fields:
-        found.append(Candidate("field_bias", lambda: FieldBias(fields, curve())))
+    if fields or numeric:
+        found.append(Candidate("field_bias", lambda: FieldBias(fields, curve(), numeric)))
     if 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
         found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve())))
     if with_network and (fields or numeric):
