@@ -83,8 +83,9 @@ def candidates(
 
     Always `identity`, `bias`, `platt`, `beta`, `ilps`; with fields or numeric columns `field_bias`;
     with one to eight fields `field_ilps`; with fields or numeric columns `neural`; with fields
-    `blend`, the mean of the last two. For K classes always `identity`, `temperature`, `vector`, `matrix`;
-    with fields or numeric columns `neural`. Without a network, neither `neural` nor `blend`.
+    `blend`, the mean of the last two. For K classes always `identity`, `temperature`, `vector`,
+    `matrix`; with fields or numeric columns `neural`. Without a network, neither `neural` nor
+    `blend`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
