@@ -108,6 +108,9 @@ LAYERS = {
     "FieldBias": Case(
         lambda **kwargs: layers.FieldBias({"site": NUM_SITES}, layers.ILPS(5), **kwargs), "both"
     ),
+    "FieldBias, numeric": Case(
+        lambda **kwargs: layers.FieldBias({"site": NUM_SITES}, None, ["price"], **kwargs), "both"
+    ),
     "FieldILPS": Case(
         lambda **kwargs: layers.FieldILPS({"site": NUM_SITES}, num_knots=3, **kwargs), "both"
     ),
@@ -179,7 +182,9 @@ ARGUMENTS = {
     "FieldBias": {
         "fields": {"site": NUM_SITES, "city": keras.layers.StringLookup(vocabulary=["a", "b"])},
         "calibrator": layers.PlattScaling(),
+        "numeric": ["price"],
         "prior_scale": 2.0,
+        "num_knots": 5,
     },
     "FieldILPS": {
         "fields": {"site": NUM_SITES},

@@ -102,6 +102,9 @@ def candidates(
     def offsets() -> FieldBias:
         return FieldBias(fields, curve())
 
+    def additive() -> FieldBias:
+        return FieldBias(fields, curve(), numeric)
+
     heads: dict[str, Callable[[], Head]]
     if num_classes is None:
         # A bias that is not fitted is the identity.
@@ -126,6 +129,8 @@ def candidates(
     calibrator = heads["vector" if num_classes is not None else "ilps"]
     if num_classes is None and 0 < len(fields) <= _MOST_FIELDS_WITH_CURVES:
         found.append(Candidate("field_ilps", lambda: FieldILPS(fields, curve()), is_costly=True))
+    if numeric and num_classes is None:
+        found.append(Candidate("additive", additive))
     if (fields or numeric) and effort != QUICK:
         found.append(Candidate("trees", lambda: BoostedTrees(fields, numeric, heads[base]()), base))
     if (fields or numeric) and effort == THOROUGH:

@@ -1,25 +1,39 @@
-"""FieldBias: one offset per field value, shrunk by empirical Bayes."""
+"""FieldBias: offsets of field values and curves of numbers, shrunk by empirical Bayes."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._columns import names_of, select_features
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_head import FieldHead
-from keras_calibration.layers.field_ids import called_features
+from keras_calibration.layers.field_ids import Fields, called_features
+from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, check_column, scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
+from keras_calibration.ops.numeric_curves import numeric_curves, places_on_knots
 from keras_calibration.solvers.data_checks import Rows, are_counts
+from keras_calibration.solvers.effects import NumericColumn, numeric_column
 from keras_calibration.solvers.field_offsets import FieldOffsets, fit_field_offsets
+from keras_calibration.solvers.field_posterior import CURVE_RANK
 from keras_calibration.solvers.field_spreads import half_cauchy
+from keras_calibration.solvers.knots import separate_quantile_knots
 from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, bin_numbers
+
+# All columns together have at most so many knots, if that leaves each of them so many.
+_MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
+# Values beyond this count as infinite: the gaps between knots must be finite in float32.
+_LARGEST_NUMBER = 2.0**126
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldBias(FieldHead):
-    """A straight line plus one offset per field value: `a η(l) + c + Σ_f u_f[z_f]`.
+    """A line, an offset per field value and curves: `a η(l) + c + Σ_f u_f[z_f] + Σ_j v_j(x_j)`.
 
     The offsets of field f have the prior `N(0, s_f²)`, and s_f is estimated from the data
     (empirical Bayes, with a half-Cauchy hyperprior). With several fields of mostly rare values, the
@@ -28,15 +42,25 @@ class FieldBias(FieldHead):
     one with many rows keeps its own. A value not seen in the fit, and any id outside the
     vocabulary, gets the offset 0, the prior mean. Within a field value the ranking is unchanged.
 
+    The curve of a numeric column is linear between knots at quantiles of the rows, and constant
+    outside them. A value with many rows, such as a special code, is a knot of its own; so are all
+    values of a column that has few. The curve's values at the knots have the prior of a random walk
+    with standard deviation s_j, estimated in the same way, and missing values (NaN) have an effect
+    of their own. A column that the base model has used well gets a flat curve.
+
     `fit` is exact and takes a few passes over the rows. The layer starts as the identity. Its
-    weights can also be trained with a model, but then nothing shrinks the offsets.
+    weights can also be trained with a model, but then nothing shrinks the offsets and curves.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
-            (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids.
+            (`StringLookup`, `IntegerLookup`, `Hashing`) that turns the feature into ids. May be
+            empty with `numeric`.
         calibrator: η, a head that reads no features and that `fit` fits first, for example
             `ILPS()`; None uses the logit itself.
-        prior_scale: Median of the half-Cauchy prior on each s_f, in logits.
+        numeric: Names of real-valued columns.
+        prior_scale: Median of the half-Cauchy prior on each s, in logits.
+        num_knots: Largest number of knots of a numeric column. All columns together have at most
+            1,024, or 16 each.
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Call arguments:
@@ -56,30 +80,51 @@ class FieldBias(FieldHead):
         >>> print(head.get_offsets("site").round(2))
         [-0.67  0.67  0.  ]
 
+        Numeric columns, here without fields:
+
+        >>> head = FieldBias({}, numeric=["age"])
+        >>> rng = np.random.default_rng(0)
+        >>> age = np.where(rng.random(5000) < 0.2, np.nan, rng.uniform(20, 70, 5000))
+        >>> labels = rng.random(5000) < np.where(np.isnan(age), 0.5, age / 100)
+        >>> summary = head.fit(np.zeros(5000), labels, {"age": age})
+        >>> knots, values, missing = head.get_curve("age")
+        >>> print(knots[[0, -1]].round(), values[[0, -1]].round(1), round(missing, 1))
+        [20. 70.] [-1.  1.] 0.2
+
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*;
         Gelman (2006), *Prior distributions for variance parameters in hierarchical models*.
     """
 
-    def _add_weights(self) -> None:
-        self._slope = self.add_weight(name="slope", shape=(), initializer="ones")
-        self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
-        # One table for all fields; the last row of each field is "other".
-        length = sum(number + 1 for number in self._num_values.values())
-        self._offsets = self.add_weight(name="offsets", shape=(length,), initializer="zeros")
-        self._deviations = self.add_weight(
-            name="deviations", shape=(len(self.fields),), initializer="zeros", trainable=False
-        )
-        shapes: dict[str, Shape] = {"factor": (2, 2), "offsets": (length, 3)}
-        if num_columns := self._num_curve_columns():
-            shapes["curve"] = (2, num_columns)
-        self.add_posterior(**shapes)
+    def __init__(
+        self,
+        fields: Fields,
+        calibrator: Head | None = None,
+        numeric: Sequence[str] = (),
+        prior_scale: float = 1.0,
+        num_knots: int = 64,
+        **kwargs: Any,
+    ) -> None:
+        self.numeric = tuple(names_of(numeric))
+        self.num_knots = num_knots
+        super().__init__(fields or {}, calibrator, prior_scale, **kwargs)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The features that the head reads: its fields, then its numeric columns."""
+        return (*self.fields, *self.numeric)
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""
+        self._check_features(features)
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
-        return calibrated + ops.sum(self._offsets_of(features), axis=0)[:, None]
+        if self.fields:
+            calibrated = calibrated + ops.sum(self._offsets_of(features), axis=0)[:, None]
+        if self.numeric:
+            values = numeric_curves(self._numeric_places(features), self._curves)
+            calibrated = calibrated + ops.sum(values, axis=0)[:, None]
+        return calibrated
 
     def effects(self, features: Features) -> Tensor:
         """Offsets `u_f[z_f]` of the values of each row.
@@ -92,8 +137,7 @@ class FieldBias(FieldHead):
             value outside the vocabulary is 0, as are all of them before a fit.
         """
         self._ensure_built()
-        reader = type(self).__name__
-        columns = called_features(features, self.feature_names, self.field_readers(), reader)
+        columns = called_features(features, self.fields, [self], type(self).__name__)
         return ops.transpose(self._offsets_of(columns))
 
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
@@ -103,7 +147,8 @@ class FieldBias(FieldHead):
         plus the variance of the shape of η: what is left of its posterior after its line, which is
         fitted again with the offsets, is taken out. t is averaged over the posterior of the spreads
         s_f, so that it holds what is not known of them: a value without rows has the variance
-        `t = E[s_f²]`, one with many rows a small t.
+        `t = E[s_f²]`, one with many rows a small t. The curves of numeric columns have a joint
+        covariance, with the root mean squares of their s_j.
 
         In simulations with one field, 95 % intervals hold the truth in 94 to 97 % where the spread
         matters, in up to 100 % where it is so small, or the values so few, that the fit knows
@@ -123,14 +168,14 @@ class FieldBias(FieldHead):
         """
         if self.calibrator is not None and not self._num_curve_columns():
             return super().logit_standard_deviation(logits, features)
+        self._check_features(features)
         check_column(logits.shape, type(self).__name__, "logits")
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
         line = ops.clip(self._curve(column), -LARGEST_LOGIT, LARGEST_LOGIT)
-        table = ops.convert_to_tensor(self._posterior_offsets)
-        rows = ops.sum(ops.take(table, self._places(features), axis=0), axis=0)
+        variance, across_line, across_one = self._effect_spreads(features)
         factor = ops.convert_to_tensor(self._posterior_factor)
-        spread = (line - rows[:, 1])[:, None] * factor[0] + (1.0 - rows[:, 2])[:, None] * factor[1]
-        variance = rows[:, 0] + ops.sum(ops.square(spread), axis=1)
+        spread = (line - across_line)[:, None] * factor[0] + (1.0 - across_one)[:, None] * factor[1]
+        variance = variance + ops.sum(ops.square(spread), axis=1)
         if self.calibrator is not None:
             line_spread = ops.convert_to_tensor(self._posterior_curve)
             shape = self.calibrator.posterior_spread(column) - line_spread[0]
@@ -138,50 +183,202 @@ class FieldBias(FieldHead):
             variance = variance + ops.sum(ops.square(shape), axis=1)
         return ops.sqrt(variance)[:, None]
 
-    def _offsets_of(self, features: Features | None) -> Tensor:
-        """Offsets of the values of each row, shape (fields, batch)."""
-        # `take` without an axis flattens first, which makes the gradient dense.
-        return ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
-
-    def _fit_table(self, rows: Rows, curve: np.ndarray, ids: list[np.ndarray]) -> FieldOffsets:
-        fit = fit_field_offsets(
-            Rows(curve, rows.labels, rows.weights),
-            ids,
-            list(self._num_values.values()),
-            half_cauchy(self.prior_scale),
-        )
-        self._slope.assign(fit.slope)
-        self._bias.assign(fit.bias)
-        self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
-        self._deviations.assign(fit.deviations)
-        self._keep_posterior_of(fit, rows)
-        return fit
-
-    def _keep_posterior_of(self, fit: FieldOffsets, rows: Rows) -> None:
-        """Assigns the posterior of a fit to these rows."""
-        found = fit.posterior
-        tables = [
-            np.vstack([np.column_stack([variances, responses]), [spread**2, 0.0, 0.0]])
-            for variances, responses, spread in zip(
-                found.variances, found.responses, found.spreads, strict=True
-            )
-        ]
-        values = {"factor": found.factor, "offsets": np.concatenate(tables)}
-        calibrator = self.calibrator
-        if isinstance(calibrator, StreamingCalibrator) and calibrator.num_posterior_columns:
-            values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
-        self.keep_posterior(are_counts(rows.weights), **values)
-
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
         self._ensure_built()
         start = self._starts()[list(self.fields).index(field)]
         return ops.convert_to_numpy(self._offsets)[start : start + self._num_values[field]]
 
+    def get_curve(self, name: str) -> tuple[np.ndarray, np.ndarray, float]:
+        """The curve v of a numeric column.
+
+        Args:
+            name: Name of the column.
+
+        Returns:
+            Knots (k,), values at the knots (k,), in logits, and the value where the column is
+            missing.
+        """
+        self._ensure_built()
+        number = self.numeric.index(name)
+        knots = np.unique(ops.convert_to_numpy(self._knots)[number])
+        values = ops.convert_to_numpy(self._curves)[number]
+        return knots, values[: len(knots)], float(values[-1])
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as plain Python values."""
+        return {
+            **super().get_config(),
+            "numeric": list(self.numeric),
+            "num_knots": self.num_knots,
+        }
+
+    def _add_weights(self) -> None:
+        self._slope = self.add_weight(name="slope", shape=(), initializer="ones")
+        self._bias = self.add_weight(name="bias", shape=(), initializer="zeros")
+        shapes: dict[str, Shape] = {"factor": (2, 2)}
+        if self.fields:
+            # One table for all fields; the last row of each field is "other".
+            length = sum(number + 1 for number in self._num_values.values())
+            self._offsets = self.add_weight(name="offsets", shape=(length,), initializer="zeros")
+            shapes["offsets"] = (length, 3)
+        if self.numeric:
+            shape = len(self.numeric), self._knots_per_column()
+            self._knots = self.add_weight(
+                name="numeric_knots", shape=shape, initializer="zeros", trainable=False
+            )
+            # The last value of each column is that of missing values.
+            shape = len(self.numeric), shape[1] + 1
+            self._curves = self.add_weight(name="curves", shape=shape, initializer="zeros")
+            shapes["curves"] = (*shape, CURVE_RANK + 3)
+        self._deviations = self.add_weight(
+            name="deviations",
+            shape=(len(self.feature_names),),
+            initializer="zeros",
+            trainable=False,
+        )
+        if num_columns := self._num_curve_columns():
+            shapes["curve"] = (2, num_columns)
+        self.add_posterior(**shapes)
+
+    def _knots_per_column(self) -> int:
+        return min(self.num_knots, max(_MOST_KNOTS // len(self.numeric), _FEWEST_KNOTS))
+
+    def _offsets_of(self, features: Features | None) -> Tensor:
+        """Offsets of the values of each row, shape (fields, batch)."""
+        # `take` without an axis flattens first, which makes the gradient dense.
+        return ops.take(ops.convert_to_tensor(self._offsets), self._places(features))
+
+    def _numeric_places(self, features: Features | None) -> tuple[Tensor, Tensor]:
+        """Where the numbers of each row are between the knots, each (columns, batch)."""
+        features = {} if features is None else features
+        columns = [
+            ops.cast(ops.reshape(features[name], (-1,)), self.compute_dtype)
+            for name in self.numeric
+        ]
+        return places_on_knots(ops.stack(columns), ops.convert_to_tensor(self._knots))
+
+    def _effect_spreads(self, features: Features | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Variance of all effects given the line, and how they respond to it: each (batch,)."""
+        total: Tensor = 0.0
+        if self.fields:
+            table = ops.convert_to_tensor(self._posterior_offsets)
+            total = ops.sum(ops.take(table, self._places(features), axis=0), axis=0)
+        variance = 0.0
+        if self.numeric:
+            tables = ops.convert_to_tensor(self._posterior_curves)
+            left, share = self._numeric_places(features)
+            rows: Tensor = 0.0
+            for number in range(len(self.numeric)):
+                table, at, beyond = tables[number], left[number], share[number][:, None]
+                value = ops.take(table, at, axis=0)
+                right = ops.minimum(at + 1, table.shape[0] - 1)
+                rows = rows + value + beyond * (ops.take(table, right, axis=0) - value)
+            total = total + rows[:, :3]
+            variance = ops.sum(ops.square(rows[:, 3:]), axis=1)
+        return total[:, 0] + variance, total[:, 1], total[:, 2]
+
+    def _fit_effects(
+        self,
+        rows: Rows,
+        curve: np.ndarray,
+        ids: list[np.ndarray],
+        features: Mapping[str, np.ndarray],
+    ) -> FieldOffsets:
+        knots, columns = self._numeric_columns(features, rows.weights)
+        fit = fit_field_offsets(
+            Rows(curve, rows.labels, rows.weights),
+            ids,
+            list(self._num_values.values()),
+            half_cauchy(self.prior_scale),
+            columns,
+        )
+        self._slope.assign(fit.slope)
+        self._bias.assign(fit.bias)
+        if self.fields:
+            self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
+        if self.numeric:
+            num_knots = self._knots.shape[1]
+            self._knots.assign([np.pad(k, (0, num_knots - len(k)), "edge") for k in knots])
+            self._curves.assign(np.stack([_padded(v, num_knots) for v in fit.curves]))
+        self._deviations.assign(fit.deviations)
+        self._keep_posterior_of(fit, rows)
+        return fit
+
+    def _numeric_columns(
+        self, features: Mapping[str, np.ndarray], weights: np.ndarray | None
+    ) -> tuple[list[np.ndarray], list[NumericColumn]]:
+        """Knots of each numeric column, and the column on them, in the dtype of the layer."""
+        knots, columns = [], []
+        for name in self.numeric:
+            with np.errstate(over="ignore"):
+                values = features[name].reshape(-1).astype(self.variable_dtype).astype("float64")
+            is_far = np.abs(values) > _LARGEST_NUMBER
+            values = np.where(is_far, np.copysign(np.inf, values), values)
+            found = separate_quantile_knots(values, self._knots.shape[1], weights)
+            knots.append(found if len(found) else np.zeros(1))
+            columns.append(numeric_column(values, knots[-1]))
+        return knots, columns
+
+    def _keep_posterior_of(self, fit: FieldOffsets, rows: Rows) -> None:
+        """Assigns the posterior of a fit to these rows."""
+        found = fit.posterior
+        values = {"factor": found.factor}
+        if self.fields:
+            tables = [
+                np.vstack([np.column_stack([variances, responses]), [spread**2, 0.0, 0.0]])
+                for variances, responses, spread in zip(
+                    found.variances, found.responses, found.spreads, strict=True
+                )
+            ]
+            values["offsets"] = np.concatenate(tables)
+        if self.numeric:
+            parts = zip(
+                found.curve_variances, found.curve_responses, found.curve_factors, strict=True
+            )
+            tables = [_padded(np.column_stack(each), self._knots.shape[1]) for each in parts]
+            width = CURVE_RANK + 3
+            tables = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in tables]
+            values["curves"] = np.stack(tables)
+        calibrator = self.calibrator
+        if isinstance(calibrator, StreamingCalibrator) and calibrator.num_posterior_columns:
+            values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
+        self.keep_posterior(are_counts(rows.weights), **values)
+
+    def _check_features(self, features: Features | None) -> None:
+        """Raises if a feature is missing or has a wrong shape."""
+        reader, features = type(self).__name__, {} if features is None else features
+        for name, values in select_features(features, self.feature_names, reader).items():
+            check_column(values.shape, reader, f"feature {name!r}")
+
+    def _check_arguments(self) -> None:
+        if not self.feature_names:
+            raise ValueError(
+                "Arguments `fields` and `numeric` of FieldBias must name at least one feature. "
+                'Received: fields={}, numeric=(). Pass fields={"site_id": 5000}, for example.'
+            )
+        super()._check_arguments()
+        if both := sorted({*self.fields} & {*self.numeric}):
+            raise ValueError(
+                "Arguments `fields` and `numeric` must name different features. Received: "
+                f"{both} in both. Name a column of ids in `fields`, one of numbers in `numeric`."
+            )
+        if not isinstance(self.num_knots, int) or self.num_knots < 2:
+            raise ValueError(
+                "Argument `num_knots` must be an integer of at least 2. Received: "
+                f"num_knots={self.num_knots!r}."
+            )
+
     def _num_curve_columns(self) -> int:
         """Number of columns of the posterior of η; 0 if η has none."""
         curve = self.calibrator
         return curve.num_posterior_columns if isinstance(curve, StreamingCalibrator) else 0
+
+
+def _padded(curve: np.ndarray, num_knots: int) -> np.ndarray:
+    """Values at the knots and, last, of missing values, with that of the last knot repeated."""
+    repeated = np.repeat(curve[-2:-1], num_knots - len(curve) + 1, axis=0)
+    return np.concatenate([curve[:-1], repeated, curve[-1:]])
 
 
 def _line_of_spread(

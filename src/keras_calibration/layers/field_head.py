@@ -35,7 +35,7 @@ class FieldHead(Head):
     """Base of the heads that add a table of field values to a curve of the logit.
 
     A subclass creates its weights in `_add_weights`, among them `_deviations`, whose first column
-    holds the prior standard deviation of each field's levels, and fits them in `_fit_table`.
+    holds the prior standard deviation of each feature's levels, and fits them in `_fit_effects`.
 
     Args:
         fields: Field name → number of ids, or a Keras lookup layer.
@@ -91,24 +91,30 @@ class FieldHead(Head):
         verbose: int,
     ) -> FitSummary:
         """Fits η, then the table of field values on top of it."""
-        places = ops.convert_to_numpy(self._places(features))
-        ids = list(places - self._starts()[:, None])
+        ids: list[np.ndarray] = []
+        if self.fields:
+            places = ops.convert_to_numpy(self._places(features))
+            ids = list(places - self._starts()[:, None])
         curve = rows.logits
         if self.calibrator is not None:
             self.calibrator.fit_rows(rows, {}, settings, verbose)
             curve = head_logits(self.calibrator, rows.logits, {})
-        fit = self._fit_table(rows, curve, ids)
+        fit = self._fit_effects(rows, curve, ids, features)
         return self.summary_of(rows, features, fit.num_iterations, fit.converged)
 
     def _add_weights(self) -> None:
         """Creates the weights; the numbers of values are known."""
         raise NotImplementedError(f"{type(self).__name__} does not define `_add_weights`.")
 
-    def _fit_table(
-        self, rows: Rows, curve: np.ndarray, ids: list[np.ndarray]
+    def _fit_effects(
+        self,
+        rows: Rows,
+        curve: np.ndarray,
+        ids: list[np.ndarray],
+        features: Mapping[str, np.ndarray],
     ) -> FieldOffsets | FieldCurves:
         """Fits to rows, to their values of η and to the ids of each field; assigns the weights."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `_fit_table`.")
+        raise NotImplementedError(f"{type(self).__name__} does not define `_fit_effects`.")
 
     def num_values(self, field: str) -> int:
         """Number of values of a field, which is also the id of "other"."""
@@ -119,10 +125,11 @@ class FieldHead(Head):
         return ids_of_field(features[field], self.fields[field], self._num_values[field])
 
     def get_deviations(self) -> dict[str, float]:
-        """Field name → s, the standard deviation of its levels in logits; 0 before `fit`."""
+        """Name → s, the standard deviation of a feature's levels in logits; 0 before `fit`."""
         self._ensure_built()
-        deviations = ops.convert_to_numpy(self._deviations).reshape(len(self.fields), -1)[:, 0]
-        return dict(zip(self.fields, map(float, deviations), strict=True))
+        names = self.feature_names
+        deviations = ops.convert_to_numpy(self._deviations).reshape(len(names), -1)[:, 0]
+        return dict(zip(names, map(float, deviations), strict=True))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
@@ -163,7 +170,7 @@ class FieldHead(Head):
         return table_rows(features, self.fields, self._num_values)
 
     def _check_arguments(self) -> None:
-        if not self.fields:
+        if not self.feature_names:
             raise ValueError(
                 f"Argument `fields` of {type(self).__name__} must hold at least one field. "
                 'Received: fields={}. Pass fields={"site_id": 5000}, for example.'

@@ -77,7 +77,8 @@ def called_features(
 
     Keras would convert an array of floats to float32, and thereby merge ids beyond 2²⁴. Where ids
     are numbered from 0, all that are not exact are outside the vocabulary, as in a graph, which
-    cannot raise; those of a lookup layer are refused.
+    cannot raise; those of a lookup layer are refused. The `numeric` columns of the readers become
+    floats, because JAX keeps 32 bits of an integer.
     """
     is_mapping = isinstance(features, Mapping)
     if is_mapping and all(isinstance(each, keras.KerasTensor) for each in features.values()):
@@ -88,10 +89,25 @@ def called_features(
     read = select_features(columns, columns if names is None else names, reader)
     fields = {name: v for each in readers for name, v in each.fields.items()}
     ids = id_names(fields)
+    numeric = {name for each in readers for name in getattr(each, "numeric", ())}
     return {
-        name: _called(values, name, name in ids, isinstance(fields.get(name), int))
+        name: _numbers(values, name)
+        if name in numeric
+        else _called(values, name, name in ids, isinstance(fields.get(name), int))
         for name, values in read.items()
     }
+
+
+def _numbers(values: Tensor, name: str) -> Tensor:
+    if isinstance(values, keras.KerasTensor) or ops.is_tensor(values):
+        return values
+    column = np.asarray(column_of(values, repr(name)))
+    if column.dtype.kind in "OSU":
+        raise ValueError(
+            f"Feature {name!r} must hold numbers, as it is named in `numeric`. Received: strings. "
+            "Name it in `fields`, with a StringLookup."
+        )
+    return column.astype("float64") if column.dtype.kind in "iub" else column
 
 
 def _called(values: Tensor, name: str, is_id: bool, is_numbered: bool) -> Tensor:

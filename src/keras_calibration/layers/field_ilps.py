@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -170,7 +171,13 @@ class FieldILPS(FieldHead):
             name="deviations", shape=(len(self.fields), 3), initializer="zeros", trainable=False
         )
 
-    def _fit_table(self, rows: Rows, curve: np.ndarray, ids: list[np.ndarray]) -> FieldCurves:
+    def _fit_effects(
+        self,
+        rows: Rows,
+        curve: np.ndarray,
+        ids: list[np.ndarray],
+        features: Mapping[str, np.ndarray],
+    ) -> FieldCurves:
         knots = balanced_knots(curve, rows.labels, self.num_knots, rows.weights)
         # Rounded to the dtype in which the layer stores them.
         knots = knots.astype(self.variable_dtype).astype("float64")

@@ -7,6 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.effects import (
+    CurvesEffect,
+    Effect,
+    NumericColumn,
+    TableEffect,
+)
 from keras_calibration.solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
 from keras_calibration.solvers.field_posterior import FieldPosterior, field_posterior
 from keras_calibration.solvers.field_spreads import improve_spreads
@@ -20,15 +26,16 @@ _BEND_PRECISION = 1.0
 
 @dataclass(frozen=True)
 class FieldOffsets:
-    """The fit of `η = a l + c + Σ_f u_f[z_f]`.
+    """The fit of `η = a l + c + Σ_f u_f[z_f] + Σ_j v_j(x_j)`.
 
     Args:
         slope: a > 0.
         bias: c.
         offsets: u of each field (num_values,).
-        deviations: s of each field, the standard deviation of its offsets.
-        posterior: The covariance of slope, bias and offsets, of all values. One without rows has
-            the variance of the offsets, averaged over s.
+        curves: v of each numeric column: at its knots, and for missing values.
+        deviations: s of each field and numeric column, the standard deviation of offsets or curve.
+        posterior: The covariance of slope, bias, offsets and curves, of all values. One without
+            rows has the variance of the offsets, averaged over s.
         log_loss: Mean log loss, in nats a row, without the priors.
         num_iterations: Number of passes over the fields.
         converged: Whether a further pass would gain less than 1e-10 nats a row.
@@ -37,6 +44,7 @@ class FieldOffsets:
     slope: float
     bias: float
     offsets: list[np.ndarray]
+    curves: list[np.ndarray]
     deviations: np.ndarray
     posterior: FieldPosterior
     log_loss: float
@@ -71,9 +79,9 @@ def fit_field_offsets(
     ids: Sequence[np.ndarray],
     num_values: Sequence[int],
     log_prior: Callable[[np.ndarray], np.ndarray],
-    fit_slope: bool = True,
+    columns: Sequence[NumericColumn] = (),
 ) -> FieldOffsets:
-    """Fits slope, bias and one offset per field value, `u_f ~ N(0, s_f²)`, including s_f.
+    """Fits slope, bias, an offset per field value `u_f ~ N(0, s_f²)`, and a curve per column.
 
     Newton steps on a, c and the offsets of one field at a time. Each row has one value of the
     field, so the Hessian is diagonal with a border of two rows, and the step is exact. In between,
@@ -81,26 +89,26 @@ def fit_field_offsets(
     `t_v = u_v - g_v / h_v` with precision h_v are distributed as `N(0, s_f² + 1 / h_v)` (penalised
     quasi-likelihood, a Laplace approximation). With several sparse fields, the s_f are then pooled
     and scaled (`improve_spreads`). When the s_f have settled, they are fixed, and the steps
-    continue to the unique optimum. An id of `num_values` or more is "other", with the offset
-    0. Without `fit_slope`, a is 1.
+    continue to the unique optimum. An id of `num_values` or more is "other", with the offset 0.
+
+    The curves of all numeric columns are a further block, with one s for each of them, whose
+    likelihood has the other curves integrated out.
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
     """
-    one = np.ones_like(rows.logits)
     line = CommonCurve(
-        functions=np.stack([rows.logits, one] if fit_slope else [one]),
-        own=np.array([1 if fit_slope else 0]),
-        centre=np.array([1.0, 0.0] if fit_slope else [0.0]),
-        ridge=np.array([_SLOPE_PRECISION, 0.0] if fit_slope else [0.0]),
-        lower=np.array([SMALLEST_SCALE, -np.inf] if fit_slope else [-np.inf]),
-        fixed=0.0 if fit_slope else rows.logits,
+        functions=np.stack([rows.logits, np.ones_like(rows.logits)]),
+        centre=np.array([1.0, 0.0]),
+        ridge=np.array([_SLOPE_PRECISION, 0.0]),
+        lower=np.array([SMALLEST_SCALE, -np.inf]),
     )
     seen, places = _seen_values(ids, num_values)
 
     def fit_to(weights: np.ndarray | None) -> FieldEffects:
-        weighted = replace(rows, weights=weights)
-        return FieldEffects(weighted, places, list(map(len, seen)), log_prior, line)
+        effects: list[Effect] = [*_tables(places, seen, own=[1])]
+        effects += [CurvesEffect(columns)] if columns else []
+        return FieldEffects(replace(rows, weights=weights), effects, log_prior, line)
 
     fit = fit_to(rows.weights)
     num_passes, converged = fit.run()
@@ -108,12 +116,19 @@ def fit_field_offsets(
     if are_pooled:
         num_more, converged = fit.run(learn_scales=False)
         num_passes += num_more
-    deviations, posterior = fit.deviations[:, 0], field_posterior(fit, are_pooled)
+    posterior = field_posterior(fit, are_pooled)
+    tables, others = fit.effects[: len(ids)], fit.effects[len(ids) :]
     return FieldOffsets(
-        slope=float(fit.shared[0]) if fit_slope else 1.0,
-        bias=float(fit.shared[-1]),
-        offsets=_with_unseen([offsets[:-1, 0] for offsets in fit.offsets], seen, num_values),
-        deviations=deviations,
+        slope=float(fit.shared[0]),
+        bias=float(fit.shared[1]),
+        offsets=_with_unseen([each.coefficients[:-1, 0] for each in tables], seen, num_values),
+        curves=[
+            curve
+            for effect in others
+            if isinstance(effect, CurvesEffect)
+            for curve in effect.on_knots(effect.coefficients[0])
+        ],
+        deviations=np.concatenate([each.deviations for each in fit.effects]),
         posterior=replace(
             posterior,
             variances=_with_unseen(posterior.variances, seen, num_values, posterior.spreads**2),
@@ -160,46 +175,49 @@ def fit_field_curves(
     lower[1] = SMALLEST_SCALE * unit
     curve = CommonCurve(
         functions=(1 - share) * basis[segment].T + share * basis[segment + 1].T,
-        own=np.arange(len(knots)),
         centre=straight,
         ridge=ridge,
         lower=lower,
         slopes=np.diff(basis, axis=0) / gaps[:, None],
     )
     seen, places = _seen_values(ids, num_values)
-    fit = FieldEffects(rows, places, list(map(len, seen)), log_prior, curve)
-    found, is_drawn = _fit_curves(fit, basis)
+
+    def fit_with(own: Sequence[int]) -> tuple[FieldCurves, bool]:
+        tables = _tables(places, seen, own)
+        return _fit_curves(FieldEffects(rows, tables, log_prior, curve), tables, basis)
+
+    found, is_drawn = fit_with(range(len(knots)))
     if is_drawn:
         # What was drawn in may have cost more than the shapes had gained: those of a value with few
         # rows, if these have large weights.
-        levels = replace(curve, own=curve.own[:1])
-        with_levels = FieldEffects(rows, places, list(map(len, seen)), log_prior, levels)
-        other, _ = _fit_curves(with_levels, basis)
+        other, _ = fit_with([0])
         found = other if other.log_loss < found.log_loss else found
     return replace(found, deviations=_with_unseen(found.deviations, seen, num_values))
 
 
-def _fit_curves(fit: FieldEffects, basis: np.ndarray) -> tuple[FieldCurves, bool]:
+def _fit_curves(
+    fit: FieldEffects, tables: Sequence[TableEffect], basis: np.ndarray
+) -> tuple[FieldCurves, bool]:
     """Curves of the values that have rows, and whether some were drawn towards their levels."""
     num_passes, converged = fit.run()
-    values, own = basis @ fit.shared, basis[:, fit.own]
-    free = [offsets @ own.T for offsets in fit.offsets]
-    inside = [within_room(curves, values, len(fit.ids)) for curves in free]
-    fit.offsets = [curves @ own / len(basis) for curves in inside]
+    values = basis @ fit.shared
+    free = [table.coefficients @ basis[:, table.own].T for table in tables]
+    inside = [within_room(curves, values, len(tables)) for curves in free]
+    for table, curves in zip(tables, inside, strict=True):
+        table.coefficients = curves @ basis[:, table.own] / len(basis)
+    deviations = np.stack([table.deviations for table in tables])
     # Levels, slopes and bends; there are no bends with two knots, and levels alone may be fitted.
-    num_groups = fit.deviations.shape[1]
-    scales = fit.deviations[:, np.minimum(np.arange(3), num_groups - 1)]
-    scales = scales if len(fit.own) > 1 else scales * [1.0, 0.0, 0.0]
-    level, levels = fit.shared[0], [offsets[:, :1] for offsets in fit.offsets]
-    fit.hold_shapes()
+    scales = deviations[:, np.minimum(np.arange(3), deviations.shape[1] - 1)]
+    scales = scales if len(tables[0].own) > 1 else scales * [1.0, 0.0, 0.0]
+    level, levels = fit.shared[0], [table.coefficients[:, :1] for table in tables]
+    fit.hold_shapes(tables)
     num_more, converged_again = fit.run(learn_scales=False)
-    deviations = [
-        (curves + (new - old))[:-1]
-        for curves, new, old in zip(inside, fit.offsets, levels, strict=True)
-    ]
     found = FieldCurves(
         values=values + (fit.shared[0] - level),
-        deviations=deviations,
+        deviations=[
+            (curves + (table.coefficients - old))[:-1]
+            for curves, table, old in zip(inside, tables, levels, strict=True)
+        ],
         scales=scales,
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes + num_more,
@@ -210,6 +228,16 @@ def _fit_curves(fit: FieldEffects, basis: np.ndarray) -> tuple[FieldCurves, bool
         not np.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(free, inside, strict=True)
     )
     return found, is_drawn
+
+
+def _tables(
+    places: Sequence[np.ndarray], seen: Sequence[np.ndarray], own: Sequence[int]
+) -> list[TableEffect]:
+    """The effects of fields, from the places of the values of each row among those seen."""
+    return [
+        TableEffect(each, len(values), np.array(own))
+        for each, values in zip(places, seen, strict=True)
+    ]
 
 
 def _seen_values(

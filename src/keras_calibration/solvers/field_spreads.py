@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from keras_calibration.solvers.effects import TableEffect
 from keras_calibration.solvers.field_effects import FieldEffects
 from keras_calibration.solvers.logistic_fit import row_log_losses
 from keras_calibration.solvers.standard_errors import mean_and_error
@@ -45,34 +46,50 @@ def improve_spreads(
         fit_to: Creates a fit of the same rows with other weights (n,).
         log_prior: The log density of s, for an array of s in [1e-3, 10].
     """
-    if len(fit.ids) < 2:
+    tables = _tables_of(fit)
+    if len(tables) < 2:
         return False
-    likelihoods, num_effective = [], 0.0
+    likelihoods: list[Callable[[float], float]] = []
+    num_effective = 0.0
     residual, curvature, _, _ = fit.derivatives()
-    for field in range(len(fit.ids)):
-        by_value, cross = fit.sums_by_value(field, residual, curvature)
-        precision = cross[:, :, fit.own]
-        likelihoods.append(fit.scale_likelihood(field, 0, by_value, precision))
-        num_effective += float(np.sum(precision / (precision + fit.shrinkage(field))))
+    for table in tables:
+        by_value, precision, _ = table.sums(residual, curvature, fit.functions)
+        likelihoods += table.scale_likelihoods(by_value, precision)
+        num_effective += float(np.sum(precision / (precision + table.shrinkage)))
     if num_effective <= _SPARSE_SHARE * np.count_nonzero(fit.weights):
         return False
     on_grid = np.array([[likelihood(scale) for scale in _GRID] for likelihood in likelihoods])
-    spreads = pooled_spreads(on_grid, log_prior)[:, None]
+    spreads = pooled_spreads(on_grid, log_prior)
     fold = np.random.default_rng(0).permutation(np.arange(len(fit.weights)) % _NUM_FOLDS)
     fits = [fit_to(np.where(fold == number, 0.0, fit.weights)) for number in range(_NUM_FOLDS)]
+    for part in fits:
+        for effect, whole in zip(part.effects, fit.effects, strict=True):
+            effect.deviations = whole.deviations
     lowest = np.zeros(len(fold))
     for factor in _FACTORS:
         losses = np.zeros(len(fold))
         for number, part in enumerate(fits):
-            part.deviations = factor * spreads
+            _set_spreads(part, factor * spreads)
             part.run(learn_scales=False, tolerance=_TOLERANCE)
             losses += (fold == number) * row_log_losses(part.labels, part.curve)
         if factor > 1:
             change, error = mean_and_error(losses - lowest, fit.weights)
             if change > -error:
                 break
-        lowest, fit.deviations = losses, factor * spreads
+        lowest = losses
+        _set_spreads(fit, factor * spreads)
     return True
+
+
+def _tables_of(fit: FieldEffects) -> list[TableEffect]:
+    """The effects of fields."""
+    return [effect for effect in fit.effects if isinstance(effect, TableEffect)]
+
+
+def _set_spreads(fit: FieldEffects, spreads: np.ndarray) -> None:
+    """Sets the spread of each field."""
+    for table, spread in zip(_tables_of(fit), spreads, strict=True):
+        table.deviations = np.array([spread])
 
 
 def pooled_spreads(likelihoods: np.ndarray, log_prior: Callable) -> np.ndarray:

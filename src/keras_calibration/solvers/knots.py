@@ -72,6 +72,37 @@ def numeric_knots(values: np.ndarray, num_knots: int) -> np.ndarray:
     return np.concatenate([distinct, np.full(num_knots - len(distinct), distinct[-1])])
 
 
+def separate_quantile_knots(
+    values: np.ndarray, num_knots: int, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """At most K distinct knots at quantiles: a value with more rows than its share takes one knot.
+
+    With ties, several quantiles would be the same value, and their knots lost. So K values are
+    always found where there are as many; fewer values are all of them knots. Missing values (NaN)
+    and infinite ones are left out, as are those without weight.
+
+    Example:
+        >>> separate_quantile_knots(np.array([0.0] * 90 + [1, 2, 3, 4, 5, 6, 7, 8]), 4)
+        array([0., 2., 5., 8.])
+    """
+    weights = np.ones(len(values)) if weights is None else weights
+    used = np.isfinite(values) & (weights > 0)
+    distinct, value_of_row = np.unique(values[used], return_inverse=True)
+    if len(distinct) <= num_knots:
+        return distinct
+    masses = np.bincount(value_of_row, weights[used])
+    heaviest = np.sort(masses)[::-1][:num_knots]
+    # The largest mass is that of a knot once the heavier values have taken one each.
+    shares = (masses.sum() - np.cumsum(heaviest) + heaviest) / np.arange(num_knots, 0, -1)
+    masses = np.minimum(masses, shares[np.argmax(heaviest <= shares)])
+    ends = np.cumsum(masses)
+    levels = np.linspace(0.5 * masses[0], ends[-1] - 0.5 * masses[-1], num_knots)
+    places, order = np.searchsorted(ends, levels, side="right"), np.arange(num_knots)
+    # Rounding could let two levels meet.
+    places = np.maximum.accumulate(places - order) + order
+    return distinct[np.minimum(places, len(distinct) - num_knots + order)]
+
+
 def _spread(knots: np.ndarray, smallest_gap: float) -> np.ndarray:
     """Moves knots up so that each is at least `smallest_gap` above the one before."""
     # Layers keep knots in float32, where large knots need wider gaps.

@@ -1,0 +1,308 @@
+"""Effects of features on the logit: of the values of a field, and of numeric columns."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# Standard deviations below 1e-3 logits give no effects, and above 10 no shrinkage.
+_SCALES = np.geomspace(1e-3, 10.0, 17)
+# Initial standard deviations: the first pass sets each, given the others.
+_STARTING_SCALE = 0.1
+# Curves keep their Hessian while the curvature of the rows changes by less than this share.
+_SAME_CURVATURE = 0.01
+
+# Gradient (blocks, p), Hessian of each block (blocks, p, p), and with common functions (…, p, q).
+Sums = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class Effect:
+    """Coefficients u that rows have in common, in blocks; each row has those of one block.
+
+    Args:
+        num_blocks: Number of blocks.
+        group: The coefficients of a block (p,) have the prior `N(0, diag(s²))`, with one s for each
+            group; here is the group of each coefficient.
+
+    Attributes:
+        coefficients: u (num_blocks, p).
+        deviations: s of each group.
+    """
+
+    def __init__(self, num_blocks: int, group: np.ndarray) -> None:
+        self.group = group
+        self.coefficients = np.zeros((num_blocks, len(group)))
+        self.deviations = np.full(len(np.unique(group)), _STARTING_SCALE)
+
+    @property
+    def shrinkage(self) -> np.ndarray:
+        """Prior precisions of the coefficients of a block (p,)."""
+        return self.deviations[self.group] ** -2
+
+    def add_to(self, curve: np.ndarray, functions: np.ndarray, coefficients: np.ndarray) -> None:
+        """Adds the effects to the curve of the rows (n,), in place.
+
+        Args:
+            curve: The curve (n,).
+            functions: The functions of the common curve at the rows (q, n).
+            coefficients: Coefficients or a change of them (num_blocks, p).
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `add_to`.")
+
+    def by_coefficient(self, values: np.ndarray, functions: np.ndarray) -> np.ndarray:
+        """Sums of a number of each row by coefficient (num_blocks, p): transpose of `add_to`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `by_coefficient`.")
+
+    def sums(self, residual: np.ndarray, curvature: np.ndarray, functions: np.ndarray) -> Sums:
+        """Gradient and Hessians of the log loss, from its derivatives at the rows (n,)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `sums`.")
+
+    def scale_likelihoods(
+        self, gradient: np.ndarray, precision: np.ndarray
+    ) -> Iterator[Callable[[float], float]]:
+        """The log likelihood of s of each group, given the others of now, up to a constant.
+
+        Args:
+            gradient: Gradient (num_blocks, p), as from `sums`.
+            precision: Hessian of each block (num_blocks, p, p).
+        """
+        # Scores r ~ N(0, H S H + H), with the coefficients outside the group integrated out.
+        scores = np.einsum("vij,vj->vi", precision, self.coefficients) - gradient
+        for group in range(len(self.deviations)):
+            inside = np.flatnonzero(self.group == group)
+            outside = np.flatnonzero(self.group != group)
+            across = precision[:, inside][:, :, outside]
+            others = precision[:, outside][:, :, outside]
+            others = others + np.diag(self.deviations[self.group[outside]] ** -2)
+            right = np.concatenate([across.transpose(0, 2, 1), scores[:, outside, None]], axis=2)
+            explained = across @ np.linalg.solve(others, right)
+            information = precision[:, inside][:, :, inside] - explained[:, :, :-1]
+            yield _scale_likelihood(information, scores[:, inside] - explained[:, :, -1])
+
+    def set_deviations(
+        self, gradient: np.ndarray, precision: np.ndarray, log_prior: Callable
+    ) -> None:
+        """Sets each s to its mode, given the others and working responses."""
+        for group, log_likelihood in enumerate(self.scale_likelihoods(gradient, precision)):
+            scales = _SCALES
+            for _ in range(4):  # each time, on a finer grid between the neighbours of the best
+                likelihoods = [log_likelihood(scale) for scale in scales]
+                best = int(np.argmax(likelihoods + log_prior(scales)))
+                low, high = scales[max(best - 1, 0)], scales[min(best + 1, len(scales) - 1)]
+                scales = np.geomspace(low, high, 7)
+            self.deviations[group] = scales[3]
+
+
+def _scale_likelihood(information: np.ndarray, scores: np.ndarray) -> Callable[[float], float]:
+    """The log likelihood of s for scores (blocks, p) that are distributed as N(0, s² H² + H)."""
+    curvatures, directions = np.linalg.eigh(information)
+    along = np.einsum("vij,vi->vj", directions, scores)
+    informed = curvatures > 1e-12 * max(curvatures.max(initial=0.0), 1.0)
+    curvatures, squares = curvatures[informed], along[informed] ** 2
+
+    def log_likelihood(scale: float) -> float:
+        spread = 1 + scale**2 * curvatures
+        return 0.5 * float(np.sum(scale**2 * squares / spread - np.log(spread)))
+
+    return log_likelihood
+
+
+class TableEffect(Effect):
+    """Each value of a field has its own coefficients of some of the common functions.
+
+    Args:
+        ids: Ids (n,). Those of `num_values` or more are "other", with u = 0.
+        num_values: Number of values.
+        own: The functions (p,), the level first. Level, slope and bends have one s each.
+    """
+
+    def __init__(self, ids: np.ndarray, num_values: int, own: np.ndarray) -> None:
+        super().__init__(num_values + 1, np.minimum(np.arange(len(own)), 2))
+        self.ids, self.own = ids, own
+
+    def add_to(self, curve: np.ndarray, functions: np.ndarray, coefficients: np.ndarray) -> None:
+        """Adds the effects to the curve of the rows (n,), in place."""
+        for function, column in zip(self.own, coefficients.T, strict=True):
+            curve += column[self.ids] * functions[function]
+
+    def by_coefficient(self, values: np.ndarray, functions: np.ndarray) -> np.ndarray:
+        """Sums by value; 0 for "other", which stays at 0."""
+        columns = [
+            np.bincount(self.ids, values * functions[function], len(self.coefficients))
+            for function in self.own
+        ]
+        sums = np.stack(columns, axis=1)
+        sums[-1] = 0.0
+        return sums
+
+    def sums(self, residual: np.ndarray, curvature: np.ndarray, functions: np.ndarray) -> Sums:
+        """Sums by value."""
+        ids, (num_values, num_own) = self.ids, self.coefficients.shape
+        cross = np.empty((num_values, num_own, len(functions)))
+        for i, function in enumerate(self.own):
+            weighted = curvature * functions[function]
+            for j, other in enumerate(functions):
+                if j in self.own[:i]:  # symmetric: already summed
+                    cross[:, i, j] = cross[:, list(self.own).index(j), function]
+                else:
+                    cross[:, i, j] = np.bincount(ids, weighted * other, num_values)
+        cross[-1] = 0.0
+        return self.by_coefficient(residual, functions), cross[:, :, self.own], cross
+
+    def hold_shapes(self) -> None:
+        """Keeps the coefficients of the level alone."""
+        self.own, self.group = self.own[:1], self.group[:1]
+        self.coefficients, self.deviations = self.coefficients[:, :1], self.deviations[:1]
+
+
+@dataclass(frozen=True)
+class NumericColumn:
+    """A numeric column: where its values lie between the knots, and the basis of its curve.
+
+    The curve has a value at each knot, and one more for missing values. The column's effect on a
+    row is `(1 - share) v[left] + share v[left + 1]`.
+
+    Args:
+        left: The knot at or left of each value (n,); the number of knots where it is missing.
+        share: Share of the gap to the next knot that the value is beyond it (n,).
+        basis: Values of the curve for each coefficient of unit variance (K + 1, p).
+    """
+
+    left: np.ndarray
+    share: np.ndarray
+    basis: np.ndarray
+
+    def at_rows(self, curve: np.ndarray) -> np.ndarray:
+        """The value of a curve (K + 1,) at each row (n,)."""
+        return curve[self.left] + self.share * np.append(np.diff(curve), 0.0)[self.left]
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Sums of a number of each row by knot (K + 1,): the transpose of `at_rows`."""
+        size = len(self.basis)
+        right = np.bincount(self.left, values * self.share, size)
+        sums = np.bincount(self.left, values, size) - right
+        sums[1:] += right[:-1]
+        return sums
+
+
+def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
+    """A column on its knots, with the prior of a random walk over the knots.
+
+    Repeated knots at the end are left out. Values beyond the outermost knots are as these.
+
+    Args:
+        values: The column (n,), float64; NaN is missing.
+        knots: Knots (K,), not decreasing.
+    """
+    knots = np.unique(knots)
+    missing = np.isnan(values)
+    inside = np.clip(np.where(missing, knots[0], values), knots[0], knots[-1])
+    left = np.searchsorted(knots, inside, side="right") - 1
+    gaps = np.append(np.diff(knots), 1.0)
+    share = (inside - knots[left]) / gaps[left]
+    basis = np.zeros((len(knots) + 1, len(knots)))
+    basis[:-1, :-1], basis[-1, -1] = random_walk_basis(len(knots)), 1.0
+    return NumericColumn(np.where(missing, len(knots), left), np.where(missing, 0.0, share), basis)
+
+
+def random_walk_basis(num_knots: int) -> np.ndarray:
+    """B (K, K - 1): with `θ ~ N(0, 1)`, Bθ is a random walk over the knots of mean 0.
+
+    It is scaled so that the mean variance over the knots is 1.
+
+    Example:
+        >>> random_walk_basis(2)
+        array([[-1.],
+               [ 1.]])
+    """
+    step = np.arange(1, num_knots + 1)
+    covariance = np.minimum(step[:, None], step).astype("float64")
+    covariance -= covariance.mean(axis=0)
+    covariance -= covariance.mean(axis=1, keepdims=True)
+    variances, directions = np.linalg.eigh(covariance)
+    basis = directions[:, 1:] * np.sqrt(np.maximum(variances[1:], 0.0))
+    basis *= np.sign(basis[-1:])
+    return basis / np.sqrt(np.mean(np.sum(basis**2, axis=1))) if num_knots > 1 else basis
+
+
+class CurvesEffect(Effect):
+    """Each numeric column has a curve. All of them are one block: columns are often correlated.
+
+    Args:
+        columns: The columns, each with one s.
+    """
+
+    def __init__(self, columns: Sequence[NumericColumn]) -> None:
+        sizes = [column.basis.shape[1] for column in columns]
+        super().__init__(1, np.repeat(np.arange(len(columns)), sizes))
+        self.columns = columns
+        self._ends = np.cumsum(sizes)[:-1]
+        self._curvature: np.ndarray | None = None
+        self._precision = np.zeros((len(self.group), len(self.group)))
+
+    def on_knots(self, coefficients: np.ndarray) -> list[np.ndarray]:
+        """What coefficients (p, …) give each column at its knots and for missing values."""
+        parts = np.split(coefficients, self._ends)
+        return [column.basis @ part for column, part in zip(self.columns, parts, strict=True)]
+
+    def add_to(self, curve: np.ndarray, functions: np.ndarray, coefficients: np.ndarray) -> None:
+        """Adds the curves at the rows to the common curve (n,), in place."""
+        for column, values in zip(self.columns, self.on_knots(coefficients[0]), strict=True):
+            curve += column.at_rows(values)
+
+    def by_coefficient(self, values: np.ndarray, functions: np.ndarray) -> np.ndarray:
+        """Sums over all rows (1, p)."""
+        return np.concatenate([c.basis.T @ c.sums(values) for c in self.columns])[None]
+
+    def sums(self, residual: np.ndarray, curvature: np.ndarray, functions: np.ndarray) -> Sums:
+        """Sums over all rows, as those of one block."""
+        gradient = self.by_coefficient(residual, functions)
+        products = [self.by_coefficient(curvature * each, functions) for each in functions]
+        # The Hessian takes the time, and a step with a nearly right one is nearly as good.
+        change = np.inf if self._curvature is None else np.abs(curvature - self._curvature).sum()
+        if change > _SAME_CURVATURE * curvature.sum():
+            self._curvature, self._precision = curvature, self._hessian(curvature)
+        return gradient, self._precision[None], np.stack(products, axis=2)
+
+    def scale_likelihoods(
+        self, gradient: np.ndarray, precision: np.ndarray
+    ) -> Iterator[Callable[[float], float]]:
+        """The log likelihood of each s, given the others as they were at the start."""
+        # One inverse for all groups: the inverse of a part of it is the Schur complement.
+        covariance = np.linalg.inv(precision[0] + np.diag(self.shrinkage))
+        means = covariance @ (precision[0] @ self.coefficients[0] - gradient[0])
+        for group, deviation in enumerate(self.deviations.copy()):
+            inside = np.flatnonzero(self.group == group)
+            within = np.linalg.inv(covariance[np.ix_(inside, inside)])
+            information = within - deviation**-2 * np.eye(len(inside))
+            yield _scale_likelihood(information[None], (within @ means[inside])[None])
+
+    def _hessian(self, curvature: np.ndarray) -> np.ndarray:
+        """Hessian by all coefficients (p, p)."""
+        blocks: list[list[np.ndarray]] = [[] for _ in self.columns]
+        for i, one in enumerate(self.columns):
+            for j, other in enumerate(self.columns):
+                if j < i:
+                    blocks[i].append(blocks[j][i].T)
+                else:
+                    by_knots = _sums_by_knots(one, other, curvature)
+                    blocks[i].append(one.basis.T @ by_knots @ other.basis)
+        return np.block(blocks)
+
+
+def _sums_by_knots(one: NumericColumn, other: NumericColumn, weights: np.ndarray) -> np.ndarray:
+    """Weighted sums of the products of the hat functions of two columns (K + 1, L + 1)."""
+    shape = len(one.basis), len(other.basis)
+    cell = one.left * shape[1] + other.left
+
+    def sums(values: np.ndarray) -> np.ndarray:
+        return np.bincount(cell, values, shape[0] * shape[1]).reshape(shape)
+
+    left, right = sums(weights), sums(weights * one.share)
+    left_right = sums(weights * other.share)
+    right_right = sums(weights * one.share * other.share)
+    found = left - right - left_right + right_right
+    found[1:] += (right - right_right)[:-1]
+    found[:, 1:] += (left_right - right_right)[:, :-1]
+    found[1:, 1:] += right_right[:-1, :-1]
+    return found

@@ -1,0 +1,308 @@
+"""Numeric columns of FieldBias, against the optimum that SciPy finds in float64."""
+
+import json
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from backends import compiled, examples
+from keras_calibration.layers import ILPS, FieldBias
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.effects import numeric_column
+from keras_calibration.solvers.field_offsets import fit_field_offsets
+from keras_calibration.solvers.field_spreads import half_cauchy
+
+NAN = np.nan
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+def made_rows(num_rows=4000, seed=0):
+    """Logits, labels, a field, and two correlated numbers, the first of which may be missing."""
+    generator = np.random.default_rng(seed)
+    logits, x = generator.normal(-1, 1, num_rows), generator.normal(0, 1, num_rows)
+    z = x + 0.5 * generator.normal(size=num_rows)
+    site = generator.integers(0, 6, num_rows)
+    x[generator.random(num_rows) < 0.1] = NAN
+    effect = np.where(np.isnan(x), 0.7, np.sin(2 * np.nan_to_num(x))) + 0.1 * site
+    labels = (generator.random(num_rows) < sigmoid(0.8 * logits + effect)).astype(float)
+    return logits, labels, {"site": site, "x": x, "z": z}
+
+
+def hats(values, knots):
+    """Dense design of a column: hat functions, and an indicator of missing values."""
+    missing = np.isnan(values)
+    columns = [np.where(missing, 0.0, np.interp(values, knots, one)) for one in np.eye(len(knots))]
+    return np.column_stack([*columns, missing])
+
+
+def value_of(curve, values):
+    """A curve of `get_curve` at values."""
+    knots, at_knots, missing = curve
+    return np.where(np.isnan(values), missing, np.interp(values, knots, at_knots))
+
+
+def optimum(logits, labels, weights, site, designs, deviations):
+    """The penalised optimum, from dense arrays: its value, its parameters, and the objective."""
+    onehot, sizes = np.eye(site.max() + 1)[site], [design.shape[1] for design in designs]
+
+    def parts(parameters):
+        line, offsets, *curves = np.split(parameters, np.cumsum([2, onehot.shape[1], *sizes[:-1]]))
+        # The level of a curve is the bias.
+        centred = [np.append(v[:-1] - v[:-1].mean(), v[-1]) for v in curves]
+        return line, offsets, centred
+
+    def objective(parameters):
+        line, offsets, curves = parts(parameters)
+        fitted = line[0] * logits + line[1] + onehot @ offsets
+        penalty = 1e-3 * (line[0] - 1) ** 2 + offsets @ offsets / deviations[0] ** 2
+        for design, curve, deviation in zip(designs, curves, deviations[1:], strict=True):
+            fitted = fitted + design @ curve
+            differences = np.diff(np.eye(len(curve) - 1), axis=0)
+            scale = np.mean(np.diag(np.linalg.pinv(differences.T @ differences)))
+            walk = scale * np.sum(np.diff(curve[:-1]) ** 2)
+            penalty += (walk + curve[-1] ** 2) / deviation**2
+        loss = weights @ (np.logaddexp(0, fitted) - labels * fitted)
+        return loss + 0.5 * penalty
+
+    start = np.zeros(2 + onehot.shape[1] + sum(sizes))
+    best = minimize(objective, start, method="BFGS", options={"gtol": 1e-5, "maxiter": 2000})
+    return best.fun, parts(best.x), objective
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_finds_the_optimum(weighted):
+    logits, labels, features = made_rows(1500)
+    site, x, z = features.values()
+    weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], 1500) if weighted else None
+    knots = [np.quantile(x[~np.isnan(x)], np.linspace(0, 1, 6)), np.linspace(-2, 2, 4)]
+    columns = [numeric_column(each, k) for each, k in zip((x, z), knots, strict=True)]
+    rows = Rows(logits, labels, weights)
+    fit = fit_field_offsets(rows, [site], [6], half_cauchy(1.0), columns)
+    assert fit.converged
+    designs = [hats(x, knots[0]), hats(z, knots[1])]
+    weights = np.ones(1500) if weights is None else weights
+    lowest, (line, offsets, curves), objective = optimum(
+        logits, labels, weights, site, designs, fit.deviations
+    )
+    found = np.concatenate([[fit.slope, fit.bias], *fit.offsets, *fit.curves])
+    assert objective(found) <= lowest + 1e-6
+    np.testing.assert_allclose([fit.slope, fit.bias], line, atol=2e-4)
+    np.testing.assert_allclose(fit.offsets[0], offsets, atol=2e-4)
+    for received, expected in zip(fit.curves, curves, strict=True):
+        np.testing.assert_allclose(received, expected, atol=5e-4)
+        assert abs(received[:-1].mean()) < 1e-9
+
+
+def test_spread_is_the_mode_of_the_marginal_likelihood():
+    logits, labels, features = made_rows(3000)
+    x, knots = features["z"], np.linspace(-2.5, 2.5, 9)
+    columns = [numeric_column(x, knots)]
+    fit = fit_field_offsets(Rows(logits, labels, None), [], [], half_cauchy(1.0), columns)
+    design = np.column_stack([logits, np.ones(3000), hats(x, knots)[:, :-1]])
+    differences = np.diff(np.eye(9), axis=0)
+    scale = np.mean(np.diag(np.linalg.pinv(differences.T @ differences)))
+    walk = scale * differences.T @ differences + np.full((9, 9), 10.0)  # the mean is 0
+
+    def log_marginal(deviation):
+        """By a Laplace approximation, and the prior."""
+        penalty = np.zeros((11, 11))
+        penalty[2:, 2:] = walk / deviation**2
+        penalty[0, 0] = 1e-3
+        parameters = np.zeros(11)
+        for _ in range(30):
+            p = sigmoid(design @ parameters)
+            hessian = (design.T * (p * (1 - p))) @ design + penalty
+            gradient = design.T @ (p - labels) + penalty @ (parameters - np.eye(11)[0])
+            parameters = parameters - np.linalg.solve(hessian, gradient)
+        curve, away = design @ parameters, parameters - np.eye(11)[0]
+        loss = np.sum(np.logaddexp(0, curve) - labels * curve) + 0.5 * away @ penalty @ away
+        volume = 0.5 * np.linalg.slogdet(hessian)[1] + 8 * np.log(deviation)
+        return -loss - volume - np.log1p(deviation**2)
+
+    grid = np.geomspace(0.1, 3, 60)
+    best = grid[np.argmax([log_marginal(deviation) for deviation in grid])]
+    assert abs(fit.deviations[0] / best - 1) < 0.15
+
+
+def test_curves_are_learnt_and_flat_where_there_is_nothing():
+    logits, labels, features = made_rows(20_000)
+    features["nothing"] = np.random.default_rng(5).normal(size=20_000)
+    head = FieldBias({"site": 6}, ILPS(), numeric=["x", "nothing"])
+    assert head.feature_names == ("site", "x", "nothing")
+    summary = head.fit(logits, labels, features)
+    assert summary.converged
+    assert summary.log_loss_after < summary.log_loss_before - 0.03
+    deviations = head.get_deviations()
+    assert list(deviations) == ["site", "x", "nothing"]
+    assert 0.3 < deviations["x"] < 1.5
+    assert deviations["nothing"] < 0.1
+    knots, values, missing = head.get_curve("x")
+    inside = np.abs(knots) < 2
+    shift = np.mean(values[inside] - np.sin(2 * knots[inside]))
+    assert np.abs(values[inside] - np.sin(2 * knots[inside]) - shift).max() < 0.3
+    assert abs(missing - 0.7 - shift) < 0.15
+    assert np.abs(head.get_curve("nothing")[1]).max() < 0.1
+    parts = np.asarray(head.effects(features))
+    assert parts.shape == (20_000, 1)
+
+
+def test_is_the_sum_of_its_parts():
+    logits, labels, features = made_rows()
+    head = FieldBias({"site": 6}, numeric=["x", "z"], num_knots=8)
+    head.fit(logits, labels, features)
+    received = np.asarray(head(logits, features))[:, 0]
+    expected = head.get_offsets("site")[features["site"]] + sum(
+        value_of(head.get_curve(name), features[name]) for name in ("x", "z")
+    )
+    line = received - expected
+    slope, bias = np.polyfit(logits, line, 1)
+    np.testing.assert_allclose(line, slope * logits + bias, atol=1e-5)
+    assert len(head.get_curve("x")[0]) == 8
+
+
+def test_what_is_beyond_the_knots_is_as_the_outermost():
+    logits, labels, features = made_rows()
+    head = FieldBias({}, numeric=["x"])
+    head.fit(logits, labels, features)
+    knots, values, missing = head.get_curve("x")
+    x = np.array([-np.inf, -1e300, -3e38, knots[0], knots[-1], 3e38, 1e39, np.inf, NAN])
+    expected = np.r_[[values[0]] * 4, [values[-1]] * 4, missing]
+    with np.errstate(over="ignore"):  # JAX warns of what is infinite in float32
+        received = np.asarray(head(np.zeros(9), {"x": x}))[:, 0]
+    np.testing.assert_allclose(received - received[0], expected - values[0], atol=1e-6)
+    integers = np.asarray(head(np.zeros(2), {"x": np.array([-1, 10**12])}))[:, 0]
+    np.testing.assert_allclose(integers[1] - received[0], values[-1] - values[0], atol=1e-6)
+
+
+def test_a_weight_of_two_is_two_rows():
+    logits, labels, features = made_rows(600)
+    twice = np.arange(600) % 3 == 0
+    rows = np.r_[np.arange(600), np.flatnonzero(twice)]
+    weighted, repeated = (FieldBias({"site": 6}, numeric=["x", "z"]) for _ in range(2))
+    weighted.fit(logits, labels, features, sample_weight=1.0 + twice)
+    repeated.fit(logits[rows], labels[rows], {n: column[rows] for n, column in features.items()})
+    for one, other in zip(weighted.get_weights(), repeated.get_weights(), strict=True):
+        if not one.shape or one.shape == (1,):
+            continue
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_data_frames_booleans_and_gaps():
+    logits, labels, features = made_rows(800)
+    frame = pd.DataFrame(features)
+    frame["x"] = frame["x"].astype(object).where(frame["x"].notna(), None)
+    frame["z"] = frame["z"] > 0
+    head = FieldBias({"site": 6}, numeric=["x", "z"])
+    head.fit(logits, labels, frame)
+    np.testing.assert_array_equal(head.get_curve("z")[0], [0, 1])
+    arrays = {**features, "z": frame["z"].to_numpy()}
+    np.testing.assert_array_equal(head(logits, frame), head(logits, arrays))
+
+
+HOSTILE = [NAN, -np.inf, np.inf, -3e38, 3e38, 1e300, -1.0, 0.0, -0.0, 1e-30, 1.0, 1.0, 2.5, 7e7]
+
+
+@settings(max_examples=examples(60))
+@given(st.data())
+def test_hostile_columns(data):
+    num_rows = data.draw(st.sampled_from([2, 5, 30]))
+    column = st.lists(st.sampled_from(HOSTILE), min_size=num_rows, max_size=num_rows)
+    kinds = st.one_of(column, st.sampled_from(HOSTILE).map(lambda one: [one] * num_rows))
+    features = {"x": np.array(data.draw(kinds)), "z": np.array(data.draw(kinds))}
+    labels = np.zeros(num_rows)
+    labels[: data.draw(st.integers(1, num_rows - 1))] = 1
+    logits = np.linspace(-3, 3, num_rows) * data.draw(st.sampled_from([0.0, 1.0]))
+    weights = np.array(
+        data.draw(st.lists(st.sampled_from([0.0, 1.0, 3.0]), min_size=num_rows, max_size=num_rows))
+    )
+    weights[[0, -1]] = 1
+    head = FieldBias((), numeric=["x", "z"], num_knots=data.draw(st.sampled_from([2, 3, 64])))
+    with np.errstate(over="ignore"):  # JAX warns of what is infinite in float32
+        summary = head.fit(logits, labels, features, sample_weight=weights)
+        numbers = {name: column.astype("float32") for name, column in features.items()}
+        received = np.asarray(head(logits, features))[:, 0]
+        lower, upper = map(np.ravel, head.interval(logits, features))
+    assert summary.converged
+    assert all(np.isfinite(weight).all() for weight in head.get_weights())
+    expected = sum(value_of(head.get_curve(name), numbers[name]) for name in ("x", "z"))
+    zero = {name: np.full(num_rows, NAN) for name in ("x", "z")}
+    line = np.asarray(head(logits, zero))[:, 0] - sum(head.get_curve(n)[2] for n in ("x", "z"))
+    np.testing.assert_allclose(received, line + expected, rtol=1e-5, atol=1e-4)
+    assert np.all((lower <= sigmoid(received) + 1e-6) & (sigmoid(received) <= upper + 1e-6))
+
+
+def test_compiled_as_eager():
+    logits, labels, features = made_rows(500)
+    head = FieldBias({"site": 6}, ILPS(), numeric=["x", "z"])
+    head.fit(logits, labels, features)
+    x = features["x"].astype("float32")
+    x[:4] = [np.inf, -np.inf, 3e38, NAN]
+    logits = logits.astype("float32")
+    features = {"site": features["site"].astype("int32"), "x": x, "z": features["z"].astype("f4")}
+    call = compiled(lambda logits, features: head(logits, features))
+    np.testing.assert_allclose(call(logits, features), head(logits, features), atol=1e-5)
+    spread = compiled(lambda *each: head.logit_standard_deviation(*each))
+    eager = head.logit_standard_deviation(logits, features)
+    np.testing.assert_allclose(spread(logits, features), eager, rtol=1e-4, atol=1e-6)
+
+
+def test_survives_saving(tmp_path):
+    logits, labels, features = made_rows(500)
+    head = FieldBias({"site": 6}, ILPS(), ["x", "z"], num_knots=9)
+    head.fit(logits, labels, features)
+    config = json.loads(json.dumps(head.get_config()))
+    assert (config["numeric"], config["num_knots"]) == (["x", "z"], 9)
+    inputs = {"site": keras.Input((), dtype="int32"), "x": keras.Input(()), "z": keras.Input(())}
+    logit = keras.Input((1,))
+    keras.Model([logit, inputs], head(logit, inputs)).save(tmp_path / "head.keras")
+    copy = keras.saving.load_model(tmp_path / "head.keras").get_layer(head.name)
+    np.testing.assert_array_equal(copy(logits, features), head(logits, features))
+    np.testing.assert_array_equal(copy.interval(logits, features), head.interval(logits, features))
+
+
+def test_its_curves_can_be_trained():
+    logits, labels, features = made_rows(2000)
+    head = FieldBias({}, numeric=["x"], num_knots=5)
+    head.fit(logits, labels, features)
+    inputs = {"x": keras.Input((), name="x")}
+    logit = keras.Input((1,), name="logit")
+    outputs = keras.layers.Activation("sigmoid")(head(logit, inputs))
+    model = keras.Model({"logit": logit, **inputs}, outputs)
+    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy")
+    before = [np.array(each) for each in head.get_curve("x")]
+    data = {"logit": logits[:, None].astype("f4"), "x": features["x"].astype("f4")}
+    model.fit(data, labels, epochs=1, verbose=0)
+    knots, values, missing = head.get_curve("x")
+    np.testing.assert_array_equal(knots, before[0])
+    assert np.isfinite(values).all()
+    assert np.abs(values - before[1]).min() > 0
+    assert missing != before[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fields": {}, "numeric": ()}, r"fields={}, numeric=\(\)"),
+        ({"fields": {"x": 2}, "numeric": ["x"]}, r"\['x'\] in both"),
+        ({"fields": {}, "numeric": ["x"], "num_knots": 1}, "num_knots=1"),
+    ],
+)
+def test_refuses_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        FieldBias(**arguments)
+
+
+def test_refuses_rows():
+    head = FieldBias({}, numeric=["x"])
+    with pytest.raises(ValueError, match=r"without .'x'."):
+        head(np.zeros(3), {"z": np.zeros(3)})
+    with pytest.raises(ValueError, match=r"'x' must hold numbers.*Received: strings"):
+        head.fit(np.zeros(3), [0, 1, 1], {"x": np.array(["red", "blue", "red"])})
