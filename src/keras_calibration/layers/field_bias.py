@@ -8,11 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
 from keras_calibration._columns import names_of, select_features
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import Fields, called_features
+from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, check_column, scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
@@ -20,7 +22,7 @@ from keras_calibration.ops.numeric_curves import numeric_curves, places_on_knots
 from keras_calibration.solvers.data_checks import Rows, are_counts
 from keras_calibration.solvers.effects import NumericColumn, numeric_column
 from keras_calibration.solvers.field_offsets import FieldOffsets, fit_field_offsets
-from keras_calibration.solvers.field_posterior import CURVE_RANK
+from keras_calibration.solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration.solvers.field_spreads import half_cauchy
 from keras_calibration.solvers.knots import separate_quantile_knots
 from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, bin_numbers
@@ -95,6 +97,10 @@ class FieldBias(FieldHead):
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*;
         Gelman (2006), *Prior distributions for variance parameters in hierarchical models*.
     """
+
+    # The last fit, and that to more rows from which the one under way starts.
+    _offsets_fit: FieldOffsets | None = None
+    _like: FieldOffsets | None = None
 
     def __init__(
         self,
@@ -182,6 +188,25 @@ class FieldBias(FieldHead):
             shape = self._slope * (shape - line[:, None] * line_spread[1])
             variance = variance + ops.sum(ops.square(shape), axis=1)
         return ops.sqrt(variance)[:, None]
+
+    def fit_like(
+        self, other: FieldBias, rows: Rows, features: Mapping[str, ArrayLike]
+    ) -> FitSummary:
+        """Fits to a part of the rows of another fit, several times as fast; without interval.
+
+        Args:
+            other: A head of the same arguments, fitted to all rows. The spreads start from its own.
+            rows: Logits, labels and weights.
+            features: A mapping of feature names to arrays with n rows.
+
+        Returns:
+            A `FitSummary`.
+        """
+        self._like = other._offsets_fit
+        try:
+            return self.fit_checked(rows, features)
+        finally:
+            self._like = None
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
@@ -292,7 +317,9 @@ class FieldBias(FieldHead):
             list(self._num_values.values()),
             half_cauchy(self.prior_scale),
             columns,
+            self._like,
         )
+        self._offsets_fit = fit
         self._slope.assign(fit.slope)
         self._bias.assign(fit.bias)
         if self.fields:
@@ -302,7 +329,8 @@ class FieldBias(FieldHead):
             self._knots.assign([np.pad(k, (0, num_knots - len(k)), "edge") for k in knots])
             self._curves.assign(np.stack([_padded(v, num_knots) for v in fit.curves]))
         self._deviations.assign(fit.deviations)
-        self._keep_posterior_of(fit, rows)
+        if fit.posterior is not None:
+            self._keep_posterior_of(fit.posterior, rows)
         return fit
 
     def _numeric_columns(
@@ -320,9 +348,8 @@ class FieldBias(FieldHead):
             columns.append(numeric_column(values, knots[-1]))
         return knots, columns
 
-    def _keep_posterior_of(self, fit: FieldOffsets, rows: Rows) -> None:
+    def _keep_posterior_of(self, found: FieldPosterior, rows: Rows) -> None:
         """Assigns the posterior of a fit to these rows."""
-        found = fit.posterior
         values = {"factor": found.factor}
         if self.fields:
             tables = [

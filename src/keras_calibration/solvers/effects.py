@@ -11,6 +11,8 @@ _SCALES = np.geomspace(1e-3, 10.0, 17)
 _STARTING_SCALE = 0.1
 # Curves keep their Hessian while the curvature of the rows changes by less than this share.
 _SAME_CURVATURE = 0.01
+# A standard deviation that changes by less than this share counts as the same for the others.
+_SAME_SCALE = 0.01
 
 # Gradient (blocks, p), Hessian of each block (blocks, p, p), and with common functions (…, p, q).
 Sums = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -267,27 +269,38 @@ class CurvesEffect(Effect):
     def scale_likelihoods(
         self, gradient: np.ndarray, precision: np.ndarray
     ) -> Iterator[Callable[[float], float]]:
-        """The log likelihood of each s, given the others as they were at the start."""
+        """The log likelihood of each s, given the others: those before it as they are set by then.
+
+        Given the others as they were at the start, the s of columns that say the same would all
+        become small, then all large, and so on.
+        """
         # One inverse for all groups: the inverse of a part of it is the Schur complement.
         covariance = np.linalg.inv(precision[0] + np.diag(self.shrinkage))
-        means = covariance @ (precision[0] @ self.coefficients[0] - gradient[0])
-        for group, deviation in enumerate(self.deviations.copy()):
+        right = precision[0] @ self.coefficients[0] - gradient[0]
+        for group, before in enumerate(self.deviations.copy()):
             inside = np.flatnonzero(self.group == group)
-            within = np.linalg.inv(covariance[np.ix_(inside, inside)])
-            information = within - deviation**-2 * np.eye(len(inside))
-            yield _scale_likelihood(information[None], (within @ means[inside])[None])
+            own = covariance[np.ix_(inside, inside)]
+            within = np.linalg.inv(own)
+            information = within - before**-2 * np.eye(len(inside))
+            scores = within @ (covariance[inside] @ right)
+            yield _scale_likelihood(information[None], scores[None])
+            if abs(np.log(self.deviations[group] / before)) > _SAME_SCALE:
+                change = self.deviations[group] ** -2 - before**-2
+                across = covariance[:, inside]
+                inner = np.eye(len(inside)) / change + own
+                covariance -= across @ np.linalg.solve(inner, across.T)
 
     def _hessian(self, curvature: np.ndarray) -> np.ndarray:
         """Hessian by all coefficients (p, p)."""
-        blocks: list[list[np.ndarray]] = [[] for _ in self.columns]
+        hessian = np.empty((len(self.group), len(self.group)))
+        places = np.split(np.arange(len(self.group)), self._ends)
         for i, one in enumerate(self.columns):
-            for j, other in enumerate(self.columns):
-                if j < i:
-                    blocks[i].append(blocks[j][i].T)
-                else:
-                    by_knots = _sums_by_knots(one, other, curvature)
-                    blocks[i].append(one.basis.T @ by_knots @ other.basis)
-        return np.block(blocks)
+            for j, other in enumerate(self.columns[i:], start=i):
+                by_knots = _sums_by_knots(one, other, curvature)
+                block = one.basis.T @ by_knots @ other.basis
+                hessian[np.ix_(places[i], places[j])] = block
+                hessian[np.ix_(places[j], places[i])] = block.T
+        return hessian
 
 
 def _sums_by_knots(one: NumericColumn, other: NumericColumn, weights: np.ndarray) -> np.ndarray:

@@ -23,6 +23,8 @@ _CURVE_TOLERANCE = 1e-6
 # A standard deviation is settled when a pass changes it by less than this share of itself.
 _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
+# Below this, in logits, a change of a standard deviation counts as if it were this.
+_SMALL_SCALE = 0.05
 # Curvature of a row of weight 1: that of saturated rows can be so small that a step overflows.
 _SMALLEST_CURVATURE = 1e-16
 # Prior precision of an effect in a step, as a share of the precision that its rows give it.
@@ -84,7 +86,12 @@ class FieldEffects:
         self.curve = self._sum_of_curves()
         self.loss = self._loss_sum(self.curve)
 
-    def run(self, learn_scales: bool = True, tolerance: float = _TOLERANCE) -> tuple[int, bool]:
+    def run(
+        self,
+        learn_scales: bool = True,
+        tolerance: float = _TOLERANCE,
+        scale_tolerance: float = _SCALE_TOLERANCE,
+    ) -> tuple[int, bool]:
         """Iterates until convergence; returns the number of passes and whether it converged."""
         # The curve first: otherwise its bias would look like a variance of the offsets.
         for _ in range(_LARGEST_NUM_PASSES):
@@ -97,8 +104,8 @@ class FieldEffects:
             gain = max(self.improve_effect(effect, not settled) for effect in self.effects)
             if settled and not self.tighten() and gain <= tolerance:
                 break
-            moved = np.abs(self._deviations() - previous) / previous
-            settled = settled or bool(moved.max() <= _SCALE_TOLERANCE)
+            moved = np.abs(self._deviations() - previous) / np.maximum(previous, _SMALL_SCALE)
+            settled = settled or bool(moved.max() <= scale_tolerance)
             settled = settled or num_passes >= _LARGEST_NUM_SCALE_PASSES
         return num_passes, bool(gain <= _CONVERGED)
 
@@ -163,6 +170,12 @@ class FieldEffects:
     def _deviations(self) -> np.ndarray:
         """Standard deviations of all effects."""
         return np.concatenate([effect.deviations for effect in self.effects])
+
+    def set_deviations(self, deviations: np.ndarray) -> None:
+        """Sets the standard deviations of all effects, in their order."""
+        ends = np.cumsum([len(effect.deviations) for effect in self.effects])[:-1]
+        for effect, own in zip(self.effects, np.split(deviations, ends), strict=True):
+            effect.deviations = own
 
     def derivatives(self) -> tuple[np.ndarray, ...]:
         """Residual and curvature of each row, and gradient and Hessian with respect to β."""

@@ -1,5 +1,6 @@
 """Offsets and curves of field values, shrunk by standard deviations learned from the data."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,8 @@ from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 _SLOPE_PRECISION = 1e-3
 # Prior precision of each bend of the common curve about 0.
 _BEND_PRECISION = 1.0
+# When a fit to a part of the rows ends.
+_PART_TOLERANCE, _PART_SCALE_TOLERANCE = 1e-8, 0.03
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class FieldOffsets:
         offsets: u of each field (num_values,).
         curves: v of each numeric column: at its knots, and for missing values.
         deviations: s of each field and numeric column, the standard deviation of offsets or curve.
+        factor: By which the deviations of fields were multiplied (`improve_spreads`); 0 if not.
         posterior: The covariance of slope, bias, offsets and curves, of all values. One without
             rows has the variance of the offsets, averaged over s.
         log_loss: Mean log loss, in nats a row, without the priors.
@@ -46,7 +50,8 @@ class FieldOffsets:
     offsets: list[np.ndarray]
     curves: list[np.ndarray]
     deviations: np.ndarray
-    posterior: FieldPosterior
+    factor: float
+    posterior: FieldPosterior | None
     log_loss: float
     num_iterations: int
     converged: bool
@@ -80,6 +85,7 @@ def fit_field_offsets(
     num_values: Sequence[int],
     log_prior: Callable[[np.ndarray], np.ndarray],
     columns: Sequence[NumericColumn] = (),
+    like: FieldOffsets | None = None,
 ) -> FieldOffsets:
     """Fits slope, bias, an offset per field value `u_f ~ N(0, s_f²)`, and a curve per column.
 
@@ -93,6 +99,11 @@ def fit_field_offsets(
 
     The curves of all numeric columns are a further block, with one s for each of them, whose
     likelihood has the other curves integrated out.
+
+    For fits to parts of the rows, `like` is that to all of them: the s start from its own and
+    settle less exactly, its factor of them is used, and there is no posterior, which takes less
+    time. (To keep the s of all rows would tell each part which columns matter in the others: on
+    tables of 40 columns, the loss of held-out rows came out lower by 0.005.)
 
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
@@ -110,13 +121,28 @@ def fit_field_offsets(
         effects += [CurvesEffect(columns)] if columns else []
         return FieldEffects(replace(rows, weights=weights), effects, log_prior, line)
 
-    fit = fit_to(rows.weights)
-    num_passes, converged = fit.run()
-    are_pooled = improve_spreads(fit, fit_to, log_prior)
-    if are_pooled:
-        num_more, converged = fit.run(learn_scales=False)
+    fit, posterior = fit_to(rows.weights), None
+    if like is not None:
+        fit.set_deviations(like.deviations)
+    run = (
+        fit.run
+        if like is None
+        else functools.partial(
+            fit.run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALE_TOLERANCE
+        )
+    )
+    num_passes, converged = run()
+    factor = improve_spreads(fit, fit_to, log_prior, None if like is None else like.factor)
+    if factor:
+        num_more, converged = run(learn_scales=False)
         num_passes += num_more
-    posterior = field_posterior(fit, are_pooled)
+    if like is None:
+        found = field_posterior(fit, factor > 0)
+        posterior = replace(
+            found,
+            variances=_with_unseen(found.variances, seen, num_values, found.spreads**2),
+            responses=_with_unseen(found.responses, seen, num_values),
+        )
     tables, others = fit.effects[: len(ids)], fit.effects[len(ids) :]
     return FieldOffsets(
         slope=float(fit.shared[0]),
@@ -129,11 +155,8 @@ def fit_field_offsets(
             for curve in effect.on_knots(effect.coefficients[0])
         ],
         deviations=np.concatenate([each.deviations for each in fit.effects]),
-        posterior=replace(
-            posterior,
-            variances=_with_unseen(posterior.variances, seen, num_values, posterior.spreads**2),
-            responses=_with_unseen(posterior.responses, seen, num_values),
-        ),
+        factor=factor,
+        posterior=posterior,
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
         converged=converged,

@@ -24,9 +24,12 @@ _TOLERANCE = 1e-6
 
 
 def improve_spreads(
-    fit: FieldEffects, fit_to: Callable[[np.ndarray], FieldEffects], log_prior: Callable
-) -> bool:
-    """Sets better spreads of offsets, if they matter; returns whether it did.
+    fit: FieldEffects,
+    fit_to: Callable[[np.ndarray], FieldEffects],
+    log_prior: Callable,
+    factor: float | None = None,
+) -> float:
+    """Sets better spreads of offsets, if they matter; returns the factor of them, or 0.
 
     A fit estimates the spread s_f of each field given the offsets of all others, as if these were
     known. Where most values have few rows, that has two faults. The offsets of other fields, fitted
@@ -45,10 +48,11 @@ def improve_spreads(
             offsets again is left to the caller.
         fit_to: Creates a fit of the same rows with other weights (n,).
         log_prior: The log density of s, for an array of s in [1e-3, 10].
+        factor: The factor, if it is known; 0 if spreads do not matter.
     """
     tables = _tables_of(fit)
-    if len(tables) < 2:
-        return False
+    if len(tables) < 2 or factor == 0:
+        return 0.0
     likelihoods: list[Callable[[float], float]] = []
     num_effective = 0.0
     residual, curvature, _, _ = fit.derivatives()
@@ -56,29 +60,32 @@ def improve_spreads(
         by_value, precision, _ = table.sums(residual, curvature, fit.functions)
         likelihoods += table.scale_likelihoods(by_value, precision)
         num_effective += float(np.sum(precision / (precision + table.shrinkage)))
-    if num_effective <= _SPARSE_SHARE * np.count_nonzero(fit.weights):
-        return False
+    if factor is None and num_effective <= _SPARSE_SHARE * np.count_nonzero(fit.weights):
+        return 0.0
     on_grid = np.array([[likelihood(scale) for scale in _GRID] for likelihood in likelihoods])
     spreads = pooled_spreads(on_grid, log_prior)
+    if factor is not None:
+        _set_spreads(fit, factor * spreads)
+        return factor
     fold = np.random.default_rng(0).permutation(np.arange(len(fit.weights)) % _NUM_FOLDS)
     fits = [fit_to(np.where(fold == number, 0.0, fit.weights)) for number in range(_NUM_FOLDS)]
     for part in fits:
         for effect, whole in zip(part.effects, fit.effects, strict=True):
             effect.deviations = whole.deviations
-    lowest = np.zeros(len(fold))
-    for factor in _FACTORS:
+    lowest, found = np.zeros(len(fold)), 1.0
+    for larger in _FACTORS:
         losses = np.zeros(len(fold))
         for number, part in enumerate(fits):
-            _set_spreads(part, factor * spreads)
+            _set_spreads(part, larger * spreads)
             part.run(learn_scales=False, tolerance=_TOLERANCE)
             losses += (fold == number) * row_log_losses(part.labels, part.curve)
-        if factor > 1:
+        if larger > 1:
             change, error = mean_and_error(losses - lowest, fit.weights)
             if change > -error:
                 break
-        lowest = losses
-        _set_spreads(fit, factor * spreads)
-    return True
+        lowest, found = losses, float(larger)
+    _set_spreads(fit, found * spreads)
+    return found
 
 
 def _tables_of(fit: FieldEffects) -> list[TableEffect]:
