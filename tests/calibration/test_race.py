@@ -70,7 +70,7 @@ def test_trees_that_gain_nothing_are_left_out_with_their_figures():
         logits, labels, columns, methods=["field_bias", "trees"], **options
     ).report
     assert report.left_out["trees"].startswith(
-        "On top of 'field_bias', it changes the cross-fitted log loss by "
+        "On top of 'field_bias', no number of trees lowers the cross-fitted log loss by a "
     )
     assert report.weights.get("identity", 0.0) > 0.8
 
@@ -83,6 +83,20 @@ def test_trees_bring_the_candidate_that_they_stand_on():
     assert names_of(report) == {"identity", "field_bias", "trees"}
     losses = {score.name: score.log_loss for score in report.scores}
     assert losses["trees"] < losses["field_bias"] - 0.01
+
+
+def test_trees_that_are_named_alone_are_used_even_if_there_are_none():
+    # What runs every night must not fail on the day on which trees gain nothing.
+    logits, labels, columns = make_rows(0.0)
+    labels = np.random.default_rng(2).random(NUM_ROWS) < expit(logits + columns["site"] - 1.5)
+    options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
+    model = kc.calibrate_scores(logits, labels, columns, methods="trees", **options)
+    assert model.report.chosen == "trees"
+    assert model.head.fit_summary.num_iterations == 0
+    offsets = kc.calibrate_scores(logits, labels, columns, methods="field_bias", **options)
+    x = {"score": logits, **columns}
+    expected = offsets.predict(x, verbose=0)
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
 
 
 @pytest.fixture
@@ -114,7 +128,7 @@ def test_the_report_shows_the_weights():
     if len(report.weights) > 1:
         parts = sorted(report.weights.items(), key=lambda part: -part[1])
         listed = ", ".join(f"{name} {weight:.2f}" for name, weight in parts)
-        assert f"Chosen: blend ({listed}). The weighted mean of their logits" in shown
+        assert f"Chosen: blend ({listed}). This weighted mean of their logits" in shown
     else:
         assert f"Chosen: {report.chosen}. Its cross-fitted log loss" in shown
     assert report.to_dict()["weights"] == report.weights
