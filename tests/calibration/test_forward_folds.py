@@ -5,12 +5,13 @@ import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
-from calibration.test_calibrate import NUM_ROWS, base_model, make_rows
+from calibration.test_calibrate import NUM_ROWS, base_model, make_rows, weight_of
 from keras_calibration.calibration import splits
 from keras_calibration.calibration.splits import splits_of
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.standard_errors import mean_and_error
 
+CURVES = ("bias", "platt", "beta", "ilps")
 BLOCK = np.arange(NUM_ROWS) * 8 // NUM_ROWS
 
 
@@ -24,21 +25,26 @@ def drifting(shifts):
 @pytest.mark.slow
 def test_a_bias_that_does_not_last_is_not_corrected():
     x, y = drifting([1.0, -0.6, 1.0, -0.6, 1.0, -0.6, 1.0, -0.6])
-    chosen = {
-        folds: kc.calibrate(base_model(), x, y, folds=folds, verbose=0).report.chosen
+    reports = {
+        folds: kc.calibrate(base_model(), x, y, folds=folds, verbose=0).report
         for folds in (3, "forward")
     }
-    assert chosen["forward"] == "identity"
-    assert chosen[3] in ("bias", "platt")
+    assert weight_of(reports["forward"], ["identity"]) > 0.8
+    assert weight_of(reports[3], CURVES) > 0.8
 
 
 def test_a_bias_that_lasts_is():
     x, y = drifting([0.6, 0.8, 0.7, 0.9, 0.7, 0.6, 0.8, 0.7])
     model = kc.calibrate(base_model(), x, y, folds="forward", verbose=0)
-    assert model.report.chosen == "bias"
+    assert weight_of(model.report, CURVES) > 0.8
+    true = expit(x["score"][:, 0] + 0.725)
+    np.testing.assert_allclose(
+        model.predict(x, verbose=0, batch_size=NUM_ROWS)[:, 0], true, atol=0.03
+    )
     assert "in 8 chronological blocks; each block after the first is scored by" in str(model.report)
     assert model.report.num_rows == NUM_ROWS
     # The model itself is fitted to all rows.
+    model = kc.calibrate(base_model(), x, y, methods="bias", folds="forward", verbose=0)
     logits = x["score"].astype("float32")
     layer = kc.layers.BiasCorrection()
     layer.fit(logits[:, 0], y)
@@ -78,7 +84,7 @@ def test_what_the_later_fits_gain_counts_for_more():
     # The first block is unlike all others: the first fits correct what is gone, the last do not.
     x, y = drifting([0.5, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7, -0.7])
     report = kc.calibrate(base_model(), x, y, folds="forward", verbose=0).report
-    assert report.chosen != "identity"
+    assert weight_of(report, ["identity"]) < 0.2
     losses = np.logaddexp(0, x["score"][:, 0]) - y * x["score"][:, 0]
     scored = BLOCK > 0
     mean = np.average(losses[scored], weights=BLOCK[scored])
@@ -86,8 +92,11 @@ def test_what_the_later_fits_gain_counts_for_more():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["field_bias", pytest.param("blend", marks=pytest.mark.slow)])
-def test_every_kind_of_candidate_looks_forward(method, monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "share_left"),
+    [("field_bias", 0.5), ("field_ilps", 0.5), ("trees", 0.5), ("neural", 0.8)],
+)
+def test_every_kind_of_candidate_looks_forward(method, share_left, monkeypatch):
     monkeypatch.setattr(splits, "_NUM_BLOCKS", 3)  # a network compiles for each
     x, y = make_rows(lambda logit, site, price: logit + np.linspace(-1.5, 1.5, 6)[site], 1500)
     arguments = {"fields": ["site"], "numeric": ["price"], "folds": "forward", "verbose": 0}
@@ -99,8 +108,8 @@ def test_every_kind_of_candidate_looks_forward(method, monkeypatch):
     after = model.predict(x, verbose=0)[:, 0]
     sites = [x["site"] == site for site in range(6)]
     wrong = [max(abs(np.mean(p[site] - y[site])) for site in sites) for p in (before, after)]
-    assert wrong[1] < 0.6 * wrong[0]
-    assert wrong[1] < 0.15
+    # A network alone is slow to learn on so few rows.
+    assert wrong[1] < share_left * wrong[0]
 
 
 def test_the_past_must_hold_both_classes():

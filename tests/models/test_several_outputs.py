@@ -377,7 +377,7 @@ def batches_of(batches):
 def test_calibrate_and_evaluate_one_output():
     base = dictionary()
     model = kc.calibrate(
-        base, X, {"click": ~Y, "buy": Y}, calibrated_output="buy", methods="quick", verbose=0
+        base, X, {"click": ~Y, "buy": Y}, calibrated_output="buy", methods="platt", verbose=0
     )
     assert (model.report.num_rows, model.base.calibrated_output) == (200, "buy")
     model.compile(metrics=["auc"])

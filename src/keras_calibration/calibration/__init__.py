@@ -1,4 +1,4 @@
-"""`calibrate`: compares calibration methods on a development set and applies the best one."""
+"""`calibrate`: compares calibration methods on a development set, and applies the best mean."""
 
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.calibration.calibrate_scores import calibrate_scores

@@ -64,7 +64,7 @@ def calibrate_scores(
             probability. The exported model takes the same.
         fields: As for `calibrate`: names of the categorical columns whose segments are to be
             calibrated, or name → number of ids or lookup layer.
-        numeric: Names of numeric columns that `"neural"` may also use.
+        numeric: Names of numeric columns that the trees, for example, may also use.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
         seed: Seed of the folds and of training.

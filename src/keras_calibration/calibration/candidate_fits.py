@@ -104,7 +104,7 @@ class Race:
         if candidate.name == IDENTITY:
             return CandidateFit(self.rows.logits[self.splits.scored])
         if candidate.base:
-            return self._fit_trees(candidate)
+            return self._fit_trees(candidate, is_forced)
         if _cross_fits_itself(candidate, self.splits):
             return self._fit_network(candidate, is_forced)
         parts = list(self.splits.parts())
@@ -147,7 +147,7 @@ class Race:
         self.progress.end_piece(candidate.name)
         return CandidateFit(summary.cross_fitted_logits, head)
 
-    def _fit_trees(self, candidate: Candidate) -> CandidateFit:
+    def _fit_trees(self, candidate: Candidate, is_forced: bool) -> CandidateFit:
         """Trees on top of the fits of another candidate, to the folds and to all rows."""
         base = self.fits[candidate.base]
         if base.logits is None:
@@ -168,11 +168,11 @@ class Race:
             self.splits.fold if self.splits.in_order else None,
         )
         self.progress.end_piece(candidate.name)
-        if not summary.num_iterations:
+        if not summary.num_iterations and not is_forced:
             change = summary.cross_fitted_both - summary.cross_fitted_head
             raise ValueError(
-                f"On top of {candidate.base!r}, it changes the cross-fitted log loss by "
-                f"{change:+.6f} ± {summary.standard_error:.6f}."
+                f"On top of {candidate.base!r}, no number of trees lowers the cross-fitted log "
+                f"loss by a standard error: {change:+.6f} ± {summary.standard_error:.6f}."
             )
         head.remember_fit(summary)
         return CandidateFit(summary.cross_fitted_logits[self.splits.scored], head)

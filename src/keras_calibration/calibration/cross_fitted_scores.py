@@ -1,4 +1,4 @@
-"""Scores the candidates of `calibrate` on cross-fitted logits and chooses one."""
+"""Scores the candidates of `calibrate` on cross-fitted logits and weighs them."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def combined(
     shares = {name: float(share) for name, share in zip(fitted, weights, strict=True) if share > 0}
     if len(shares) > 1:
         return shares, (
-            "The weighted mean of their logits has the lowest cross-fitted log loss, if each of "
-            "the rows counts and a change of the model costs three nats."
+            "This weighted mean of their logits has the lowest cross-fitted log loss, where a "
+            "change of the model costs three nats of all rows together."
         )
     if set(shares) == {IDENTITY}:
         return shares, "No change of the model lowers the cross-fitted log loss by more than noise."

@@ -1,0 +1,134 @@
+"""The race of candidates: what is dropped and why, what is forced, and what a machine lacks."""
+
+import sys
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import keras_calibration as kc
+
+NUM_ROWS = 1500
+OPTIONS = {"from_logits": True, "verbose": 0}
+
+
+def make_rows(effect, seed=0):
+    """Logits, labels and columns; with the effect, the price shifts the logit of every site."""
+    generator = np.random.default_rng(seed)
+    logits, price = generator.normal(-1, 1, (2, NUM_ROWS))
+    site = generator.integers(0, 4, NUM_ROWS)
+    eta = logits + effect * np.abs(price) * (site % 2)
+    labels = (generator.random(NUM_ROWS) < expit(eta)).astype(float)
+    return logits, labels, {"site": site, "price": price}
+
+
+def names_of(report):
+    return {score.name for score in report.scores}
+
+
+def test_a_costly_candidate_that_adds_nothing_ends_after_one_fold():
+    logits, labels, columns = make_rows(0.0)
+    methods = ["platt", "field_ilps"]
+    report = kc.calibrate_scores(
+        logits, labels, columns, fields=["site"], methods=methods, **OPTIONS
+    ).report
+    reason = report.left_out["field_ilps"]
+    assert reason.startswith("It ended after one fold, in which it added ")
+    assert reason.endswith(" nats to what the others gain together on 300 rows.")
+    assert "field_ilps" not in names_of(report)
+    assert f"Left out: field_ilps. {reason}" in " ".join(str(report).split())
+
+
+def test_a_costly_candidate_that_is_named_alone_is_used():
+    logits, labels, columns = make_rows(0.0)
+    with pytest.warns(UserWarning, match="'field_ilps' makes the cross-fitted log loss worse"):
+        report = kc.calibrate_scores(
+            logits, labels, columns, fields=["site"], methods="field_ilps", **OPTIONS
+        ).report
+    assert report.left_out == {}
+    assert report.chosen == "field_ilps"
+    assert names_of(report) == {"identity", "field_ilps"}
+
+
+@pytest.mark.slow
+def test_the_network_runs_on_only_where_its_first_fold_gains():
+    # Alone with the identity, it finds what the trees would find.
+    for effect, is_left_out in ((0.0, True), (2.0, False)):
+        logits, labels, columns = make_rows(effect)
+        report = kc.calibrate_scores(
+            logits, labels, columns, fields=["site"], numeric=["price"],
+            methods=["platt", "neural"], **OPTIONS,
+        ).report  # fmt: skip
+        assert ("neural" in report.left_out) == is_left_out
+        assert report.weights.get("neural", 0.0) > 0.8 or is_left_out
+
+
+def test_trees_that_gain_nothing_are_left_out_with_their_figures():
+    logits, labels, columns = make_rows(0.0)
+    options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
+    report = kc.calibrate_scores(
+        logits, labels, columns, methods=["field_bias", "trees"], **options
+    ).report
+    assert report.left_out["trees"].startswith(
+        "On top of 'field_bias', no number of trees lowers the cross-fitted log loss by a "
+    )
+    assert report.weights.get("identity", 0.0) > 0.8
+
+
+def test_trees_bring_the_candidate_that_they_stand_on():
+    logits, labels, columns = make_rows(2.0)
+    options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
+    report = kc.calibrate_scores(logits, labels, columns, methods="trees", **options).report
+    assert report.chosen == "trees"
+    assert names_of(report) == {"identity", "field_bias", "trees"}
+    losses = {score.name: score.log_loss for score in report.scores}
+    assert losses["trees"] < losses["field_bias"] - 0.01
+
+
+def test_trees_that_are_named_alone_are_used_even_if_there_are_none():
+    # What runs every night must not fail on the day on which trees gain nothing.
+    logits, labels, columns = make_rows(0.0)
+    labels = np.random.default_rng(2).random(NUM_ROWS) < expit(logits + columns["site"] - 1.5)
+    options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
+    model = kc.calibrate_scores(logits, labels, columns, methods="trees", **options)
+    assert model.report.chosen == "trees"
+    assert model.head.fit_summary.num_iterations == 0
+    offsets = kc.calibrate_scores(logits, labels, columns, methods="field_bias", **options)
+    x = {"score": logits, **columns}
+    expected = offsets.predict(x, verbose=0)
+    np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
+
+
+@pytest.fixture
+def without_lightgbm(monkeypatch):
+    """As where LightGBM, or the library of OpenMP, cannot be loaded."""
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+
+
+@pytest.mark.usefixtures("without_lightgbm")
+def test_without_lightgbm_the_others_are_compared():
+    logits, labels, columns = make_rows(2.0)
+    options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
+    model = kc.calibrate_scores(logits, labels, columns, **options)
+    report = model.report
+    assert "Install the package `lightgbm`" in report.left_out["trees"]
+    assert "Left out: trees." in str(report)
+    assert report.after.log_loss < report.before.log_loss
+    with pytest.raises(ImportError, match="Install the package `lightgbm`"):
+        kc.calibrate_scores(logits, labels, columns, methods="trees", **options)
+
+
+def test_the_report_shows_the_weights():
+    logits, _, _ = make_rows(0.0)
+    labels = (np.random.default_rng(1).random(NUM_ROWS) < expit(1.4 * logits + 0.3)).astype(float)
+    methods = ["bias", "platt", "beta", "ilps"]
+    report = kc.calibrate_scores(logits, labels, methods=methods, **OPTIONS).report
+    shown = " ".join(str(report).split())
+    assert sum(report.weights.values()) == pytest.approx(1)
+    if len(report.weights) > 1:
+        parts = sorted(report.weights.items(), key=lambda part: -part[1])
+        listed = ", ".join(f"{name} {weight:.2f}" for name, weight in parts)
+        assert f"Chosen: blend ({listed}). This weighted mean of their logits" in shown
+    else:
+        assert f"Chosen: {report.chosen}. Its cross-fitted log loss" in shown
+    assert report.to_dict()["weights"] == report.weights
