@@ -1,10 +1,12 @@
 """Levels that the statistics promise: `./dev run python benchmarks/levels.py`.
 
-Four tables, each figure from 1,000 simulated data sets:
+Five tables, each figure from 1,000 simulated data sets:
 
 - coverage of the 95 % intervals of `FieldBias`, by number of field values, expected positives of a
   value, and standard deviation of the offsets, and the mean width of the intervals compared with
   those of an oracle that knows this standard deviation;
+- coverage of those of `FieldBias` with numeric columns (100 data sets a figure), whose true effects
+  are random walks or sines;
 - share of data sets in which right predictions have a p-value of `multicalibration_error` below 5
   and 1 %, by number and size of segments;
 - share of decisions for one of two equal pipelines, by number of seeds, with planned looks and with
@@ -18,8 +20,9 @@ import argparse
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, ndtr
 
+from keras_calibration.layers import FieldBias
 from keras_calibration.plots.rates import wilson_interval
 from keras_calibration.scoring import multicalibration_error
 from keras_calibration.solvers.data_checks import Rows
@@ -182,7 +185,65 @@ def rates(num_samples: int) -> None:
             print(f"{rate:>6g}" + "".join(f"{f:>8.1f}" for f in figures) + f"  {name}")
 
 
-TABLES = {"field_bias": field_bias, "segments": segments, "looks": looks, "rates": rates}
+def numeric(num_samples: int) -> None:
+    print("\nFieldBias, numeric columns: coverage in %, beyond 1.5 standard deviations, of missing")
+    print(f"{'rows':>6}{'columns':>9}{'shape':>10}{'size':>6}{'all':>7}{'beyond':>8}{'missing':>9}")
+    for num_rows in (1000, 5000):
+        for num_columns in (1, 3):
+            for shape in ("walk", "sine"):
+                for size in (0.2, 0.5):
+                    rng = np.random.default_rng(0)
+                    number = max(num_samples // 10, 1)
+                    cells = [
+                        one_set_of_columns(rng, num_rows, num_columns, shape, size)
+                        for _ in range(number)
+                    ]
+                    figures = 100 * np.mean(cells, axis=0)
+                    print(
+                        f"{num_rows:>6}{num_columns:>9}{shape:>10}{size:>6g}{figures[0]:>7.1f}"
+                        f"{figures[1]:>8.1f}{figures[2]:>9.1f}",
+                        flush=True,
+                    )
+
+
+def one_set_of_columns(
+    rng: np.random.Generator, num_rows: int, num_columns: int, shape: str, size: float
+) -> tuple[float, float, float]:
+    """Shares of new rows that are covered: of all, of those far out, of those with a gap."""
+    common = rng.normal(size=2 * num_rows)
+    columns = {
+        f"x{number}": np.sqrt(0.5) * (common + rng.normal(size=2 * num_rows))
+        for number in range(num_columns)
+    }
+    logits = rng.normal(-1.5, 1, 2 * num_rows)
+    true = 0.9 * logits + 0.2
+    for name, values in columns.items():
+        walk = np.cumsum(rng.normal(size=1001)) / np.sqrt(1000 / 6)
+        effect = (
+            np.interp(ndtr(values), np.linspace(0, 1, 1001), walk - walk.mean())
+            if shape == "walk"
+            else np.sqrt(2) * np.sin(1.5 * values)
+        )
+        missing = rng.random(2 * num_rows) < 0.1
+        true += size * np.where(missing, rng.normal(), effect)
+        columns[name] = np.where(missing, np.nan, values)
+    labels = rng.random(2 * num_rows) < expit(true)
+    head = FieldBias({}, numeric=list(columns))
+    head.fit(logits[:num_rows], labels[:num_rows], {n: v[:num_rows] for n, v in columns.items()})
+    new = {name: values[num_rows:] for name, values in columns.items()}
+    lower, upper = head.interval(logits[num_rows:], new)
+    covered = (lower[:, 0] <= expit(true[num_rows:])) & (expit(true[num_rows:]) <= upper[:, 0])
+    is_far, is_missing = np.abs(new["x0"]) > 1.5, np.isnan(new["x0"])
+    return covered.mean(), covered[is_far].mean(), covered[is_missing].mean()
+
+
+TABLES = {
+    "field_bias": field_bias,
+    "numeric": numeric,
+    "segments": segments,
+    "looks": looks,
+    "rates": rates,
+}
 
 if __name__ == "__main__":
     main()

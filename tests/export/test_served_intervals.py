@@ -17,7 +17,9 @@ def made_rows(seed=0):
     features = {
         "x": generator.normal(-1, 1, NUM_ROWS).astype("float32"),
         "site": generator.integers(0, 5, NUM_ROWS).astype("int32"),
+        "age": np.where(generator.random(NUM_ROWS) < 0.1, np.nan, generator.normal(size=NUM_ROWS)),
     }
+    features["age"] = features["age"].astype("float32")
     chances = 1 / (1 + np.exp(-features["x"] - 0.5 * features["site"] + seed))
     return features, (generator.random(NUM_ROWS) < chances).astype("float32")
 
@@ -26,6 +28,7 @@ def fitted(head):
     inputs = {
         "x": keras.Input((), name="x"),
         "site": keras.Input((), dtype="int32", name="site"),
+        "age": keras.Input((), name="age"),
     }
     one = keras.ops.expand_dims(inputs["x"], 1)
     base = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(one))
@@ -37,6 +40,7 @@ def fitted(head):
 def new_rows():
     features, _ = made_rows(7)
     features["site"] = np.arange(NUM_ROWS, dtype="int32") % 9  # 5 to 8 are unknown
+    features["age"][:4] = [np.inf, -np.inf, 3e38, np.nan]
     return features
 
 
@@ -57,6 +61,7 @@ def agrees(outputs, model, rows, level):
 
 HEADS = {
     "field_bias": lambda: kc.layers.FieldBias({"site": 5}, kc.layers.ILPS(5)),
+    "numeric": lambda: kc.layers.FieldBias({"site": 5}, kc.layers.ILPS(5), ["age"]),
     "ilps": lambda: kc.layers.ILPS(5, monotonic="strict"),
     "platt": kc.layers.PlattScaling,
 }
@@ -75,7 +80,7 @@ def test_served_and_refreshed(kind, jit_compile, tmp_path):
     agrees(served(path, rows), model, rows, 0.9)
     features, labels = made_rows(1)
     logits = kc.base_logits(model, features)
-    given = {"site": features["site"]} if kind == "field_bias" else {}
+    given = {name: features[name] for name in model.head.feature_names}
     second = kc.refresh_savedmodel(
         path, logits, labels, given, from_logits=True, verify="same_process"
     )

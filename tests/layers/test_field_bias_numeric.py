@@ -49,8 +49,17 @@ def value_of(curve, values):
     return np.where(np.isnan(values), missing, np.interp(values, knots, at_knots))
 
 
-def optimum(logits, labels, weights, site, designs, deviations):
+def walk_precision(knots):
+    """Precision of a random walk over the knots, of mean variance 1, where their mean is 0."""
+    gaps = np.diff(knots)
+    differences = np.diff(np.eye(len(knots)), axis=0)
+    precision = differences.T @ np.diag(1 / (1 + gaps / gaps.mean())) @ differences
+    return precision * np.mean(np.diag(np.linalg.pinv(precision)))
+
+
+def optimum(logits, labels, weights, site, knots, designs, deviations):
     """The penalised optimum, from dense arrays: its value, its parameters, and the objective."""
+    precisions = list(map(walk_precision, knots))
     onehot, sizes = np.eye(site.max() + 1)[site], [design.shape[1] for design in designs]
 
     def parts(parameters):
@@ -63,11 +72,11 @@ def optimum(logits, labels, weights, site, designs, deviations):
         line, offsets, curves = parts(parameters)
         fitted = line[0] * logits + line[1] + onehot @ offsets
         penalty = 1e-3 * (line[0] - 1) ** 2 + offsets @ offsets / deviations[0] ** 2
-        for design, curve, deviation in zip(designs, curves, deviations[1:], strict=True):
+        for design, curve, precision, deviation in zip(
+            designs, curves, precisions, deviations[1:], strict=True
+        ):
             fitted = fitted + design @ curve
-            differences = np.diff(np.eye(len(curve) - 1), axis=0)
-            scale = np.mean(np.diag(np.linalg.pinv(differences.T @ differences)))
-            walk = scale * np.sum(np.diff(curve[:-1]) ** 2)
+            walk = curve[:-1] @ precision @ curve[:-1]
             penalty += (walk + curve[-1] ** 2) / deviation**2
         loss = weights @ (np.logaddexp(0, fitted) - labels * fitted)
         return loss + 0.5 * penalty
@@ -90,7 +99,7 @@ def test_finds_the_optimum(weighted):
     designs = [hats(x, knots[0]), hats(z, knots[1])]
     weights = np.ones(1500) if weights is None else weights
     lowest, (line, offsets, curves), objective = optimum(
-        logits, labels, weights, site, designs, fit.deviations
+        logits, labels, weights, site, knots, designs, fit.deviations
     )
     found = np.concatenate([[fit.slope, fit.bias], *fit.offsets, *fit.curves])
     assert objective(found) <= lowest + 1e-6
@@ -103,13 +112,11 @@ def test_finds_the_optimum(weighted):
 
 def test_spread_is_the_mode_of_the_marginal_likelihood():
     logits, labels, features = made_rows(3000)
-    x, knots = features["z"], np.linspace(-2.5, 2.5, 9)
+    x, knots = features["z"], np.r_[np.linspace(-2, 1, 8), 2.5]
     columns = [numeric_column(x, knots)]
     fit = fit_field_offsets(Rows(logits, labels, None), [], [], half_cauchy(1.0), columns)
     design = np.column_stack([logits, np.ones(3000), hats(x, knots)[:, :-1]])
-    differences = np.diff(np.eye(9), axis=0)
-    scale = np.mean(np.diag(np.linalg.pinv(differences.T @ differences)))
-    walk = scale * differences.T @ differences + np.full((9, 9), 10.0)  # the mean is 0
+    walk = walk_precision(knots) + np.full((9, 9), 10.0)  # the mean is 0
 
     def log_marginal(deviation):
         """By a Laplace approximation, and the prior."""
@@ -189,10 +196,12 @@ def test_a_weight_of_two_is_two_rows():
     weighted, repeated = (FieldBias({"site": 6}, numeric=["x", "z"]) for _ in range(2))
     weighted.fit(logits, labels, features, sample_weight=1.0 + twice)
     repeated.fit(logits[rows], labels[rows], {n: column[rows] for n, column in features.items()})
-    for one, other in zip(weighted.get_weights(), repeated.get_weights(), strict=True):
-        if not one.shape or one.shape == (1,):
-            continue
-        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    for one, other in (
+        (weighted(logits, features), repeated(logits, features)),
+        (weighted.interval(logits, features), repeated.interval(logits, features)),
+        *zip(weighted.get_curve("x"), repeated.get_curve("x"), strict=True),
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_data_frames_booleans_and_gaps():

@@ -203,28 +203,32 @@ def numeric_column(values: np.ndarray, knots: np.ndarray) -> NumericColumn:
     gaps = np.append(np.diff(knots), 1.0)
     share = (inside - knots[left]) / gaps[left]
     basis = np.zeros((len(knots) + 1, len(knots)))
-    basis[:-1, :-1], basis[-1, -1] = random_walk_basis(len(knots)), 1.0
+    basis[:-1, :-1], basis[-1, -1] = random_walk_basis(knots), 1.0
     return NumericColumn(np.where(missing, len(knots), left), np.where(missing, 0.0, share), basis)
 
 
-def random_walk_basis(num_knots: int) -> np.ndarray:
+def random_walk_basis(knots: np.ndarray) -> np.ndarray:
     """B (K, K - 1): with `θ ~ N(0, 1)`, Bθ is a random walk over the knots of mean 0.
 
-    It is scaled so that the mean variance over the knots is 1.
+    One half of the variance of its steps is the same for all, which suits skewed columns; the other
+    half is proportional to the gaps, so that a curve may change more over a long one. It is scaled
+    so that the mean variance over the knots is 1.
 
     Example:
-        >>> random_walk_basis(2)
+        >>> random_walk_basis(np.array([0.0, 5.0]))
         array([[-1.],
                [ 1.]])
     """
-    step = np.arange(1, num_knots + 1)
-    covariance = np.minimum(step[:, None], step).astype("float64")
+    gaps = np.diff(knots)
+    passed = np.cumsum(0.5 + 0.5 * gaps / gaps.mean()) if len(gaps) else gaps
+    place = np.append(0.0, passed)
+    covariance = np.minimum(place[:, None], place)
     covariance -= covariance.mean(axis=0)
     covariance -= covariance.mean(axis=1, keepdims=True)
     variances, directions = np.linalg.eigh(covariance)
     basis = directions[:, 1:] * np.sqrt(np.maximum(variances[1:], 0.0))
     basis *= np.sign(basis[-1:])
-    return basis / np.sqrt(np.mean(np.sum(basis**2, axis=1))) if num_knots > 1 else basis
+    return basis / np.sqrt(np.mean(np.sum(basis**2, axis=1))) if len(gaps) else basis
 
 
 class CurvesEffect(Effect):
