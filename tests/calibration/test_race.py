@@ -125,10 +125,8 @@ def test_the_report_shows_the_weights():
     report = kc.calibrate_scores(logits, labels, methods=methods, **OPTIONS).report
     shown = " ".join(str(report).split())
     assert sum(report.weights.values()) == pytest.approx(1)
-    if len(report.weights) > 1:
-        parts = sorted(report.weights.items(), key=lambda part: -part[1])
-        listed = ", ".join(f"{name} {weight:.2f}" for name, weight in parts)
-        assert f"Chosen: blend ({listed}). This weighted mean of their logits" in shown
-    else:
-        assert f"Chosen: {report.chosen}. Its cross-fitted log loss" in shown
+    assert len(report.weights) > 1
+    parts = sorted(report.weights.items(), key=lambda part: -part[1])
+    listed = ", ".join(f"{name} {weight:.2f}" for name, weight in parts)
+    assert f"Chosen: blend ({listed}). Weighted are the logits of the candidates" in shown
     assert report.to_dict()["weights"] == report.weights

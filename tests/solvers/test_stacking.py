@@ -7,17 +7,17 @@ import pytest
 from scipy.special import expit, log_softmax, softmax
 
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.stacking import stacked_weights
+from keras_calibration.solvers.stacking import combined_weights, stacked_weights
 
 
 def nats(weights_of_fits, logits, labels, row_weights, number):
-    """`n · loss + 3 (1 - v_0)`, from the formula."""
+    """`n · loss + 1 - v_0`, from the formula."""
     combined = sum(v * eta for v, eta in zip(weights_of_fits, logits, strict=True))
     if labels.ndim == 1:
         losses = np.logaddexp(0, combined) - labels * combined
     else:
         losses = -(labels * log_softmax(combined, axis=1)).sum(axis=1)
-    return number * np.average(losses, weights=row_weights) + 3 * (1 - weights_of_fits[0])
+    return number * np.average(losses, weights=row_weights) + 1 - weights_of_fits[0]
 
 
 def grid(number, steps):
@@ -59,15 +59,6 @@ def test_no_weights_of_a_grid_are_better(make_rows, num_fits, steps, is_weighted
         received = nats(found, logits, labels, row_weights, number)
         # Weights below 0.01 are left out, which costs little.
         assert received < min(tried) + (1e-4 if found.all() else 0.02)
-
-
-def test_fewer_independent_rows_keep_more_of_the_model():
-    logits, labels = binary_rows(2000, 2, 3)
-    rows = Rows(np.zeros(2000), labels, None)
-    kept = [stacked_weights([np.zeros(2000), logits[1]], rows, n)[0] for n in (2000, 60, 20, 3)]
-    assert kept == sorted(kept)
-    assert kept[0] < 0.2
-    assert kept[-1] > 0.95
 
 
 def test_the_scale_of_the_weights_does_not_matter():
@@ -112,7 +103,12 @@ def test_on_hostile_rows_too(name):
     number = row_weights.sum() ** 2 / (row_weights**2).sum()
     received = nats(found, logits, labels, row_weights, number)
     tried = [nats(v, logits, labels, row_weights, number) for v in grid(len(logits), 20)]
-    assert received <= min(tried) * (1 + 1e-9)
+    assert received <= min(tried) * (1 + 1e-9) + 0.02  # weights below 1e-4 are left out
+    for clusters in (None, np.arange(len(labels)) // 60):
+        combined = combined_weights(logits, Rows(np.zeros(labels.shape), labels, weights), clusters)
+        assert np.isfinite(combined).all()
+        assert combined.min() >= 0
+        assert combined.sum() == pytest.approx(1)
 
 
 def test_certain_logits_of_classes():
@@ -156,7 +152,7 @@ def test_where_the_model_is_right_it_stays_nearly_as_it_is(num_rows):
                 held_out = np.arange(num_rows) % 5 == fold
                 beta = coefficients(design[~held_out], labels[~held_out])
                 fits[-1][held_out] = design[held_out] @ beta
-        weights = stacked_weights(fits, Rows(logits, labels, None))
+        weights = combined_weights(fits, Rows(logits, labels, None))
         kept.append(weights[0])
         new_logits, new_designs = right_model(10_000, generator)
         parts = [

@@ -90,23 +90,25 @@ def calibrate(
     """Calibrates a trained model on a development set, and reports how each method compares.
 
     Every candidate is cross-fitted: for each fold, it is fitted on the other folds and scored on
-    this one, so that every row is scored by a fit that did not see it. Used is the weighted mean of
-    the candidates' logits that has the lowest cross-fitted log loss (stacking). "No change" is a
-    candidate too, and to leave it costs three nats of all rows together: where the rows cannot
-    tell, the model stays nearly as it is. The candidates with a weight are then fitted to all rows.
-    Those that cannot be fitted on these rows, for example with too few positives, are left out; the
-    report lists them.
+    this one, so that every row is scored by a fit that did not see it. Used is a weighted mean of
+    the candidates' logits. The weights are those that predict the scored rows best together, and
+    how probable it is that each candidate predicts best, half and half (`report.weights`). "No
+    change" is a candidate too, and if it is the most probable, the model stays as it is. The
+    candidates with a weight are then fitted to all rows. Those that cannot be fitted on these rows,
+    for example with too few positives, are left out; the report lists them.
 
     The candidates, simplest first:
 
     - `"identity"`: no change;
     - `"bias"`: σ(l + c);
+    - `"temperature"`: σ(a l);
     - `"platt"`: σ(a l + c);
     - `"beta"`: one slope for low and one for high logits;
     - `"ilps"`: non-decreasing and piecewise linear;
     - `"field_bias"`, with fields: one offset per field value, shrunk;
     - `"field_ilps"`, with one to eight fields: one curve per field value, shrunk;
     - `"additive"`, with numeric columns: `"field_bias"` and a smooth curve of each numeric column;
+    - `"additive"`, with numeric columns: `"field_bias"` and a smooth curve per numeric column;
     - `"trees"`, with fields or numeric columns: boosted trees on top of `"field_bias"`;
     - `"neural"`, with fields or numeric columns: η(l) + g(x).
 
@@ -177,8 +179,8 @@ def calibrate(
         (2000, 1)
 
     Reference:
-        Breiman (1996), *Stacked regressions*; van der Laan, Polley and Hubbard (2007), *Super
-        Learner*.
+        van der Laan, Polley and Hubbard (2007), *Super Learner*; Yao, Vehtari, Simpson and Gelman
+        (2018), *Using stacking to average Bayesian predictive distributions*.
     """
     _check_model(model)
     names = _names_of(methods)

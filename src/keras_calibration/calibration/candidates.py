@@ -84,14 +84,15 @@ def candidates(
 ) -> list[Candidate]:
     """The candidates for these features, ordered by their flexibility.
 
-    Always `identity`, `bias`, `platt`, `beta`, `ilps`; with fields `field_bias`; with one to eight
-    fields `field_ilps`; with fields or numeric columns `trees` and `neural`. For K classes always
-    `identity`, `temperature`, `vector`, `matrix`; with fields or numeric columns `trees` and
-    `neural`. A quick effort leaves out both, the default one `neural`.
+    Always `identity`, `bias`, `temperature`, `platt`, `beta`, `ilps`; with fields `field_bias`;
+    with one to eight fields `field_ilps`; with numeric columns `additive`; with any of both `trees`
+    and `neural`. For K classes always `identity`, `temperature`, `vector`, `matrix`; with fields or
+    numeric columns `trees` and `neural`.
 
     Example:
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0)]
-        ['identity', 'bias', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps', 'trees', 'neural']
+        ['identity', 'bias', 'temperature', 'platt', 'beta', 'ilps', 'field_bias', 'field_ilps',
+        'trees', 'neural']
         >>> [candidate.name for candidate in candidates({"site": 3}, (), 3, seed=0, num_classes=4)]
         ['identity', 'temperature', 'vector', 'matrix', 'trees', 'neural']
     """
@@ -111,6 +112,7 @@ def candidates(
         heads = {
             IDENTITY: BiasCorrection,
             "bias": BiasCorrection,
+            "temperature": TemperatureScaling,
             "platt": PlattScaling,
             "beta": BetaCalibration,
             "ilps": curve,

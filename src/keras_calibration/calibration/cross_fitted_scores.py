@@ -11,7 +11,7 @@ from scipy import special
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
 from keras_calibration.calibration.candidates import IDENTITY
-from keras_calibration.layers.head_logits import head_log_losses, outcome_columns
+from keras_calibration.layers.head_logits import outcome_columns
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import FieldError, noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
@@ -20,7 +20,7 @@ from keras_calibration.models.development_set import as_numpy
 from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.stacking import stacked_weights
+from keras_calibration.solvers.stacking import combined_weights
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _NUM_DRAWS = 100
@@ -35,10 +35,7 @@ def combined(
     rows: Rows,
     clusters: np.ndarray | None = None,
 ) -> tuple[dict[str, float], str]:
-    """The weights with which candidates predict best together, and what is said of them.
-
-    If rows are not independent, the weights are found as if there were as many fewer rows as the
-    standard error of the best candidate's gain is larger (`stacked_weights`).
+    """The weights with which candidates are used together, and why (`combined_weights`).
 
     Args:
         fitted: Cross-fitted logits of the candidates, the identity first.
@@ -48,30 +45,16 @@ def combined(
     Returns:
         Name of each candidate with a weight → its weight; and the reason, in one sentence.
     """
-    weights = stacked_weights(list(fitted.values()), rows, _num_independent(fitted, rows, clusters))
+    weights = combined_weights(list(fitted.values()), rows, clusters)
     shares = {name: float(share) for name, share in zip(fitted, weights, strict=True) if share > 0}
-    if len(shares) > 1:
-        return shares, (
-            "This weighted mean of their logits has the lowest cross-fitted log loss, where a "
-            "change of the model costs three nats of all rows together."
-        )
     if set(shares) == {IDENTITY}:
-        return shares, "No change of the model lowers the cross-fitted log loss by more than noise."
-    return shares, "Its cross-fitted log loss is lower than that of any mean with the others."
-
-
-def _num_independent(
-    fitted: Mapping[str, np.ndarray], rows: Rows, clusters: np.ndarray | None
-) -> float:
-    weights = rows.row_weights
-    number = float(weights.sum() ** 2 / (weights @ weights))
-    if clusters is None:
-        return number
-    losses = [head_log_losses(rows.labels, logits) for logits in fitted.values()]
-    best = min(losses, key=lambda loss: float(weights @ loss))
-    _, error = mean_and_error(best - losses[0], weights)
-    _, clustered_error = mean_and_error(best - losses[0], weights, clusters)
-    return number if error == 0 else number * (error / clustered_error) ** 2
+        return shares, "No change is the most probable: no candidate gains more than chance would."
+    if len(shares) == 1:
+        return shares, "It predicts best, and no mean with others is better."
+    return shares, (
+        "Weighted are the logits of the candidates that predict best together, and by how probable "
+        "it is that each is the best."
+    )
 
 
 def scores_of(
