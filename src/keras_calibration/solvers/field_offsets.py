@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration.solvers.coinciding_fields import shared_effects
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.effects import (
     CurvesEffect,
@@ -14,7 +15,11 @@ from keras_calibration.solvers.effects import (
     TableEffect,
 )
 from keras_calibration.solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
-from keras_calibration.solvers.field_posterior import FieldPosterior, field_posterior
+from keras_calibration.solvers.field_posterior import (
+    FieldPosterior,
+    field_posterior,
+    of_each_field,
+)
 from keras_calibration.solvers.field_spreads import improve_spreads
 from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 
@@ -91,6 +96,9 @@ def fit_field_offsets(
     and scaled (`improve_spreads`). When the s_f have settled, they are fixed, and the steps
     continue to the unique optimum. An id of `num_values` or more is "other", with the offset 0.
 
+    Fields that divide the rows in the same way have one effect: the rows tell only their sum. Each
+    then has an equal part of it.
+
     The curves of all numeric columns are a further block, with one s for each of them, whose
     likelihood has the other curves integrated out.
 
@@ -104,10 +112,13 @@ def fit_field_offsets(
         lower=np.array([SMALLEST_SCALE, -np.inf]),
     )
     seen, places = _seen_values(ids, num_values)
+    shared = shared_effects(places, list(map(len, seen)), rows.weights)
+    leaders = sorted({each.leader for each in shared})
 
     def fit_to(weights: np.ndarray | None) -> FieldEffects:
-        effects: list[Effect] = [*_tables(places, seen, own=[1])]
-        effects += [CurvesEffect(columns)] if columns else []
+        tables = _tables([places[f] for f in leaders], [seen[f] for f in leaders], own=[1])
+        curves = [CurvesEffect(columns)] if columns else []
+        effects: list[Effect] = [*tables, *curves]
         return FieldEffects(replace(rows, weights=weights), effects, log_prior, line)
 
     fit = fit_to(rows.weights)
@@ -116,23 +127,38 @@ def fit_field_offsets(
     if are_pooled:
         num_more, converged = fit.run(learn_scales=False)
         num_passes += num_more
-    posterior = field_posterior(fit, are_pooled)
-    tables, others = fit.effects[: len(ids)], fit.effects[len(ids) :]
+    tables, others = fit.effects[: len(leaders)], fit.effects[len(leaders) :]
+    sizes = np.array([each.size for each in shared])
+    groups = [leaders.index(each.leader) for each in shared]
+    deviations = [tables[group].deviations for group in groups] / np.sqrt(sizes)[:, None]
+    posterior = of_each_field(field_posterior(fit, are_pooled), shared)
+    values = [known[each.places] for known, each in zip(seen, shared, strict=True)]
+
+    def by_id(found: Sequence[np.ndarray], unseen_value: ArrayLike = 0.0) -> list[np.ndarray]:
+        return _with_unseen(found, values, num_values, unseen_value)
+
     return FieldOffsets(
         slope=float(fit.shared[0]),
         bias=float(fit.shared[1]),
-        offsets=_with_unseen([each.coefficients[:-1, 0] for each in tables], seen, num_values),
+        offsets=by_id(
+            [
+                tables[group].coefficients[:-1, 0][each.kept] / each.size
+                for group, each in zip(groups, shared, strict=True)
+            ]
+        ),
         curves=[
             curve
             for effect in others
             if isinstance(effect, CurvesEffect)
             for curve in effect.on_knots(effect.coefficients[0])
         ],
-        deviations=np.concatenate([each.deviations for each in fit.effects]),
+        deviations=np.concatenate([deviations.ravel(), *(each.deviations for each in others)]),
         posterior=replace(
             posterior,
-            variances=_with_unseen(posterior.variances, seen, num_values, posterior.spreads**2),
-            responses=_with_unseen(posterior.responses, seen, num_values),
+            variances=by_id(posterior.variances, posterior.spreads**2),
+            responses=by_id(posterior.responses),
+            codes=by_id(posterior.codes, -1.0 - np.arange(len(ids))),
+            covariances=by_id(posterior.covariances),
         ),
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
