@@ -187,3 +187,19 @@ def test_refusals(layer, arguments, message):
 def test_heads_have_no_update():
     with pytest.raises(ValueError, match="Add the sums of `calibrator_queries`"):
         update_calibrator(layers.FieldBias({"site": 3}), log(), verbose=0)
+
+
+def test_numeric_columns_and_their_gaps():
+    missing = np.arange(N) % 10 == 0
+    whole = pd.array(DEVICE * 3, dtype="Int64")
+    whole[missing] = pd.NA
+    rows = frame().assign(size=whole)
+    heads = [layers.FieldBias({"site": 40}, numeric=["size"]) for _ in range(2)]
+    heads[0].fit(Z, Y, rows, sample_weight=W)
+    log = ScoredLog(rows, logit="z", sample_weight="w", num_threads=2)
+    fit_calibrator(heads[1], log, verbose=0)
+    expected, found = (head.get_curve("size") for head in heads)
+    np.testing.assert_array_equal(found[0], [0, 3, 6, 9])
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-3)
+    assert found[2] == pytest.approx(expected[2], abs=1e-3)
+    assert abs(found[2]) > 1e-3

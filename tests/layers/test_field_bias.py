@@ -121,6 +121,46 @@ def test_effects_are_the_offsets_of_each_row():
     assert not np.asarray(FieldBias({"site": 10}).effects({"site": [4]})).any()
 
 
+def test_fields_that_always_coincide_share_an_effect():
+    """The rows tell the sum of two effects only; the interval of one alone must be wide."""
+    generator = np.random.default_rng(0)
+    num_sites, num_rows = 200, 20_000
+    site = generator.choice(num_sites, num_rows, p=generator.dirichlet(np.full(num_sites, 0.3)))
+    page = num_sites - 1 - site
+    effects = generator.normal(0, 0.7, (2, num_sites))
+    logits = generator.normal(-1, 1, num_rows)
+    true = logits + effects[0][site] + effects[1][page]
+    labels = (generator.random(num_rows) < sigmoid(true)).astype(float)
+    both, alone = FieldBias({"site": num_sites, "page": num_sites + 5}), FieldBias({"site": 200})
+    both.fit(logits, labels, {"site": site, "page": page})
+    alone.fit(logits, labels, {"site": site})
+    # Rows like those of the fit are as with one field.
+    rows = slice(0, 3000)
+    features = {"site": site[rows], "page": page[rows]}
+    np.testing.assert_allclose(
+        both(logits[rows], features), alone(logits[rows], features), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        both.interval(logits[rows], features), alone.interval(logits[rows], features), atol=1e-5
+    )
+    spread = alone.get_deviations()["site"] / np.sqrt(2)
+    np.testing.assert_allclose(list(both.get_deviations().values()), spread, rtol=1e-5)
+    # A new page on a known site, a known page on a known site, both new.
+    fresh = generator.normal(0, 0.7, (2, 3000))
+    other = generator.integers(0, num_sites, 3000)
+    for pages, effect in (
+        (np.full(3000, num_sites), fresh[0]),
+        (num_sites - 1 - other, effects[1][num_sites - 1 - other]),
+    ):
+        lower, upper = both.interval(logits[rows], {"site": site[rows], "page": pages})
+        truth = sigmoid(logits[rows] + effects[0][site[rows]] + effect)
+        assert 0.85 < np.mean((lower[:, 0] <= truth) & (truth <= upper[:, 0])) < 0.99
+    nothing = {"site": np.full(3000, -1), "page": np.full(3000, -1)}
+    np.testing.assert_allclose(
+        both.interval(logits[rows], nothing), alone.interval(logits[rows], nothing), atol=1e-5
+    )
+
+
 def test_a_curve_comes_first():
     logits, site, labels, _ = made_clicks()
     bent = np.where(logits > 0, 3 * logits, logits)

@@ -8,7 +8,7 @@ import math
 import keras
 import numpy as np
 
-from keras_calibration.layers.field_ids import Vocabulary
+from keras_calibration.layers.field_ids import Vocabulary, numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
@@ -75,10 +75,13 @@ def fit_calibrator(layer: Head, log: ScoredLog | LogSums, verbose: int = 1) -> F
     _refuse_far_logits(table, edges)
     logits, labels, weights, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
     vocabularies = getattr(layer, "fields", {})
-    features = {
-        feature: _values(table[f"key_value_{place}"], feature, vocabularies.get(feature))[group]
-        for place, feature in enumerate(layer.feature_names or ())
-    }
+    numeric = numeric_names(layer.field_readers())
+    features = {}
+    for place, feature in enumerate(layer.feature_names or ()):
+        values = table[f"key_value_{place}"]
+        if feature in numeric:
+            values = values.astype("float64")  # with NaN for a missing value
+        features[feature] = _values(values, feature, vocabularies.get(feature))[group]
     summary = layer.fit(logits, labels, features, weights)
     summary = dataclasses.replace(summary, num_rows=sums.num_rows)
     layer.remember_fit(summary)

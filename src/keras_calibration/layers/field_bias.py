@@ -43,6 +43,7 @@ class FieldBias(FieldHead):
     in a field, its offsets shrink to about zero. A field value with few rows gets a small offset;
     one with many rows keeps its own. A value not seen in the fit, and any id outside the
     vocabulary, gets the offset 0, the prior mean. Within a field value the ranking is unchanged.
+    Fields that always occur together have equal parts of one effect.
 
     The curve of a numeric column is linear between knots at quantiles of the rows, and constant
     outside them. A value with many rows, such as a special code, is a knot of its own; so are all
@@ -161,9 +162,14 @@ class FieldBias(FieldHead):
         little of it, and in about 92 % where it is 1 with two positives a value
         (`benchmarks/levels.py`). With several fields, t is the variance of an offset given those of
         the other fields: too large for values that always occur together, by at most the number of
-        fields, and a little too small beside an unknown value.
+        fields, and a little too small beside an unknown value. Fields that always coincide share
+        one effect (`solvers.coinciding_fields`): where their values meet as in the fit, the
+        interval is that of one field, and it is wider where one of them is new, or they meet anew.
         The spreads of several fields are often found too small, and the intervals of unknown values
         are then too narrow.
+
+        With one or three numeric columns, 95 % intervals hold the truth in 93 to 99 % where it is a
+        random walk or a sine of the column, in 91 to 99 % far out in its tails.
 
         Args:
             logits: Uncalibrated logits (batch,) or (batch, 1).
@@ -246,7 +252,8 @@ class FieldBias(FieldHead):
             # One table for all fields; the last row of each field is "other".
             length = sum(number + 1 for number in self._num_values.values())
             self._offsets = self.add_weight(name="offsets", shape=(length,), initializer="zeros")
-            shapes["offsets"] = (length, 3)
+            shapes["offsets"] = (length, 5)
+            shapes["leaders"] = (len(self.fields),)
         if self.numeric:
             shape = len(self.numeric), self._knots_per_column()
             self._knots = self.add_weight(
@@ -286,10 +293,12 @@ class FieldBias(FieldHead):
     def _effect_spreads(self, features: Features | None) -> tuple[Tensor, Tensor, Tensor]:
         """Variance of all effects given the line, and how they respond to it: each (batch,)."""
         total: Tensor = 0.0
+        variance: Tensor = 0.0
         if self.fields:
             table = ops.convert_to_tensor(self._posterior_offsets)
-            total = ops.sum(ops.take(table, self._places(features), axis=0), axis=0)
-        variance = 0.0
+            of_fields = ops.take(table, self._places(features), axis=0)
+            total = ops.sum(of_fields[:, :, :3], axis=0)
+            variance = self._covariance(of_fields[:, :, 3], of_fields[:, :, 4])
         if self.numeric:
             tables = ops.convert_to_tensor(self._posterior_curves)
             left, share = self._numeric_places(features)
@@ -300,8 +309,22 @@ class FieldBias(FieldHead):
                 right = ops.minimum(at + 1, table.shape[0] - 1)
                 rows = rows + value + beyond * (ops.take(table, right, axis=0) - value)
             total = total + rows[:, :3]
-            variance = ops.sum(ops.square(rows[:, 3:]), axis=1)
+            variance = variance + ops.sum(ops.square(rows[:, 3:]), axis=1)
         return total[:, 0] + variance, total[:, 1], total[:, 2]
+
+    def _covariance(self, codes: Tensor, covariances: Tensor) -> Tensor:
+        """Covariance of the offsets of fields that always occurred together, (batch,).
+
+        Args:
+            codes: Codes of the values of each row (fields, batch).
+            covariances: Covariance of each value with each of those of the same code.
+        """
+        leaders = ops.cast(self._posterior_leaders, "int32")
+        is_same = ops.cast(codes == ops.take(codes, leaders, axis=0), codes.dtype)
+        numbers = ops.segment_sum(is_same, leaders, num_segments=len(self.fields))
+        # Each field has this covariance with each of the others of its group.
+        others = ops.take(numbers, leaders, axis=0) - 1.0
+        return ops.sum(is_same * others * covariances, axis=0)
 
     def _fit_effects(
         self,
@@ -352,13 +375,17 @@ class FieldBias(FieldHead):
         """Assigns the posterior of a fit to these rows."""
         values = {"factor": found.factor}
         if self.fields:
-            tables = [
-                np.vstack([np.column_stack([variances, responses]), [spread**2, 0.0, 0.0]])
-                for variances, responses, spread in zip(
-                    found.variances, found.responses, found.spreads, strict=True
-                )
-            ]
-            values["offsets"] = np.concatenate(tables)
+            columns = found.variances, found.responses, found.codes, found.covariances
+            values["offsets"] = np.concatenate(
+                [
+                    # A value without rows, and "other", have codes of their own.
+                    np.vstack([np.column_stack(each), [spread**2, 0.0, 0.0, -1.0 - number, 0.0]])
+                    for number, (spread, *each) in enumerate(
+                        zip(found.spreads, *columns, strict=True)
+                    )
+                ]
+            )
+            values["leaders"] = found.leaders
         if self.numeric:
             parts = zip(
                 found.curve_variances, found.curve_responses, found.curve_factors, strict=True

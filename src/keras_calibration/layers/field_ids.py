@@ -70,6 +70,17 @@ def id_names(fields: Fields | Iterable[str]) -> set[str]:
     return {name for name, vocabulary in fields.items() if isinstance(vocabulary, kinds)}
 
 
+def numeric_names(readers: Iterable[Any]) -> set[str]:
+    """Names of the numeric columns of layers.
+
+    Example:
+        >>> from keras_calibration.layers import FieldBias
+        >>> numeric_names([FieldBias({"site": 3}, numeric=["price"])])
+        {'price'}
+    """
+    return {name for reader in readers for name in getattr(reader, "numeric", ())}
+
+
 def called_features(
     features: Any, names: Iterable[str] | None, readers: Iterable[Any], reader: str
 ) -> Any:
@@ -89,7 +100,7 @@ def called_features(
     read = select_features(columns, columns if names is None else names, reader)
     fields = {name: v for each in readers for name, v in each.fields.items()}
     ids = id_names(fields)
-    numeric = {name for each in readers for name in getattr(each, "numeric", ())}
+    numeric = numeric_names(readers)
     return {
         name: _numbers(values, name)
         if name in numeric

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration.solvers.coinciding_fields import shared_effects
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.effects import (
     CurvesEffect,
@@ -15,7 +16,11 @@ from keras_calibration.solvers.effects import (
     TableEffect,
 )
 from keras_calibration.solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
-from keras_calibration.solvers.field_posterior import FieldPosterior, field_posterior
+from keras_calibration.solvers.field_posterior import (
+    FieldPosterior,
+    field_posterior,
+    of_each_field,
+)
 from keras_calibration.solvers.field_spreads import improve_spreads
 from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
 
@@ -24,7 +29,7 @@ _SLOPE_PRECISION = 1e-3
 # Prior precision of each bend of the common curve about 0.
 _BEND_PRECISION = 1.0
 # When a fit to a part of the rows ends.
-_PART_TOLERANCE, _PART_SCALE_TOLERANCE = 1e-8, 0.03
+_PART_TOLERANCE, _PART_SCALES = 1e-8, 0.03
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,9 @@ def fit_field_offsets(
     and scaled (`improve_spreads`). When the s_f have settled, they are fixed, and the steps
     continue to the unique optimum. An id of `num_values` or more is "other", with the offset 0.
 
+    Fields that divide the rows in the same way have one effect: the rows tell only their sum. Each
+    then has an equal part of it.
+
     The curves of all numeric columns are a further block, with one s for each of them, whose
     likelihood has the other curves integrated out.
 
@@ -115,46 +123,62 @@ def fit_field_offsets(
         lower=np.array([SMALLEST_SCALE, -np.inf]),
     )
     seen, places = _seen_values(ids, num_values)
+    shared = shared_effects(places, list(map(len, seen)), rows.weights)
+    leaders = sorted({each.leader for each in shared})
 
     def fit_to(weights: np.ndarray | None) -> FieldEffects:
-        effects: list[Effect] = [*_tables(places, seen, own=[1])]
-        effects += [CurvesEffect(columns)] if columns else []
+        tables = _tables([places[f] for f in leaders], [seen[f] for f in leaders], own=[1])
+        curves = [CurvesEffect(columns)] if columns else []
+        effects: list[Effect] = [*tables, *curves]
         return FieldEffects(replace(rows, weights=weights), effects, log_prior, line)
 
     fit, posterior = fit_to(rows.weights), None
+    groups = [leaders.index(each.leader) for each in shared]
     if like is not None:
-        fit.set_deviations(like.deviations)
-    run = (
-        fit.run
-        if like is None
-        else functools.partial(
-            fit.run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALE_TOLERANCE
-        )
-    )
+        of_fields, of_columns = np.split(like.deviations, [len(ids)])
+        of_groups = np.sqrt(np.bincount(groups, of_fields**2, len(leaders)))
+        fit.set_deviations(np.concatenate([of_groups, of_columns]))
+    run = fit.run
+    if like is not None:
+        run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
     num_passes, converged = run()
     factor = improve_spreads(fit, fit_to, log_prior, None if like is None else like.factor)
     if factor:
         num_more, converged = run(learn_scales=False)
         num_passes += num_more
+    tables, others = fit.effects[: len(leaders)], fit.effects[len(leaders) :]
+    sizes = np.array([each.size for each in shared])
+    deviations = [tables[group].deviations for group in groups] / np.sqrt(sizes)[:, None]
+    values = [known[each.places] for known, each in zip(seen, shared, strict=True)]
+
+    def by_id(found: Sequence[np.ndarray], unseen_value: ArrayLike = 0.0) -> list[np.ndarray]:
+        return _with_unseen(found, values, num_values, unseen_value)
+
     if like is None:
-        found = field_posterior(fit, factor > 0)
+        found = of_each_field(field_posterior(fit, factor > 0), shared)
         posterior = replace(
             found,
-            variances=_with_unseen(found.variances, seen, num_values, found.spreads**2),
-            responses=_with_unseen(found.responses, seen, num_values),
+            variances=by_id(found.variances, found.spreads**2),
+            responses=by_id(found.responses),
+            codes=by_id(found.codes, -1.0 - np.arange(len(ids))),
+            covariances=by_id(found.covariances),
         )
-    tables, others = fit.effects[: len(ids)], fit.effects[len(ids) :]
     return FieldOffsets(
         slope=float(fit.shared[0]),
         bias=float(fit.shared[1]),
-        offsets=_with_unseen([each.coefficients[:-1, 0] for each in tables], seen, num_values),
+        offsets=by_id(
+            [
+                tables[group].coefficients[:-1, 0][each.kept] / each.size
+                for group, each in zip(groups, shared, strict=True)
+            ]
+        ),
         curves=[
             curve
             for effect in others
             if isinstance(effect, CurvesEffect)
             for curve in effect.on_knots(effect.coefficients[0])
         ],
-        deviations=np.concatenate([each.deviations for each in fit.effects]),
+        deviations=np.concatenate([deviations.ravel(), *(each.deviations for each in others)]),
         factor=factor,
         posterior=posterior,
         log_loss=fit.loss / fit.total,

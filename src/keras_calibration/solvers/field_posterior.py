@@ -1,12 +1,13 @@
 """The posterior of a common line, of the offsets of field values, and of their spreads."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse.linalg
 from scipy import special
 
+from keras_calibration.solvers.coinciding_fields import Shared
 from keras_calibration.solvers.covariance import covariance_factor
 from keras_calibration.solvers.effects import CurvesEffect, Effect, Sums, TableEffect
 from keras_calibration.solvers.field_effects import FieldEffects
@@ -33,6 +34,11 @@ class FieldPosterior:
         spreads: Root mean square of s_f of each field (fields,): the standard deviation of the
             offset of a value without rows.
         responses: r of each field (num_values, q): if β rises by dβ, the offset falls by `rᵀ dβ`.
+        leaders: Number of the first field that divides the rows as each field does (fields,).
+        codes: Number of each value (num_values,), the same for those of the leader and of the
+            others where they occur in the same rows.
+        covariances: Covariance of the offset of each value (num_values,) with each of those of the
+            same code, given β.
         curve_factors: V of each numeric column, at its knots and of missing values (K + 1, R): the
             covariance of all curves, given β, is about `V Vᵀ`.
         curve_variances: t of each numeric column (K + 1,): what their variances are above that.
@@ -44,6 +50,9 @@ class FieldPosterior:
     variances: list[np.ndarray]
     spreads: np.ndarray
     responses: list[np.ndarray]
+    leaders: np.ndarray
+    codes: list[np.ndarray]
+    covariances: list[np.ndarray]
     curve_factors: list[np.ndarray]
     curve_variances: list[np.ndarray]
     curve_responses: list[np.ndarray]
@@ -107,11 +116,42 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
         variances=[variances for variances, _ in averaged],
         spreads=spreads,
         responses=[each[:-1, 0] for each in responses[:num_fields]],
+        leaders=np.arange(num_fields),
+        codes=[np.arange(len(variances)) for variances, _ in averaged],
+        covariances=[np.zeros(len(variances)) for variances, _ in averaged],
         curve_factors=factors,
         curve_variances=of_curves,
         curve_responses=curve_responses,
         factor=covariance_factor(0.5 * (schur + schur.T), fit.shared > fit.lower),
         curvature=curvature,
+    )
+
+
+def of_each_field(found: FieldPosterior, shared: Sequence[Shared]) -> FieldPosterior:
+    """The posterior of the fields that share effects, from that of their sums.
+
+    The rows tell the sum u of the offsets of m fields that always occur together. Their prior is
+    `N(0, s²/m)` for each, so that, given u, each is `u/m` with a variance of `s²/m (1 - 1/m)`, and
+    their covariances cancel it in the sum. A value that is new in one of the fields adds `s²/m`.
+    """
+    leaders = np.array([each.leader for each in shared], int)
+    groups, sizes = np.unique(leaders, return_inverse=True)[1], [each.size for each in shared]
+    squares = found.spreads[groups] ** 2
+    variances, responses, covariances, codes = [], [], [], []
+    for group, size, square, each in zip(groups, sizes, squares, shared, strict=True):
+        of_sum = found.variances[group][each.kept]
+        variances.append(square / size * (1 - 1 / size) + of_sum / size**2)
+        covariances.append((of_sum - square) / size**2 * (size > 1))
+        responses.append(found.responses[group][each.kept] / size)
+        codes.append(each.kept)
+    return replace(
+        found,
+        leaders=leaders,
+        variances=variances,
+        responses=responses,
+        covariances=covariances,
+        codes=codes,
+        spreads=np.sqrt(squares / np.array(sizes)),
     )
 
 
