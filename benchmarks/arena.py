@@ -18,7 +18,6 @@ that is not installed or fails is left out of its cell. Set OMP_NUM_THREADS=1 fo
 """
 
 import argparse
-import importlib
 import json
 import pathlib
 import sys
@@ -31,15 +30,24 @@ from typing import Any
 import lightgbm
 import numpy as np
 import pandas as pd
-import scipy.sparse
 from scipy.special import expit, log_softmax, logit
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "examples"))
 
 from calibrators import Part, data_folder, live_rivals, read_peers, read_table
-from designs import linear_design, tree_design, tuned_regression
+from rivals import (
+    Fit,
+    boosted_logit,
+    boosting,
+    hashed_regression,
+    linear_design,
+    not_installed,
+    regression,
+    tree_design,
+    venn_abers,
+)
 
 from keras_calibration import calibrate_scores
 from markdown_table import markdown_table
@@ -47,26 +55,10 @@ from markdown_table import markdown_table
 # Development rows → number of draws.
 DRAWS = {300: 5, 1_000: 3, 3_000: 2, 10_000: 1, 0: 1}
 MOST_TRAIN_ROWS, MOST_TEST_ROWS = 100_000, 50_000
-# Venn–Abers compares every test row with every development row's isotonic fit.
-MOST_VENN_ABERS_ROWS = 10_000
-# scikit-learn's histogram boosting takes at most 255 categories; columns with more are ordered ids.
-MOST_CATEGORIES = 255
 GROUPS = ("logit", "field", "all", "classes")
 CLASS_TABLES = ("mnist", "cifar10", "diabetes", "hotel")
 NAMES = ("table", "scorer", "rows", "draw", "group", "method")
 CELL = ["table", "scorer", "rows"]
-SMALL_TREES = {
-    "objective": "binary",
-    "num_leaves": 4,
-    "learning_rate": 0.05,
-    "min_data_in_leaf": 20,
-    "lambda_l2": 5.0,
-    "num_threads": 1,
-    "verbose": -1,
-    "seed": 0,
-}
-
-Fit = Callable[[Part], Callable[[Part], Any]]
 
 
 @dataclass(frozen=True)
@@ -286,79 +278,6 @@ def ours(fields: Any = (), numeric: Any = ()) -> Fit:
         if part.logits.ndim == 2:
             return lambda test: model.head(test.logits)
         return lambda test: model.head(test.logits[:, None], test.features)
-
-    return fit
-
-
-def not_installed(package: str) -> Fit:
-    def fit(part: Part) -> Any:
-        raise ImportError(f"{package} is not installed")
-
-    return fit
-
-
-def regression(design: Callable[[np.ndarray], np.ndarray], has_bias: bool = True) -> Fit:
-    def fit(part: Part) -> Callable[[Part], Any]:
-        model = LogisticRegression(C=np.inf, fit_intercept=has_bias, max_iter=1000)
-        model.fit(design(part.logits), part.labels)
-        return lambda test: model.decision_function(design(test.logits))
-
-    return fit
-
-
-def venn_abers(part: Part) -> Callable[[Part], Any]:
-    package = importlib.import_module("venn_abers")
-    if len(part.labels) > MOST_VENN_ABERS_ROWS:
-        raise ValueError(f"Not run on more than {MOST_VENN_ABERS_ROWS:,} rows.")
-
-    def pairs(logits: np.ndarray) -> np.ndarray:
-        return np.stack([expit(-logits), expit(logits)], axis=1)
-
-    model = package.VennAbers().fit(pairs(part.logits), part.labels.astype(int))
-    return lambda test: logit(model.predict_proba(pairs(test.logits))[0][:, 1])
-
-
-def boosted_logit(part: Part) -> Callable[[Part], Any]:
-    """Small trees from the logit, their number chosen by folds."""
-    rows = lightgbm.Dataset(part.logits[:, None], part.labels, init_score=part.logits)
-    stopping = lightgbm.early_stopping(30, verbose=False)
-    curve = lightgbm.cv(SMALL_TREES, rows, 500, nfold=5, seed=0, callbacks=[stopping])
-    losses = curve["valid binary_logloss-mean"]
-    raw = row_losses(part.logits, part.labels)[0].mean()
-    if min(losses) >= raw:
-        return lambda test: test.logits
-    whole = lightgbm.Dataset(part.logits[:, None], part.labels, init_score=part.logits)
-    trees = lightgbm.train(SMALL_TREES, whole, int(np.argmin(losses)) + 1)
-    return lambda test: test.logits + trees.predict(test.logits[:, None], raw_score=True)
-
-
-def hashed_regression(table: Any) -> Fit:
-    def fit(part: Part) -> Callable[[Part], Any]:
-        columns = linear_design(table, part)
-
-        def design(rows: Part) -> scipy.sparse.csr_matrix:
-            return scipy.sparse.hstack([rows.logits[:, None], columns(rows)]).tocsr()
-
-        model = tuned_regression().fit(design(part), part.labels)
-        return lambda test: model.decision_function(design(test))
-
-    return fit
-
-
-def boosting(table: Any) -> Fit:
-    columns = tree_design(table)
-    is_category = [size <= MOST_CATEGORIES for size in table.num_values.values()]
-    is_category = [False, *is_category, *(False for _ in table.numeric)]
-
-    def design(part: Part) -> np.ndarray:
-        return np.column_stack([part.logits, columns(part)])
-
-    def fit(part: Part) -> Callable[[Part], Any]:
-        model = HistGradientBoostingClassifier(
-            categorical_features=is_category, early_stopping=True, random_state=0
-        )
-        model.fit(design(part), part.labels)
-        return lambda test: model.decision_function(design(test))
 
     return fit
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
-from designs import hashed, tuned_regression
+from rivals import hashed, tuned_regression
 from scipy.special import expit
 
 from keras_calibration import calibrate_scores
