@@ -313,33 +313,49 @@ def class_arena(data: pathlib.Path, name: str, file: pathlib.Path) -> Arena:
 
 
 def print_summary(results: pd.DataFrame) -> None:
-    """Prints a table for each group, over all cells and by number of rows."""
+    """Prints two tables for each group: over all cells, and by the number of rows."""
     for group, found in results.groupby("group", sort=False):
-        sizes = [
-            (f"{rows:,} rows" if rows else "all rows", part) for rows, part in found.groupby("rows")
-        ]
-        for title, part in [("all sizes", found), *sizes]:
-            print(f"\n{group}, {title}: {len(part.groupby(CELL))} cells\n\n{summary(part)}")
+        cells = cell_figures(found)
+        failed = found[found["log_loss"].isna()].groupby("method").size()
+        print(f"\n{group}: {len(found.groupby(CELL))} cells\n\n{summary(cells, failed)}")
+        print(f"\n{group}: wins, and worse than raw, by development rows\n\n{by_rows(cells)}")
 
 
-def summary(results: pd.DataFrame) -> str:
-    """One row for each method, the highest win rate first."""
+def cell_figures(results: pd.DataFrame) -> pd.DataFrame:
+    """The figures of each method and cell, means over the draws."""
     found = results[results["log_loss"].notna()].copy()
     losses = found["log_loss"].round(9).groupby([found[name] for name in [*CELL, "draw"]])
     found["wins"] = (losses.rank(ascending=False) - 1) / (losses.transform("count") - 1)
     found["worse"] = (found["change"] > 1e-9).astype(float)
     found["clearly_worse"] = found["change"] > (2 * found["error"]).clip(lower=1e-9)
     names = ["change", "brier_change", "wins", "worse", "clearly_worse", "seconds"]
-    cells = found.groupby(["method", *CELL])[names].mean()
-    failed = results[results["log_loss"].isna()].groupby("method").size()
+    return found.groupby(["method", *CELL])[names].mean()
+
+
+def ranking(cells: pd.DataFrame) -> pd.DataFrame:
+    """The means of each method, the highest win rate first."""
+    return cells.groupby("method").mean().sort_values("wins", ascending=False)
+
+
+def summary(cells: pd.DataFrame, failed: pd.Series) -> str:
     header = "method|log loss|Brier|wins|worse|by 2 errors|expected|seconds|failed".split("|")
     rows = []
-    for method, row in cells.groupby("method").mean().sort_values("wins").iloc[::-1].iterrows():
+    for method, row in ranking(cells).iterrows():
         count = len(cells.loc[method])
         figures = [f"{row.change:+.5f}", f"{row.brier_change:+.5f}", f"{row.wins:.3f}"]
         figures += [f"{row.worse:.0%}", f"{row.clearly_worse * count:.1f}", f"{0.023 * count:.1f}"]
         rows.append([method, *figures, f"{row.seconds:.2f}", f"{failed.get(method, 0)}"])
     return markdown_table(header, rows)
+
+
+def by_rows(cells: pd.DataFrame) -> str:
+    means = cells.groupby(["method", "rows"])[["wins", "worse"]].mean()
+    sizes = sorted(means.index.unique("rows"), key=lambda rows: rows or np.inf)
+    rows = []
+    for method in ranking(cells).index:
+        found = (means.loc[method].reindex(sizes)).itertuples()
+        rows.append([method, *(f"{row.wins:.3f}, {row.worse:.0%}" for row in found)])
+    return markdown_table(["method", *(f"{size:,}" if size else "all" for size in sizes)], rows)
 
 
 if __name__ == "__main__":
