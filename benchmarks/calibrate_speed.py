@@ -19,9 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
+from rivals import hashed, tuned_regression
 from scipy.special import expit
-from sklearn.feature_extraction import FeatureHasher
-from sklearn.linear_model import LogisticRegressionCV
 
 from keras_calibration import calibrate_scores
 
@@ -74,17 +73,11 @@ def ours(rows: Rows, methods: str) -> Callable[[Rows], np.ndarray]:
 
 def logistic_regression(rows: Rows) -> Callable[[Rows], np.ndarray]:
     """Logistic regression on the logit and hashed one-hot columns, tuned."""
-    hasher = FeatureHasher(2**14, input_type="string", alternate_sign=False)
 
     def design(part: Rows) -> scipy.sparse.csr_matrix:
-        columns = [np.char.add(f"{name}=", ids.astype(str)) for name, ids in part.columns.items()]
-        hashed = hasher.transform(np.stack(columns, axis=1))
-        return scipy.sparse.hstack([part.logits[:, None], hashed]).tocsr()
+        return scipy.sparse.hstack([part.logits[:, None], hashed(part.columns)]).tocsr()
 
-    model = LogisticRegressionCV(
-        Cs=[0.01, 0.03, 0.1, 0.3, 1.0], cv=3, scoring="neg_log_loss", use_legacy_attributes=False
-    )
-    model.fit(design(rows), rows.labels)
+    model = tuned_regression().fit(design(rows), rows.labels)
     return lambda new: model.predict_proba(design(new))[:, 1]
 
 

@@ -79,13 +79,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tables", nargs="*", help="names of the tables; all by default")
     arguments = parser.parse_args()
-    data = pathlib.Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
+    data = data_folder()
     peers = read_peers(data / "peers.csv")
     results = {}
     for name in arguments.tables or peers:
         results[name] = measure(data / name, peers[name])
         print_table(name, results[name])
     print_summary(results)
+
+
+def data_folder() -> pathlib.Path:
+    """The folder of the shared tables."""
+    return pathlib.Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
 
 
 def read_peers(path: pathlib.Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -105,10 +110,9 @@ def read_peers(path: pathlib.Path) -> dict[str, dict[str, dict[str, Any]]]:
     return peers
 
 
-def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Method → figures, the rivals' too."""
-    table = read_data_folder(folder, field=rivals["raw"]["of"], order_by=ORDER_BY.get(folder.name))
-    field = table.fields[0]
+def read_table(folder: pathlib.Path, field: str) -> tuple[Any, Part, Part]:
+    """The table, and its development and test part with the base logits."""
+    table = read_data_folder(folder, field=field, order_by=ORDER_BY.get(folder.name))
     with np.load(folder / "base_logits.npz") as base:
         parts = []
         for name, short in (("development", "dev"), ("test", "test")):
@@ -116,7 +120,13 @@ def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[s
             if not np.array_equal(table.rows[table.parts[name]], base[f"{short}_row"]):
                 raise ValueError(f"The rows of {folder} and of its base_logits.npz differ.")
             parts.append(Part(base[f"{short}_logit"].astype("float64"), labels, features))
-    development, test = parts
+    return (table, *parts)
+
+
+def measure(folder: pathlib.Path, rivals: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Method → figures, the rivals' too."""
+    table, development, test = read_table(folder, rivals["raw"]["of"])
+    field = table.fields[0]
     results = {
         name: {**row, "lower": row["log_loss"]} for name, row in rivals.items() if name != "raw"
     }
