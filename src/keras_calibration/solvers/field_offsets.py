@@ -136,7 +136,7 @@ def fit_field_offsets(
     groups = [leaders.index(each.leader) for each in shared]
     if like is not None:
         of_fields, of_columns = np.split(like.deviations, [len(ids)])
-        of_groups = np.sqrt(np.bincount(groups, of_fields**2, len(leaders)))
+        of_groups = np.sqrt(np.bincount(np.array(groups, int), of_fields**2, len(leaders)))
         fit.set_deviations(np.concatenate([of_groups, of_columns]))
     run = fit.run
     if like is not None:

@@ -10,6 +10,7 @@ from scipy import optimize, special
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.logistic_fit import row_log_losses
 from keras_calibration.solvers.softmax_fit import losses_and_probabilities
+from keras_calibration.solvers.standard_errors import mean_and_error
 
 # The first fit is the model as it is. All weight on others costs this log likelihood, in nats; and
 # its prior odds to each of the others are this power of e.
@@ -31,6 +32,9 @@ def combined_weights(
     difference means. In 236 comparisons (tables, models and numbers of rows) either alone, or any
     choice of one fit, was worse; see `benchmarks/README.md`.
 
+    With clusters, such as blocks of time, the model also stays as it is if no fit gains more than a
+    standard error: what was right in a few blocks need not be so in the next.
+
     Args:
         logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite.
         rows: Labels and weights; its logits are not read.
@@ -46,7 +50,7 @@ def combined_weights(
         array([0.23, 0.77])
     """
     posterior = posterior_weights(logits, rows, clusters)
-    if posterior[0] > 0.5:
+    if posterior[0] > 0.5 or not _gains_an_error(logits, rows, clusters):
         return np.eye(len(posterior))[0]
     weights = 0.5 * posterior + 0.5 * stacked_weights(logits, rows)
     return _without_small(weights, _SMALLEST_WEIGHT)
@@ -146,6 +150,16 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
     ).x
     found = _without_small(found, 1e-4)
     return found if objective(found)[0] < min(alone) else best
+
+
+def _gains_an_error(logits: Sequence[np.ndarray], rows: Rows, clusters: np.ndarray | None) -> bool:
+    """Whether the best fit gains more than a standard error; true without clusters."""
+    if clusters is None:
+        return True
+    losses = [_losses_and_residuals(rows.labels, eta)[0] for eta in logits]
+    best = min(losses, key=lambda loss: float(rows.row_weights @ loss))
+    gain, error = mean_and_error(losses[0] - best, rows.row_weights, clusters)
+    return gain > error
 
 
 def _without_small(weights: np.ndarray, smallest: float) -> np.ndarray:
