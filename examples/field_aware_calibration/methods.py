@@ -119,7 +119,7 @@ def field_ilps(task: CalibrationTask) -> NDArray[np.float32]:
 
 
 def calibrate(task: CalibrationTask) -> NDArray[np.float32]:
-    """Our `calibrate` with all columns as fields: it chooses the method by cross-fitting."""
+    """Our `calibrate` with all columns as fields: it weighs the methods by cross-fitting."""
     fields = {task.field: task.num_values[task.field], **task.num_values}
     rows = task.development
     model = kc.calibrate(

@@ -84,6 +84,26 @@ def test_what_can_express_the_truth_gets_the_weight(truth, features, able):
     assert max(map(len, str(report).splitlines()[:notes])) <= 100
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("num_rows", [300, 3000])
+def test_a_model_that_is_right_is_hardly_made_worse(num_rows):
+    lost, kept = [], []
+    for seed in range(8):
+        x, y = make_rows(lambda logit, site, price: logit, num_rows, seed)
+        model = kc.calibrate(base_model(), x, y, **SITE, methods="quick", verbose=0)
+        new_x, _ = make_rows(lambda logit, site, price: logit, 20_000, seed + 100)
+        logits = new_x["score"][:, 0]
+        p = model.predict(new_x, verbose=0, batch_size=20_000)[:, 0].astype(float)
+        losses = [
+            -(expit(logits) * np.log(q) + expit(-logits) * np.log1p(-q)) for q in (p, expit(logits))
+        ]
+        lost.append(num_rows * np.mean(losses[0] - losses[1]))
+        kept.append(weight_of(model.report, ["identity"]))
+    # In nats of all rows: less than to find a bias alone would cost.
+    assert np.mean(lost) < 1
+    assert np.mean(kept) > 0.8
+
+
 def names_of(report):
     return [score.name for score in report.scores]
 
@@ -186,6 +206,8 @@ def test_a_blend_is_the_weighted_mean_of_its_parts(tmp_path):
     assert losses["blend"] < losses["identity"]
     head = model.head
     assert head.head_weights == [report.weights[name] for name in parts]
+    with pytest.raises(ValueError, match=r'no interval.*pass methods="field_bias"'):
+        kc.interval(model, {name: column[:3] for name, column in x.items()})
     features = {"site": x["site"]}
     columns = [as_logits(part, x["score"], features) for part in head.heads]
     expected = np.average(

@@ -114,6 +114,33 @@ def test_every_curve_can_be_exported(export, run, curve, tmp_path):
     assert export(model, tmp_path / "model", sample=make_inputs(64)).is_file()
 
 
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize(("export", "run"), RUNTIMES)
+@pytest.mark.parametrize("kind", ["weighted mean", "trees"])
+def test_trees_and_a_weighted_mean_can_be_exported(kind, export, run, tmp_path):
+    rows = make_inputs(600)
+    base = make_model().base_model
+    fields = {"site": 9, "class": 5}
+    trees = kc.layers.BoostedTrees(fields, ["bid-price"])
+    curve = kc.layers.FieldBias({"site": 9}, kc.layers.ILPS())
+    mean = kc.layers.BlendedHead([trees, curve, kc.layers.PlattScaling()], [0.5, 0.3, 0.1])
+    model = kc.models.CalibratedModel(base, trees if kind == "trees" else mean)
+    logits = np.asarray(model.base(rows))[:, 0].astype(float)
+    off = np.where((rows["site"] > 4) & (rows["bid-price"] > 0), 2.0, -0.5)
+    labels = np.random.default_rng(2).random(600) < 1 / (1 + np.exp(-logits - off))
+    features = {name: rows[name] for name in model.head.feature_names}
+    model.head.fit(logits, labels, features)
+    assert trees.fit_summary is None or trees.fit_summary.num_iterations > 0
+    path = export(model, tmp_path / "model", sample=make_inputs(64))
+    new = make_inputs(301)
+    # Of logits beyond 1e29, LiteRT's own sigmoid makes NaN.
+    new["bid-price"][:4] = [50.0, -50.0, np.nan, 0.0]
+    received = run(path, {("class_" if n == "class" else n): c for n, c in new.items()})
+    expected = np.asarray(model({n: keras.ops.convert_to_tensor(c) for n, c in new.items()}))
+    np.testing.assert_allclose(received["probability"], expected, rtol=0, atol=1e-6)
+    assert np.abs(expected - received["uncalibrated_probability"]).max() > 0.05
+
+
 @pytest.mark.parametrize("export", [export_litert, export_onnx])
 @pytest.mark.parametrize(
     ("site", "words"),

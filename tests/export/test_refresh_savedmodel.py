@@ -93,6 +93,10 @@ HEADS = {
         num_members=2,
     ),
     "trees": lambda: kc.layers.BoostedTrees({"site": site_lookup(), "class": 4}, ["x"]),
+    "weighted": lambda: kc.layers.BlendedHead(
+        [kc.layers.ILPS(), kc.layers.BoostedTrees({"site": site_lookup(), "class": 4}, ["x"])],
+        [0.25, 0.65],
+    ),
     "blend": lambda: kc.layers.BlendedHead(
         [
             kc.layers.FieldBias({"site": site_lookup()}, kc.layers.ILPS()),
@@ -105,7 +109,7 @@ HEADS = {
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("kind", slow_except(HEADS.keys() - {"blend"}, HEADS))
+@pytest.mark.parametrize("kind", slow_except(HEADS.keys() - {"blend", "trees"}, HEADS))
 def test_only_the_head_is_another(kind, tmp_path):
     model = kc.models.CalibratedModel(base_model(), HEADS[kind]())
     features, labels = rows()
@@ -153,6 +157,34 @@ def test_only_the_head_is_another(kind, tmp_path):
         told["base_model"]
         == json.loads((first / "assets.extra" / "provenance.json").read_text())["base_model"]
     )
+
+
+@pytest.mark.slow
+def test_what_calibrate_gives_is_exported_and_refreshed(tmp_path):
+    features, labels = rows()
+    features = {**features, "class": features["class"] % 4}
+    labels |= (features["x"] > 0.5) & (features["class"] == 1)
+    model = kc.calibrate(
+        base_model(), tensors_of(features), labels, fields=["site", "class"], numeric=["x"],
+        methods=["ilps", "field_bias", "trees"], verbose=0,
+    )  # fmt: skip
+    first = export(model, tmp_path / "1", features)
+    arguments = {("class_" if n == "class" else n): c for n, c in tensors_of(features).items()}
+    assert model.report.weights["trees"] > 0.1
+
+    def check(path):
+        served = tf.saved_model.load(str(path)).signatures["serving_default"](**arguments)
+        expected = model(tensors_of(features)).numpy()
+        np.testing.assert_allclose(served["probability"].numpy(), expected, rtol=0, atol=1e-6)
+
+    check(first)
+    # A refresh on other labels gives the same fit as Keras.
+    labels = labels ^ (features["x"] < -0.5)
+    logits = np.asarray(model.base(tensors_of(features))).astype(float)[:, 0]
+    names = model.head.feature_names
+    second = refresh(first, logits, labels, {name: features[name] for name in names})
+    model.head.fit(logits, labels, {name: tensors_of(features)[name] for name in names})
+    check(second)
 
 
 @pytest.mark.slow

@@ -79,6 +79,10 @@ HEADS = {
     "field_bias": lambda: FieldBias({"site": 9, "word": lookup()}, strict()),
     "field_ilps": lambda: FieldILPS({"class": 5, "site": 9}, ILPS(), num_knots=5),
     "trees": lambda: BoostedTrees({"site": 9, "word": lookup()}, ["price"]),
+    "weighted": lambda: BlendedHead(
+        [ILPS(5), FieldBias({"site": 9}, strict()), BoostedTrees({"site": 9}, ["price"])],
+        [0.2, 0.3, 0.4],
+    ),
     "blend": lambda: BlendedHead(
         [
             FieldBias({"site": 9}, strict()),

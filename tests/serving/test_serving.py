@@ -120,6 +120,35 @@ def test_unknown_values_and_missing_numbers_are_served(served):
     assert np.isfinite(received["probability"][:4]).all()
 
 
+def test_trees_and_a_weighted_mean_are_served_from_c(served, tmp_path):
+    dtype, plain, _ = served
+    rows = make_rows(dtype, 600)
+    lookup = keras.layers.StringLookup(vocabulary=VALUES["string"]) if dtype == "string" else 4
+    fields = {"site": lookup, "class": 5}
+    trees = kc.layers.BoostedTrees(fields, ["bid-price"])
+    offsets = kc.layers.FieldBias(fields, kc.layers.ILPS())
+    model = kc.models.CalibratedModel(
+        plain.base_model, kc.layers.BlendedHead([trees, offsets], [0.6, 0.3])
+    )
+    logits = expected_of(plain, rows)["logit"].astype(float)
+    is_off = (rows["site"] == VALUES[dtype][0]) & (rows["bid-price"] > 0)
+    labels = np.random.default_rng(1).random(600) < 1 / (1 + np.exp(-logits - 3 * is_off))
+    model.head.fit(logits, labels, {name: rows[name] for name in model.head.feature_names})
+    path = kc.export_savedmodel(model, tmp_path / "1", rows, verify="same_process")
+    new = make_rows(dtype, 257)
+    new["bid-price"][:4] = [np.nan, np.inf, -np.inf, 0.0]
+    expected = expected_of(model, new)
+    for inputs, signature in (
+        (as_inputs(new), "serving_default"),
+        ({**as_inputs(new), "logit": expected["logit"]}, "calibrate"),
+    ):
+        received = c_client.serve(path, inputs, signature, ["probability"])
+        np.testing.assert_allclose(received["probability"], expected["probability"], atol=1e-6)
+    # The base model itself gives NaN for an infinite price.
+    change = expected["probability"] - expected["uncalibrated_probability"]
+    assert np.nanmax(np.abs(change)) > 0.05
+
+
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.parent.name)
 def test_the_shipped_models_are_served_from_c(sample):
     recorded = json.loads(sample.read_text(encoding="utf-8"))

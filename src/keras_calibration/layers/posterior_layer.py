@@ -51,7 +51,8 @@ class PosteriorLayer(keras.layers.Layer):
         raise ValueError(
             f"{type(self).__name__} has no interval, because its fit, or that of one of its parts, "
             f"gives no normal posterior. Received: {self!r}. Use FieldBias or a calibrator: ILPS, "
-            "PlattScaling, BiasCorrection, TemperatureScaling, BetaCalibration."
+            "PlattScaling, BiasCorrection, TemperatureScaling, BetaCalibration; with `calibrate`, "
+            'pass methods="field_bias" or methods="platt".'
         )
 
     def add_posterior(self, **shapes: Shape) -> None:
