@@ -113,7 +113,7 @@ def test_methods():
     quick = kc.calibrate(base_model(), x, y, **BOTH, methods="quick", verbose=0).report
     assert {*names_of(quick), *quick.left_out} >= {"field_bias", "field_ilps"}
     assert not {"trees", "neural"} & {*names_of(quick), *quick.left_out}
-    assert quick.num_folds == 5
+    assert quick.num_folds == 3
     thorough = kc.calibrate(base_model(), x, y, methods="thorough", verbose=0).report
     assert thorough.num_folds == 5
     given = kc.calibrate(base_model(), x, y, methods="thorough", folds=2, verbose=0).report
