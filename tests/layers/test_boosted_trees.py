@@ -105,6 +105,18 @@ def test_another_fit_replaces_the_trees(fitted):
     assert "trees" not in str(summary)
 
 
+def test_trimmed_it_is_the_same_with_smaller_tables(fitted):
+    logits, labels, features, _ = rows(seed=1)
+    trimmed = fitted.trimmed()
+    assert fitted.fit_summary.num_iterations <= trimmed.num_rounds < fitted.num_rounds
+    expected = called(fitted, logits, features)
+    np.testing.assert_allclose(called(trimmed, logits, features), expected, atol=1e-6)
+    assert trimmed.fit(logits, labels, features).num_iterations
+    untaught = new_head()
+    untaught(logits[:1], {name: column[:1] for name, column in features.items()})
+    assert untaught.trimmed().num_rounds == 16
+
+
 def test_monotonic_never_falls_in_the_logit():
     generator = np.random.default_rng(0)
     logits, noise = generator.normal(0, 2, 4000), generator.random(4000)

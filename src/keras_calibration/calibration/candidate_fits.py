@@ -174,6 +174,7 @@ class Race:
                 f"On top of {candidate.base!r}, no number of trees lowers the cross-fitted log "
                 f"loss by a standard error: {change:+.6f} ± {summary.standard_error:.6f}."
             )
+        head = head.trimmed()
         head.remember_fit(summary)
         return CandidateFit(summary.cross_fitted_logits[self.splits.scored], head)
 

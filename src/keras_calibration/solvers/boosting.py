@@ -24,8 +24,8 @@ _PARAMETERS = {
     "force_col_wise": True,
     "verbose": -1,
 }
-# Rounds without improvement after which a fold ends.
-_PATIENCE = 30
+# Rounds without improvement after which a fold ends: at its start, and later.
+_FIRST_PATIENCE, _PATIENCE = 10, 30
 # With fewer values to a round, waiting for each other costs threads more than they save.
 _VALUES_OF_THREADS = 1 << 21
 _LIKE_ZERO = np.float32(1e-35)
@@ -157,19 +157,23 @@ class _Trainer:
         if len(fitted) < 2 * _PARAMETERS["min_data_in_leaf"]:
             return np.array([start]), None
         train = self._dataset(fitted)
-        curves: dict[str, dict[str, list[float]]] = {}
+        curve = [start]
+
+        def end_early(state: Any) -> None:
+            (_, _, loss, _) = state.evaluation_result_list[0]
+            curve.append(loss)
+            best = int(np.argmin(curve))
+            if state.iteration + 1 - best >= (_PATIENCE if best else _FIRST_PATIENCE):
+                raise self.lightgbm.callback.EarlyStopException(best, [])
+
         model = self.lightgbm.train(
             self.parameters,
             train,
             self.largest_num_rounds,
             valid_sets=[self._dataset(held_out, reference=train)],
-            callbacks=[
-                self.lightgbm.early_stopping(_PATIENCE, verbose=False),
-                self.lightgbm.record_evaluation(curves),
-            ],
+            callbacks=[end_early],
         )
-        (curve,) = next(iter(curves.values())).values()
-        return np.r_[start, curve], model
+        return np.array(curve), model
 
     def fit(self, fitted: np.ndarray, num_rounds: int) -> Any:
         """The model of these rows after a number of rounds."""
