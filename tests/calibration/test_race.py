@@ -30,7 +30,7 @@ def test_a_costly_candidate_that_adds_nothing_ends_after_one_fold():
     logits, labels, columns = make_rows(0.0)
     methods = ["platt", "field_ilps"]
     report = kc.calibrate_scores(
-        logits, labels, columns, fields=["site"], methods=methods, **OPTIONS
+        logits, labels, columns, fields=["site"], methods=methods, folds=5, **OPTIONS
     ).report
     reason = report.left_out["field_ilps"]
     assert reason.startswith("It ended after one fold, in which it added ")
