@@ -90,7 +90,7 @@ def calibrate(folder):
 
 def calibrate_in_full(folder):
     """`calibrate` with the network."""
-    kc.calibrate(base(), X, Y, fields=["site"], verbose=0)
+    kc.calibrate(base(), X, Y, fields=["site"], methods="neural", verbose=0)
 
 
 def export(folder, verify="same_process"):

@@ -170,9 +170,10 @@ class Race:
         self.progress.end_piece(candidate.name)
         if not summary.num_iterations and not is_forced:
             change = summary.cross_fitted_both - summary.cross_fitted_head
+            figures = f" by a standard error: {change:+.6f} ± {summary.standard_error:.6f}"
             raise ValueError(
                 f"On top of {candidate.base!r}, no number of trees lowers the cross-fitted log "
-                f"loss by a standard error: {change:+.6f} ± {summary.standard_error:.6f}."
+                f"loss{figures if change else ''}."
             )
         head = head.trimmed()
         head.remember_fit(summary)
