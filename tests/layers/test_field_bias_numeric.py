@@ -175,6 +175,18 @@ def test_is_the_sum_of_its_parts():
     assert len(head.get_curve("x")[0]) == 8
 
 
+def test_a_column_that_is_the_logit_does_not_stop_the_fit():
+    """The curve can be the line; a mix of Hessians of two steps would then not be positive."""
+    _, _, features = made_rows(3000)
+    generator = np.random.default_rng(0)
+    logits = generator.normal(-1, 1.5, 3000)
+    labels = (generator.random(3000) < sigmoid(0.5 * logits + np.sin(logits))).astype(float)
+    features |= {"x": logits, "z": sigmoid(logits)}
+    alone, both = FieldBias({"site": 6}, None, ["x"]), FieldBias({"site": 6}, None, ["x", "z"])
+    lower = alone.fit(logits, labels, features).log_loss_after
+    assert both.fit(logits, labels, features).log_loss_after == pytest.approx(lower, abs=1e-3)
+
+
 def test_what_is_beyond_the_knots_is_as_the_outermost():
     logits, labels, features = made_rows()
     head = FieldBias({}, numeric=["x"])

@@ -104,13 +104,16 @@ class FieldEffects:
 
     def improve_curve(self) -> float:
         """A Newton step on β; returns the expected gain, in nats a row."""
-        _, _, gradient, hessian = self.derivatives()
-        step = self._solve(hessian, gradient)
+        _, curvature, gradient = self.derivatives()
+        step = self._solve(self.hessian(curvature), gradient)
         return self._take_step(step, gradient @ step)
 
     def improve_effect(self, effect: Effect, with_deviations: bool) -> float:
         """A Newton step on β and the coefficients of an effect, after updating its s."""
-        residual, curvature, gradient, hessian = self.derivatives()
+        residual, curvature, gradient = self.derivatives()
+        # All parts of the Hessian belong to one curvature, else it might not be positive.
+        curvature = effect.curvature_for_step(curvature)
+        hessian = self.hessian(curvature)
         by_block, precision, cross = effect.sums(residual, curvature, self.functions)
         if with_deviations:
             effect.set_deviations(by_block, precision, self.log_prior)
@@ -165,13 +168,16 @@ class FieldEffects:
         return np.concatenate([effect.deviations for effect in self.effects])
 
     def derivatives(self) -> tuple[np.ndarray, ...]:
-        """Residual and curvature of each row, and gradient and Hessian with respect to β."""
+        """Residual and curvature of each row, and the gradient with respect to β."""
         one = special.expit(self.curve)
         residual = self.weights * (one - self.labels)
         curvature = self.weights * np.maximum(one * (1 - one), _SMALLEST_CURVATURE)
         gradient = self.functions @ residual + self.ridge * (self.shared - self.centre)
-        hessian = (self.functions * curvature) @ self.functions.T + np.diag(self.ridge)
-        return residual, curvature, gradient, hessian
+        return residual, curvature, gradient
+
+    def hessian(self, curvature: np.ndarray) -> np.ndarray:
+        """Hessian with respect to β (q, q)."""
+        return (self.functions * curvature) @ self.functions.T + np.diag(self.ridge)
 
     def _solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
         """A step on β; a parameter at its bound stays there if the step would cross it."""
