@@ -287,9 +287,9 @@ class CurvesEffect(Effect):
         covariance = np.linalg.inv(precision[0] + np.diag(self.shrinkage))
         scores = precision[0] @ self.coefficients[0] - gradient[0]
         for group, before in enumerate(self.deviations.copy()):
-            inside, one = self.group == group, np.eye(np.count_nonzero(self.group == group))
+            inside = self.group == group
             across = covariance[inside]
-            own = across[:, inside]
+            own, one = across[:, inside], np.eye(len(across))
             within = np.linalg.inv(own)
             explained = within @ (across @ scores)
             yield _scale_likelihood((within - before**-2 * one)[None], explained[None])

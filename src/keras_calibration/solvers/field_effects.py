@@ -23,6 +23,9 @@ _CURVE_TOLERANCE = 1e-6
 # A standard deviation is settled when a pass changes it by less than this share of itself.
 _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
+# After so many passes, the parameters are extrapolated if the steps shrink this slowly.
+_PASSES_TO_EXTRAPOLATE = 5
+_SMALLEST_SHARE_KEPT = 0.5
 # Curvature of a row of weight 1: that of saturated rows can be so small that a step overflows.
 _SMALLEST_CURVATURE = 1e-16
 # Prior precision of an effect in a step, as a share of the precision that its rows give it.
@@ -93,8 +96,10 @@ class FieldEffects:
         settled, num_passes, gain = not learn_scales, 0, 0.0
         while num_passes < _LARGEST_NUM_PASSES:
             num_passes += 1
-            previous = self._deviations()
+            previous, last_gain, start = self._deviations(), gain, self._parameters()
             gain = max(self.improve_effect(effect, not settled) for effect in self.effects)
+            if settled and num_passes % _PASSES_TO_EXTRAPOLATE == 0:
+                self._extrapolate(start, gain / last_gain if last_gain else 0.0)
             if settled and not self.tighten() and gain <= tolerance:
                 break
             moved = np.abs(self._deviations() - previous) / previous
@@ -130,6 +135,43 @@ class FieldEffects:
         own_step = solved[:, :, -1] - solved[:, :, :-1] @ step
         gain = gradient @ step + float(np.sum(by_block * own_step))
         return self._take_step(step, gain, effect, own_step)
+
+    def _parameters(self) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+        """β, the coefficients of the effects, and the curve."""
+        return self.shared, [effect.coefficients for effect in self.effects], self.curve
+
+    def _extrapolate(
+        self, start: tuple[np.ndarray, list[np.ndarray], np.ndarray], shrinkage: float
+    ) -> None:
+        """Goes on in the direction of the last pass, to where passes like it would end.
+
+        Where effects can stand in for each other, passes move the same way for long, each a little
+        less far. The step is taken back if the objective rises.
+
+        Args:
+            start: The parameters before the last pass.
+            shrinkage: Gain of the last pass, as a share of that of the one before.
+        """
+        share = np.sqrt(shrinkage)
+        if self.slopes is not None or not _SMALLEST_SHARE_KEPT < share < 1:
+            return
+        end, before = self._parameters(), self._objective()
+        factor = share / (1 - share)
+        self.shared = end[0] + factor * (end[0] - start[0])
+        for effect, first, last in zip(self.effects, start[1], end[1], strict=True):
+            effect.coefficients = last + factor * (last - first)
+        self.curve = end[2] + factor * (end[2] - start[2])
+        self.loss = self._loss_sum(self.curve)
+        if np.any(self.shared < self.lower) or not self._objective() <= before:
+            self.shared, coefficients, self.curve = end
+            for effect, each in zip(self.effects, coefficients, strict=True):
+                effect.coefficients = each
+            self.loss = self._loss_sum(self.curve)
+
+    def _objective(self) -> float:
+        """The log loss and all priors, summed over the rows."""
+        shared = self._prior(None)
+        return self.loss + shared + sum(self._prior(effect) - shared for effect in self.effects)
 
     def tighten(self) -> bool:
         """Shrinks the bends of a common curve that rises too little; returns whether it did."""
