@@ -187,6 +187,20 @@ def test_a_column_that_is_the_logit_does_not_stop_the_fit():
     assert both.fit(logits, labels, features).log_loss_after == pytest.approx(lower, abs=1e-3)
 
 
+def test_a_field_that_says_where_a_column_is_missing_converges():
+    """Without extrapolation, these passes do not converge within 200."""
+    generator = np.random.default_rng(0)
+    logits, x = generator.normal(-1, 1, 8000), generator.normal(size=8000)
+    site = generator.integers(0, 8, 8000)
+    gone = (site < 3) & (generator.random(8000) < 0.995)
+    effect = 2 * np.sin(2 * x) * ~gone + np.array([2, -1, 1, 0, -2, 1, -1, 0.5])[site]
+    labels = (generator.random(8000) < sigmoid(logits + effect)).astype(float)
+    features = {"site": site, "x": np.where(gone, NAN, x)}
+    summary = FieldBias({"site": 8}, numeric=["x"]).fit(logits, labels, features)
+    assert summary.converged
+    assert summary.num_iterations < 100
+
+
 def test_what_is_beyond_the_knots_is_as_the_outermost():
     logits, labels, features = made_rows()
     head = FieldBias({}, numeric=["x"])
