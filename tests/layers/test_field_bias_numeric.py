@@ -175,6 +175,32 @@ def test_is_the_sum_of_its_parts():
     assert len(head.get_curve("x")[0]) == 8
 
 
+def test_a_column_that_is_the_logit_does_not_stop_the_fit():
+    """The curve can be the line; a mix of Hessians of two steps would then not be positive."""
+    _, _, features = made_rows(3000)
+    generator = np.random.default_rng(0)
+    logits = generator.normal(-1, 1.5, 3000)
+    labels = (generator.random(3000) < sigmoid(0.5 * logits + np.sin(logits))).astype(float)
+    features |= {"x": logits, "z": sigmoid(logits)}
+    alone, both = FieldBias({"site": 6}, None, ["x"]), FieldBias({"site": 6}, None, ["x", "z"])
+    lower = alone.fit(logits, labels, features).log_loss_after
+    assert both.fit(logits, labels, features).log_loss_after == pytest.approx(lower, abs=1e-3)
+
+
+def test_a_field_that_says_where_a_column_is_missing_converges():
+    """Without extrapolation, these passes do not converge within 200."""
+    generator = np.random.default_rng(0)
+    logits, x = generator.normal(-1, 1, 8000), generator.normal(size=8000)
+    site = generator.integers(0, 8, 8000)
+    gone = (site < 3) & (generator.random(8000) < 0.995)
+    effect = 2 * np.sin(2 * x) * ~gone + np.array([2, -1, 1, 0, -2, 1, -1, 0.5])[site]
+    labels = (generator.random(8000) < sigmoid(logits + effect)).astype(float)
+    features = {"site": site, "x": np.where(gone, NAN, x)}
+    summary = FieldBias({"site": 8}, numeric=["x"]).fit(logits, labels, features)
+    assert summary.converged
+    assert summary.num_iterations < 100
+
+
 def test_what_is_beyond_the_knots_is_as_the_outermost():
     logits, labels, features = made_rows()
     head = FieldBias({}, numeric=["x"])

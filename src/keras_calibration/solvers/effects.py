@@ -9,8 +9,9 @@ import numpy as np
 _SCALES = np.geomspace(1e-3, 10.0, 17)
 # Initial standard deviations: the first pass sets each, given the others.
 _STARTING_SCALE = 0.1
-# Curves keep their Hessian while the curvature of the rows changes by less than this share.
-_SAME_CURVATURE = 0.01
+# Curves keep their Hessian while no row's curvature changes by more than this share. A step is then
+# that far from Newton's, in every direction.
+_SAME_CURVATURE = 0.1
 # A standard deviation that changes by less than this share counts as the same for the others.
 _SAME_SCALE = 0.01
 
@@ -54,6 +55,10 @@ class Effect:
     def by_coefficient(self, values: np.ndarray, functions: np.ndarray) -> np.ndarray:
         """Sums of a number of each row by coefficient (num_blocks, p): transpose of `add_to`."""
         raise NotImplementedError(f"{type(self).__name__} does not define `by_coefficient`.")
+
+    def curvature_for_step(self, curvature: np.ndarray) -> np.ndarray:
+        """The curvature of the rows (n,) to take a step with: that of now, or nearly."""
+        return curvature
 
     def sums(self, residual: np.ndarray, curvature: np.ndarray, functions: np.ndarray) -> Sums:
         """Gradient and Hessians of the log loss, from its derivatives at the rows (n,)."""
@@ -243,8 +248,9 @@ class CurvesEffect(Effect):
         super().__init__(1, np.repeat(np.arange(len(columns)), sizes))
         self.columns = columns
         self._ends = np.cumsum(sizes)[:-1]
+        # The last curvature, and the Hessians that belong to it.
         self._curvature: np.ndarray | None = None
-        self._precision = np.zeros((len(self.group), len(self.group)))
+        self._hessians: tuple[np.ndarray, np.ndarray] | None = None
 
     def on_knots(self, coefficients: np.ndarray) -> list[np.ndarray]:
         """What coefficients (p, …) give each column at its knots and for missing values."""
@@ -260,15 +266,20 @@ class CurvesEffect(Effect):
         """Sums over all rows (1, p)."""
         return np.concatenate([c.basis.T @ c.sums(values) for c in self.columns])[None]
 
+    def curvature_for_step(self, curvature: np.ndarray) -> np.ndarray:
+        """The last one while it is nearly right, since the Hessian takes most of the time."""
+        last = self._curvature
+        if last is None or np.any(np.abs(curvature - last) > _SAME_CURVATURE * last):
+            return curvature
+        return last
+
     def sums(self, residual: np.ndarray, curvature: np.ndarray, functions: np.ndarray) -> Sums:
         """Sums over all rows, as those of one block."""
-        gradient = self.by_coefficient(residual, functions)
-        products = [self.by_coefficient(curvature * each, functions) for each in functions]
-        # The Hessian takes the time, and a step with a nearly right one is nearly as good.
-        change = np.inf if self._curvature is None else np.abs(curvature - self._curvature).sum()
-        if change > _SAME_CURVATURE * curvature.sum():
-            self._curvature, self._precision = curvature, self._hessian(curvature)
-        return gradient, self._precision[None], np.stack(products, axis=2)
+        if self._hessians is None or curvature is not self._curvature:
+            cross = [self.by_coefficient(curvature * each, functions) for each in functions]
+            self._curvature = curvature
+            self._hessians = self._hessian(curvature)[None], np.stack(cross, axis=2)
+        return self.by_coefficient(residual, functions), *self._hessians
 
     def scale_likelihoods(
         self, gradient: np.ndarray, precision: np.ndarray
@@ -280,19 +291,17 @@ class CurvesEffect(Effect):
         """
         # One inverse for all groups: the inverse of a part of it is the Schur complement.
         covariance = np.linalg.inv(precision[0] + np.diag(self.shrinkage))
-        right = precision[0] @ self.coefficients[0] - gradient[0]
+        scores = precision[0] @ self.coefficients[0] - gradient[0]
         for group, before in enumerate(self.deviations.copy()):
-            inside = np.flatnonzero(self.group == group)
-            own = covariance[np.ix_(inside, inside)]
+            inside = self.group == group
+            across = covariance[inside]
+            own, one = across[:, inside], np.eye(len(across))
             within = np.linalg.inv(own)
-            information = within - before**-2 * np.eye(len(inside))
-            scores = within @ (covariance[inside] @ right)
-            yield _scale_likelihood(information[None], scores[None])
+            explained = within @ (across @ scores)
+            yield _scale_likelihood((within - before**-2 * one)[None], explained[None])
+            change = self.deviations[group] ** -2 - before**-2
             if abs(np.log(self.deviations[group] / before)) > _SAME_SCALE:
-                change = self.deviations[group] ** -2 - before**-2
-                across = covariance[:, inside]
-                inner = np.eye(len(inside)) / change + own
-                covariance -= across @ np.linalg.solve(inner, across.T)
+                covariance -= across.T @ np.linalg.solve(one + change * own, change * across)
 
     def _hessian(self, curvature: np.ndarray) -> np.ndarray:
         """Hessian by all coefficients (p, p)."""

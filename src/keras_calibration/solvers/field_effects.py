@@ -25,6 +25,9 @@ _SCALE_TOLERANCE = 1e-3
 _LARGEST_NUM_SCALE_PASSES = 30
 # Below this, in logits, a change of a standard deviation counts as if it were this.
 _SMALL_SCALE = 0.05
+# After so many passes, the parameters are extrapolated if the steps shrink this slowly.
+_PASSES_TO_EXTRAPOLATE = 5
+_SMALLEST_SHARE_KEPT = 0.5
 # Curvature of a row of weight 1: that of saturated rows can be so small that a step overflows.
 _SMALLEST_CURVATURE = 1e-16
 # Prior precision of an effect in a step, as a share of the precision that its rows give it.
@@ -100,8 +103,10 @@ class FieldEffects:
         settled, num_passes, gain = not learn_scales, 0, 0.0
         while num_passes < _LARGEST_NUM_PASSES:
             num_passes += 1
-            previous = self._deviations()
+            previous, last_gain, start = self._deviations(), gain, self._parameters()
             gain = max(self.improve_effect(effect, not settled) for effect in self.effects)
+            if settled and num_passes % _PASSES_TO_EXTRAPOLATE == 0:
+                self._extrapolate(start, gain / last_gain if last_gain else 0.0)
             if settled and not self.tighten() and gain <= tolerance:
                 break
             moved = np.abs(self._deviations() - previous) / np.maximum(previous, _SMALL_SCALE)
@@ -111,13 +116,16 @@ class FieldEffects:
 
     def improve_curve(self) -> float:
         """A Newton step on β; returns the expected gain, in nats a row."""
-        _, _, gradient, hessian = self.derivatives()
-        step = self._solve(hessian, gradient)
+        _, curvature, gradient = self.derivatives()
+        step = self._solve(self.hessian(curvature), gradient)
         return self._take_step(step, gradient @ step)
 
     def improve_effect(self, effect: Effect, with_deviations: bool) -> float:
         """A Newton step on β and the coefficients of an effect, after updating its s."""
-        residual, curvature, gradient, hessian = self.derivatives()
+        residual, curvature, gradient = self.derivatives()
+        # All parts of the Hessian belong to one curvature, else it might not be positive.
+        curvature = effect.curvature_for_step(curvature)
+        hessian = self.hessian(curvature)
         by_block, precision, cross = effect.sums(residual, curvature, self.functions)
         if with_deviations:
             effect.set_deviations(by_block, precision, self.log_prior)
@@ -134,6 +142,43 @@ class FieldEffects:
         own_step = solved[:, :, -1] - solved[:, :, :-1] @ step
         gain = gradient @ step + float(np.sum(by_block * own_step))
         return self._take_step(step, gain, effect, own_step)
+
+    def _parameters(self) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+        """β, the coefficients of the effects, and the curve."""
+        return self.shared, [effect.coefficients for effect in self.effects], self.curve
+
+    def _extrapolate(
+        self, start: tuple[np.ndarray, list[np.ndarray], np.ndarray], shrinkage: float
+    ) -> None:
+        """Goes on in the direction of the last pass, to where passes like it would end.
+
+        Where effects can stand in for each other, passes move the same way for long, each a little
+        less far. The step is taken back if the objective rises.
+
+        Args:
+            start: The parameters before the last pass.
+            shrinkage: Gain of the last pass, as a share of that of the one before.
+        """
+        share = np.sqrt(shrinkage)
+        if self.slopes is not None or not _SMALLEST_SHARE_KEPT < share < 1:
+            return
+        end, before = self._parameters(), self._objective()
+        factor = share / (1 - share)
+        self.shared = end[0] + factor * (end[0] - start[0])
+        for effect, first, last in zip(self.effects, start[1], end[1], strict=True):
+            effect.coefficients = last + factor * (last - first)
+        self.curve = end[2] + factor * (end[2] - start[2])
+        self.loss = self._loss_sum(self.curve)
+        if np.any(self.shared < self.lower) or not self._objective() <= before:
+            self.shared, coefficients, self.curve = end
+            for effect, each in zip(self.effects, coefficients, strict=True):
+                effect.coefficients = each
+            self.loss = self._loss_sum(self.curve)
+
+    def _objective(self) -> float:
+        """The log loss and all priors, summed over the rows."""
+        shared = self._prior(None)
+        return self.loss + shared + sum(self._prior(effect) - shared for effect in self.effects)
 
     def tighten(self) -> bool:
         """Shrinks the bends of a common curve that rises too little; returns whether it did."""
@@ -178,13 +223,16 @@ class FieldEffects:
             effect.deviations = own
 
     def derivatives(self) -> tuple[np.ndarray, ...]:
-        """Residual and curvature of each row, and gradient and Hessian with respect to β."""
+        """Residual and curvature of each row, and the gradient with respect to β."""
         one = special.expit(self.curve)
         residual = self.weights * (one - self.labels)
         curvature = self.weights * np.maximum(one * (1 - one), _SMALLEST_CURVATURE)
         gradient = self.functions @ residual + self.ridge * (self.shared - self.centre)
-        hessian = (self.functions * curvature) @ self.functions.T + np.diag(self.ridge)
-        return residual, curvature, gradient, hessian
+        return residual, curvature, gradient
+
+    def hessian(self, curvature: np.ndarray) -> np.ndarray:
+        """Hessian with respect to β (q, q)."""
+        return (self.functions * curvature) @ self.functions.T + np.diag(self.ridge)
 
     def _solve(self, matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
         """A step on β; a parameter at its bound stays there if the step would cross it."""

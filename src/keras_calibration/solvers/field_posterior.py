@@ -87,7 +87,8 @@ def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosteri
         are_pooled: Whether its spreads are those of `improve_spreads`: their posteriors are then
             multiplied by factors, to have their modes at these.
     """
-    residual, curvature, gradient, hessian = fit.derivatives()
+    residual, curvature, gradient = fit.derivatives()
+    hessian = fit.hessian(curvature)
     sums = [effect.sums(residual, curvature, fit.functions) for effect in fit.effects]
     averaged = [
         _averaged_over_spread(fit, effect, each, gradient, hessian, are_pooled)

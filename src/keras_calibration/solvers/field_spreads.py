@@ -55,7 +55,7 @@ def improve_spreads(
         return 0.0
     likelihoods: list[Callable[[float], float]] = []
     num_effective = 0.0
-    residual, curvature, _, _ = fit.derivatives()
+    residual, curvature, _ = fit.derivatives()
     for table in tables:
         by_value, precision, _ = table.sums(residual, curvature, fit.functions)
         likelihoods += table.scale_likelihoods(by_value, precision)
