@@ -91,12 +91,13 @@ def calibrate(
     """Calibrates a trained model on a development set, and reports how each method compares.
 
     Every candidate is cross-fitted: for each fold, it is fitted on the other folds and scored on
-    this one, so that every row is scored by a fit that did not see it. Used is a weighted mean of
-    the candidates' logits. The weights are those that predict the scored rows best together, and
-    how probable it is that each candidate predicts best, half and half (`report.weights`). "No
-    change" is a candidate too, and if it is the most probable, the model stays as it is. The
-    candidates with a weight are then fitted to all rows. Those that cannot be fitted on these rows,
-    for example with too few positives, are left out; the report lists them.
+    this one, so that every row is scored by a fit that did not see it. The result is a weighted
+    mean of the candidates' logits (`report.weights`). Each weight is the mean of two: that in the
+    mean that predicts the scored rows best, and the probability that the candidate alone predicts
+    best. "No change" is a candidate too, and if it is more probable than all others together, the
+    model stays as it is. The candidates with a weight are then fitted to all rows. Those that
+    cannot be fitted on these rows, for example with too few positives, are left out; the report
+    lists them.
 
     The candidates, simplest first:
 
@@ -109,7 +110,6 @@ def calibrate(
     - `"field_bias"`, with fields: one offset per field value, shrunk;
     - `"field_ilps"`, with one to eight fields: one curve per field value, shrunk;
     - `"additive"`, with numeric columns: `"field_bias"` and a smooth curve of each numeric column;
-    - `"additive"`, with numeric columns: `"field_bias"` and a smooth curve per numeric column;
     - `"trees"`, with fields or numeric columns: boosted trees on top of `"field_bias"`;
     - `"neural"`, with fields or numeric columns: η(l) + g(x).
 

@@ -48,12 +48,12 @@ def combined(
     weights = combined_weights(list(fitted.values()), rows, clusters)
     shares = {name: float(share) for name, share in zip(fitted, weights, strict=True) if share > 0}
     if set(shares) == {IDENTITY}:
-        return shares, "No change is the most probable: no candidate gains more than chance would."
+        return shares, "No candidate gains more than chance or, by blocks of time, drift would."
     if len(shares) == 1:
         return shares, "It predicts best, and no mean with others is better."
     return shares, (
-        "Weighted are the logits of the candidates that predict best together, and by how probable "
-        "it is that each is the best."
+        "Each weight is the mean of two: that in the mean that predicts best, and the probability "
+        "that the candidate alone predicts best."
     )
 
 
