@@ -52,7 +52,8 @@ class FieldBias(FieldHead):
     of their own. A column that the base model has used well gets a flat curve.
 
     `fit` is exact and takes a few passes over the rows. The layer starts as the identity. Its
-    weights can also be trained with a model, but then nothing shrinks the offsets and curves.
+    weights can also be trained with a model, but then nothing shrinks the offsets and curves, and
+    curves keep the knots of the last `fit`.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer
