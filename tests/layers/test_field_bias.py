@@ -48,7 +48,7 @@ def test_finds_the_optimum(weighted):
         slope, bias, u, v = np.split(parameters, [1, 2, 10])
         curve = slope * logits + bias + u[site] + v[device]
         loss = weights @ (np.logaddexp(0, curve) - labels * curve)
-        priors = u @ u / fit.deviations[0] ** 2 + v @ v / fit.deviations[1] ** 2
+        priors = u @ u / fit.spreads.deviations[0] ** 2 + v @ v / fit.spreads.deviations[1] ** 2
         return loss + 0.5 * priors + 0.5e-3 * (slope[0] - 1) ** 2
 
     found = np.concatenate([[fit.slope, fit.bias], *fit.offsets])
@@ -76,7 +76,7 @@ def test_spread_is_the_mode_of_the_marginal_likelihood():
 
     grid = np.geomspace(0.25, 1, 40)
     best = grid[np.argmax([log_marginal(deviation) for deviation in grid])]
-    assert abs(fit.deviations[0] / best - 1) < 0.1
+    assert abs(fit.spreads.deviations[0] / best - 1) < 0.1
 
 
 def test_spread_is_learnt():
@@ -185,7 +185,7 @@ def test_few_clicks(data):
     assert np.isfinite(fit.bias)
     assert fit.converged
     assert np.all(np.isfinite(fit.offsets[0]))
-    assert 1e-3 <= fit.deviations[0] <= 10
+    assert 1e-3 <= fit.spreads.deviations[0] <= 10
     # An id with no weight, and none of all, changes nothing.
     offsets = fit.offsets[0][np.bincount(site, weights, 5)[:4] == 0]
     np.testing.assert_allclose(offsets, 0, atol=1e-12)

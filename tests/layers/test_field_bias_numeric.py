@@ -99,7 +99,7 @@ def test_finds_the_optimum(weighted):
     designs = [hats(x, knots[0]), hats(z, knots[1])]
     weights = np.ones(1500) if weights is None else weights
     lowest, (line, offsets, curves), objective = optimum(
-        logits, labels, weights, site, knots, designs, fit.deviations
+        logits, labels, weights, site, knots, designs, fit.spreads.deviations
     )
     found = np.concatenate([[fit.slope, fit.bias], *fit.offsets, *fit.curves])
     assert objective(found) <= lowest + 1e-6
@@ -136,7 +136,7 @@ def test_spread_is_the_mode_of_the_marginal_likelihood():
 
     grid = np.geomspace(0.1, 3, 60)
     best = grid[np.argmax([log_marginal(deviation) for deviation in grid])]
-    assert abs(fit.deviations[0] / best - 1) < 0.15
+    assert abs(fit.spreads.deviations[0] / best - 1) < 0.15
 
 
 def test_curves_are_learnt_and_flat_where_there_is_nothing():
@@ -341,3 +341,22 @@ def test_refuses_rows():
         head(np.zeros(3), {"z": np.zeros(3)})
     with pytest.raises(ValueError, match=r"'x' must hold numbers.*Received: strings"):
         head.fit(np.zeros(3), [0, 1, 1], {"x": np.array(["red", "blue", "red"])})
+
+
+def test_adapted_it_can_be_trained():
+    generator = np.random.default_rng(0)
+    price = generator.normal(size=4000)
+    labels = (generator.random(4000) < 1 / (1 + np.exp(-np.abs(price)))).astype("float32")
+    features = {"price": np.where(np.arange(4000) % 9 == 0, np.nan, price).astype("float32")}
+    head = FieldBias({}, numeric=["price"], num_knots=9)
+    assert not head.is_adapted
+    head.adapt(np.zeros(4000), labels, features)
+    assert head.is_adapted
+    inputs = {"price": keras.Input((), name="price")}
+    logit = keras.layers.Lambda(lambda x: 0 * keras.ops.nan_to_num(x)[:, None])(inputs["price"])
+    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(head(logit, inputs)))
+    model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy")
+    model.fit(features, labels, batch_size=400, epochs=8, verbose=0)
+    _, values, _ = head.get_curve("price")
+    assert values[[0, -1]].min() > values[len(values) // 2] + 0.5
+    assert FieldBias({"site": 3}).is_adapted

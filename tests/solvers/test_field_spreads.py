@@ -45,7 +45,9 @@ def test_spreads_of_sparse_fields_are_nearer_the_truth_and_better_on_new_rows(
     improved = fitted(first, 1_500)
     monkeypatch.setattr(field_offsets, "improve_spreads", lambda *_: False)
     before = fitted(first, 1_500)
-    off, off_before = (np.abs(np.log(fit.deviations / 0.7)).mean() for fit in (improved, before))
+    off, off_before = (
+        np.abs(np.log(fit.spreads.deviations / 0.7)).mean() for fit in (improved, before)
+    )
     assert off < off_before - 0.03
     assert log_loss(improved, new) < log_loss(before, new) - 0.0005
     assert improved.converged
@@ -53,7 +55,7 @@ def test_spreads_of_sparse_fields_are_nearer_the_truth_and_better_on_new_rows(
 
 def test_spreads_that_the_rows_confirm_are_not_raised():
     first, _ = sparse_world(4, num_values=1_500, spread=0.2)
-    np.testing.assert_allclose(fitted(first, 1_500).deviations, 0.2, rtol=0.2)
+    np.testing.assert_allclose(fitted(first, 1_500).spreads.deviations, 0.2, rtol=0.2)
 
 
 def test_of_one_field_or_of_dense_ones_nothing_changes(monkeypatch):
@@ -62,7 +64,7 @@ def test_of_one_field_or_of_dense_ones_nothing_changes(monkeypatch):
     found = fitted(one, 1_500), fitted(dense, 10)
     monkeypatch.setattr(field_offsets, "improve_spreads", lambda *_: False)
     for before, after in zip((fitted(one, 1_500), fitted(dense, 10)), found, strict=True):
-        np.testing.assert_array_equal(before.deviations, after.deviations)
+        np.testing.assert_array_equal(before.spreads.deviations, after.spreads.deviations)
         np.testing.assert_array_equal(before.offsets[0], after.offsets[0])
 
 
@@ -74,7 +76,7 @@ def test_weights_that_are_whole_numbers_count_rows():
     weighted = fit_field_offsets(Rows(logits, labels, zeros), ids, [1_000] * 3, half_cauchy(1.0))
     alone = fitted(part, 1_000)
     # The folds differ, and with them, perhaps, the factor: √2 more or less.
-    ratio = weighted.deviations / alone.deviations
+    ratio = weighted.spreads.deviations / alone.spreads.deviations
     np.testing.assert_allclose(ratio / ratio[0], 1, rtol=0.01)
 
 

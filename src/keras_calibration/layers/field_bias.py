@@ -21,7 +21,7 @@ from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.ops.numeric_curves import numeric_curves, places_on_knots
 from keras_calibration.solvers.data_checks import Rows, are_counts
 from keras_calibration.solvers.effects import NumericColumn, numeric_column
-from keras_calibration.solvers.field_offsets import FieldOffsets, fit_field_offsets
+from keras_calibration.solvers.field_offsets import FieldOffsets, Spreads, fit_field_offsets
 from keras_calibration.solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration.solvers.field_spreads import half_cauchy
 from keras_calibration.solvers.knots import separate_quantile_knots
@@ -100,9 +100,9 @@ class FieldBias(FieldHead):
         Gelman (2006), *Prior distributions for variance parameters in hierarchical models*.
     """
 
-    # The last fit, and that to more rows from which the one under way starts.
-    _offsets_fit: FieldOffsets | None = None
-    _like: FieldOffsets | None = None
+    # Of the last fit, and of that to more rows from which the one under way starts.
+    _spreads: Spreads | None = None
+    _like: Spreads | None = None
 
     def __init__(
         self,
@@ -196,6 +196,34 @@ class FieldBias(FieldHead):
             variance = variance + ops.sum(ops.square(shape), axis=1)
         return ops.sqrt(variance)[:, None]
 
+    @property
+    def is_adapted(self) -> bool:
+        """Whether the numeric columns have knots, from `adapt` or a fit."""
+        if not self.numeric:
+            return True
+        return self.built and bool(np.any(ops.convert_to_numpy(self._knots)))
+
+    def adapt(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike | None = None,
+        features: Mapping[str, ArrayLike] | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> None:
+        """Places the knots of the numeric columns, for training by gradient; a fit does so itself.
+
+        Args:
+            logits: Uncalibrated logits (n,) or (n, 1).
+            labels: Not read.
+            features: A mapping of feature names to arrays with n rows.
+            sample_weight: Sample weights (n,) or (n, 1), or None.
+        """
+        self._ensure_built()
+        if self.numeric:
+            columns = self.read_features(features, np.shape(logits)[0])
+            weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
+            self._assign_knots(self._numeric_columns(columns, weights)[0])
+
     def fit_like(
         self, other: FieldBias, rows: Rows, features: Mapping[str, ArrayLike]
     ) -> FitSummary:
@@ -209,7 +237,7 @@ class FieldBias(FieldHead):
         Returns:
             A `FitSummary`.
         """
-        self._like = other._offsets_fit
+        self._like = other._spreads
         try:
             return self.fit_checked(rows, features)
         finally:
@@ -343,19 +371,23 @@ class FieldBias(FieldHead):
             columns,
             self._like,
         )
-        self._offsets_fit = fit
+        self._spreads = fit.spreads
         self._slope.assign(fit.slope)
         self._bias.assign(fit.bias)
         if self.fields:
             self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         if self.numeric:
             num_knots = self._knots.shape[1]
-            self._knots.assign([np.pad(k, (0, num_knots - len(k)), "edge") for k in knots])
+            self._assign_knots(knots)
             self._curves.assign(np.stack([_padded(v, num_knots) for v in fit.curves]))
-        self._deviations.assign(fit.deviations)
+        self._deviations.assign(fit.spreads.deviations)
         if fit.posterior is not None:
             self._keep_posterior_of(fit.posterior, rows)
         return fit
+
+    def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
+        num_knots = self._knots.shape[1]
+        self._knots.assign([np.pad(k, (0, num_knots - len(k)), "edge") for k in knots])
 
     def _numeric_columns(
         self, features: Mapping[str, np.ndarray], weights: np.ndarray | None

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,6 +33,18 @@ _BEND_PRECISION = 1.0
 _PART_TOLERANCE, _PART_SCALES = 1e-8, 0.03
 
 
+class Spreads(NamedTuple):
+    """The standard deviations of effects, of fields first, and by what those of fields were raised.
+
+    Args:
+        deviations: s of each field and column.
+        factor: By which those of fields were multiplied (`improve_spreads`); 0 if they were not.
+    """
+
+    deviations: np.ndarray
+    factor: float
+
+
 @dataclass(frozen=True)
 class FieldOffsets:
     """The fit of `η = a l + c + Σ_f u_f[z_f] + Σ_j v_j(x_j)`.
@@ -41,8 +54,7 @@ class FieldOffsets:
         bias: c.
         offsets: u of each field (num_values,).
         curves: v of each numeric column: at its knots, and for missing values.
-        deviations: s of each field and numeric column, the standard deviation of offsets or curve.
-        factor: By which the deviations of fields were multiplied (`improve_spreads`); 0 if not.
+        spreads: s of each field and numeric column, the standard deviation of offsets or curve.
         posterior: The covariance of slope, bias, offsets and curves, of all values. One without
             rows has the variance of the offsets, averaged over s.
         log_loss: Mean log loss, in nats a row, without the priors.
@@ -54,8 +66,7 @@ class FieldOffsets:
     bias: float
     offsets: list[np.ndarray]
     curves: list[np.ndarray]
-    deviations: np.ndarray
-    factor: float
+    spreads: Spreads
     posterior: FieldPosterior | None
     log_loss: float
     num_iterations: int
@@ -90,7 +101,7 @@ def fit_field_offsets(
     num_values: Sequence[int],
     log_prior: Callable[[np.ndarray], np.ndarray],
     columns: Sequence[NumericColumn] = (),
-    like: FieldOffsets | None = None,
+    like: Spreads | None = None,
 ) -> FieldOffsets:
     """Fits slope, bias, an offset per field value `u_f ~ N(0, s_f²)`, and a curve per column.
 
@@ -108,8 +119,8 @@ def fit_field_offsets(
     The curves of all numeric columns are a further block, with one s for each of them, whose
     likelihood has the other curves integrated out.
 
-    For fits to parts of the rows, `like` is that to all of them: the s start from its own and
-    settle less exactly, its factor of them is used, and there is no posterior, which takes less
+    For fits to parts of the rows, `like` has the s of that to all rows: their own start from these
+    and settle less exactly, the factor is the same, and there is no posterior, which takes less
     time. (To keep the s of all rows would tell each part which columns matter in the others: on
     tables of 40 columns, the loss of held-out rows came out lower by 0.005.)
 
@@ -178,8 +189,9 @@ def fit_field_offsets(
             if isinstance(effect, CurvesEffect)
             for curve in effect.on_knots(effect.coefficients[0])
         ],
-        deviations=np.concatenate([deviations.ravel(), *(each.deviations for each in others)]),
-        factor=factor,
+        spreads=Spreads(
+            np.concatenate([deviations.ravel(), *(each.deviations for each in others)]), factor
+        ),
         posterior=posterior,
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
