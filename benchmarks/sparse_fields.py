@@ -70,9 +70,10 @@ def offsets_log_loss(first: Part, new: Part, num_values: list[int], improve: Cal
 
 
 def set_all(spread: float) -> Callable:
-    def improve(fit, *_) -> bool:
-        fit.deviations[:] = spread
-        return True
+    def improve(fit, *_) -> float:
+        for effect in fit.effects:
+            effect.deviations = np.full(len(effect.deviations), spread)
+        return 1.0
 
     return improve
 

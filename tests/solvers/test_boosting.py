@@ -3,6 +3,7 @@
 import lightgbm
 import numpy as np
 import pytest
+from scipy import special
 
 from keras_calibration.ops.boosted_trees import tree_sums
 from keras_calibration.solvers.boosting import boost, tables_of
@@ -148,15 +149,41 @@ def test_shares_of_classes_are_weighted_rows():
     assert found.log_loss_with - entropy < 0.05 * (np.log(3) - entropy)
 
 
-def test_weights_count():
+def test_weights_count_relative_to_their_mean():
     rows, columns = rows_of(2000, 0, 1.0)
-    opposite = Rows(
+    found = boost(rows, columns, folds_of(2000), largest_num_rounds=60)
+    for scale in (1e-9, 1e9):
+        scaled = Rows(rows.logits, rows.labels, np.full(2000, scale))
+        other = boost(scaled, columns, folds_of(2000), largest_num_rounds=60)
+        assert other.num_rounds == found.num_rounds
+        np.testing.assert_allclose(other.logits, found.logits, atol=1e-6)
+    # Rows of weight 0 are as if they were not there.
+    more = Rows(
         np.tile(rows.logits, 2),
         np.concatenate([rows.labels, 1 - rows.labels]),
-        np.repeat([1.0, 1e-6], 2000),
+        np.repeat([1.0, 0.0], 2000),
     )
-    found = boost(opposite, np.tile(columns, (2, 1)), folds_of(4000), largest_num_rounds=60)
-    assert found.log_loss_with < found.log_loss_without - 5 * found.standard_error
+    parts = [
+        (np.r_[fitted, fitted + 2000], np.r_[scored, scored + 2000])
+        for fitted, scored in folds_of(2000)
+    ]
+    other = boost(more, np.tile(columns, (2, 1)), parts, largest_num_rounds=60)
+    assert other.num_rounds == found.num_rounds
+    np.testing.assert_allclose(other.logits[:2000], found.logits, atol=1e-6)
+
+
+def test_a_class_without_rows_keeps_its_probability():
+    generator = np.random.default_rng(0)
+    columns = generator.normal(size=(3000, 2)).astype("float32")
+    logits = generator.normal(size=(3000, 4))
+    true = logits[:, :3] + 1.5 * (columns[:, :1] > 0) * np.array([1.0, 0.0, -1.0])
+    classes = np.argmax(true + generator.gumbel(size=true.shape), axis=1)
+    found = boost(
+        Rows(logits, np.eye(4)[classes], None), columns, folds_of(3000), largest_num_rounds=60
+    )
+    assert found.num_rounds > 5
+    before, after = (special.softmax(each, axis=1)[:, 3] for each in (logits, found.logits))
+    assert after.mean() == pytest.approx(before.mean(), rel=0.05)
 
 
 def test_rows_that_no_part_can_fit_keep_their_logits():

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from keras_calibration.ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
+from keras_calibration.solvers.class_rows import keep_absent_classes, present_classes
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.logistic_fit import row_log_losses
 from keras_calibration.solvers.softmax_fit import row_class_log_losses
@@ -93,6 +95,7 @@ def boost(
         increasing: Columns in which the sum of the trees must not decrease.
         clusters: Which rows are dependent (n,), for the standard error.
     """
+    rows = _trained_rows(rows)
     trainer = _Trainer(rows, columns, largest_num_rounds, seed, increasing)
     fits = [trainer.fit_part(fitted, held_out) for fitted, held_out in parts]
     length = max(len(curve) for curve, _ in fits)
@@ -121,6 +124,15 @@ def boost(
         log_loss_with=without + change,
         standard_error=error,
     )
+
+
+def _trained_rows(rows: Rows) -> Rows:
+    """Rows with weights of mean 1, and absent classes with the share that their logits give."""
+    labels, weights = rows.labels, rows.row_weights
+    if labels.ndim == 2:
+        present = present_classes(labels, rows.weights)
+        labels = keep_absent_classes(labels, special.softmax(rows.logits, axis=1), present)
+    return Rows(rows.logits, labels, weights / weights[weights > 0].mean())
 
 
 class _Trainer:
@@ -180,6 +192,8 @@ class _Trainer:
         return self.lightgbm.train(self.parameters, self._dataset(fitted), num_rounds)
 
     def _dataset(self, chosen: np.ndarray, reference: Any = None) -> Any:
+        # Rows of weight 0 would count as rows of a leaf.
+        chosen = chosen[self.rows.row_weights[chosen] > 0]
         labels, weights = self.rows.labels[chosen], self.rows.row_weights[chosen]
         if labels.ndim == 2:
             # A row for each class that it may be of: LightGBM knows no shares of classes.
