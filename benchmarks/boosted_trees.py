@@ -35,6 +35,7 @@ def main() -> None:
     logits, labels, features, fields = click_rows(options.rows)
     trees = kc.layers.BoostedTrees(fields, ["hour"])
     model, columns = fit_and_keep(trees, logits, labels, features)
+    trimmed = trees.trimmed()
     curve = kc.layers.ILPS(smoothness="auto", monotonic="strict")
     network = kc.layers.NeuralCalibration(curve, kc.layers.FieldNetwork(fields, ["hour"]), 3)
     network.fit(logits, labels, features)
@@ -51,7 +52,12 @@ def main() -> None:
                 columns[:n], raw_score=True, num_threads=1
             )
         }
-        for name, head in {"BoostedTrees": trees, "its head alone": trees.head}.items():
+        heads = {
+            "256 rounds": trees,
+            f"{trimmed.num_rounds} rounds, as from calibrate": trimmed,
+            "their head alone": trees.head,
+        }
+        for name, head in heads.items():
             programs |= functions(name, head, given, part)
         programs |= functions("network of three members", network, given, part)
         for name, microseconds in measure(programs, options.rounds).items():
@@ -104,7 +110,9 @@ def functions(
         # The curve of the served head is found by an operation that XLA does not have.
         called = head if jit_compile else served
         function = tf.function(
-            lambda called=called: called(logits, features), jit_compile=jit_compile
+            lambda called=called: called(logits, features),
+            jit_compile=jit_compile,
+            autograph=False,
         )
         found[f"{name}, {'XLA' if jit_compile else 'served'}"] = function
     return found
