@@ -184,14 +184,14 @@ class Race:
         places = np.searchsorted(self.splits.scored, numbers)
         others = [fit.logits[places] for fit in self.fits.values() if fit.logits is not None]
         rows = self.rows.take(numbers)
-        weights = rows.row_weights
         losses = []
         for columns in (others, [*others, logits]):
             shares = stacked_weights(columns, rows)
             combined = np.tensordot(shares, np.stack(columns), axes=1)
             losses.append(head_log_losses(rows.labels, combined))
-        number = weights.sum() ** 2 / (weights @ weights)
-        gain, error = number * np.array(mean_and_error(losses[0] - losses[1], weights))
+        gain, error = rows.num_effective * np.array(
+            mean_and_error(losses[0] - losses[1], rows.weights)
+        )
         if gain + error < _LEAST_GAIN:
             raise ValueError(
                 f"It ended after one fold, in which it added {gain:.1f} ± {error:.1f} nats to what "

@@ -10,12 +10,13 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import names_of, select_features
+from keras_calibration._columns import names_of
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.field_ids import (
     Fields,
+    check_features,
     checked_fields,
     deserialize_fields,
     ids_of_field,
@@ -27,7 +28,7 @@ from keras_calibration.layers.fit_summary import BoostedFitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits, row_slices
 from keras_calibration.layers.ilps import ILPS
-from keras_calibration.layers.logits import as_column, check_column
+from keras_calibration.layers.logits import as_column
 from keras_calibration.layers.network_trainer import copy_of
 from keras_calibration.ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
 from keras_calibration.solvers.boosting import Boosting, boost, tables_of
@@ -202,7 +203,7 @@ class BoostedTrees(Head):
         """Calibrated logits (batch, 1) or (batch, K)."""
         columns = ops.cast(as_column(logits), self.compute_dtype)
         features = {} if features is None else features
-        self._check_features(features)
+        check_features(features, self._own_names, type(self).__name__)
         inner = self.head(columns, features)
         seen = self._tree_columns(self.head, columns, inner, features)
         trees = tree_sums(seen, self._splits, self._thresholds, self._leaves, self.num_outputs)
@@ -374,12 +375,6 @@ class BoostedTrees(Head):
         tables = tables_of(model, num_trees, self._num_tree_columns())
         for weight, table in zip(self.tables[1:], tables, strict=True):
             weight.assign(table)
-
-    def _check_features(self, features: Features) -> None:
-        """Raises if a feature is missing or has a wrong shape."""
-        reader = type(self).__name__
-        for name, values in select_features(features, self._own_names, reader).items():
-            check_column(values.shape, reader, f"feature {name!r}")
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

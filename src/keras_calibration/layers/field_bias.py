@@ -10,10 +10,14 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import names_of, select_features
+from keras_calibration._columns import names_of
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_head import FieldHead
-from keras_calibration.layers.field_ids import Fields, called_features
+from keras_calibration.layers.field_ids import (
+    Fields,
+    called_features,
+    check_features,
+)
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, check_column, scaled_logits
@@ -124,7 +128,7 @@ class FieldBias(FieldHead):
 
     def call(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Calibrated logits (batch, 1)."""
-        self._check_features(features)
+        check_features(features, self.feature_names, type(self).__name__)
         curve = self._curve(ops.cast(as_column(logits), self.compute_dtype))
         calibrated = scaled_logits(curve, self._slope) + self._bias
         if self.fields:
@@ -181,7 +185,7 @@ class FieldBias(FieldHead):
         """
         if self.calibrator is not None and not self._num_curve_columns():
             return super().logit_standard_deviation(logits, features)
-        self._check_features(features)
+        check_features(features, self.feature_names, type(self).__name__)
         check_column(logits.shape, type(self).__name__, "logits")
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
         line = ops.clip(self._curve(column), -LARGEST_LOGIT, LARGEST_LOGIT)
@@ -431,12 +435,6 @@ class FieldBias(FieldHead):
         if isinstance(calibrator, StreamingCalibrator) and calibrator.num_posterior_columns:
             values["curve"] = _line_of_spread(calibrator, rows.logits, found.curvature)
         self.keep_posterior(are_counts(rows.weights), **values)
-
-    def _check_features(self, features: Features | None) -> None:
-        """Raises if a feature is missing or has a wrong shape."""
-        reader, features = type(self).__name__, {} if features is None else features
-        for name, values in select_features(features, self.feature_names, reader).items():
-            check_column(values.shape, reader, f"feature {name!r}")
 
     def _check_arguments(self) -> None:
         if not self.feature_names:

@@ -9,11 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import select_features
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import check_calibrator
 from keras_calibration.layers.field_ids import (
     Fields,
+    check_features,
     checked_fields,
     deserialize_fields,
     ids_of_field,
@@ -26,7 +26,6 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.layers.logits import check_column
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets
 
@@ -164,10 +163,8 @@ class FieldHead(Head):
 
     def _places(self, features: Features | None) -> Tensor:
         """Indices of the offsets of each row, shape (fields, batch), int32."""
-        reader, features = type(self).__name__, {} if features is None else features
-        for name, values in select_features(features, self.fields, reader).items():
-            check_column(values.shape, reader, f"feature {name!r}")
-        return table_rows(features, self.fields, self._num_values)
+        check_features(features, self.fields, type(self).__name__)
+        return table_rows(features or {}, self.fields, self._num_values)
 
     def _check_arguments(self) -> None:
         if not self.feature_names:

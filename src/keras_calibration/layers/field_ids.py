@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_calibration._columns import by_name, column_of, ids_of, is_symbolic, select_features
 from keras_calibration._typing import Features, Tensor
+from keras_calibration.layers.logits import check_column
 from keras_calibration.ops.field_sums import exact_ids, id_tensor, known_ids
 
 # The ids of a field: their number, or a layer that looks them up.
@@ -107,6 +108,17 @@ def called_features(
         else _called(values, name, name in ids, isinstance(fields.get(name), int))
         for name, values in read.items()
     }
+
+
+def check_features(features: Features | None, names: Iterable[str], reader: str) -> None:
+    """Raises if a feature is missing or has not one value a row.
+
+    Example:
+        >>> check_features({"site": np.zeros((3, 1))}, ["site"], "FieldBias")
+    """
+    features = {} if features is None else features
+    for name, values in select_features(features, names, reader).items():
+        check_column(values.shape, reader, f"feature {name!r}")
 
 
 def _numbers(values: Tensor, name: str) -> Tensor:

@@ -17,6 +17,7 @@ from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.field_ids import (
     Fields,
     called_features,
+    check_features,
     checked_fields,
     deserialize_fields,
     ids_of_field,
@@ -24,7 +25,7 @@ from keras_calibration.layers.field_ids import (
     table_rows,
     vocabulary_size,
 )
-from keras_calibration.layers.logits import calibration_dtype, check_column
+from keras_calibration.layers.logits import calibration_dtype
 from keras_calibration.ops.piecewise_linear import hat_basis
 from keras_calibration.solvers.knots import numeric_knots
 
@@ -197,7 +198,7 @@ class FieldNetwork(keras.layers.Layer):
 
     def call(self, features: Features, training: bool | None = None) -> Tensor:
         """g(x), logits of shape (batch, num_outputs); with dropout if `training` is true."""
-        self._check_features(features)
+        check_features(features, self.feature_names, type(self).__name__)
         encoded = [self.embed(features)] if self.fields else []
         encoded += [self.encode(features[name], row) for row, name in enumerate(self.numeric)]
         hidden = ops.concatenate(encoded, axis=1)
@@ -226,7 +227,7 @@ class FieldNetwork(keras.layers.Layer):
         """
         read = select_features(features, self.feature_names, type(self).__name__)
         columns = {name: np.asarray(column_of(values, repr(name))) for name, values in read.items()}
-        self._check_features(columns)
+        check_features(columns, self.feature_names, type(self).__name__)
         num_rows = {name: len(column) for name, column in columns.items()}
         check_same_rows("The features", num_rows)
         if not self.built:
@@ -310,12 +311,6 @@ class FieldNetwork(keras.layers.Layer):
             squares = sum((ops.sum(ops.square(weight)) for weight in weights), 0.0)
             prior = 0.5 * self.regularization * squares
             self.add_loss(ops.divide_no_nan(prior, ops.convert_to_tensor(self._num_rows)))
-
-    def _check_features(self, features: Features) -> None:
-        """Raises if a feature is missing or has a wrong shape."""
-        reader = type(self).__name__
-        for name, values in select_features(features, self.feature_names, reader).items():
-            check_column(values.shape, reader, f"feature {name!r}")
 
     def _check_arguments(self) -> None:
         if not self.feature_names:

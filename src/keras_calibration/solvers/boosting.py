@@ -12,8 +12,7 @@ from scipy import special
 from keras_calibration.ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
 from keras_calibration.solvers.class_rows import keep_absent_classes, present_classes
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.logistic_fit import row_log_losses
-from keras_calibration.solvers.softmax_fit import row_class_log_losses
+from keras_calibration.solvers.softmax_fit import log_losses
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _PARAMETERS = {
@@ -110,7 +109,7 @@ def boost(
                 columns[held_out], raw_score=True, num_iteration=num_rounds
             )
     scored = np.concatenate([held_out for _, held_out in parts])
-    before, after = (_losses(rows.labels, each)[scored] for each in (rows.logits, logits))
+    before, after = (log_losses(rows.labels, each)[scored] for each in (rows.logits, logits))
     weights = rows.row_weights[scored]
     groups = None if clusters is None else clusters[scored]
     change, error = mean_and_error(after - before, weights, groups)
@@ -164,7 +163,7 @@ class _Trainer:
 
     def fit_part(self, fitted: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, Any]:
         """The log loss of held-out rows after 0, 1, 2 … rounds, and the model."""
-        losses = _losses(self.rows.labels[held_out], self.rows.logits[held_out])
+        losses = log_losses(self.rows.labels[held_out], self.rows.logits[held_out])
         start = np.average(losses, weights=self.rows.row_weights[held_out])
         if len(fitted) < 2 * _PARAMETERS["min_data_in_leaf"]:
             return np.array([start]), None
@@ -269,8 +268,3 @@ def _float32_below(threshold: float) -> np.float32:
 def _next_float32(value: np.float32, towards: float) -> np.float32:
     with np.errstate(over="ignore"):
         return np.nextafter(value, np.float32(towards))
-
-
-def _losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    losses = row_class_log_losses if logits.ndim == 2 else row_log_losses
-    return losses(labels, logits)

@@ -38,6 +38,12 @@ class Rows:
         """The weights (n,), ones if there are none."""
         return np.ones(len(self.logits)) if self.weights is None else self.weights
 
+    @property
+    def num_effective(self) -> float:
+        """How many rows of equal weight the weighted ones are worth."""
+        weights = self.row_weights
+        return float(weights.sum() ** 2 / (weights @ weights))
+
     def take(self, numbers: np.ndarray) -> Rows:
         """The rows with the given numbers."""
         labels, weights = (

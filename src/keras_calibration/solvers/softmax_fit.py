@@ -21,7 +21,7 @@ import scipy.special
 
 from keras_calibration._warn import warn
 from keras_calibration.solvers.class_rows import ClassRows
-from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE
+from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE, row_log_losses
 
 # The precision of the prior, in units of the log likelihood of a row of mean weight.
 PRECISION = 0.1
@@ -62,6 +62,12 @@ def mean_class_log_loss(rows: ClassRows, scales: np.ndarray, biases: np.ndarray)
 def row_class_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """Log loss of each row in nats, `log Σ_k exp(l_k) - Σ_k y_k l_k`."""
     return losses_and_probabilities(labels, logits)[0]
+
+
+def log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Log loss of each row in nats, of logits (n,), or class logits (n, K)."""
+    losses = row_class_log_losses if logits.ndim == 2 else row_log_losses
+    return losses(labels, logits)
 
 
 def fit_temperature(rows: ClassRows) -> SoftmaxFit:

@@ -9,7 +9,7 @@ from scipy import optimize, special
 
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.logistic_fit import row_log_losses
-from keras_calibration.solvers.softmax_fit import losses_and_probabilities
+from keras_calibration.solvers.softmax_fit import log_losses, losses_and_probabilities
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 # The first fit is the model as it is. All weight on others costs this log likelihood, in nats; and
@@ -82,8 +82,8 @@ def posterior_weights(
     """
     weights = rows.row_weights
     # As many rows as these weights are worth, of mean weight 1.
-    scale = weights.sum() / (weights @ weights)
-    losses = np.stack([_losses_and_residuals(rows.labels, eta)[0] for eta in logits])
+    scale = rows.num_effective / weights.sum()
+    losses = np.stack([log_losses(rows.labels, eta) for eta in logits])
     gains = scale * weights * (losses[0] - losses)
     if clusters is not None:
         _, cluster = np.unique(clusters, return_inverse=True)
@@ -123,10 +123,9 @@ def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
         Learner*.
     """
     weights = rows.row_weights
-    num_independent = float(weights.sum() ** 2 / (weights @ weights))
     shares = weights / weights.sum()
     columns = np.stack(logits).astype("float64")
-    costs = np.full(len(columns), _COST_OF_CHANGE / num_independent)
+    costs = np.full(len(columns), _COST_OF_CHANGE / rows.num_effective)
     costs[0] = 0.0
 
     def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
@@ -156,7 +155,7 @@ def _gains_an_error(logits: Sequence[np.ndarray], rows: Rows, clusters: np.ndarr
     """Whether the best fit gains more than a standard error; true without clusters."""
     if clusters is None:
         return True
-    losses = [_losses_and_residuals(rows.labels, eta)[0] for eta in logits]
+    losses = [log_losses(rows.labels, eta) for eta in logits]
     best = min(losses, key=lambda loss: float(rows.row_weights @ loss))
     gain, error = mean_and_error(losses[0] - best, rows.row_weights, clusters)
     return gain > error
