@@ -2,6 +2,7 @@
 
     ./dev run python examples/calibrated_metric/clicks.py                     all pairs
     ./dev run python examples/calibrated_metric/clicks.py --kinds dropout l2  pairs of two kinds
+    ./dev run python examples/calibrated_metric/clicks.py --mixing 0.5        half way to a shuffle
 
 Fan et al. (*Calibration-then-Calculation*, arXiv 2401.16692, tables 1 to 6, and tables 14 to 19 of
 its other version) train pairs of similar pipelines with many seeds on Avazu and Criteo, and ask how
@@ -9,6 +10,10 @@ often a single run of each shows the better one: by the log loss, and by the cal
 Here the same variants are trained for one epoch on another table, with `seeds.train`. The sizes are
 scaled down with the table. Every pipeline is trained with Adam, also DLRM. With the architectures,
 a logistic regression is fitted too, for its AUC.
+
+`--mixing` is a drift axis on one table: 1 shuffles the rows before the split, as in the papers, and
+0 leaves them in their own order (of time, where the table has one), so that the held-out rows come
+after the training rows and differ from them as the data drift.
 
 The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 """
@@ -35,6 +40,8 @@ from keras_calibration.seeds import Ledger
 
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
+from block_losses import FILE as BLOCK_FILE  # noqa: E402
+from block_losses import BlockLosses  # noqa: E402
 from click_auc import REGRESSION, auc_table, regression_record  # noqa: E402
 from click_models import ARCHITECTURES, ModelOptions  # noqa: E402
 from id_table import Rows, read_rows  # noqa: E402
@@ -51,6 +58,12 @@ SECONDS = "seconds.csv"
 PLAIN = "val_log_loss"
 PAPERS = "val_papers_calibrated_log_loss"
 CALIBRATED = {"papers'": PAPERS, "ours": "val_calibrated_log_loss"}
+# The arguments of the calibrated losses; the plain loss has none.
+METRICS: dict[str, dict[str, Any] | None] = {
+    PLAIN: None,
+    PAPERS: {"bias_fraction": 0.1},
+    CALIBRATED["ours"]: {},
+}
 L2_WEIGHTS = (3e-7, 5e-7, 7e-7, 1e-6, 2e-6)
 # Accuracy by the log loss → by the calibrated log loss, in percent.
 PUBLISHED_ARCHITECTURES = {
@@ -121,27 +134,29 @@ def make_study(base: Pipeline, l2_scale: float = 1.0) -> Study:
     """
     replace = dataclasses.replace
     pipelines = {name: replace(base, architecture=name) for name in ARCHITECTURES}
+    # The first pipeline of a pair that the papers have is the one that is better there.
     published = {
         Pair("architecture", *((b, a) if (b, a) in PUBLISHED_ARCHITECTURES else (a, b))): ""
         for a, b in itertools.combinations(ARCHITECTURES, 2)
     }
     published |= {Pair("architecture", *ab): text for ab, text in PUBLISHED_ARCHITECTURES.items()}
 
-    def add(kind: str, first: str, second: str, text: str, **changes: Any) -> None:
-        """Adds a pair whose second pipeline is the first with some changes."""
-        pipelines[second] = replace(pipelines[first], **changes)
-        published[Pair(kind, first, second)] = text
+    def add(kind: str, name: str, text: str, **changes: Any) -> None:
+        """Adds a pair of xDeepFM and a variant of it."""
+        pipelines[name] = replace(pipelines["xdeepfm"], **changes)
+        published[Pair(kind, "xdeepfm", name)] = text
 
-    add("features", "xdeepfm", "without_dense", "81.8 → 88.8, 96.7 → 100.0", without="dense")
-    add("features", "xdeepfm", "without_sparse", "78.6 → 85.9, 87.6 → 95.7", without="sparse")
+    add("features", "without_dense", "81.8 → 88.8, 96.7 → 100.0", without="dense")
+    add("features", "without_sparse", "78.6 → 85.9, 87.6 → 95.7", without="sparse")
     smaller = tuple(units // 2 for units in base.hidden_units)
-    add("size", "xdeepfm", "smaller", "69.6 → 73.6, 80.1 → 86.1", hidden_units=smaller)
-    add("batch_normalization", "xdeepfm", "normalized", "80.2 → 89.7", batch_normalization=True)
-    add("dropout", "xdeepfm", "dropout_0.7", "95.0 → 99.3", dropout=0.7)
-    add("dropout", "xdeepfm", "dropout_0.1", "78.3 → illegible", dropout=0.1)
+    add("size", "smaller", "69.6 → 73.6, 80.1 → 86.1", hidden_units=smaller)
+    pipelines["normalized"] = replace(pipelines["xdeepfm"], batch_normalization=True)
+    published[Pair("batch_normalization", "normalized", "xdeepfm")] = "80.2 → 89.7"
+    add("dropout", "dropout_0.7", "95.0 → 99.3", dropout=0.7)
+    add("dropout", "dropout_0.1", "78.3 → illegible", dropout=0.1)
     for weight, text in zip(L2_WEIGHTS, PUBLISHED_L2, strict=True):
         scaled = float(f"{weight * l2_scale:.3g}")
-        add("l2", "xdeepfm", f"l2_{scaled:g}", text, l2=scaled)
+        add("l2", f"l2_{scaled:g}", text, l2=scaled)
     return Study(pipelines, published | _dlrm_pairs(base, pipelines))
 
 
@@ -187,7 +202,7 @@ def main() -> None:
         hidden_units=tuple(arguments.hidden_units),
         batch_size=arguments.batch_size,
     )
-    rows = read_rows(arguments.data, arguments.held_out, shuffle=arguments.shuffle)
+    rows = read_rows(arguments.data, arguments.held_out, mixing=arguments.mixing)
     if arguments.rows is not None:
         rows = rows._replace(
             train=rows.train[-arguments.rows :], train_labels=rows.train_labels[-arguments.rows :]
@@ -198,14 +213,15 @@ def main() -> None:
     )
     setting = {
         "data": arguments.data.name,
-        "split": "shuffled" if arguments.shuffle else "own",
+        "mixing": arguments.mixing,
         "num_train": len(rows.train),
         "num_held_out": len(rows.held_out),
         "base": as_json(base),
         "l2_scale": arguments.l2_scale,
     }
     study = make_study(base, arguments.l2_scale).with_kinds(arguments.kinds)
-    ledger = Ledger(arguments.output / arguments.data.name / "clicks")
+    name = f"{arguments.data.name}_mixing_{arguments.mixing:g}"
+    ledger = Ledger(arguments.output / "clicks" / name)
     train_study(study, rows, ledger, range(arguments.seeds), setting)
     print_table(pair_rows(ledger, list(study.published), plain=PLAIN, calibrated=CALIBRATED))
 
@@ -217,10 +233,10 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, default=data / "nycflights13_337k", help="folder")
     add("--kinds", nargs="+", help="kinds of pairs (default: all)")
-    add("--seeds", type=int, default=20, help="of each pipeline (default: %(default)s)")
+    add("--seeds", type=int, default=60, help="of each pipeline (default: %(default)s)")
     add("--rows", type=int, help="at most the last so many training rows (default: all)")
     add("--held-out", type=int, default=60_000, help="rows (default: %(default)s)")
-    add("--shuffle", action="store_true", help="shuffle before the split, as in the papers")
+    add("--mixing", type=float, default=1.0, help="1: shuffled before the split, 0: own order")
     add("--embedding-dim", type=int, default=8, help="(default: %(default)s)")
     add("--hidden-units", type=int, nargs="+", default=[64, 32], help="(default: 64 32)")
     add("--batch-size", type=int, default=1024, help="(default: %(default)s)")
@@ -257,6 +273,7 @@ def train_study(
             continue
         print(f"{name} ({number + 1} of {len(study.pipelines)} pipelines)")
         kept = kept_columns(rows, pipeline.without)
+        held_out = (rows.held_out[:, kept], rows.held_out_labels)
         num_ended, started = len(ledger.runs(name, status="finished")), time.monotonic()
         try:
             kc.seeds.train(
@@ -266,14 +283,20 @@ def train_study(
                 pipeline=name,
                 seeds=seeds,
                 batch_size=pipeline.batch_size,
-                validation_data=(rows.held_out[:, kept], rows.held_out_labels),
+                validation_data=held_out,
                 configuration={"setting": setting, **as_json(pipeline)},
                 num_rows=len(rows.held_out),
+                callbacks=partial(block_losses, ledger, name, held_out),
             )
         finally:  # also what an interrupted training has finished
             if num_new := len(ledger.runs(name, status="finished")) - num_ended:
                 with (ledger.path / SECONDS).open("a") as file:
                     file.write(f"{name},{num_new},{time.monotonic() - started:.1f}\n")
+
+
+def block_losses(ledger: Ledger, name: str, held_out: tuple[Any, Any], seed: int) -> list[Any]:
+    """The callback of a run that records its losses by block of the held-out rows."""
+    return [BlockLosses(ledger.path / BLOCK_FILE, name, seed, *held_out, METRICS)]
 
 
 def as_json(pipeline: Pipeline) -> dict[str, Any]:
@@ -317,21 +340,32 @@ def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
         optimizer=keras.optimizers.Adam(pipeline.learning_rate),
         loss=keras.losses.BinaryCrossentropy(from_logits=True),
         metrics=[
-            LogLoss(from_logits=True),
-            CalibratedLogLoss(
-                bias_fraction=0.1, from_logits=True, name=PAPERS.removeprefix("val_")
-            ),
-            CalibratedLogLoss(from_logits=True),
+            *(click_metric(name, arguments) for name, arguments in METRICS.items()),
             LogitAUC(from_logits=True, name="auc"),
         ],
+        jit_compile=True,
     )
     return model
+
+
+def click_metric(name: str, arguments: dict[str, Any] | None) -> keras.metrics.Metric:
+    """The metric of a name in `METRICS`."""
+    name = name.removeprefix("val_")
+    if arguments is None:
+        return LogLoss(from_logits=True, name=name)
+    return CalibratedLogLoss(from_logits=True, name=name, **arguments)
 
 
 def title(ledger: Ledger) -> str:
     """What the runs of a ledger were trained on."""
     setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
-    return f"Clicks, {setting['data']}, {setting['split']} split"
+    return f"Clicks, {setting['data']}, {split_of(setting)}"
+
+
+def split_of(setting: Mapping[str, Any]) -> str:
+    """How the rows of a ledger were split, in words."""
+    mixing = setting["mixing"]
+    return {0: "in their own order", 1: "shuffled"}.get(mixing, f"mixed by {mixing:g}")
 
 
 def rows_of(ledger: Ledger) -> list[PairRow]:
@@ -376,7 +410,7 @@ def markdown(ledger: Ledger) -> str:
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
     return "\n\n".join(
         [
-            f"`{setting['data']}`, {setting['split']} split; {setting['num_train']:,} rows to "
+            f"`{setting['data']}`, {split_of(setting)}; {setting['num_train']:,} rows to "
             f"train on for one epoch, {setting['num_held_out']:,} held out. Embeddings of "
             f"{base.embedding_dim}, hidden layers of {base.hidden_units}, batches of "
             f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. {_seconds(ledger)}",

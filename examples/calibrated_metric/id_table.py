@@ -32,7 +32,7 @@ class Rows(NamedTuple):
     num_numeric: int
 
 
-def read_rows(folder: Path, num_held_out: int, *, shuffle: bool = False) -> Rows:
+def read_rows(folder: Path, num_held_out: int, *, mixing: float = 0.0) -> Rows:
     """All columns of a table as ids; the last rows of its own split are held out.
 
     The buckets of a numeric column are quantiles, in ascending order. Missing values have the last
@@ -41,7 +41,13 @@ def read_rows(folder: Path, num_held_out: int, *, shuffle: bool = False) -> Rows
     Args:
         folder: A data folder, see `read_data_folder`.
         num_held_out: Number of rows for evaluation.
-        shuffle: Whether the rows are shuffled before the split, with seed 0.
+        mixing: From 0, where the rows keep their own order, to 1, where they are shuffled. In
+            between, rows are sorted by (1 − mixing) t + mixing u, where t is their place in their
+            own order, from 0 to 1, and u is uniform in [0, 1] (seed 0).
+
+    Raises:
+        ValueError: `num_held_out` is not between 0 and the number of rows, or `mixing` is not
+            between 0 and 1.
     """
     table = read_data_folder(folder)
     num_rows = len(table.labels)
@@ -50,7 +56,12 @@ def read_rows(folder: Path, num_held_out: int, *, shuffle: bool = False) -> Rows
             f"Argument `num_held_out` must be between 0 and the {num_rows} rows of {folder}. "
             f"Received: num_held_out={num_held_out}."
         )
-    order = np.random.default_rng(0).permutation(num_rows) if shuffle else np.arange(num_rows)
+    if not 0 <= mixing <= 1:
+        raise ValueError(
+            f"Argument `mixing` must be between 0 and 1. Received: mixing={mixing}."
+        )
+    uniform = np.random.default_rng(0).random(num_rows)
+    order = np.argsort((1 - mixing) * np.arange(num_rows) / num_rows + mixing * uniform)
     columns, num_ids = [], []
     for name in table.num_values:
         columns.append(np.asarray(table.features[name], np.int32)[order])

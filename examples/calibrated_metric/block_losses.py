@@ -1,0 +1,106 @@
+"""BlockLosses: the losses of a run by block of the held-out rows, to draw rows again later."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_calibration.metrics import CalibratedLogLoss
+from keras_calibration.ops.folds import row_groups
+
+FILE = "block_losses.jsonl"
+NUM_BLOCKS = 20
+DECIMALS = 7
+PREDICTED_TOGETHER = 8192
+
+
+class BlockLosses(keras.callbacks.Callback):
+    """Appends a run's losses by block to a file beside the ledger, when its training ends.
+
+    The held-out rows are put into 20 random blocks, the same for all runs. Block b of a loss has the
+    value B Σ_{i ∈ b} loss_i / n, where n is the number of all rows that are scored, so that the mean
+    over the B blocks is the loss of the run. A calibrated loss has the bias that its metric has
+    fitted to all rows: drawing blocks again leaves out that the bias would be fitted again, which
+    changes the loss by terms of the order 1/n.
+
+    Args:
+        path: The file, created if it is absent.
+        pipeline: Name of the pipeline.
+        seed: Seed of the run.
+        rows: Ids of the held-out rows, `(num_rows, num_columns)`.
+        labels: Their labels.
+        metrics: Name → arguments of a `CalibratedLogLoss`, or `None` for the log loss itself.
+    """
+
+    lock = threading.Lock()
+
+    def __init__(
+        self,
+        path: Path,
+        pipeline: str,
+        seed: int,
+        rows: NDArray[np.int32],
+        labels: NDArray[np.float32],
+        metrics: dict[str, dict[str, Any] | None],
+    ) -> None:
+        super().__init__()
+        self.path, self.pipeline, self.seed = path, pipeline, seed
+        self.rows, self.labels, self.metrics = rows, labels, metrics
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Predicts the held-out rows, and writes a line."""
+        parts = [
+            keras.ops.convert_to_numpy(self.model(self.rows[start : start + PREDICTED_TOGETHER]))
+            for start in range(0, len(self.rows), PREDICTED_TOGETHER)
+        ]
+        logits = np.concatenate(parts)[:, 0]
+        losses = {
+            name: block_values(*row_losses(self.labels, logits, arguments))
+            for name, arguments in self.metrics.items()
+        }
+        line = {"pipeline": self.pipeline, "seed": self.seed, "losses": losses}
+        with self.lock, self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def row_losses(
+    labels: NDArray[np.float32], logits: NDArray[np.float32], arguments: dict[str, Any] | None
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The loss of each row, and which rows are scored.
+
+    Args:
+        labels: Labels, shape `(n,)`.
+        logits: Logits, shape `(n,)`.
+        arguments: Arguments of a `CalibratedLogLoss`; `None` for the log loss.
+    """
+    bias, scored = np.zeros(len(labels)), np.ones(len(labels), bool)
+    if arguments is not None:
+        metric = CalibratedLogLoss(from_logits=True, **arguments)
+        metric.update_state(labels, logits)
+        sharing = (metric.num_folds, metric.bias_fraction, metric.seed)
+        groups = np.asarray(row_groups(keras.ops.arange(len(labels)), *sharing))
+        scored = groups == 1 if metric.bias_fraction is not None else scored
+        # A held-out part alone is scored; of folds, each has its own bias.
+        bias = metric.bias[groups * (metric.bias_fraction is None)]
+    corrected = logits.astype(np.float64) + bias
+    return np.logaddexp(0, corrected) - labels * corrected, scored
+
+
+def block_values(losses: NDArray[np.float64], scored: NDArray[np.bool_]) -> list[float]:
+    """The values of all blocks, whose mean is the mean loss of the scored rows."""
+    block = np.random.default_rng(0).permutation(len(losses)) % NUM_BLOCKS
+    sums = np.bincount(block[scored], losses[scored], NUM_BLOCKS)
+    return [round(float(value), DECIMALS) for value in NUM_BLOCKS * sums / scored.sum()]
+
+
+def read_block_losses(folder: Path) -> dict[tuple[str, int], dict[str, list[float]]]:
+    """Pipeline and seed → loss → values of the blocks; empty without the file."""
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    return {(line["pipeline"], line["seed"]): line["losses"] for line in lines}
