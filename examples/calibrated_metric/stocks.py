@@ -10,11 +10,11 @@ the calibrated one. An LSTM is trained on the first months, predicts the next on
 further on them every `--retrain-every` months. The mean residual of a month's predictions corrects
 the predictions of the following month.
 
-The paper predicts 10-minute returns from minute bars. These are daily bars, whose returns nobody
-can predict, so the default target is the volatility of the next day: the logarithm of its range,
-log(log(high / low)). `--target volume` is its log volume, `--target return` its log return. Inputs
-and targets are standardised for each stock by the bars before the first test month, so a loss of 1
-is about that of a constant prediction.
+The paper predicts 10-minute returns of 25 US stocks from minute bars. These are daily bars, whose
+returns nobody can predict, so the default target is the volatility of the next day: the logarithm
+of its range, log(log(high / low)). `--target volume` is its log volume, `--target return` its log
+return. Inputs and targets are standardised for each stock by the bars before the first test month,
+so a loss of 1 is about that of a constant prediction.
 
 The paper's sizes (minute bars apart): `--window 60 --hidden-size 64 --num-layers 2 --batch-size
 2000 --epochs 5 --test-months 25 --retrain-every 6 --seeds 10`.

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from keras_calibration.comparison.verdict import Outcome
-from keras_calibration.ledger.metric_names import direction_of
+from keras_calibration.ledger.metric_names import direction_of, loss_partners
 from keras_calibration.seeds import Ledger, compare, metric_accuracy
-from keras_calibration.statistics import mean_difference
+from keras_calibration.statistics import bias_share, mean_difference, seeds_ratio
 
 numbers = itertools.count()
 
@@ -116,6 +116,71 @@ def test_the_parts_add_up(ledger):
     plain = comparison.metrics["val_loss"].difference.value
     calibrated = comparison.metrics["val_calibrated_log_loss"].difference.value
     np.testing.assert_allclose(plain, calibrated + comparison.gain_difference.value, rtol=1e-9)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_says_how_much_of_the_seed_variance_is_bias(ledger, shared):
+    first = 0 if shared else None
+    runs = [losses(0, 12, bias=0.1), losses(1, 12, bias=0.1)]
+    fill(ledger, "deepfm", runs[0], first_seed=first)
+    fill(ledger, "dcn", runs[1], first_seed=first)
+    plain, calibrated = (
+        [[run[name] for run in pipeline] for pipeline in runs]
+        for name in ("val_loss", "val_calibrated_log_loss")
+    )
+    for metric in ("calibrated_log_loss", "loss"):
+        comparison = compare(ledger, "deepfm", "dcn", metric=metric)
+        assert comparison.bias_share == bias_share(plain, calibrated, paired=shared)
+        assert comparison.seeds_ratio == seeds_ratio(plain, calibrated, paired=shared)
+    share, ratio = comparison.bias_share, comparison.seeds_ratio
+    text = " ".join(str(comparison).split())
+    assert f"bias: {share.value:.0%} [{share.low:.0%}, {share.high:.0%}] of the seed" in text
+    assert (
+        f"for an equal difference, val_calibrated_log_loss needs {ratio.value:.2g} "
+        f"[{ratio.low:.2g}, {ratio.high:.2g}] times as many seeds"
+    ) in text
+    assert comparison.to_dict()["bias_share"]["value"] == share.value
+
+
+def test_few_runs_or_one_loss_say_nothing_about_bias(ledger):
+    fill(ledger, "deepfm", losses(0, 9))
+    fill(ledger, "dcn", losses(1, 12))
+    assert compare(ledger, "deepfm", "dcn").bias_share is None
+    for pipeline in ("one", "other"):
+        fill(ledger, pipeline, [{"val_loss": run["val_loss"]} for run in losses(2, 12)])
+    assert compare(ledger, "one", "other", metric="loss").bias_share is None
+    # Runs that are all equal have no seed variance.
+    for pipeline in ("equal", "same"):
+        fill(ledger, pipeline, losses(3, 1) * 12)
+    comparison = compare(ledger, "equal", "same")
+    assert math.isnan(comparison.bias_share.value)
+    assert "bias:" not in str(comparison)
+    json.dumps(comparison.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "names", "expected"),
+    [
+        ("val_calibrated_log_loss", ["val_loss", "val_log_loss"], "val_log_loss"),
+        ("calibrated_log_loss", ["val_loss", "binary_crossentropy"], "binary_crossentropy"),
+        ("click_calibrated_log_loss", ["click_log_loss", "log_loss"], "click_log_loss"),
+        ("val_calibrated_quadratic_loss", ["val_mse"], "val_mse"),
+        ("val_calibrated_quadratic_loss", ["val_mean_squared_error"], "val_mean_squared_error"),
+        # It can be a mean absolute error.
+        ("val_calibrated_quadratic_loss", ["val_loss"], None),
+        ("val_calibrated_categorical_log_loss", ["val_loss"], "val_loss"),
+        ("sparse_calibrated_categorical_log_loss", ["loss"], "loss"),
+        ("val_calibrated_log_loss", ["loss"], None),
+    ],
+)
+def test_which_losses_belong_together(metric, names, expected):
+    found = (None, None) if expected is None else (expected, metric)
+    assert loss_partners(metric, [metric, *names]) == found
+    if expected is not None:
+        assert loss_partners(expected, [metric, *names]) == found
+        auc = "val_auc" if metric.startswith("val_") else "auc"
+        if "click" not in metric:
+            assert loss_partners(auc, [metric, *names]) == found
 
 
 def test_says_who_is_better_and_worse_calibrated(ledger):

@@ -32,11 +32,14 @@ from keras_calibration.statistics.accuracy import (
     independent_seed_accuracy,
     same_seed_accuracy,
 )
+from keras_calibration.statistics.bias import bias_share, seeds_ratio
 from keras_calibration.statistics.difference import seeds_needed, standard_error
 from keras_calibration.statistics.estimate import Estimate
 
 # Power of the minimum detectable effect.
 _POWER = 0.8
+# With six runs of each pipeline, the interval of the ratio of seeds spans a factor of 10 to 140.
+_MIN_RUNS_FOR_BIAS = 10
 
 
 def compare(
@@ -125,11 +128,7 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         for name in dict.fromkeys([deciding, *common])
         if name == deciding or not name.endswith(BIAS_SUFFIX)
     }
-    plain, calibrated = (
-        name if name in common else None for name in loss_partners(deciding, names)
-    )
-    if plain is None or calibrated is None:
-        plain = calibrated = None
+    plain, calibrated = loss_partners(deciding, common)
     gain = _gain_difference(plain, calibrated, runs, plan)
     power = _power(metrics[deciding], runs, plan, question.delta)
     verdict = judge(
@@ -156,6 +155,7 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         plain_metric=plain,
         calibrated_metric=calibrated,
         gain_difference=gain,
+        **_bias(plain, calibrated, runs, plan),
         **power,
     )
     return dataclasses.replace(comparison, notes=make_notes(comparison))
@@ -202,6 +202,25 @@ def _gain_difference(
         return None
     losses = zip(plan.values(plain, *runs), plan.values(calibrated, *runs), strict=True)
     return plan.difference(*(log_loss - calibrated_loss for log_loss, calibrated_loss in losses))
+
+
+def _bias(
+    plain: str | None,
+    calibrated: str | None,
+    runs: tuple[PipelineRuns, PipelineRuns],
+    plan: Plan,
+) -> dict[str, Any]:
+    """The fields that tell what the correction of the bias does to the seed variance."""
+    if plain is None or calibrated is None:
+        return {}
+    losses, corrected = plan.values(plain, *runs), plan.values(calibrated, *runs)
+    if min(map(len, losses)) < _MIN_RUNS_FOR_BIAS:
+        return {}
+    options: dict[str, Any] = {"paired": plan.paired, "confidence": plan.level}
+    return {
+        "bias_share": bias_share(losses, corrected, **options),
+        "seeds_ratio": seeds_ratio(losses, corrected, **options),
+    }
 
 
 def _power(

@@ -40,6 +40,10 @@ class Comparison(ShownAsText):
         plain_metric: Name of the plain loss, if both losses are recorded.
         calibrated_metric: Name of the calibrated loss, if both losses are recorded.
         gain_difference: Calibration gain G = LL − CLL of B minus that of A.
+        bias_share: Share of bias in the seed variance of the plain loss, Cov(LL, LL − CLL)/Var(LL)
+            within the pipelines; `None` without both losses or with fewer than ten runs of each.
+        seeds_ratio: Seeds that the calibrated loss needs to show a difference, divided by those
+            that the plain loss needs for a difference of the same size; `None` likewise.
         notes: Caveats.
 
     Example:
@@ -69,6 +73,8 @@ class Comparison(ShownAsText):
     plain_metric: str | None = None
     calibrated_metric: str | None = None
     gain_difference: Estimate | None = None
+    bias_share: Estimate | None = None
+    seeds_ratio: Estimate | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property

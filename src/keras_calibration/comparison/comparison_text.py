@@ -51,6 +51,15 @@ def figures(comparison: Comparison) -> list[str]:
         share = comparison.calibration_share
         part = "" if share is None else f", {share:.0%} of the plain difference"
         lines.append(f"calibration gain, B − A: {interval(comparison.gain_difference)}{part}")
+    bias, ratio = comparison.bias_share, comparison.seeds_ratio
+    if bias is not None and math.isfinite(bias.low):
+        line = f"bias: {interval(bias, '.0%')} of the seed variance of {comparison.plain_metric}"
+        if ratio is not None and math.isfinite(ratio.low):
+            line += (
+                f"; for an equal difference, {comparison.calibrated_metric} needs "
+                f"{interval(ratio, '.2g')} times as many seeds"
+            )
+        lines.append(line)
     return lines
 
 

@@ -15,8 +15,14 @@ _MINIMIZED = frozenset(
 )
 # Their ideal value is 1 or 0: neither larger nor smaller is better.
 _NEITHER = frozenset(("ratio", "bias", "gain"))
-# Names of the plain loss that belongs to "calibrated_log_loss".
-_PLAIN_NAMES = ("log_loss", "binary_crossentropy", "loss")
+# Names of the plain loss that belongs to a calibrated loss. `"loss"` of a regression can be any
+# loss: it is not taken for the squared error.
+_PLAIN_NAMES = {
+    "calibrated_log_loss": ("log_loss", "binary_crossentropy", "loss"),
+    "calibrated_categorical_log_loss": ("categorical_crossentropy", "loss"),
+    "sparse_calibrated_categorical_log_loss": ("sparse_categorical_crossentropy", "loss"),
+    "calibrated_quadratic_loss": ("mean_squared_error", "mse"),
+}
 
 
 def direction_of(metric: str) -> str | None:
@@ -35,29 +41,29 @@ def direction_of(metric: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def loss_partners(metric: str, names: Collection[str]) -> tuple[str | None, str | None]:
+def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tuple[None, None]:
     """The names of the plain and the calibrated loss that belong to a metric.
 
-    `names` are the recorded metrics; a loss that is not among them is `None`.
+    `names` are the recorded metrics. Both are `None` unless both losses are among them.
 
     Example:
         >>> loss_partners("val_calibrated_log_loss", ["val_calibrated_log_loss", "val_loss"])
         ('val_loss', 'val_calibrated_log_loss')
     """
     prefix = "val_" if metric.startswith("val_") else ""
-    base = metric.removeprefix(prefix)
-    is_loss = direction_of(base) == "min"
-    plain, calibrated = [base.replace("calibrated_", "")], [base]
-    if "calibrated_" not in base:
-        calibrated = [f"calibrated_{base}"]
-    if plain[0] in _PLAIN_NAMES or not is_loss:
-        known = [plain[0]] if plain == [base] and is_loss else []
-        plain, calibrated = [*known, *_PLAIN_NAMES], [*calibrated, "calibrated_log_loss"]
-    found = [
-        next((prefix + name for name in group if prefix + name in names), None)
-        for group in (plain, calibrated)
+    pairs = [
+        (prefix + plain, prefix + calibrated)
+        for calibrated, plain_names in _PLAIN_NAMES.items()
+        for plain in plain_names
     ]
-    return found[0], found[1]
+    if direction_of(metric) == "min":
+        own = metric.replace("calibrated_", "")
+        named_alike = [(own, name) for name in names if name.replace("calibrated_", "") == own]
+        pairs = [pair for pair in [*named_alike, *pairs] if metric in pair and pair[0] != pair[1]]
+    for plain, calibrated in pairs:
+        if plain in names and calibrated in names:
+            return plain, calibrated
+    return None, None
 
 
 def main_metric(names: Collection[str]) -> str | None:

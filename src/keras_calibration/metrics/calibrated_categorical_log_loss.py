@@ -28,8 +28,9 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     """Log loss of `softmax(l / T)` over K classes, where the temperature T is fitted on other rows.
 
     The temperature minimises the mean of `-Σ_k y_k log softmax(l / T)_k` on some of the rows; the
-    result is that loss, in nats, on the others. It varies less between seeds than the log loss
-    does. It cannot see an improvement of the mean confidence: report the log loss too.
+    result is that loss, in nats, on the others. As far as seeds differ in their mean confidence,
+    it varies less between seeds than the log loss does. It cannot see an improvement of the mean
+    confidence: report the log loss too.
 
     By default every row is scored with the temperature of the other folds. `bias_fraction=0.2` is
     the hold-out of the papers' image study; `num_folds=1` fits and scores on the same rows. See

@@ -26,8 +26,10 @@ class CalibratedLogLoss(CrossFittedMetric):
     From seed to seed, training moves the mean prediction of a model up or down by chance, and the
     log loss moves with it. The Calibrated Log Loss finds the bias
     `c = argmin_c Σ w log loss(y, σ(l + c))` on some of the rows, which is where
-    `Σ w σ(l + c) = Σ w y`, and reports the mean log loss of `σ(l + c)` on the others. It varies
-    less between seeds, so it detects the better of two pipelines more often. It cannot see an
+    `Σ w σ(l + c) = Σ w y`, and reports the mean log loss of `σ(l + c)` on the others. Where seeds
+    differ in their bias, as on data that drift, it varies less between seeds and detects the better
+    of two pipelines more often. Where they do not, it varies as much as the log loss, or a little
+    more; `seeds.compare` prints the share of bias in the seed variance. It cannot see an
     improvement of the mean prediction: report the log loss too.
 
     The rows are divided in one of three ways:

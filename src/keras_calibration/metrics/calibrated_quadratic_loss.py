@@ -26,9 +26,10 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
 
     The bias is the weighted mean residual `c = Σ w (y - p) / Σ w` of some of the rows; the loss is
     the weighted mean of `(y - p - c)²` over the others. With `correction="linear"`, the loss is the
-    mean of `(y - c - s p)²`, with bias and slope from a weighted least-squares fit of y on p. The
-    calibrated loss varies less between seeds than the squared error does. It cannot see an
-    improvement of the mean prediction: report the squared error too.
+    mean of `(y - c - s p)²`, with bias and slope from a weighted least-squares fit of y on p. As
+    far as seeds differ in their mean prediction, the calibrated loss varies less between seeds than
+    the squared error does. It cannot see an improvement of the mean prediction: report the squared
+    error too.
 
     By default every row is scored with the correction of the other folds. `bias_fraction=0.1` is
     the hold-out of the papers; `num_folds=1` fits and scores on the same rows, so the loss is the

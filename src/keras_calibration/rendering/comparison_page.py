@@ -30,8 +30,9 @@ _METHOD = (
     "is the probability that a run of B has a better value than a run of A (Mann–Whitney, "
     "Newcombe’s score interval; under the same seed, a binomial mid-p interval). The calibrated "
     "loss is the log loss after the best constant shift of the logits, and plain = calibrated + "
-    "calibration gain. The variance over seeds does not include the variance from other data or "
-    "other hyperparameters."
+    "calibration gain. The share of bias in the seed variance is Cov(plain, gain) / Var(plain) "
+    "within the pipelines. The variance over seeds does not include the variance from other data "
+    "or other hyperparameters."
 )
 
 

@@ -1,0 +1,162 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from keras_calibration.statistics import bias_share, seeds_ratio
+
+# Runs of a pipeline: the plain loss and its calibration gain, on a grid without rounding.
+runs = st.lists(
+    st.tuples(st.integers(-1000, 1000), st.integers(-1000, 1000)), min_size=4, max_size=9
+)
+
+
+def losses(*pipelines):
+    """Plain and calibrated losses from pairs of a loss and a gain."""
+    arrays = [np.array(pairs, float) for pairs in pipelines]
+    return [pairs[:, 0] for pairs in arrays], [pairs[:, 0] - pairs[:, 1] for pairs in arrays]
+
+
+def draw(seed, *shape):
+    rng = np.random.default_rng(seed)
+    calibrated = 0.37 + 2e-4 * rng.normal(size=shape)
+    return calibrated + 4e-4 * rng.normal(size=shape), calibrated
+
+
+def share_of(plain, calibrated):
+    """The definition, from covariance matrices weighted by their degrees of freedom."""
+    covariance = variance = 0.0
+    for losses, corrected in zip(plain, calibrated, strict=True):
+        matrix = np.cov(losses, np.subtract(losses, corrected)) * (len(losses) - 1)
+        covariance, variance = covariance + matrix[0, 1], variance + matrix[0, 0]
+    return covariance / variance
+
+
+def ratio_of(plain, calibrated):
+    return sum(np.var(c, ddof=1) for c in calibrated) / sum(np.var(p, ddof=1) for p in plain)
+
+
+def jackknife(statistic, plain, calibrated):
+    """Student's half-width, from the statistic without each run of each pipeline in turn."""
+    variance, degrees = 0.0, 0
+    for k, losses in enumerate(plain):
+        left = []
+        for i in range(len(losses)):
+            without = [list(plain), list(calibrated)]
+            for side in without:
+                side[k] = np.delete(side[k], i)
+            left.append(statistic(*without))
+        variance += (len(left) - 1) * np.var(left)
+        degrees += len(left) - 1
+    return stats.t.ppf(0.975, degrees) * math.sqrt(variance)
+
+
+def test_independent_runs_agree_with_the_definition():
+    plain, calibrated = zip(draw(0, 8), draw(1, 13), strict=True)
+    share = bias_share(plain, calibrated)
+    value, half = share_of(plain, calibrated), jackknife(share_of, plain, calibrated)
+    np.testing.assert_allclose(share[:3], [value, value - half, value + half], rtol=1e-8)
+    ratio = seeds_ratio(plain, calibrated)
+    half = jackknife(lambda p, c: math.log(ratio_of(p, c)), plain, calibrated)
+    value = ratio_of(plain, calibrated)
+    expected = [value, value / math.exp(half), value * math.exp(half)]
+    np.testing.assert_allclose(ratio[:3], expected, rtol=1e-8)
+
+
+def test_shared_seeds_are_left_out_together():
+    plain, calibrated = draw(2, 2, 9)
+    share = bias_share(plain, calibrated, paired=True)
+    left = [
+        share_of(np.delete(plain, i, axis=1), np.delete(calibrated, i, axis=1)) for i in range(9)
+    ]
+    half = stats.t.ppf(0.975, 8) * math.sqrt(8 * np.var(left))
+    value = share_of(plain, calibrated)
+    np.testing.assert_allclose(share[:3], [value, value - half, value + half], rtol=1e-8)
+    # The variance of a paired difference is that of one group of runs.
+    ratio = seeds_ratio(plain, calibrated, paired=True)
+    alone = seeds_ratio([plain[1] - plain[0]], [calibrated[1] - calibrated[0]])
+    np.testing.assert_allclose(ratio[:3], alone[:3], rtol=1e-8)
+
+
+def test_seeds_that_decide_both_pipelines_count_once():
+    plain, calibrated = draw(3, 1, 20)
+    twice = bias_share(np.repeat(plain, 2, 0), np.repeat(calibrated, 2, 0), paired=True)
+    np.testing.assert_allclose(twice[:3], bias_share(plain, calibrated)[:3], rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs, runs, st.integers(-40, 40), st.integers(-8, 8), st.randoms())
+def test_shifts_scales_and_orders_do_not_matter(a, b, exponent, shift, random):
+    plain, calibrated = losses(a, b)
+    scale = 2.0**exponent
+    for function in (bias_share, seeds_ratio):
+        expected = function(plain, calibrated)
+        # The two losses may differ by a constant, and a pipeline by one from the other.
+        moved = function(
+            [scale * (part + shift * k) for k, part in enumerate(plain)],
+            [scale * (part - shift) for part in calibrated],
+        )
+        np.testing.assert_allclose(moved[:3], expected[:3], rtol=1e-6, atol=1e-9)
+        random.shuffle(a)
+        random.shuffle(b)
+        permuted = function(*losses(b, a))
+        np.testing.assert_allclose(permuted[:3], expected[:3], rtol=1e-6, atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs)
+def test_the_share_and_the_rest_make_up_the_variance(a):
+    (plain,), (calibrated,) = losses(a)
+    share = bias_share([plain], [calibrated]).value
+    if np.ptp(plain) == 0:
+        assert math.isnan(share)
+        return
+    # Var(L) = Cov(L, L − C) + Cov(L, C)
+    rest = np.cov(plain, calibrated)[0, 1] / np.var(plain, ddof=1)
+    np.testing.assert_allclose(share + rest, 1.0, rtol=1e-9, atol=1e-9)
+    # Var(C) = Var(L) − 2 Cov(L, G) + Var(G)
+    ratio = seeds_ratio([plain], [calibrated]).value
+    gains = np.var(plain - calibrated, ddof=1) / np.var(plain, ddof=1)
+    np.testing.assert_allclose(ratio, 1 - 2 * share + gains, rtol=1e-9, atol=1e-9)
+
+
+def test_without_variance_there_is_no_share():
+    # The mean of equal values can be rounded past them.
+    equal, other = np.full((2, 3), 0.1), np.array([[0.1, 0.2, 0.4]] * 2)
+    assert np.isnan(bias_share(equal, other)[:3]).all()
+    assert np.isnan(seeds_ratio(equal, other)[:3]).all()
+    assert seeds_ratio(other, equal).value == 0
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("num_runs", [6, 20, 60])
+def test_coverage(num_runs, paired):
+    rng = np.random.default_rng(num_runs)
+    common = 0.9 if paired else 0.0
+    hits = np.zeros(2)
+    for _ in range(300):
+        of_seed, own = rng.normal(size=(2, num_runs)), rng.normal(size=(2, 2, num_runs))
+        calibrated, gain = common * of_seed[:, None] + math.sqrt(1 - common**2) * own
+        losses = calibrated + 2 * gain
+        hits[0] += not bias_share(losses, calibrated, paired=paired).excludes(0.8)
+        hits[1] += not seeds_ratio(losses, calibrated, paired=paired).excludes(0.2)
+    # About 94 % less three standard errors.
+    assert hits.min() > 0.9 * 300
+
+
+@pytest.mark.parametrize("function", [bias_share, seeds_ratio])
+def test_refuses_wrong_arguments(function):
+    short, long = [1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 5.0]
+    with pytest.raises(ValueError, match=r"value for each run.*\[\(3, 3\), \(4, 3\)\]"):
+        function([short, long], [short, short])
+    with pytest.raises(ValueError, match=r"`paired=True` the same number.*\[\(3, 3\), \(4, 4\)\]"):
+        function([short, long], [short, long], paired=True)
+    with pytest.raises(ValueError, match=r"`plain` must have shape .* at least 3 runs"):
+        function([[1.0, 2.0]] * 2, [[1.0, 2.0]] * 2)
+    with pytest.raises(ValueError, match="`calibrated` must be finite"):
+        function([short] * 2, [[1.0, 2.0, math.nan]] * 2)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        function([short] * 2, [short] * 2, confidence=95)
