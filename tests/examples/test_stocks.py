@@ -1,7 +1,9 @@
 """The study of stock prices: what a model sees, how it is scored, and the whole of it, small."""
 
+import argparse
 import importlib.util
 import itertools
+import json
 import sys
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from keras_calibration.metrics import CalibratedQuadraticLoss
 from keras_calibration.seeds import Ledger
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calibrated_metric" / "stocks.py"
@@ -139,7 +142,8 @@ def test_losses_are_those_of_numpy(stocks):
     months = rng.integers(0, 4, 1000).astype(np.int32)
     targets, predictions = rng.normal(size=(2, 1000)).astype(np.float32)
     targets += 0.3 * months
-    losses = stocks.score(targets, predictions, months)
+    blocks = stocks.score(targets, predictions, months)
+    losses = {name: values.mean() for name, values in blocks.items()}
     residuals = np.float64(targets) - predictions
     np.testing.assert_allclose(losses["quadratic_loss"], np.mean(residuals**2))
     corrected = [
@@ -147,14 +151,36 @@ def test_losses_are_those_of_numpy(stocks):
     ]
     rolling = np.mean(np.concatenate(corrected) ** 2)
     np.testing.assert_allclose(losses["calibrated_quadratic_loss"], rolling)
-    np.testing.assert_allclose(losses["cross_fitted_quadratic_loss"], np.var(residuals), rtol=0.01)
+    metric = CalibratedQuadraticLoss()
+    metric.update_state(targets, predictions)
+    np.testing.assert_allclose(losses["cross_fitted_quadratic_loss"], float(metric.result()))
+    # By month: a share of the sum of all rows.
+    second = 4 * (residuals[months == 1] ** 2).sum() / 1000
+    np.testing.assert_allclose(blocks["quadratic_loss"][1], second)
+    third = 4 * (corrected[1] ** 2).sum() / np.count_nonzero(months > 0)
+    np.testing.assert_allclose(blocks["calibrated_quadratic_loss"][2], third)
+    assert blocks["calibrated_quadratic_loss"][0] == 0
+
+
+def test_pairs_have_the_ratios_of_the_paper(stocks):
+    arguments = argparse.Namespace(pipelines=None, l2_scale=1e-6)
+    base = stocks.Pipeline(hidden_size=64, num_layers=2, batch_size=2000, epochs=4)
+    pipelines = stocks.choose_pipelines(base, arguments)
+    assert {name for pair in stocks.PAIRS for name in pair[1:]} == set(pipelines)
+    fields = ("hidden_size", "num_layers", "batch_size", "epochs", "l2")
+    values = {field: {getattr(each, field) for each in pipelines.values()} for field in fields}
+    assert values["hidden_size"] == {32, 64, 96, 128}
+    assert values["num_layers"] == {2, 3, 4}
+    assert values["batch_size"] == {1000, 2000, 3000}
+    assert values["epochs"] == {4, 5, 6}
+    assert values["l2"] == {0, 3e-6, 4e-6, 5e-6, 6e-6, 7e-6}
 
 
 @pytest.mark.slow
 def test_the_whole_study_and_its_continuation(stocks, folder, monkeypatch, capsys):
     arguments = ["stocks.py", "--data", str(folder), "--output", str(folder / "output")]
     arguments += ["--stocks", "3", "--test-months", "4", "--retrain-every", "2", "--window", "3"]
-    arguments += ["--hidden-size", "2", "--batch-size", "128", "--pipelines", "base", "l2"]
+    arguments += ["--hidden-size", "2", "--batch-size", "128", "--pipelines", "base", "l2_5"]
 
     def run(*others):
         monkeypatch.setattr(sys, "argv", [*arguments, *others])
@@ -165,12 +191,19 @@ def test_the_whole_study_and_its_continuation(stocks, folder, monkeypatch, capsy
     ledger = Ledger(folder / "output" / "stocks" / "range")
     runs = ledger.runs(status="finished")
     assert {(run["pipeline"], run["seed"]) for run in runs} == {
-        (name, seed) for name in ("base", "l2") for seed in range(2)
+        (name, seed) for name in ("base", "l2_5") for seed in range(2)
     }
-    assert {run["configuration"]["l2"] for run in runs} == {0.0, 1e-3}
+    assert {run["configuration"]["l2"] for run in runs} == {0.0, 0.015}
     losses = [run["metrics"]["quadratic_loss"][0] for run in runs]
     assert len(set(losses)) == 4
     assert 0.5 < np.mean(losses) < 2
+    lines = (ledger.path / stocks.BLOCK_FILE).read_text().splitlines()
+    blocks = {(line["pipeline"], line["seed"]): line["losses"] for line in map(json.loads, lines)}
+    for run_record in runs:
+        values = blocks[run_record["pipeline"], run_record["seed"]]["calibrated_quadratic_loss"]
+        assert len(values) == 4
+        expected = run_record["metrics"]["calibrated_quadratic_loss"][0]
+        np.testing.assert_allclose(np.mean(values), expected, atol=1e-6)
     assert "0 runs to train" in run("--seeds", "2")
     assert len(ledger) == 4
     assert stocks.markdown(ledger).count("| L2 penalty |") == 3
@@ -193,7 +226,7 @@ def test_a_run_does_not_depend_on_the_runs_before_it(stocks, bars):
     pipeline = stocks.Pipeline(hidden_size=2, batch_size=128)
     model = stocks.build_model(pipeline, examples)
     first, _, again = (
-        stocks.train_run(model, pipeline, examples, retrain_every=2, seed=seed)["metrics"]
+        stocks.train_run(model, pipeline, examples, retrain_every=2, seed=seed).record["metrics"]
         for seed in (5, 6, 5)
     )
     np.testing.assert_allclose(first["quadratic_loss"], again["quadratic_loss"], rtol=1e-6)
