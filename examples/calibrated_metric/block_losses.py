@@ -21,8 +21,8 @@ PREDICTED_TOGETHER = 8192
 class BlockLosses(keras.callbacks.Callback):
     """Appends a run's losses by block to a file beside the ledger, when its training ends.
 
-    The held-out rows are put into 20 random blocks, the same for all runs. Block b of a loss has the
-    value B Σ_{i ∈ b} loss_i / n, where n is the number of all rows that are scored, so that the mean
+    The held-out rows are put into 20 random blocks, the same for all runs. Block b of a loss has
+    the value B Σ_{i ∈ b} loss_i / n, where n is the number of all rows that are scored: the mean
     over the B blocks is the loss of the run. A calibrated loss has the bias that its metric has
     fitted to all rows: drawing blocks again leaves out that the bias would be fitted again, which
     changes the loss by terms of the order 1/n.

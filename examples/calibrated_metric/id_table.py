@@ -57,9 +57,7 @@ def read_rows(folder: Path, num_held_out: int, *, mixing: float = 0.0) -> Rows:
             f"Received: num_held_out={num_held_out}."
         )
     if not 0 <= mixing <= 1:
-        raise ValueError(
-            f"Argument `mixing` must be between 0 and 1. Received: mixing={mixing}."
-        )
+        raise ValueError(f"Argument `mixing` must be between 0 and 1. Received: mixing={mixing}.")
     uniform = np.random.default_rng(0).random(num_rows)
     order = np.argsort((1 - mixing) * np.arange(num_rows) / num_rows + mixing * uniform)
     columns, num_ids = [], []

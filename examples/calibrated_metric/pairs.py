@@ -3,6 +3,10 @@
 `pair_rows` computes a row for each pair, as in the tables of Fan et al., *Calibration-then-
 Calculation* (arXiv 2401.16692); `markdown_accuracies`, `markdown_losses` and `print_table` show
 them.
+
+A metric is judged on seeds that did not decide which pipeline is better: the runs of even seeds
+decide for those of odd seeds, and the other way round. Otherwise the plain loss, whose mean
+decides, would be judged by itself.
 """
 
 import dataclasses
@@ -15,16 +19,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_calibration.seeds import Ledger
-from keras_calibration.statistics import Estimate, independent_seed_accuracy, mean_difference
+from keras_calibration.statistics import (
+    Estimate,
+    bias_share,
+    independent_seed_accuracy,
+    mean_difference,
+)
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from seed_bootstrap import accuracies, bootstrap_draws, pairwise_wins
+from block_losses import read_block_losses
 
 from markdown_table import markdown_table
+from verdicts import Comparison, bootstrap_gain
 
 PLAIN = "plain"
-# With fewer seeds, a bootstrap has too few different samples for an interval.
-MIN_BOOTSTRAP = 5
+# Half of the seeds decide where the mean plain losses differ, and a single run does not show it
+# anyway.
+MAX_P_VALUE, MAX_ACCURACY = 0.05, 0.985
+# Runs that a metric is judged on, of each pipeline.
+MIN_JUDGED = 3
+
+Array = NDArray[np.float64]
 
 
 class Pair(NamedTuple):
@@ -41,6 +56,20 @@ class Pair(NamedTuple):
     second: str
 
 
+class Judged(NamedTuple):
+    """Runs on which the metrics are judged.
+
+    Args:
+        better: Pipeline that is better by the mean plain loss of other seeds than these.
+        worse: The other pipeline.
+        seeds: Seeds of the runs.
+    """
+
+    better: str
+    worse: str
+    seeds: tuple[int, ...]
+
+
 class MetricOfPair(NamedTuple):
     """A metric of both pipelines, over the common seeds.
 
@@ -49,16 +78,15 @@ class MetricOfPair(NamedTuple):
         better_std: Sample standard deviation of the better pipeline.
         worse_mean: Mean of the worse pipeline.
         worse_std: Sample standard deviation of the worse pipeline.
-        accuracy: How often the metric is lower for the better pipeline, one run of each.
-        gain: `accuracy` minus that of the plain loss; 0 for the plain loss itself.
+        accuracy: How often the metric is lower for the better pipeline, one run of each; None for
+            a pair that does not count.
     """
 
     better_mean: float
     better_std: float
     worse_mean: float
     worse_std: float
-    accuracy: Estimate
-    gain: Estimate
+    accuracy: float | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,19 +95,31 @@ class PairRow:
 
     Args:
         pair: The pair.
-        num_seeds: Number of seeds that both pipelines have finished.
-        better: The pipeline with the lower mean plain loss.
+        better: The pipeline with the lower mean plain loss over all seeds.
         worse: The other one.
         difference: Mean plain loss of `worse` minus that of `better`, with a p-value.
         metrics: `"plain"` and each name of a calibrated loss → the metric of both pipelines.
+        judged: The runs on which the metrics are judged, at most one half of the seeds by the
+            other each; empty for a pair that does not count.
+        runs: Pipeline → seed → its losses by block of held-out rows, shape `(metrics, blocks)`.
     """
 
     pair: Pair
-    num_seeds: int
     better: str
     worse: str
     difference: Estimate
     metrics: Mapping[str, MetricOfPair]
+    judged: tuple[Judged, ...]
+    runs: Mapping[str, Mapping[int, Array]]
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds that both pipelines have finished."""
+        return len(self.runs[self.better])
+
+    def losses(self, pipeline: str, metric: int = 0) -> Array:
+        """A loss of all runs of a pipeline, in the order of their seeds."""
+        return np.array([values[metric].mean() for values in self.runs[pipeline].values()])
 
 
 def pair_rows(
@@ -87,19 +127,21 @@ def pair_rows(
 ) -> list[PairRow]:
     """Which pipeline of each pair is better, and how accurate each metric is.
 
-    The better pipeline has the lower mean plain loss. The accuracy of a metric is how often it
-    agrees, given one run of each pipeline (eq. 8). Runs of the same seed share the order of their
-    rows, so they are not compared: that leaves m (m − 1) of the m² pairs of runs.
+    The better pipeline has the lower mean plain loss, and is known if the means differ with
+    p < 0.05. The accuracy of a metric is how often it agrees, given one run of each pipeline
+    (eq. 8), on seeds that did not decide. Runs of the same seed share the order of their rows, so
+    they are not compared: that leaves m (m − 1) of the m² pairs of runs. A half of the seeds
+    decides if the better pipeline is known from it, and if in it the plain loss is less than 98.5 %
+    accurate: otherwise there is nothing to gain. A pair counts if at least one half decides.
 
     Args:
-        ledger: The runs.
+        ledger: The runs, with the losses by block beside it (`block_losses`), or without them.
         pairs: The pairs; those with fewer than two common finished seeds are left out.
         plain: Name of the plain loss in the ledger, for example `"val_log_loss"`.
         calibrated: Name to show → name in the ledger, for each calibrated loss.
 
     Returns:
-        A row for each pair, in the given order. The intervals of the gains are from a bootstrap
-        over the seeds, and [−1, 1] with fewer than five of them.
+        A row for each pair, in the given order.
 
     Raises:
         ValueError: A run lacks one of the metrics, or a name to show is "plain".
@@ -116,10 +158,44 @@ def pair_rows(
         first, second = values.get(pair.first, {}), values.get(pair.second, {})
         common = sorted(first.keys() & second.keys())
         if len(common) >= 2:
-            first_runs = np.array([first[seed] for seed in common])
-            second_runs = np.array([second[seed] for seed in common])
-            rows.append(_pair_row(pair, first_runs, second_runs, list(names)))
+            runs = {
+                pair.first: {seed: first[seed] for seed in common},
+                pair.second: {seed: second[seed] for seed in common},
+            }
+            rows.append(_pair_row(pair, runs, list(names)))
     return rows
+
+
+def gain(rows: Sequence[PairRow], metric: str) -> Estimate | None:
+    """How much more accurate a metric is than the plain loss, as a mean over pairs that count.
+
+    Args:
+        rows: Pairs of one study. The seeds are those that all of their pipelines have finished.
+        metric: Name of a calibrated loss.
+
+    Returns:
+        The gain with its 95 % interval and p-value, from a two-way bootstrap over seeds and blocks
+        of held-out rows (`verdicts.bootstrap_gain`); None if no pair counts.
+    """
+    counted = [row for row in rows if row.judged]
+    runs = {name: found for row in counted for name, found in row.runs.items()}
+    if not counted:
+        return None
+    names = sorted(runs)
+    seeds = sorted(set.intersection(*(set(found) for found in runs.values())))
+    places = {seed: place for place, seed in enumerate(seeds)}
+    comparisons = [
+        Comparison(
+            names.index(half.better),
+            names.index(half.worse),
+            [places[seed] for seed in half.seeds if seed in places],
+        )
+        for row in counted
+        for half in row.judged
+    ]
+    number = list(counted[0].metrics).index(metric)
+    losses = np.array([[runs[name][seed] for seed in seeds] for name in names])
+    return bootstrap_gain(losses[:, :, 0], losses[:, :, number], comparisons)
 
 
 def markdown_accuracies(
@@ -129,13 +205,15 @@ def markdown_accuracies(
 
     Args:
         rows: Result of `pair_rows`, at least one.
-        published: Pair → text for a last column, for example the accuracies in a paper.
+        published: Pair whose first pipeline is the better one in a paper → the accuracies there. A
+            pair that is the other way round here says so instead.
     """
     header, lines = _accuracy_cells(rows)
     if published is not None:
         header.append("published")
         for line, row in zip(lines, rows, strict=True):
-            line.append(published.get(row.pair, ""))
+            text = published.get(row.pair, "")
+            line.append(text if row.better == row.pair.first or not text else "other way round")
     return markdown_table(header, lines)
 
 
@@ -143,7 +221,8 @@ def markdown_losses(rows: Sequence[PairRow]) -> str:
     """Mean and standard deviation over the seeds as a Markdown table, a line for each pipeline.
 
     A pipeline that is in several pairs of a kind has one line. The standard deviation of each
-    calibrated loss is divided by that of the plain loss in the columns "std ratio".
+    calibrated loss is divided by that of the plain loss in the columns "std ratio". The bias share
+    is that of the last calibrated loss.
 
     Args:
         rows: Result of `pair_rows`, at least one.
@@ -151,20 +230,24 @@ def markdown_losses(rows: Sequence[PairRow]) -> str:
     names = list(rows[0].metrics)
     header = ["kind", "pipeline", *(f"{name}: mean ± std" for name in names)]
     header += [f"{name}: std ratio" for name in names[1:]]
+    header.append("bias share, %")
     lines: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        for is_better, pipeline in ((True, row.better), (False, row.worse)):
-            figures = [
-                (metric.better_mean, metric.better_std)
-                if is_better
-                else (metric.worse_mean, metric.worse_std)
-                for metric in (row.metrics[name] for name in names)
-            ]
-            plain_std = figures[0][1]
-            cells = [f"{mean:.5g} ± {std:.2g}" for mean, std in figures]
-            cells += [f"{std / plain_std:.2f}" if plain_std else "–" for _, std in figures[1:]]
-            lines.setdefault((row.pair.kind, pipeline), [row.pair.kind, pipeline, *cells])
+        for pipeline in (row.better, row.worse):
+            losses = [row.losses(pipeline, k) for k in range(len(names))]
+            stds = [values.std(ddof=1) for values in losses]
+            cells = [f"{v.mean():.5g} ± {std:.2g}" for v, std in zip(losses, stds, strict=True)]
+            cells += [f"{std / stds[0]:.2f}" if stds[0] else "–" for std in stds[1:]]
+            share = f"{100 * bias_of([losses[0]], [losses[-1]]):.0f}" if stds[0] else "–"
+            lines.setdefault((row.pair.kind, pipeline), [row.pair.kind, pipeline, *cells, share])
     return markdown_table(header, list(lines.values()))
+
+
+def bias_of(plain: Sequence[Array], calibrated: Sequence[Array]) -> float:
+    """The share of bias in the seed variance, NaN with fewer than three seeds."""
+    if min(map(len, plain)) < MIN_JUDGED:
+        return float("nan")
+    return bias_share(plain, calibrated).value
 
 
 def print_table(rows: Sequence[PairRow]) -> None:
@@ -181,9 +264,13 @@ def print_table(rows: Sequence[PairRow]) -> None:
 
 def _values_by_seed(
     ledger: Ledger, pipelines: set[str], names: Mapping[str, str]
-) -> dict[str, dict[int, list[float]]]:
-    """Pipeline → seed → the metrics of its latest finished run, at the epoch that it kept."""
-    values: dict[str, dict[int, list[float]]] = {}
+) -> dict[str, dict[int, Array]]:
+    """Pipeline → seed → the metrics of its latest finished run, at the epoch that it kept.
+
+    Each metric has its values by block of held-out rows, or two blocks of the same value.
+    """
+    by_block = read_block_losses(ledger.path)
+    values: dict[str, dict[int, Array]] = {}
     for run in ledger.runs(status="finished"):
         if run["pipeline"] not in pipelines:
             continue
@@ -194,46 +281,66 @@ def _values_by_seed(
             )
         kept = run["kept_epoch"]
         position = -1 if kept is None else run["epochs"].index(kept)
-        values.setdefault(run["pipeline"], {})[run["seed"]] = [
-            run["metrics"][name][position] for name in names.values()
-        ]
+        blocks = by_block.get((run["pipeline"], run["seed"]), {})
+        values.setdefault(run["pipeline"], {})[run["seed"]] = np.array(
+            [blocks.get(name, [run["metrics"][name][position]] * 2) for name in names.values()]
+        )
     return values
 
 
-def _pair_row(
-    pair: Pair, first: NDArray[np.float64], second: NDArray[np.float64], names: Sequence[str]
-) -> PairRow:
-    """The row of a pair, given values `(num_seeds, num_metrics)` with the plain loss first."""
-    pipelines = [(pair.first, first), (pair.second, second)]
-    (better, low), (worse, high) = sorted(pipelines, key=lambda entry: entry[1][:, 0].mean())
-    draws = bootstrap_draws(len(low))
-    shares = [accuracies(pairwise_wins(low[:, k], high[:, k]), draws) for k in range(len(names))]
-    return PairRow(
-        pair=pair,
-        num_seeds=len(low),
-        better=better,
-        worse=worse,
-        difference=mean_difference(low[:, 0], high[:, 0], paired=True),
-        metrics={
-            name: MetricOfPair(
-                better_mean=float(low[:, k].mean()),
-                better_std=float(low[:, k].std(ddof=1)),
-                worse_mean=float(high[:, k].mean()),
-                worse_std=float(high[:, k].std(ddof=1)),
-                accuracy=independent_seed_accuracy(low[:, k], high[:, k]),
-                gain=_gain(shares[k] - shares[0], len(low)),
-            )
-            for k, name in enumerate(names)
-        },
-    )
+def _pair_row(pair: Pair, runs: Mapping[str, Mapping[int, Array]], names: Sequence[str]) -> PairRow:
+    """The row of a pair, given values `(num_metrics, num_blocks)` with the plain loss first."""
+    losses = {
+        name: np.array([values.mean(axis=1) for values in found.values()])
+        for name, found in runs.items()
+    }
+    better, worse = sorted(runs, key=lambda name: float(losses[name][:, 0].mean()))
+    low, high = losses[better], losses[worse]
+    seeds = np.array(list(runs[better]))
+    judged = [
+        Judged(*decided, tuple(seeds[seeds % 2 == parity].tolist()))
+        for parity in (0, 1)
+        if (decided := _decide(losses, pair, seeds % 2 != parity))
+        and np.count_nonzero(seeds % 2 == parity) >= MIN_JUDGED
+    ]
+    metrics = {
+        name: MetricOfPair(
+            better_mean=float(low[:, k].mean()),
+            better_std=float(low[:, k].std(ddof=1)),
+            worse_mean=float(high[:, k].mean()),
+            worse_std=float(high[:, k].std(ddof=1)),
+            accuracy=_accuracy(losses, seeds, judged, k),
+        )
+        for k, name in enumerate(names)
+    }
+    difference = mean_difference(low[:, 0], high[:, 0], paired=True)
+    return PairRow(pair, better, worse, difference, metrics, tuple(judged), runs)
 
 
-def _gain(differences: NDArray[np.float64], num_seeds: int) -> Estimate:
-    """The first difference, and the 95 % interval of the others."""
-    low, high = (-1.0, 1.0)
-    if num_seeds >= MIN_BOOTSTRAP:
-        low, high = np.quantile(differences[1:], [0.025, 0.975])
-    return Estimate(float(differences[0]), float(low), float(high))
+def _decide(
+    losses: Mapping[str, Array], pair: Pair, deciding: NDArray[np.bool_]
+) -> tuple[str, str] | None:
+    """The better and the worse pipeline by some of the seeds, if they decide."""
+    plain = {name: losses[name][deciding, 0] for name in (pair.first, pair.second)}
+    if np.count_nonzero(deciding) < MIN_JUDGED:
+        return None
+    better, worse = sorted(plain, key=lambda name: float(plain[name].mean()))
+    p_value = mean_difference(plain[better], plain[worse], paired=True).p_value
+    is_known = p_value is not None and p_value < MAX_P_VALUE
+    accuracy = independent_seed_accuracy(plain[better], plain[worse]).value
+    return (better, worse) if is_known and accuracy < MAX_ACCURACY else None
+
+
+def _accuracy(
+    losses: Mapping[str, Array], seeds: NDArray[np.int64], judged: Sequence[Judged], metric: int
+) -> float | None:
+    """The accuracy of a metric, a mean over the halves that are judged."""
+    found = []
+    for half in judged:
+        chosen = np.isin(seeds, half.seeds)
+        better, worse = (losses[name][chosen, metric] for name in (half.better, half.worse))
+        found.append(independent_seed_accuracy(better, worse).value)
+    return sum(found) / len(found) if found else None
 
 
 def _accuracy_cells(rows: Sequence[PairRow]) -> tuple[list[str], list[list[str]]]:
@@ -246,11 +353,14 @@ def _accuracy_cells(rows: Sequence[PairRow]) -> tuple[list[str], list[list[str]]
         p_value = row.difference.p_value
         lines.append([row.pair.kind, row.better, row.worse, str(row.num_seeds)])
         lines[-1].append("–" if p_value is None else f"{p_value:.1g}")
-        lines[-1] += [_percent(row.metrics[name].accuracy) for name in names]
-        lines[-1] += [_percent(row.metrics[name].gain, "+") for name in names[1:]]
+        accuracies = [row.metrics[name].accuracy for name in names]
+        lines[-1] += ["–" if share is None else f"{100 * share:.1f}" for share in accuracies]
+        gains = [gain([row], name) for name in names[1:]]
+        lines[-1] += ["–" if found is None else percent(found) for found in gains]
     return header, lines
 
 
-def _percent(estimate: Estimate, sign: str = "") -> str:
+def percent(estimate: Estimate) -> str:
+    """A difference in percent with its interval."""
     value, low, high = (100 * figure for figure in estimate[:3])
-    return f"{value:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"

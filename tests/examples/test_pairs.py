@@ -1,5 +1,6 @@
 """Accuracies and intervals of pairs of pipelines in a ledger, against loops in NumPy."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,13 +8,14 @@ import numpy as np
 import pytest
 
 from keras_calibration.seeds import Ledger
-from keras_calibration.statistics import independent_seed_accuracy
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "calibrated_metric"))
+import block_losses
 import pairs
-from pairs import Pair, pair_rows
+from pairs import Pair, gain, pair_rows
 
 CALIBRATED = {"ours": "val_calibrated_log_loss"}
+METRICS = ("val_log_loss", *CALIBRATED.values())
 PAIR = Pair("size", "a", "b")
 
 
@@ -29,8 +31,8 @@ def runs(tmp_path):
     """A ledger where b is better than a; the calibrated loss has less noise."""
     rng = np.random.default_rng(3)
     values = {
-        name: (mean + 1e-2 * rng.normal(size=12), mean + 4e-3 * rng.normal(size=12))
-        for name, mean in (("a", 0.51), ("b", 0.5))
+        name: (mean + 1e-2 * rng.normal(size=24), mean + 4e-3 * rng.normal(size=24))
+        for name, mean in (("a", 0.516), ("b", 0.5))
     }
     ledger = Ledger(tmp_path / "runs")
     for name, losses in values.items():
@@ -58,15 +60,23 @@ def test_the_better_pipeline_has_the_lower_mean_loss_in_either_order(runs):
     ledger, values = runs
     for first, second in (("a", "b"), ("b", "a")):
         row = only_row(ledger, Pair("size", first, second))
-        assert (row.better, row.worse, row.num_seeds) == ("b", "a", 12)
+        assert (row.better, row.worse, row.num_seeds) == ("b", "a", 24)
         gap = values["a"][0].mean() - values["b"][0].mean()
         np.testing.assert_allclose(row.difference.value, gap)
         assert row.difference.low < gap < row.difference.high
 
 
+def judged_accuracy(values, metric):
+    """The mean over both halves of the seeds; in both, the other half decides for b."""
+    halves = [slice(0, None, 2), slice(1, None, 2)]
+    return np.mean([loop_accuracy(values["b"][metric][h], values["a"][metric][h]) for h in halves])
+
+
 def test_means_deviations_and_accuracies_are_those_of_a_loop(runs):
     ledger, values = runs
     row = only_row(ledger)
+    assert [(half.better, half.worse) for half in row.judged] == [("b", "a")] * 2
+    assert [half.seeds for half in row.judged] == [tuple(range(0, 24, 2)), tuple(range(1, 24, 2))]
     for k, name in enumerate(("plain", "ours")):
         better, worse = values["b"][k], values["a"][k]
         found = row.metrics[name]
@@ -74,29 +84,78 @@ def test_means_deviations_and_accuracies_are_those_of_a_loop(runs):
         np.testing.assert_allclose(found.worse_mean, worse.mean())
         np.testing.assert_allclose(found.better_std, np.std(better, ddof=1))
         np.testing.assert_allclose(found.worse_std, np.std(worse, ddof=1))
-        np.testing.assert_allclose(found.accuracy.value, loop_accuracy(better, worse))
-        assert found.accuracy == independent_seed_accuracy(better, worse)
-    plain, ours = row.metrics["plain"], row.metrics["ours"]
-    np.testing.assert_allclose(ours.gain.value, ours.accuracy.value - plain.accuracy.value)
-    assert plain.gain[:3] == (0, 0, 0)
+        np.testing.assert_allclose(found.accuracy, judged_accuracy(values, k))
+    found = gain([row], "ours")
+    np.testing.assert_allclose(
+        found.value, row.metrics["ours"].accuracy - row.metrics["plain"].accuracy
+    )
+    assert found.low < found.value < found.high
 
 
-def test_the_interval_of_the_gain_is_a_bootstrap_over_the_seeds(runs):
+def test_a_half_that_does_not_know_which_is_better_decides_nothing(tmp_path):
+    ledger = Ledger(tmp_path)
+    noise = np.tile([0.0, 0.01, 0.02, 0.03], 6)
+    even = np.arange(24) % 2 == 0
+    # Even seeds are far apart, but overlap; odd ones are the same.
+    chance = 1e-6 * np.array([1, 1, -1, -1] * 6)
+    record(ledger, "a", noise + 0.012 * even + chance, noise)
+    record(ledger, "b", noise, noise)
+    (half,) = only_row(ledger).judged
+    assert (half.better, half.worse) == ("b", "a")
+    assert half.seeds == tuple(range(1, 24, 2))  # the odd ones are judged
+
+
+def test_the_metric_is_not_judged_by_the_runs_that_decide(tmp_path):
+    # Noise alone: the sample's better pipeline looks more than half accurate on its own runs.
+    rng = np.random.default_rng(0)
+    own, judged = [], []
+    for _ in range(150):
+        values = {name: rng.normal(size=12) for name in "ab"}
+        better, worse = sorted("ab", key=lambda name: values[name].mean())
+        own.append(loop_accuracy(values[better], values[worse]))
+        rows = {name: {s: np.full((1, 2), v) for s, v in enumerate(values[name])} for name in "ab"}
+        found = pairs._pair_row(Pair("k", "a", "b"), rows, ["plain"])
+        if found.judged:
+            judged.append(found.metrics["plain"].accuracy)
+    assert np.mean(own) > 0.58
+    assert len(judged) > 8
+    assert abs(np.mean(judged) - 0.5) < 3 * np.std(judged) / np.sqrt(len(judged))
+
+
+def test_pairs_that_cannot_be_missed_do_not_count(tmp_path):
+    ledger = Ledger(tmp_path)
+    noise = np.linspace(0, 0.01, 24)
+    record(ledger, "a", 0.6 + noise, 0.6 + noise)
+    record(ledger, "b", 0.5 + noise, 0.5 + noise)
+    row = only_row(ledger)
+    assert row.judged == ()
+    assert row.metrics["plain"].accuracy is None
+    assert gain([row], "ours") is None
+    assert cells(pairs.markdown_accuracies([row]))[2][5:] == ["–"] * 3
+
+
+def test_losses_by_block_add_the_noise_of_the_rows(runs):
     ledger, values = runs
-    gain = only_row(ledger).metrics["ours"].gain
-    rng = np.random.default_rng(8)
-    gains = []
-    while len(gains) < 1500:
-        drawn = rng.integers(0, 12, 12)
-        different = drawn[:, None] != drawn[None, :]
-        plain, ours = (
-            (values["b"][k][drawn][:, None] < values["a"][k][drawn][None, :])[different].mean()
-            for k in (0, 1)
-        )
-        gains.append(ours - plain)
-    low, high = np.quantile(gains, [0.025, 0.975])
-    np.testing.assert_allclose([gain.low, gain.high], [low, high], atol=0.03)
-    assert gain.low < gain.value < gain.high
+    alone = gain([only_row(ledger)], "ours")
+    rng = np.random.default_rng(2)
+    rows = 0.02 * rng.normal(size=20)
+    lines = []
+    for name, found in values.items():
+        for seed, losses in enumerate(np.transpose(found)):
+            # The held-out rows favour b by chance in some blocks, under all seeds.
+            effects = rows - rows.mean() if name == "a" else np.zeros(20)
+            blocks = {
+                metric: (value + effects).tolist()
+                for metric, value in zip(
+                    ("val_log_loss", *CALIBRATED.values()), losses, strict=True
+                )
+            }
+            lines.append(json.dumps({"pipeline": name, "seed": seed, "losses": blocks}))
+    (ledger.path / block_losses.FILE).write_text("\n".join(lines))
+    row = only_row(ledger)
+    with_rows = gain([row], "ours")
+    np.testing.assert_allclose(with_rows.value, alone.value)
+    assert with_rows.high - with_rows.low > alone.high - alone.low
 
 
 def test_only_common_finished_seeds_count_and_the_latest_run_of_each(tmp_path):
@@ -108,8 +167,7 @@ def test_only_common_finished_seeds_count_and_the_latest_run_of_each(tmp_path):
     row = only_row(ledger)
     assert row.num_seeds == 2  # 1 and 2
     np.testing.assert_allclose(row.metrics["plain"].better_mean, 0.35)
-    # Too few seeds for a bootstrap.
-    assert row.metrics["ours"].gain[:3] == (0, -1, 1)
+    assert row.judged == ()  # too few seeds
 
 
 def test_the_kept_epoch_counts(tmp_path):
@@ -154,13 +212,18 @@ def test_the_tables_have_a_line_for_each_row(runs, capsys):
     lines = cells(pairs.markdown_accuracies(rows, {PAIR: "60.0 → 70.0"}))
     assert len(lines) == 3
     assert {len(line) for line in lines} == {9}
-    accuracy = 100 * loop_accuracy(values["b"][0], values["a"][0])
-    assert lines[2][5].startswith(f"{accuracy:.1f} [")
+    accuracy = 100 * judged_accuracy(values, 0)
+    assert lines[2][5] == f"{accuracy:.1f}"
+    assert lines[2][-1] == "other way round"
+    turned = Pair("size", "b", "a")
+    lines = cells(pairs.markdown_accuracies([only_row(ledger, turned)], {turned: "60.0 → 70.0"}))
     assert lines[2][-1] == "60.0 → 70.0"
     # Each pipeline of a kind once.
     lines = cells(pairs.markdown_losses([*rows, *rows]))
     assert [line[1] for line in lines[2:]] == ["b", "a"]
     ratio = np.std(values["b"][1], ddof=1) / np.std(values["b"][0], ddof=1)
-    assert lines[2][-1] == f"{ratio:.2f}"
+    assert lines[2][-2] == f"{ratio:.2f}"
+    share = np.cov(values["b"][0], values["b"][0] - values["b"][1]) / values["b"][0].var(ddof=1)
+    assert lines[2][-1] == f"{100 * share[0, 1]:.0f}"
     pairs.print_table(rows)
-    assert f"{accuracy:.1f} [" in capsys.readouterr().out
+    assert f"{accuracy:.1f}" in capsys.readouterr().out

@@ -23,11 +23,11 @@ class CompressedInteraction(keras.layers.Layer):
 
     Xᵏ_h = Σᵢ Σⱼ Wᵏʰᵢⱼ (Xᵏ⁻¹ᵢ ∘ X⁰ⱼ),
 
-    where ∘ multiplies elementwise, passed through a ReLU. Of each layer but the last, the first half
-    of the rows goes on to the next layer, and the second half to the output; of the last layer, all
-    rows. The output has their sums over the embedding dimension: products of two columns from the
-    first layer, of three from the second, and so on. ReLU and halves are those of DeepCTR, which
-    the papers use; Lian et al. recommend no activation.
+    where ∘ multiplies elementwise, passed through a ReLU. Of each layer but the last, the first
+    half of the rows goes on to the next layer, and the second half to the output; of the last
+    layer, all rows. The output has their sums over the embedding dimension: products of two columns
+    from the first layer, of three from the second, and so on. ReLU and halves are those of DeepCTR,
+    which the papers use; Lian et al. recommend no activation.
 
     Args:
         units: Number of rows of each layer; even for all but the last.
