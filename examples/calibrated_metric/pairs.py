@@ -282,6 +282,8 @@ def _values_by_seed(
         kept = run["kept_epoch"]
         position = -1 if kept is None else run["epochs"].index(kept)
         blocks = by_block.get((run["pipeline"], run["seed"]), {})
+        if by_block and not blocks:
+            continue  # interrupted between the record and the side file
         values.setdefault(run["pipeline"], {})[run["seed"]] = np.array(
             [blocks.get(name, [run["metrics"][name][position]] * 2) for name in names.values()]
         )

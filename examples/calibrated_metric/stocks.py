@@ -362,6 +362,11 @@ def rows_of(ledger: Ledger) -> list[PairRow]:
     return pair_rows(ledger, PAIRS, plain=PLAIN, calibrated=CALIBRATED)
 
 
+def published_of(ledger: Ledger) -> dict[Pair, str]:
+    """The pairs of the paper, the better pipeline first, with the accuracies there."""
+    return PUBLISHED
+
+
 def markdown(ledger: Ledger) -> str:
     """The section of a ledger's runs for a page of results.
 

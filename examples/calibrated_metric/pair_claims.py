@@ -1,0 +1,203 @@
+"""What the runs of pairs say about the claim that a calibrated loss finds the better pipeline."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_calibration.seeds import Ledger
+from keras_calibration.statistics import Estimate
+
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+from pairs import Pair, PairRow, bias_of, gain, percent
+
+from markdown_table import markdown_table
+from verdicts import NOT_TESTED, holm, relevant_gain, verdict
+
+TEXT = """
+The claim: a calibrated loss tells the better of two pipelines more often than the plain loss, given
+one run of each. Runs of even seeds decide which pipeline is better for runs of odd seeds, on which
+the metrics are judged, and the other way round. A half of the seeds decides if the mean plain
+losses differ in it with p < 0.05 and a single run of it does not show that anyway (plain loss less
+than 98.5 % accurate); a pair counts if a half decides. Accuracies and gains are means over the
+pairs that count. The intervals of the gains are from a two-way bootstrap over seeds and blocks of
+held-out rows; p is adjusted by Holm's method for all lines of the table. *Reproduced*: the papers'
+metric is more accurate, p ≤ 5 %. *Not reproduced*: less accurate with p ≤ 5 %, or the interval lies
+below half of the mean gain that the papers report for the kind. *Undecided*: neither. *Not tested*:
+no pair counts. "As in the papers": of the pairs that the papers have, in how many the same pipeline
+is better, where p < 0.05.
+"""
+
+
+class Study(NamedTuple):
+    """The runs of one study of pairs.
+
+    Args:
+        title: What was trained on what.
+        module: The study's script.
+        ledger: Its runs.
+        rows: Its pairs.
+        published: Pair of the papers, the better pipeline first → accuracies there.
+    """
+
+    title: str
+    module: ModuleType
+    ledger: Ledger
+    rows: list[PairRow]
+    published: Mapping[Pair, str]
+
+
+class KindLine(NamedTuple):
+    """A kind of pairs of a study.
+
+    Args:
+        study: Title of the study.
+        kind: The kind.
+        rows: Its pairs.
+        gains: Gain of the papers' metric and of ours; None if no pair counts.
+        relevant: Half of the mean gain that the papers report.
+        as_published: Pairs of the papers where the same pipeline is better, and where one is.
+    """
+
+    study: str
+    kind: str
+    rows: Sequence[PairRow]
+    gains: tuple[Estimate | None, Estimate | None]
+    relevant: float
+    as_published: tuple[int, int]
+
+
+def kind_lines(studies: Sequence[Study]) -> list[KindLine]:
+    """All kinds of pairs of all studies."""
+    lines = []
+    for study in studies:
+        for kind in dict.fromkeys(row.pair.kind for row in study.rows):
+            rows = [row for row in study.rows if row.pair.kind == kind]
+            papers, ours = list(rows[0].metrics)[1:3]
+            of_papers = [row for row in rows if study.published.get(row.pair)]
+            known = [row for row in of_papers if (row.difference.p_value or 0) < 0.05]
+            same = sum(row.better == row.pair.first for row in known)
+            texts = [study.published[row.pair] for row in of_papers]
+            gains = (gain(rows, papers), gain(rows, ours))
+            lines.append(
+                KindLine(study.title, kind, rows, gains, relevant_gain(texts), (same, len(known)))
+            )
+    return lines
+
+
+def kinds_table(lines: Sequence[KindLine]) -> str:
+    """For each kind of pairs, whether the papers' metric is more accurate, as Markdown."""
+    adjusted = holm([np.nan if line.gains[0] is None else _p(line.gains[0]) for line in lines])
+    cells = []
+    for line, p_value in zip(lines, adjusted, strict=True):
+        counted = [row for row in line.rows if row.judged]
+        found = [line.study, line.kind, f"{len(counted)} of {len(line.rows)}"]
+        for number in (0, 1, 2):
+            found.append(_mean_percent([list(row.metrics.values())[number] for row in counted]))
+        found += ["–" if estimate is None else percent(estimate) for estimate in line.gains]
+        found.append("–" if np.isnan(p_value) else f"{p_value:.2g}")
+        same, known = line.as_published
+        found.append(f"{same} of {known}" if known else "–")
+        cells.append([*found, verdict_of(line, p_value)])
+    head = ["study", "kind", "pairs that count", "plain, %", "papers', %", "ours, %"]
+    head += ["papers' minus plain", "ours minus plain", "p", "as in the papers", "verdict"]
+    return markdown_table(head, cells)
+
+
+def verdict_of(line: KindLine, p_value: float) -> str:
+    """The verdict on the papers' metric, given its adjusted p-value."""
+    (papers, _) = line.gains
+    if papers is None:
+        return NOT_TESTED
+    return verdict(p_value, papers.value, high=papers.high, relevant=line.relevant)
+
+
+def _p(estimate: Estimate) -> float:
+    return float("nan") if estimate.p_value is None else estimate.p_value
+
+
+def _mean_percent(metrics: Sequence[object]) -> str:
+    """The mean accuracy in percent, or a dash."""
+    shares = [metric.accuracy for metric in metrics]
+    return f"{100 * sum(shares) / len(shares):.1f}" if shares else "–"
+
+
+AXIS_TEXT = """
+Calibration removes the seeds' bias from a loss, so it helps as far as seeds differ in bias. The
+*bias share* of the seed variance is Cov(L, L − C) / Var(L), with the plain loss L and our calibrated
+loss C of the same run; `keras-calibration compare` prints it for your own runs. Below, it is pooled
+over the pipelines of a study, as is the ratio of the standard deviations of C and L. `mixing` is
+the drift axis: 0 leaves the rows in order of time and holds the last ones out, 1 shuffles them
+before the split, and between them the rows move in time by chance.
+"""
+
+
+def axis_table(studies: Sequence[Study]) -> str:
+    """Bias share, ratio of standard deviations and gain of each study, as Markdown."""
+    lines = []
+    for study in studies:
+        plain, ours = pooled(study.rows)
+        counted = [row for row in study.rows if row.judged]
+        name = list(study.rows[0].metrics)[2]
+        found = gain(study.rows, name)
+        line = [study.title, f"{100 * bias_of(plain, ours):.0f}", f"{std_ratio(plain, ours):.2f}"]
+        line += [f"{len(counted)} of {len(study.rows)}"]
+        for number in (0, 2):
+            line.append(_mean_percent([list(row.metrics.values())[number] for row in counted]))
+        lines.append([*line, "–" if found is None else percent(found)])
+    head = ["study", "bias share, %", "std ratio", "pairs that count", "plain, %", "ours, %"]
+    return markdown_table([*head, "ours minus plain"], lines)
+
+
+def pooled(rows: Sequence[PairRow]) -> tuple[list[NDArray[np.float64]], ...]:
+    """The plain losses and our calibrated losses of each pipeline, by seed."""
+    owner = {name: row for row in rows for name in row.runs}
+    plain = [row.losses(name, 0) for name, row in owner.items()]
+    return plain, [row.losses(name, 2) for name, row in owner.items()]
+
+
+def std_ratio(
+    plain: Sequence[NDArray[np.float64]], calibrated: Sequence[NDArray[np.float64]]
+) -> float:
+    """The ratio of the standard deviations over the seeds, pooled over the pipelines."""
+    variances = [sum(float(values.var(ddof=1)) for values in each) for each in (calibrated, plain)]
+    return float(np.sqrt(variances[0] / variances[1]))
+
+
+def draw_axis(studies: Sequence[Study], path: Path) -> None:
+    """Draws ratio of standard deviations and gain against the bias share.
+
+    Args:
+        studies: The studies, a colour each.
+        path: File of the picture.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
+    for number, study in enumerate(studies):
+        colour = f"C{number}"
+        plain, ours = pooled(study.rows)
+        shares = [100 * bias_of([a], [b]) for a, b in zip(plain, ours, strict=True)]
+        ratios = [std_ratio([a], [b]) for a, b in zip(plain, ours, strict=True)]
+        left.plot(shares, ratios, "o", ms=5, alpha=0.6, color=colour, label=study.title)
+        for row in (row for row in study.rows if row.judged):
+            both = pooled([row])
+            found = [metric.accuracy for metric in row.metrics.values()]
+            change = 100 * (found[2] - found[0])
+            right.plot(100 * bias_of(*both), change, "o", ms=5, alpha=0.6, color=colour)
+    left.set_ylabel("std of the calibrated loss / std of the plain loss (a dot: a pipeline)")
+    right.set_ylabel("accuracy of the calibrated loss minus the plain loss's, % (a dot: a pair)")
+    left.axhline(1, color="0.7", lw=1)
+    right.axhline(0, color="0.7", lw=1)
+    for axes in (left, right):
+        axes.set_xlabel("share of bias in the seed variance of the plain loss, %")
+    left.legend(fontsize=7)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
