@@ -337,7 +337,7 @@ def score(
     )
     return {
         "quadratic_loss": by_month(residuals**2, month, len(month)),
-        "calibrated_quadratic_loss": by_month(rolling, month, np.count_nonzero(scored)),
+        "calibrated_quadratic_loss": by_month(rolling, month, int(scored.sum())),
         "cross_fitted_quadratic_loss": by_month(
             (residuals - metric.bias[folds]) ** 2, month, len(month)
         ),
