@@ -382,8 +382,9 @@ def markdown(ledger: Ledger) -> str:
     seconds = np.median([run["metrics"]["seconds"][0] for run in runs])
     return "\n\n".join(
         [
-            f"{runs[0]['num_rows']:,} days of stocks to predict; a run takes {seconds:.1f} s "
-            "(median).",
+            f"{runs[0]['num_rows']:,} days of stocks to predict; a run took {seconds:.1f} s "
+            "(median), on cores shared with other studies. Published: accuracy by the quadratic "
+            "loss → by the calibrated one, tables 7 and 20 to 23.",
             markdown_configurations(ledger),
             markdown_accuracies(rows, PUBLISHED),
             markdown_losses(rows),
