@@ -50,14 +50,25 @@ def sign_test(wins: int, losses: int) -> float:
 
 
 def wilcoxon(gains: Sequence[float]) -> float:
-    """The two-sided p-value of Wilcoxon's signed-rank test; zeros are left out, 1 without others.
+    """The exact two-sided p-value of Wilcoxon's signed-rank test; 1 if all gains are 0.
+
+    Zeros are left out. The p-value is that of all signs of the ranks, also where some are equal.
 
     Args:
         gains: For each data set by how much the claim holds; negative where it does not. They must
             be of one scale, for example relative to the loss of the data set.
     """
-    others = [gain for gain in gains if gain != 0]
-    return float(scipy.stats.wilcoxon(others).pvalue) if others else 1.0
+    others = np.array([gain for gain in gains if gain != 0], np.float64)
+    if not len(others):
+        return 1.0
+    # Equal gains share half ranks: doubled, all ranks are whole.
+    ranks = np.rint(2 * scipy.stats.rankdata(np.abs(others))).astype(int)
+    chances = np.ones(1)  # of each sum of the ranks of positive gains
+    for rank in ranks:
+        chances = np.convolve(chances, [0.5, *np.zeros(rank - 1), 0.5])
+    found = ranks[others > 0].sum()
+    tail = min(chances[: found + 1].sum(), chances[found:].sum())
+    return float(min(2 * tail, 1.0))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -5,6 +5,7 @@ import lzma
 import math
 import platform
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import ledger_archive
 import results
 from keras_calibration.seeds import Ledger
 
+ROOT = Path(__file__).parents[2]
 ABOUT = {
     "study": "stocks/range",
     "command": "python stocks.py",
@@ -150,3 +152,16 @@ def test_a_page_from_archives_is_the_page_from_ledgers(tmp_path, monkeypatch, ca
 def run(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["ledger_archive.py", *arguments])
     ledger_archive.main()
+
+
+def test_the_page_has_the_tables_of_the_archives_in_the_repository(tmp_path):
+    files = ledger_archive.files_of(ROOT / "examples" / "ledgers")
+    assert sum(file.stat().st_size for file in files) < 20e6
+    page = (ROOT / "examples" / "RESULTS.md").read_text(encoding="utf-8")
+    # Those of pairs; the smallest is enough.
+    pairs = [file for file in files if file.name.startswith(("clicks_", "stocks_"))]
+    for file in sorted(pairs, key=lambda file: file.stat().st_size)[:1]:
+        study = ledger_archive.read(file).about["study"]
+        ledger_archive.unpack(file, tmp_path / study)
+        (found,) = results.find_studies([tmp_path])
+        assert found.module.markdown(found.ledger) in page

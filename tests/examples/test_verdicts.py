@@ -1,5 +1,6 @@
 """Tests and verdicts of claims, against values worked out by hand and by loops."""
 
+import itertools
 import math
 
 import numpy as np
@@ -24,6 +25,18 @@ def test_wilcoxon_is_exact_and_leaves_zeros_out():
     assert verdicts.wilcoxon(gains) == pytest.approx(4 / 64)
     assert verdicts.wilcoxon([*gains, 0.0]) == pytest.approx(4 / 64)
     assert verdicts.wilcoxon([0.0, 0.0]) == 1.0
+    assert verdicts.wilcoxon([]) == 1.0
+    others = np.random.default_rng(0).normal(0.3, 1.0, 13)
+    assert verdicts.wilcoxon(others) == pytest.approx(scipy.stats.wilcoxon(others).pvalue)
+
+
+def test_wilcoxon_of_equal_gains_is_that_of_all_signs():
+    gains = np.array([0.1, 0.1, -0.1, 0.3, 0.3, 0.2, 0.2])
+    ranks = scipy.stats.rankdata(np.abs(gains))
+    sums = [ranks @ signs for signs in itertools.product((0, 1), repeat=len(gains))]
+    found = ranks @ (gains > 0)
+    tail = min(np.mean(np.array(sums) >= found), np.mean(np.array(sums) <= found))
+    assert verdicts.wilcoxon(gains) == pytest.approx(2 * tail)
 
 
 def test_holm_by_hand():
