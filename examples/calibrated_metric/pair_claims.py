@@ -128,11 +128,12 @@ def _mean_percent(metrics: Sequence[object]) -> str:
 
 AXIS_TEXT = """
 Calibration removes the seeds' bias from a loss, so it helps as far as seeds differ in bias. The
-*bias share* of the seed variance is Cov(L, L − C) / Var(L), with the plain loss L and our calibrated
-loss C of the same run; `keras-calibration compare` prints it for your own runs. Below, it is pooled
-over the pipelines of a study, as is the ratio of the standard deviations of C and L. `mixing` is
-the drift axis: 0 leaves the rows in order of time and holds the last ones out, 1 shuffles them
-before the split, and between them the rows move in time by chance.
+*bias share* of the seed variance is Cov(L, L − C) / Var(L), with the plain loss L and our
+calibrated loss C of the same run; `keras-calibration compare` prints it for your own runs. Below,
+it is pooled over the pipelines of a study, as is the ratio of the standard deviations of C and L.
+A study "mixed by" m lies on a drift axis between the order of time (0), where the last rows are
+held out, and a shuffle before the split (1): rows are sorted by (1 − m) t + m u, with their place
+in time t and a uniform u.
 """
 
 

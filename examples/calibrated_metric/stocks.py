@@ -53,6 +53,7 @@ from keras_calibration.seeds import Ledger, set_seeds
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(Path(__file__).parent))
+from block_losses import FILE as BLOCK_FILE  # noqa: E402
 from configurations import markdown_configurations  # noqa: E402
 from lstm import lstm  # noqa: E402
 from pairs import (  # noqa: E402
@@ -75,7 +76,7 @@ from stock_windows import (  # noqa: E402
 
 PLAIN = "quadratic_loss"
 # The losses of each run by month, beside the ledger.
-BLOCK_FILE = "block_losses.jsonl"
+
 CALIBRATED = {
     "rolling calibrated": "calibrated_quadratic_loss",
     "cross-fitted": "cross_fitted_quadratic_loss",
