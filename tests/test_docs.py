@@ -38,6 +38,27 @@ def test_files_that_a_page_names_are_there(page):
     assert missing == set()
 
 
+@pytest.mark.parametrize(
+    "page", ["docs/topics/evidence.md", "src/keras_calibration/callbacks/logit_average.py"]
+)
+def test_figures_from_the_studies_stand_on_their_pages(page):
+    studies = ["examples/calibrated_metric/README.md", "examples/RESULTS.md"]
+    shown = {
+        number
+        for study in studies
+        for number in re.findall(r"\d+\.\d+", (ROOT / study).read_text("utf-8"))
+    }
+    text = (ROOT / page).read_text("utf-8")
+    quoted = [
+        number
+        for paragraph in text.split("\n\n")
+        if "flights" in paragraph
+        for number in re.findall(r"\d+\.\d+", paragraph)
+    ]
+    assert len(quoted) >= 3
+    assert set(quoted) <= shown
+
+
 def cells_of(page):
     """The code cells of a page in docs/, in their order."""
     text = (ROOT / "docs" / page).read_text("utf-8")

@@ -11,9 +11,14 @@ other version *Towards Accurate Deep Learning Model Selection*).
 The papers used one test set, as far as they report. Here each round draws a new one, and the
 picture shows the distribution over test sets together with the published results: how much of a
 published gain is due to the test set is visible there.
+
+How much calibration can gain here follows from the number of features, since it removes the noise
+of one coefficient out of 21 (`linear_law`, `logistic_law`; derived in README.md). The figures are
+written to `synthetic.json`, from which `section` makes the tables of README.md.
 """
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Callable
@@ -33,6 +38,8 @@ FEATURE_MEAN, FEATURE_STD = -0.05, 0.25
 # Σ_e = 2 is a standard deviation: as a variance it gives half the published losses.
 NOISE_MEAN, NOISE_STD = 1.0, 2.0
 FORMS = ("plain", "hold-out", "in-sample", "cross-fitted")
+# Features, training rows and runs of the linear regressions whose law is simulated.
+SIMULATED = ((2, 100, 60_000), (5, 100, 60_000), (20, 100, 60_000), (20, 1000, 12_000))
 
 
 class Experiment(NamedTuple):
@@ -43,6 +50,8 @@ class Experiment(NamedTuple):
         draw: Draws rows of the test set or the training sets, `(rng, shape) → (x, y)`.
         fit: `(x, y) → coefficients`, shape `(num_runs, num_features + 1)`.
         losses: `(outputs, labels, num_bias_rows) → {form: (num_runs,)}`.
+        law: Standard deviations of the plain and the calibrated loss over training sets,
+            `(num_features, num_train, num_rows) → (plain, calibrated)`.
         num_bias_rows: Rows of the hold-out that the papers fit the bias on.
         published: Name of a figure → its values in the versions of the paper.
         bands: Name of a figure → its allowed range with 40 test sets and 100 seeds.
@@ -52,6 +61,7 @@ class Experiment(NamedTuple):
     draw: Callable[..., tuple[Array, Array]]
     fit: Callable[[Array, Array], Array]
     losses: Callable[[Array, Array, int], dict[str, Array]]
+    law: Callable[[int, int, float], tuple[float, float]]
     num_bias_rows: int
     published: dict[str, tuple[float, ...]]
     bands: dict[str, tuple[float, float]]
@@ -76,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=40, help="test sets (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=100, help="of each (default: %(default)s)")
-    parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the picture")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the results")
     arguments = parser.parse_args()
     started = time.monotonic()
     found = []
@@ -87,7 +97,9 @@ def main() -> None:
         found.append((experiment, rounds))
     arguments.output.mkdir(parents=True, exist_ok=True)
     path = draw_picture(found, arguments.output / "synthetic.png")
-    print(f"\nPicture: {path}\nDone in {time.monotonic() - started:.0f} s.")
+    stored = to_json(found, simulate_laws(seed=0))
+    (arguments.output / "synthetic.json").write_text(json.dumps(stored, indent=1) + "\n", "utf-8")
+    print(f"\n{section(stored)}\n\nPicture: {path}\nDone in {time.monotonic() - started:.0f} s.")
 
 
 def run(
@@ -237,6 +249,113 @@ def expected_quadratic_losses() -> dict[str, float]:
     }
 
 
+def linear_law(
+    num_features: int, num_train: int, num_rows: float = math.inf, variance: float = NOISE_STD**2
+) -> tuple[float, float]:
+    """Standard deviations of the plain and the calibrated quadratic loss over training sets.
+
+    With d normal features, n training rows and noise of variance V, the expected loss after the
+    correction is C = V (1 + χ²_d / χ²_{n−d}), and before it L = C (1 + χ²₁ / n), all independent.
+    Both are exact. On N test rows, both vary by 4 V E[C − V] / N more.
+    """
+    d, n = num_features, num_train
+    excess = d / (n - d - 2)
+    calibrated = 2 * d * (n - 2) / ((n - d - 2) ** 2 * (n - d - 4))
+    plain = calibrated * ((1 + 1 / n) ** 2 + 2 / n**2) + 2 * (1 + excess) ** 2 / n**2
+    plain += 4 * ((1 + excess) * (1 + 1 / n) - 1) / num_rows
+    calibrated += 4 * excess / num_rows
+    return variance * math.sqrt(plain), variance * math.sqrt(calibrated)
+
+
+def logistic_law(
+    num_features: int, num_train: int, num_rows: float = math.inf
+) -> tuple[float, float]:
+    """The same for the log loss, to leading order in 1/n: L − H = χ²_{d+1} / 2n, C − H = χ²_d / 2n.
+
+    H is the log loss of the true probabilities. On N test rows the loss varies by E[L − H] · 2/N
+    more.
+    """
+
+    def deviation(parameters: int) -> float:
+        return math.sqrt(parameters / num_train * (0.5 / num_train + 1 / num_rows))
+
+    return deviation(num_features + 1), deviation(num_features)
+
+
+def simulate_laws(seed: int) -> list[dict[str, float]]:
+    """The ratio of standard deviations for several sizes: simulated, exact, to leading order."""
+    found = []
+    for num_features, num_train, num_runs in SIMULATED:
+        rng = np.random.default_rng([seed, num_features, num_train])
+        plain, calibrated = simulate_linear(num_features, num_train, num_runs, rng)
+        ratio = calibrated.std() / plain.std()
+        plain_z, calibrated_z = ((v - v.mean()) / v.std() for v in (plain, calibrated))
+        error = ratio * np.std(calibrated_z**2 - plain_z**2) / 2 / math.sqrt(num_runs)
+        exact = linear_law(num_features, num_train)
+        found.append(
+            {
+                "num_features": num_features,
+                "num_train": num_train,
+                "num_runs": num_runs,
+                "simulated": float(ratio),
+                "error": float(error),
+                "exact": exact[1] / exact[0],
+                "leading": math.sqrt(num_features / (num_features + 1)),
+            }
+        )
+    return found
+
+
+def simulate_linear(
+    num_features: int, num_train: int, num_runs: int, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Expected losses of fits to noise of variance 1, before and after the correction."""
+    coefficients = []
+    for start in range(0, num_runs, 200):
+        shape = (min(200, num_runs - start), num_train)
+        x = rng.standard_normal((*shape, num_features))
+        coefficients.append(fit_linear(x, rng.standard_normal(shape)))
+    squares = np.concatenate(coefficients) ** 2
+    calibrated = 1 + squares[:, :-1].sum(1)
+    return calibrated + squares[:, -1], calibrated
+
+
+def predicted_gain(accuracy: Array | float, ratio: float) -> Array:
+    """The gain in accuracy, in points, where both standard deviations shrink by `ratio`.
+
+    Accuracy is Φ(Δ / √(s_a² + s_b²)) for the difference Δ of normal losses.
+    """
+    distance = special.ndtri(np.divide(accuracy, 100))
+    return np.asarray(100 * special.ndtr(distance / ratio) - accuracy)
+
+
+def needed_ratio(accuracy: float, gain: float) -> float:
+    """The ratio of standard deviations that gives this gain in accuracy, both in percent."""
+    plain, calibrated = special.ndtri(np.divide([accuracy, accuracy + gain], 100))
+    return float(plain / calibrated)
+
+
+def expected(experiment: Experiment, rounds: Rounds) -> dict[str, float]:
+    """What the theory says of the figures."""
+    num_rows = experiment.num_bias_rows + NUM_SCORED
+    plain, calibrated = experiment.law(NUM_FEATURES, NUM_TRAIN, num_rows)
+    # The noise of the bias that the hold-out fits adds less than 1 % to the variance.
+    _, hold_out = experiment.law(NUM_FEATURES, NUM_TRAIN, NUM_SCORED)
+    values = {
+        "std, plain": plain,
+        "std, in-sample": calibrated,
+        "std, hold-out": hold_out,
+        "std ratio, in-sample": calibrated / plain,
+        "std ratio, hold-out": hold_out / plain,
+        "gain, in-sample": float(
+            predicted_gain(rounds.accuracy["plain"], calibrated / plain).mean()
+        ),
+    }
+    if experiment is LINEAR:
+        values |= {f"mean, {form}": value for form, value in expected_quadratic_losses().items()}
+    return values
+
+
 def figures(rounds: Rounds) -> dict[str, tuple[float, float]]:
     """Each figure of the table with its standard error over the test sets."""
     plain = rounds.accuracy["plain"]
@@ -244,7 +363,8 @@ def figures(rounds: Rounds) -> dict[str, tuple[float, float]]:
     series |= {f"gain, {form}": rounds.accuracy[form] - plain for form in FORMS[1:]}
     series |= {f"mean, {form}": rounds.mean[form] for form in FORMS}
     series |= {f"std, {form}": rounds.std[form] for form in FORMS}
-    series["std ratio, in-sample"] = rounds.std["in-sample"] / rounds.std["plain"]
+    for form in ("hold-out", "in-sample"):
+        series[f"std ratio, {form}"] = rounds.std[form] / rounds.std["plain"]
     return {
         name: (float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)))
         for name, values in series.items()
@@ -252,20 +372,94 @@ def figures(rounds: Rounds) -> dict[str, tuple[float, float]]:
 
 
 def table(experiment: Experiment, rounds: Rounds) -> list[str]:
-    """One line for each figure: measured, exact, allowed and published."""
-    exact = {}
-    if experiment is LINEAR:
-        exact = {f"mean, {form}": value for form, value in expected_quadratic_losses().items()}
-    lines = [f"{'':<24}{'measured':>10}{'± SE':>10}{'exact':>10}{'band':>20}{'published':>20}"]
+    """One line for each figure: measured, expected, allowed and published."""
+    theory = expected(experiment, rounds)
+    lines = [f"{'':<24}{'measured':>10}{'± SE':>10}{'expected':>10}{'band':>20}{'published':>20}"]
     for name, (value, error) in figures(rounds).items():
-        digits = 2 if name.startswith(("accuracy", "gain")) else 4 if "mean" in name else 5
+        digits = num_digits(name)
         band = experiment.bands.get(name)
         shown = "" if band is None else f"[{band[0]:g}, {band[1]:g}]"
         published = " / ".join(f"{v:g}" for v in experiment.published.get(name, ()))
-        expectation = f"{exact[name]:.4f}" if name in exact else ""
+        expectation = f"{theory[name]:.{digits}f}" if name in theory else ""
         lines.append(
             f"{name:<24}{value:>10.{digits}f}{error:>10.{digits}f}{expectation:>10}{shown:>20}"
             f"{published:>20}"
+        )
+    return lines
+
+
+def num_digits(name: str) -> int:
+    """Decimals of a figure."""
+    if name.startswith(("accuracy", "gain")):
+        return 2
+    return 5 if name.startswith("std,") else 4
+
+
+def to_json(found: list[tuple[Experiment, Rounds]], laws: list[dict[str, float]]) -> dict[str, Any]:
+    """The figures of the study as JSON values."""
+    experiments = {}
+    for experiment, rounds in found:
+        experiments[experiment.title] = {
+            "num_rounds": len(rounds.accuracy["plain"]),
+            "figures": figures(rounds),
+            "expected": expected(experiment, rounds),
+            "published": experiment.published,
+        }
+    return {"experiments": experiments, "laws": laws}
+
+
+def section(stored: dict[str, Any]) -> str:
+    """The tables of the study in Markdown, from the values of `to_json`."""
+    lines = []
+    for title, values in stored["experiments"].items():
+        lines += ["", f"| {title} | measured | expected | published |", "| --- | --- | --- | --- |"]
+        for name, (value, error) in values["figures"].items():
+            digits = num_digits(name)
+            theory = values["expected"].get(name)
+            published = values["published"].get(name, ())
+            if theory is None and not published and name.startswith(("mean", "std")):
+                continue
+            cells = [
+                name,
+                f"{value:.{digits}f} ± {error:.{digits}f}",
+                "" if theory is None else f"{theory:.{digits}f}",
+                ", ".join(f"{v:g}" for v in published),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *needed_lines(stored), "", *law_lines(stored["laws"])]
+    return "\n".join(lines).strip()
+
+
+def needed_lines(stored: dict[str, Any]) -> list[str]:
+    """What the published standard deviations predict, and what the published gains need."""
+    lines = [
+        "| published | accuracy, plain | std ratio | gain by this ratio | published gain "
+        "| std ratio for this gain |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for title, values in stored["experiments"].items():
+        published = values["published"]
+        names = ("accuracy, plain", "gain, hold-out", "std, plain", "std, hold-out")
+        for accuracy, gain, plain, calibrated in zip(*(published[n] for n in names), strict=True):
+            ratio = calibrated / plain
+            lines.append(
+                f"| {title.split(',')[0]} | {accuracy:g} % | {ratio:.3f} "
+                f"| {predicted_gain(accuracy, ratio):+.2f} | {gain:+.2f} "
+                f"| {needed_ratio(accuracy, gain):.3f} |"
+            )
+    return lines
+
+
+def law_lines(laws: list[dict[str, float]]) -> list[str]:
+    """The ratio of standard deviations for several numbers of features and rows."""
+    lines = [
+        "| features d | training rows n | simulated std ratio | exact | √(d/(d+1)) |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for law in laws:
+        lines.append(
+            f"| {law['num_features']} | {law['num_train']} | {law['simulated']:.4f} ± "
+            f"{law['error']:.4f} | {law['exact']:.4f} | {law['leading']:.4f} |"
         )
     return lines
 
@@ -335,6 +529,7 @@ LINEAR = Experiment(
     draw_linear,
     fit_linear,
     quadratic_losses,
+    linear_law,
     1000,
     published={
         "accuracy, plain": (93.49, 93.5),
@@ -344,6 +539,7 @@ LINEAR = Experiment(
         "mean, hold-out": (4.070, 4.069),
         "std, plain": (0.0295, 0.0298),
         "std, hold-out": (0.0286, 0.0286),
+        "std ratio, hold-out": (0.969, 0.960),
     },
     # Three standard errors about what 1000 test sets gave, and about the exact means.
     bands={
@@ -357,6 +553,7 @@ LOGISTIC = Experiment(
     draw_logistic,
     fit_logistic,
     log_losses,
+    logistic_law,
     2000,
     published={
         "accuracy, plain": (79.62, 85.93),
@@ -366,6 +563,7 @@ LOGISTIC = Experiment(
         "mean, hold-out": (0.5343, 0.5219),
         "std, plain": (0.00385, 0.00376),
         "std, hold-out": (0.00370, 0.00357),
+        "std ratio, hold-out": (0.961, 0.949),
     },
     # Three standard errors about what 800 test sets gave.
     bands={

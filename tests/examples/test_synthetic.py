@@ -1,10 +1,13 @@
 """The papers' synthetic experiments, small."""
 
 import importlib.util
+import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from keras_calibration.metrics import CalibratedLogLoss, CalibratedQuadraticLoss, LogLoss
 
@@ -101,3 +104,60 @@ def test_the_picture_and_the_table(synthetic, logistic, tmp_path):
     import matplotlib.image
 
     assert matplotlib.image.imread(path).shape[1] > 1000
+
+
+@pytest.mark.parametrize(("num_features", "num_train"), [(2, 60), (6, 200)])
+def test_the_law_of_the_linear_losses(synthetic, num_features, num_train):
+    rng = np.random.default_rng(num_train)
+    losses = synthetic.simulate_linear(num_features, num_train, 8000, rng)
+    exact = synthetic.linear_law(num_features, num_train, variance=1.0)
+    for found, deviation in zip(losses, exact, strict=True):
+        squares = (found - found.mean()) ** 2
+        assert abs(squares.mean() - deviation**2) < 4 * squares.std() / math.sqrt(8000)
+    # The whole law: C − 1 is a ratio of chi-squares, and (L/C − 1) n a chi-square apart from it.
+    plain, calibrated = losses
+    shapes = (num_features / 2, (num_train - num_features) / 2)
+    assert stats.kstest(calibrated - 1, stats.betaprime(*shapes).cdf).pvalue > 1e-3
+    bias = (plain / calibrated - 1) * num_train
+    assert stats.kstest(bias, stats.chi2(1).cdf).pvalue > 1e-3
+    assert abs(np.corrcoef(bias, calibrated)[0, 1]) < 4 / math.sqrt(8000)
+    # One coefficient's noise of d + 1.
+    leading = math.sqrt(num_features / (num_features + 1))
+    assert abs(exact[1] / exact[0] - leading) < 2 / num_train
+
+
+def test_the_laws_on_test_sets(synthetic, linear, logistic):
+    # To leading order the logistic law is 5 to 10 % too small, and its ratio right.
+    for experiment, rounds, margin in (
+        (synthetic.LINEAR, linear, 0.0),
+        (synthetic.LOGISTIC, logistic, 0.1),
+    ):
+        expected, found = synthetic.expected(experiment, rounds), synthetic.figures(rounds)
+        for name in ("std, plain", "std, in-sample", "std ratio, in-sample", "gain, in-sample"):
+            value, error = found[name]
+            allowed = margin * value if name.startswith("std,") else 0.0
+            assert abs(value - expected[name]) < 4 * error + allowed, name
+
+
+def test_the_gain_that_a_ratio_predicts(synthetic):
+    accuracy = 100 * stats.norm.cdf(1.5)
+    gain = synthetic.predicted_gain(accuracy, 0.75)
+    np.testing.assert_allclose(gain, 100 * (stats.norm.cdf(2) - stats.norm.cdf(1.5)))
+    np.testing.assert_allclose(synthetic.needed_ratio(accuracy, float(gain)), 0.75)
+    np.testing.assert_allclose(synthetic.predicted_gain(np.array([50.0, 100.0]), 0.9), 0, atol=1e-9)
+
+
+def test_the_readme_has_the_stored_figures(synthetic):
+    stored = json.loads((EXAMPLE.parent / "synthetic.json").read_text("utf-8"))
+    assert synthetic.section(stored) in (EXAMPLE.parent / "README.md").read_text("utf-8")
+
+
+def test_the_section_is_made_from_the_stored_figures(synthetic, linear, logistic):
+    found = [(synthetic.LINEAR, linear), (synthetic.LOGISTIC, logistic)]
+    law = {"num_features": 2, "num_train": 9, "num_runs": 5, "simulated": 0.8, "error": 0.01}
+    values = synthetic.to_json(found, [{**law, "exact": 0.81, "leading": 0.82}])
+    text = synthetic.section(json.loads(json.dumps(values, allow_nan=False)))
+    assert "| 2 | 9 | 0.8000 ± 0.0100 | 0.8100 | 0.8200 |" in text
+    assert f"| accuracy, plain | {linear.accuracy['plain'].mean():.2f} ± " in text
+    # Φ⁻¹(.9349) = 1.513 and Φ⁻¹(.9581) = 1.729.
+    assert "| B.1 linear regression | 93.49 % | 0.969 | +0.58 | +2.32 | 0.875 |" in text
