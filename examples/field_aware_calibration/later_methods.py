@@ -10,10 +10,11 @@ same rate, batches, and number of steps, and the same random tenth of the develo
 when to stop. (At a rate of 1e-4 both were worse on the data sets tried.)
 
 The loss of UMC is 0.01 times the sum over bins of (rows of the bin in the batch) · (squared error
-of the bin), beside the mean log loss of the batch. At the authors' 16,384 rows a batch, that is 164
-times the mean squared error; in batches of 32 to 256 rows, 0.3 to 2.6 times. The development sets
-here are smaller than one batch of the authors, so both readings are rows of the tables: the formula
-in our batches ("UMC"), and the weight that it has in theirs.
+of the bin), beside the mean log loss of the batch. In the authors' batches of 16,384 rows, that is
+164 times the mean of (share of the bin) · (squared error of the bin), and so it is here: the
+balance of the two losses is the authors', in batches in which the bins are noisier. (The formula
+itself in batches of 64 rows would weigh 0.6, next to nothing. The development sets here are smaller
+than one batch of the authors.)
 """
 
 import functools
@@ -24,14 +25,13 @@ import numpy as np
 from calibration_task import CalibrationTask, Method
 from numpy.typing import NDArray
 from sbcr import SBCR
-from training import inputs_of, train_to_the_end
 from umc import UMC, SmoothCalibrationLoss
 
 from keras_calibration.layers import FieldNetwork, Head
 from keras_calibration.seeds import set_seeds
+from training import inputs_of, train_with_early_stopping
 
-
-WEIGHT_PER_ROW = 0.01
+SMOOTH_CALIBRATION_WEIGHT = 0.01 * 16_384
 
 
 class OnEmbeddings(Head):
@@ -80,20 +80,16 @@ def calibrated_test_logits(
     head = OnEmbeddings(network, make_calibrate())
     model = task.model(name, head, columns, make_loss() if make_loss else None)
     inputs = inputs_of(task.development_logits, rows, columns)
-    train_to_the_end(model, inputs, rows.labels, task.batch_size, task.seed)
+    train_with_early_stopping(model, inputs, rows.labels, task.batch_size, task.seed)
     return model.predict_logits(inputs_of(task.test_logits, task.test, columns))
 
 
-def umc(task: CalibrationTask, name: str, batch_size: int | None = None) -> NDArray[np.float32]:
-    """UMC, its loss weighted as for batches of this size, or of the size that is used."""
-    weight = WEIGHT_PER_ROW * (task.batch_size if batch_size is None else batch_size)
-    return calibrated_test_logits(task, name, UMC, lambda: SmoothCalibrationLoss(weight))
-
-
 METHODS: dict[str, Method] = {
-    "UMC": functools.partial(umc, name="UMC"),
-    "UMC, loss as in batches of 16,384": functools.partial(
-        umc, name="UMC of 16,384", batch_size=16_384
+    "UMC": functools.partial(
+        calibrated_test_logits,
+        name="UMC",
+        make_calibrate=UMC,
+        make_loss=lambda: SmoothCalibrationLoss(SMOOTH_CALIBRATION_WEIGHT),
     ),
     # The calibration module alone, trained by the log loss.
     "SBCR": functools.partial(calibrated_test_logits, name="SBCR", make_calibrate=SBCR),

@@ -5,7 +5,7 @@ of your own, write such a function and add it to `METHODS`.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -13,14 +13,21 @@ from base_network import Split, base_head, field_network, make_task
 from calibration_task import CalibrationTask, Method
 from numpy.typing import NDArray
 from paper_ilps import PaperILPS
-from training import PREDICTED_TOGETHER, Rows, inputs_of, train_one_epoch, train_to_the_end
 
 import keras_calibration as kc
+from training import (
+    PREDICTED_TOGETHER,
+    Rows,
+    inputs_of,
+    train_on_all_rows,
+    train_one_epoch,
+    train_with_early_stopping,
+)
 
 # Without it, the network g would start from the same embeddings as the base model f.
 AUXILIARY_SEEDS = 10_000
-# The values of η take ten times the steps of the network's weights, which are a tenth of their size:
-# with equal steps, 3,000 of them leave η short of its optimum on the larger tables.
+# The values of η move ten times as fast as the network's weights, which are a tenth of their size:
+# at equal rates, 3,000 steps leave η short of its optimum on the larger tables.
 CURVE_STEP = 10.0
 
 
@@ -77,18 +84,14 @@ def paper_ilps_at_its_optimum(task: CalibrationTask) -> NDArray[np.float32]:
     return fitted_head(task, kc.layers.ILPS.from_paper())
 
 
-def paper_neural_calibration(
-    task: CalibrationTask, to_the_end: bool = True
-) -> NDArray[np.float32]:
+def paper_neural_calibration(task: CalibrationTask, to_the_end: bool = True) -> NDArray[np.float32]:
     """The paper's Neural Calibration: ILPS and a network over all columns, trained jointly."""
     return trained_head(task, tuple(task.num_values), to_the_end)
 
 
-def paper_neural_calibration_of_field(
-    task: CalibrationTask, to_the_end: bool = True
-) -> NDArray[np.float32]:
+def paper_neural_calibration_of_field(task: CalibrationTask) -> NDArray[np.float32]:
     """The paper's Neural Calibration with a network over the field z only."""
-    return trained_head(task, (task.field,), to_the_end)
+    return trained_head(task, (task.field,))
 
 
 def base_on_development(task: CalibrationTask) -> NDArray[np.float32]:
@@ -96,16 +99,14 @@ def base_on_development(task: CalibrationTask) -> NDArray[np.float32]:
     return inverted(task).test_logits
 
 
-def inverted_ilps(task: CalibrationTask, to_the_end: bool = True) -> NDArray[np.float32]:
+def inverted_ilps(task: CalibrationTask) -> NDArray[np.float32]:
     """The paper's ILPS, with training and development rows exchanged."""
-    return paper_ilps(inverted(task), to_the_end)
+    return paper_ilps(inverted(task))
 
 
-def inverted_neural_calibration(
-    task: CalibrationTask, to_the_end: bool = True
-) -> NDArray[np.float32]:
+def inverted_neural_calibration(task: CalibrationTask) -> NDArray[np.float32]:
     """The paper's Neural Calibration, with training and development rows exchanged."""
-    return paper_neural_calibration(inverted(task), to_the_end)
+    return paper_neural_calibration(inverted(task))
 
 
 def ilps(task: CalibrationTask) -> NDArray[np.float32]:
@@ -140,14 +141,6 @@ def calibrate(task: CalibrationTask) -> NDArray[np.float32]:
     return head_logits(model.head, task.test_logits, task.test)
 
 
-# The forms of the paper that are trained by gradient.
-TRAINED: dict[str, Callable[..., NDArray[np.float32]]] = {
-    "ILPS": paper_ilps,
-    "Neural Calibration": paper_neural_calibration,
-    "Neural Calibration, z only": paper_neural_calibration_of_field,
-    "ILPS, inverted": inverted_ilps,
-    "Neural Calibration, inverted": inverted_neural_calibration,
-}
 PAPER: dict[str, Method] = {
     "Model-1": model_1,
     "Model-2": model_2,
@@ -155,12 +148,14 @@ PAPER: dict[str, Method] = {
     "Isotonic regression": isotonic_regression,
     "Platt scaling": platt_scaling,
     "Temperature scaling": temperature_scaling,
+    "ILPS": paper_ilps,
+    "ILPS, one epoch": functools.partial(paper_ilps, to_the_end=False),
+    "Neural Calibration": paper_neural_calibration,
+    "Neural Calibration, one epoch": functools.partial(paper_neural_calibration, to_the_end=False),
+    "Neural Calibration, z only": paper_neural_calibration_of_field,
     "Base on development": base_on_development,
-    **TRAINED,
-    **{
-        f"{name}, one epoch": functools.partial(method, to_the_end=False)
-        for name, method in TRAINED.items()
-    },
+    "ILPS, inverted": inverted_ilps,
+    "Neural Calibration, inverted": inverted_neural_calibration,
 }
 OURS: dict[str, Method] = {
     "ILPS at its optimum": paper_ilps_at_its_optimum,
@@ -198,7 +193,8 @@ def trained_head(
     Args:
         task: The data and the base logits.
         columns: What the network g reads; without columns, the head is ILPS alone.
-        to_the_end: Whether it is trained until held-out rows stop it, or for one epoch.
+        to_the_end: Whether ILPS is trained to convergence, and a network until held-out rows stop
+            it; else one epoch, as in the paper.
 
     Returns:
         Calibrated logits of the test rows, shape (n,).
@@ -210,7 +206,8 @@ def trained_head(
     head.build((None, 1), {name: (None,) for name in columns})
     model = task.model(f"head of {columns}, step {curve.step}", head, columns)
     rows = task.development
-    train = train_to_the_end if to_the_end else train_one_epoch
+    to_the_end_of = train_with_early_stopping if columns else train_on_all_rows
+    train = to_the_end_of if to_the_end else train_one_epoch
     inputs = inputs_of(task.development_logits, rows, columns)
     train(model, inputs, rows.labels, task.batch_size, task.seed)
     return model.predict_logits(inputs_of(task.test_logits, task.test, columns))
