@@ -32,6 +32,7 @@ def read_data_folder(
     field: str | None = None,
     order_by: str | Sequence[str] | None = None,
     min_count: int = 5,
+    max_rows: int | None = None,
 ) -> Table:
     r"""Reads and splits a table of real data, as the `meta.json` of its folder says.
 
@@ -64,6 +65,8 @@ def read_data_folder(
         order_by: Column or columns of the time (numbers, month names or ISO 8601 dates), the most
             significant first. Implies a split by time.
         min_count: Number of training rows from which a value has its own id, at least 1.
+        max_rows: Only the last rows in the order of the split, as many as this, are used, and then
+            split; None for all.
 
     Returns:
         The `Table`. Its `rows` are row numbers in the concatenated files, before the filter.
@@ -96,6 +99,8 @@ def read_data_folder(
         raise ValueError(
             f"Argument `min_count` must be at least 1. Received: min_count={min_count}."
         )
+    if max_rows is not None and max_rows < 1:
+        raise ValueError(f"Argument `max_rows` must be at least 1. Received: max_rows={max_rows}.")
     meta = _read_meta(folder)
     fields = tuple(meta["fields"])
     numeric = tuple(meta.get("numeric") or ())
@@ -112,8 +117,8 @@ def read_data_folder(
         frame = frame[_apply_rule(frame, meta["row_filter"], "row_filter", folder)]
     labels = _apply_rule(frame, meta["label"], "label", folder).astype(np.float32)
     _check_labels(labels, frame, meta["label"], folder)
-    parts = split_parts(len(frame))
-    order = _split_order(frame, meta, order_by, folder)
+    order = _split_order(frame, meta, order_by, folder)[-(max_rows or len(frame)) :]
+    parts = split_parts(len(order))
     frame = frame.iloc[order]
 
     sources = {column: column for column in [*categorical, *(f for f in fields if f in joined)]}

@@ -11,18 +11,18 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
-from calibration_task import CalibrationTask, NetworkSize, Rows
-from numpy.typing import NDArray
+from calibration_task import CalibrationTask, NetworkSize
 
-from keras_calibration.layers import FieldNetwork
+from keras_calibration.layers import FieldNetwork, NeuralCalibration
+from training import RowModel, Rows, inputs_of, train_one_epoch
 
 sys.path.append(str(Path(__file__).parents[1]))
 from data_folder import read_data_folder
 from quantile_buckets import quantile_buckets
 
-LEARNING_RATE = 1e-3
-PREDICTED_TOGETHER = 8192
 MIN_STEPS, MAX_BATCH_SIZE = 150, 512
+# Columns of the time, where a `meta.json` does not name them.
+ORDER_BY = {"diabetes_readmit_102k": "encounter_id"}
 
 
 class Split(NamedTuple):
@@ -36,17 +36,18 @@ class Split(NamedTuple):
     test: Rows
 
 
-def read_split(folder: Path, field: str | None) -> Split:
+def read_split(folder: Path, field: str | None, max_rows: int | None = None) -> Split:
     """Reads a data folder and turns every column into ids.
 
     Args:
         folder: Folder with a `meta.json`.
         field: Column whose calibration counts; None for the first of `fields` in `meta.json`.
+        max_rows: Only the last rows, as many as this, are used; None for all.
 
     Returns:
         The first 60 % of the rows, the next 20 % and the last 20 %.
     """
-    table = read_data_folder(folder, field)
+    table = read_data_folder(folder, field, ORDER_BY.get(folder.name), max_rows=max_rows)
     features = {name: np.asarray(table.features[name], np.int32) for name in table.num_values}
     num_values = dict(table.num_values)
     for name in table.numeric:
@@ -74,56 +75,6 @@ def field_network(num_values: Mapping[str, int], size: NetworkSize, seed: int) -
     )
 
 
-def build_network(num_values: Mapping[str, int], size: NetworkSize, seed: int) -> keras.Model:
-    """The paper's network as a model that maps a dict of ids to logits (batch, 1).
-
-    Args:
-        num_values: Number of ids of each column.
-        size: Embedding size and hidden units.
-        seed: Seed of the initial weights.
-
-    Returns:
-        A model, not compiled.
-    """
-    inputs = {name: keras.Input((), dtype="int32", name=name) for name in num_values}
-    return keras.Model(inputs, field_network(num_values, size, seed)(inputs))
-
-
-def train_one_epoch(
-    model: keras.Model,
-    inputs: Mapping[str, NDArray[np.generic]],
-    labels: NDArray[np.float32],
-    batch_size: int,
-    seed: int,
-) -> None:
-    """Trains a model that returns logits for one epoch, with a fresh Adam.
-
-    Args:
-        model: The model, trained in place.
-        inputs: Its inputs by name, which are shuffled.
-        labels: 0 or 1, shape (n,).
-        batch_size: Rows of a batch.
-        seed: Seed of the order of the rows.
-    """
-    keras.utils.set_random_seed(seed)
-    model.compile(
-        keras.optimizers.Adam(LEARNING_RATE),
-        keras.losses.BinaryCrossentropy(from_logits=True),
-    )
-    model.fit(inputs, labels, batch_size=batch_size, verbose=0)
-
-
-def logits_of(model: keras.Model, rows: Rows) -> NDArray[np.float32]:
-    """Logits of the rows, shape (n,)."""
-    logits = []
-    # Called directly: `predict` would trace every model of every seed anew, which takes longer.
-    for start in range(0, len(rows.labels), PREDICTED_TOGETHER):
-        part = slice(start, start + PREDICTED_TOGETHER)
-        columns = {name: column[part] for name, column in rows.features.items()}
-        logits.append(keras.ops.convert_to_numpy(model(columns, training=False)))
-    return np.concatenate(logits).reshape(-1)
-
-
 def default_batch_size(num_rows: int) -> int:
     """The largest power of two, up to 512, that makes an epoch of at least 150 steps.
 
@@ -136,8 +87,20 @@ def default_batch_size(num_rows: int) -> int:
     return batch_size
 
 
+def base_head(num_values: Mapping[str, int], size: NetworkSize, seed: int) -> NeuralCalibration:
+    """The paper's network as a head that adds it to the logits it gets, built."""
+    head = NeuralCalibration(None, field_network(num_values, size, seed))
+    head.build((None, 1), {name: (None,) for name in num_values})
+    return head
+
+
 def make_task(
-    split: Split, size: NetworkSize, batch_size: int | None, seed: int
+    split: Split,
+    size: NetworkSize,
+    batch_size: int | None,
+    seed: int,
+    compiled: dict[str, RowModel],
+    name: str = "base",
 ) -> CalibrationTask:
     """Trains the base model for one epoch on the training rows.
 
@@ -146,19 +109,33 @@ def make_task(
         size: Size of the base model.
         batch_size: Rows of a training batch; None for `default_batch_size`.
         seed: Seed of the initial weights and of the order of the rows.
+        compiled: The models of earlier tasks of this data set, an empty dict at first.
+        name: Name of the base model among them.
 
     Returns:
         The task, with the logits of the development and test rows.
     """
     batch_size = batch_size or default_batch_size(len(split.train.labels))
-    base = build_network(split.num_values, size, seed)
-    train_one_epoch(base, *split.train, batch_size, seed)
+    columns = tuple(split.num_values)
+    train, development, test = (
+        inputs_of(np.zeros_like(part.labels), part, columns)
+        for part in (split.train, split.development, split.test)
+    )
+    head = base_head(split.num_values, size, seed)
+    if name in compiled:
+        compiled[name].start_anew(head)
+    else:
+        compiled[name] = RowModel(head, columns)
+    model = compiled[name]
+    train_one_epoch(model, train, split.train.labels, batch_size, seed)
+    ids = {column: keras.Input((), dtype="int32", name=column) for column in columns}
     return CalibrationTask(
         **split._asdict(),
-        base=base,
-        development_logits=logits_of(base, split.development),
-        test_logits=logits_of(base, split.test),
+        base=keras.Model(ids, model.head.field_network(ids)),
+        development_logits=model.predict_logits(development),
+        test_logits=model.predict_logits(test),
         seed=seed,
         size=size,
         batch_size=batch_size,
+        compiled=compiled,
     )

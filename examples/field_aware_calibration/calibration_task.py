@@ -1,24 +1,14 @@
 """What a method gets: a data set, its split, and a base model trained on the training rows."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
 from numpy.typing import NDArray
 
-
-class Rows(NamedTuple):
-    """Rows of one part of the data.
-
-    Args:
-        features: Ids of each column, shape (n,).
-        labels: 0 or 1, shape (n,).
-    """
-
-    features: dict[str, NDArray[np.int32]]
-    labels: NDArray[np.float32]
+from training import RowModel, Rows
 
 
 class NetworkSize(NamedTuple):
@@ -50,6 +40,9 @@ class CalibrationTask:
         seed: Seed of the base model, and of what a method draws.
         size: Size of the base model, and of the networks that a method trains.
         batch_size: Rows of a training batch.
+        compiled: The models that a method trains, by name: each seed of the data set trains them
+            anew. The tasks of a data set share them, and so also the weights of `base`: use one
+            task after the other.
     """
 
     name: str
@@ -64,6 +57,21 @@ class CalibrationTask:
     seed: int
     size: NetworkSize
     batch_size: int
+    compiled: dict[str, RowModel] = dataclasses.field(default_factory=dict)
+
+    def model(
+        self,
+        name: str,
+        head: keras.layers.Layer,
+        columns: Sequence[str] = (),
+        auxiliary_loss: keras.layers.Layer | None = None,
+    ) -> RowModel:
+        """The compiled model of this name, with the weights of a new head of its form."""
+        if name in self.compiled:
+            self.compiled[name].start_anew(head)
+        else:
+            self.compiled[name] = RowModel(head, columns, auxiliary_loss)
+        return self.compiled[name]
 
 
 # A row of the tables: returns the logits of the test rows, shape (n,).

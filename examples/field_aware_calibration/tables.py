@@ -21,43 +21,43 @@ from typing import Any
 
 import keras
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
-from sklearn.metrics import roc_auc_score
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(Path(__file__).parent))
 import later_methods  # noqa: E402
 import methods  # noqa: E402
-from base_network import Split, make_task, read_split  # noqa: E402
-from calibration_task import CalibrationTask, Method, NetworkSize, Rows  # noqa: E402
+from base_network import make_task, read_split  # noqa: E402
+from calibration_task import CalibrationTask, Method, NetworkSize  # noqa: E402
+from jackknife import append_jackknife, scores, scores_without_blocks  # noqa: E402
+from tables_markdown import FLOOR  # noqa: E402
 from tables_markdown import markdown as markdown_of_rows  # noqa: E402
 
-from keras_calibration.metrics import LogLoss  # noqa: E402
-from keras_calibration.scoring import field_ece, field_rce, score  # noqa: E402
 from keras_calibration.seeds import Ledger  # noqa: E402
 
 DATA_SETS = (
-    "kddcup2012_click40k",
     "avazu_head10k",
-    "criteo_head10k",
-    "lendingclub_2018_32k",
-    "sba_loans_22k",
-    "hotel_bookings_119k",
+    "kddcup2012_click40k",
+    "movielens_100k",
+    "nycflights13_337k",
     "bank_marketing_45k",
     "adult_49k",
-    "movielens_100k",
-    "diabetes_readmit_102k",
-    "credit_default_tw_30k",
+    "sba_loans_22k",
     "pg15_motor_100k",
-    "nycflights13_337k",
+    "credit_default_tw_30k",
+    "criteo_head10k",
+    "lendingclub_2018_32k",
+    "hotel_bookings_119k",
+    "diabetes_readmit_102k",
 )
 METHODS: dict[str, Method] = methods.METHODS | later_methods.METHODS
+# Its labels are drawn so many times from the probabilities of `calibrate`.
+FLOOR_DRAWS = 20
 GROUPS = {
     "paper": list(methods.PAPER),
     "ours": list(methods.OURS),
     "later": list(later_methods.METHODS),
-    "all": list(METHODS),
+    "all": [*METHODS, FLOOR],
 }
 DIRECTIONS = {
     **{"log_loss": "min", "brier": "min", "field_ece": "min", "field_rce": "min"},
@@ -74,17 +74,24 @@ def main() -> None:
     num_runs = sum(len(names) for _, _, names in missing)
     bar = keras.utils.Progbar(max(num_runs, 1), unit_name="run")
     size = NetworkSize(arguments.embedding_dim, tuple(arguments.hidden_units))
-    split: Split | None = None
+    read: Path | None = None
     refused = []
     for folder, seed, lacking in missing:
-        if split is None or split.name != folder.name:
-            split = read_split(folder, arguments.field)
+        if folder != read:
+            keras.backend.clear_session()
+            split, compiled = read_split(folder, arguments.field, arguments.rows), {}
+            read = folder
         started = time.monotonic()
-        task = make_task(split, size, arguments.batch_size, seed)
+        task = make_task(split, size, arguments.batch_size, seed, compiled)
         base_seconds = time.monotonic() - started
         for name in lacking:
             try:
-                ledger.append(run(name, task, settings_of(folder, arguments), base_seconds))
+                record, without_block = run(
+                    name, task, settings_of(folder, arguments), base_seconds
+                )
+                if without_block:
+                    append_jackknife(ledger.path, record, without_block)
+                ledger.append(record)
             except ValueError as error:
                 # For example, Platt scaling refuses separable rows. The others go on.
                 refused.append(f"{folder.name}, seed {seed}, {name}: {error}")
@@ -113,8 +120,11 @@ def parse_arguments() -> argparse.Namespace:
         default=["all"],
         help=f"rows by name, or {', '.join(GROUPS)} (default: all)",
     )
-    parser.add_argument("--seeds", type=int, default=3, help="of each row (default: 3)")
+    parser.add_argument("--seeds", type=int, default=10, help="of each row (default: 10)")
     parser.add_argument("--embedding-dim", type=int, default=256, help="(default: 256)")
+    parser.add_argument(
+        "--rows", type=int, help="use the last rows of each table only, as many as this"
+    )
     parser.add_argument(
         "--hidden-units", type=int, nargs="+", default=[200, 200], help="(default: 200 200)"
     )
@@ -139,12 +149,11 @@ def choose_methods(chosen: Sequence[str]) -> list[str]:
     Returns:
         The names, each once.
     """
-    if unknown := [name for name in chosen if name not in METHODS and name not in GROUPS]:
-        raise SystemExit(
-            f"No rows {unknown}: expected names of {list(METHODS)}, or groups of {list(GROUPS)}."
-        )
+    rows = [*METHODS, FLOOR]
+    if unknown := [name for name in chosen if name not in rows and name not in GROUPS]:
+        raise SystemExit(f"No rows {unknown}: expected names of {rows}, or groups {list(GROUPS)}.")
     wanted = {name for each in chosen for name in GROUPS.get(each, [each])}
-    return [name for name in METHODS if name in wanted]
+    return [name for name in rows if name in wanted]
 
 
 def settings_of(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -155,6 +164,7 @@ def settings_of(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         "embedding_dim": arguments.embedding_dim,
         "hidden_units": arguments.hidden_units,
         "batch_size": arguments.batch_size,
+        "rows": arguments.rows,
     }
 
 
@@ -178,7 +188,7 @@ def missing_runs(
 
 def run(
     name: str, task: CalibrationTask, settings: dict[str, Any], base_seconds: float
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """Calibrates by one method, and scores the test rows.
 
     Args:
@@ -188,14 +198,22 @@ def run(
         base_seconds: Seconds that the base model took to train.
 
     Returns:
-        A record for the ledger.
+        A record for the ledger; and the metrics without each block of test rows, empty for the
+        noise floor.
     """
     # Rows do not depend on which others are computed before them.
     keras.utils.set_random_seed(task.seed)
     started = time.monotonic()
-    logits = METHODS[name](task)
-    seconds = time.monotonic() - started
-    found = scores(logits, task.test, task.field)
+    if name == FLOOR:
+        found, without_block = noise_floor(task), {}
+        seconds = time.monotonic() - started
+    else:
+        logits = METHODS[name](task)
+        seconds = time.monotonic() - started
+        found = scores(logits, task.test.labels, task.test.features[task.field])
+        without_block = scores_without_blocks(
+            logits, task.test.labels, task.test.features[task.field]
+        )
     data = {
         "field": task.field,
         "num_field_values": task.num_values[task.field],
@@ -207,7 +225,7 @@ def run(
         "positive_rate": float(task.test.labels.mean()),
     }
     timing = {"seconds": seconds, "base_seconds": base_seconds}
-    return {
+    record = {
         "pipeline": name,
         "seed": task.seed,
         "status": "finished",
@@ -218,29 +236,22 @@ def run(
         "num_rows": len(task.test.labels),
         "backend": keras.backend.backend(),
     }
+    return record, without_block
 
 
-def scores(logits: NDArray[np.float32], rows: Rows, field: str) -> dict[str, float]:
-    """The columns of the tables.
-
-    Args:
-        logits: Calibrated logits, shape (n,).
-        rows: The rows that they are of.
-        field: Column whose calibration counts.
+def noise_floor(task: CalibrationTask) -> dict[str, float]:
+    """The columns as they would be if the probabilities of `calibrate` were the true ones.
 
     Returns:
-        Log loss in nats, Brier score, Field-ECE, Field-RCE (ε = 0.01) and AUC.
+        Means over labels drawn from these probabilities. Those of Field-ECE and Field-RCE are what
+        a perfectly calibrated model would show on as many test rows.
     """
-    probabilities = expit(logits.astype(np.float64))
-    by_field = (rows.labels, probabilities, rows.features[field])
-    log_loss = LogLoss(from_logits=True)
-    return {
-        **score((rows.labels, logits), log_loss, verbose=0),
-        "brier": float(np.mean((rows.labels - probabilities) ** 2)),
-        "field_ece": field_ece(*by_field),
-        "field_rce": field_rce(*by_field, epsilon=0.01),
-        "auc": float(roc_auc_score(rows.labels, logits)),
-    }
+    logits = methods.calibrate(task)
+    rng = np.random.default_rng(task.seed)
+    draws = rng.random((FLOOR_DRAWS, len(logits))) < expit(logits)
+    values = task.test.features[task.field]
+    found = [scores(logits, labels.astype(np.float32), values) for labels in draws]
+    return {metric: float(np.mean([each[metric] for each in found])) for metric in found[0]}
 
 
 def markdown(ledger: Ledger) -> str:
@@ -252,7 +263,7 @@ def markdown(ledger: Ledger) -> str:
     Returns:
         Markdown text.
     """
-    return markdown_of_rows(ledger, list(METHODS))
+    return markdown_of_rows(ledger, [*METHODS, FLOOR])
 
 
 if __name__ == "__main__":

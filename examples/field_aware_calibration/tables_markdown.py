@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from markdown_table import markdown_table
 
 PUBLISHED = Path(__file__).with_name("published.json")
-BASE, PLATT = "Model-1", "Platt scaling"
+BASE, PLATT, FLOOR = "Model-1", "Platt scaling", "Noise floor"
 
 
 class Column(NamedTuple):

@@ -118,13 +118,14 @@ class UMC(keras.layers.Layer):
 
 
 class SmoothCalibrationLoss(keras.layers.Layer):
-    """Smooth Calibration Loss: Σ over bins of share · (mean label − mean prediction)².
+    """Smooth Calibration Loss: weight · Σ over bins of share · (mean label − mean prediction)².
 
     The bins have equal width in the calibrated probability. Share and means are moving averages
     over the batches, which start at 0; those of a bin without rows stay as they are. The gradient
     is that of the current batch.
 
     Args:
+        weight: Factor of the sum.
         num_bins: Number of bins.
         decay: Decay of the moving averages.
 
@@ -133,10 +134,10 @@ class SmoothCalibrationLoss(keras.layers.Layer):
         logits: Shape (batch, 1).
     """
 
-    def __init__(self, num_bins: int = 10, decay: float = 0.95) -> None:
+    def __init__(self, weight: float = 1.0, num_bins: int = 10, decay: float = 0.95) -> None:
         """Creates the moving averages."""
         super().__init__()
-        self.num_bins, self.decay = num_bins, decay
+        self.weight, self.num_bins, self.decay = weight, num_bins, decay
         # Rows: share of the rows, mean label, mean prediction.
         self.averages = self.add_weight(
             shape=(3, num_bins), initializer="zeros", trainable=False, name="averages"
@@ -156,4 +157,5 @@ class SmoothCalibrationLoss(keras.layers.Layer):
         self.averages.assign(ops.stop_gradient(averages))
         share, label, prediction = ops.unstack(averages)
         # A bin that this batch lacks has no gradient; its constant is left out.
-        return ops.sum(ops.where(ops.any(in_bin > 0, axis=0), share * (label - prediction) ** 2, 0))
+        errors = ops.where(ops.any(in_bin > 0, axis=0), share * (label - prediction) ** 2, 0)
+        return self.weight * ops.sum(errors)

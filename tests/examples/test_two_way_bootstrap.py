@@ -1,0 +1,49 @@
+"""Intervals over seeds and test rows, against simulations with known variances."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
+import two_way_bootstrap  # noqa: E402
+from two_way_bootstrap import pseudo_values, two_way_interval  # noqa: E402
+
+
+def test_pseudo_values_of_a_mean_are_the_means_of_the_blocks():
+    rows = np.random.default_rng(0).normal(size=(3, 5, 40))  # seeds, blocks, rows of a block
+    without = (rows.sum(axis=(1, 2))[:, None] - rows.sum(axis=2)) / 160
+    found = pseudo_values(rows.mean(axis=(1, 2)), without)
+    np.testing.assert_allclose(found, rows.mean(axis=2), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("of_seed", "of_block", "of_rest"), [(1, 1, 1), (1, 0.1, 0.5), (0.1, 1, 0.5), (0, 0, 1)]
+)
+def test_the_interval_covers_the_difference(of_seed, of_block, of_rest, monkeypatch):
+    monkeypatch.setattr(two_way_bootstrap, "NUM_DRAWS", 1_000)
+    rng = np.random.default_rng(1)
+    num_covered = num_refused = 0
+    for _ in range(300):
+        first = rng.normal(size=(10, 1)) + rng.normal(size=20)
+        effects = of_seed * rng.normal(size=(10, 1)) + of_block * rng.normal(size=20)
+        second = first + 0.3 + effects + of_rest * rng.normal(size=(10, 20))
+        num_covered += not two_way_interval(first, second).excludes(0.3)
+        num_refused += two_way_interval(first + 0.3, second).p_value < 0.05
+    # Where seeds and blocks have no effects of their own, the interval is a little too wide.
+    assert 0.92 <= num_covered / 300 <= (0.97 if of_seed or of_block else 0.99)
+    assert 0.01 <= num_refused / 300 <= 0.08
+
+
+def test_no_difference_at_all():
+    values = np.random.default_rng(2).normal(size=(4, 5))
+    estimate = two_way_interval(values, values)
+    assert tuple(estimate) == (0.0, 0.0, 0.0, 0.95, 1.0)
+
+
+def test_shapes_must_agree():
+    with pytest.raises(ValueError, match="the same shape"):
+        two_way_interval(np.zeros((3, 4)), np.zeros((3, 5)))
+    with pytest.raises(ValueError, match="at least two"):
+        two_way_interval(np.zeros((1, 4)), np.zeros((1, 4)))
