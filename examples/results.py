@@ -10,6 +10,7 @@ with its `--output`.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,22 +22,31 @@ sys.path += [
     str(ROOT / "examples" / room) for room in ("field_aware_calibration", "calibrated_metric")
 ]
 import clicks  # noqa: E402
+import field_aware_claims  # noqa: E402
+import lending_club  # noqa: E402
 import pair_claims  # noqa: E402
 import stocks  # noqa: E402
+import synthetic  # noqa: E402
 import tables  # noqa: E402
 import tables_markdown  # noqa: E402
+from field_aware_claims import (  # noqa: E402
+    ONE_EPOCH_CLAIMS,
+    PAPER_CLAIMS,
+    QUESTIONS,
+    Settings,
+    claims_table,
+)
 from jackknife import read_jackknife  # noqa: E402
 from pair_claims import Study  # noqa: E402
 from tables_markdown import BASE, gather  # noqa: E402
 
-import field_aware_claims  # noqa: E402
 import ledger_archive  # noqa: E402
-from field_aware_claims import PAPER_CLAIMS, QUESTIONS, Settings, claims_table  # noqa: E402
 from keras_calibration.seeds import Ledger  # noqa: E402
 
 ARCHIVES = ROOT / "examples" / "ledgers"
 PICTURE, AXIS_PICTURE = "results.png", "bias_share.png"
-FIELD_AWARE = "field_aware_calibration"
+FIELD_AWARE, LENDING_CLUB = "field_aware_calibration", "lending_club"
+SYNTHETIC = ROOT / "examples" / "calibrated_metric" / "synthetic.json"
 # Where each study keeps its ledgers below its `--output`.
 STUDIES: dict[str, ModuleType] = {"clicks/*": clicks, "stocks/*": stocks}
 
@@ -65,6 +75,15 @@ OURS = """
 The methods of this package, and two that came after the paper and are said to beat it:
 """
 KINDS = "## What *Calibration-then-Calculation* claims"
+LENDING_CLUB_TITLE = "## Lending Club, with and without columns known only afterwards"
+SYNTHETIC_TEXT = """
+## The synthetic experiments, and the law behind them
+
+A run of B.1 estimates d slopes and a mean from n rows. Calibration removes the noise of the mean,
+one of d + 1 parameters, so the ratio of standard deviations over the seeds is close to
+√(d / (d + 1)); the derivation is in the [README](calibrated_metric/README.md). The last table
+shows what gain in accuracy a ratio brings, and which ratio the published gains would need.
+"""
 AXIS = "## When does calibrating the metric help?"
 
 
@@ -82,8 +101,10 @@ def main() -> None:
                 f"No runs in {[str(folder) for folder in folders]}: run the studies first, "
                 "and pass the folders that were their --output."
             )
-        abouts = [archive.about for archive in archives]
-        arguments.page.write_text(make_page(found, studies, abouts), encoding="utf-8")
+        parts = [*page_parts(found, studies), *other_parts(folders)]
+        parts += [*source_parts(archives), *table_parts(found, studies)]
+        page = "\n\n".join(part.strip() for part in parts) + "\n"
+        arguments.page.write_text(page, encoding="utf-8")
         draw(found, studies, arguments.page.with_name(PICTURE))
         if studies:
             pair_claims.draw_axis(studies, arguments.page.with_name(AXIS_PICTURE))
@@ -130,30 +151,51 @@ def find_studies(folders: Sequence[Path]) -> list[Study]:
     return found
 
 
-def make_page(
-    found: Sequence[Settings],
-    studies: Sequence[Study],
-    abouts: Sequence[dict[str, object]] = (),
-) -> str:
-    """The page as Markdown.
+def page_parts(found: Sequence[Settings], studies: Sequence[Study]) -> list[str]:
+    """The start of the page: what the runs say about the claims, as Markdown.
 
     Args:
         found: Result of `find_settings`.
         studies: Result of `find_studies`.
-        abouts: What made each archive.
     """
     parts = [TITLE, f"![Both papers at a glance]({PICTURE})"]
     if found:
         parts += [CLAIMS, field_aware_claims.TEXT, claims_table(PAPER_CLAIMS, found)]
-        parts += [ONE_EPOCH, claims_table(field_aware_claims.ONE_EPOCH_CLAIMS, found)]
+        parts += [ONE_EPOCH, claims_table(ONE_EPOCH_CLAIMS, found)]
         parts += [OURS, claims_table(QUESTIONS, found)]
     if studies:
-        lines = pair_claims.kind_lines(studies)
-        parts += [KINDS, pair_claims.TEXT, pair_claims.kinds_table(lines)]
+        parts += [KINDS, pair_claims.TEXT]
+        parts.append(pair_claims.kinds_table(pair_claims.kind_lines(studies)))
         parts += [AXIS, pair_claims.AXIS_TEXT, f"![Bias share]({AXIS_PICTURE})"]
         parts.append(pair_claims.axis_table(studies))
-    if abouts:
-        parts += [SOURCES, ledger_archive.about_table(abouts)]
+    return parts
+
+
+def other_parts(folders: Sequence[Path]) -> list[str]:
+    """The studies that have no tables of their own: Lending Club, and the synthetic one."""
+    parts = []
+    for folder in (folder / LENDING_CLUB for folder in folders):
+        if folder.is_dir():
+            parts += [LENDING_CLUB_TITLE, lending_club.section(Ledger(folder))]
+    stored = json.loads(SYNTHETIC.read_text(encoding="utf-8"))
+    return [*parts, SYNTHETIC_TEXT, synthetic.section(stored)]
+
+
+def source_parts(archives: Sequence[ledger_archive.Archive]) -> list[str]:
+    """What made the runs of the archives, if there are any."""
+    if not archives:
+        return []
+    return [SOURCES, ledger_archive.about_table([archive.about for archive in archives])]
+
+
+def table_parts(found: Sequence[Settings], studies: Sequence[Study]) -> list[str]:
+    """The end of the page: the tables of all studies.
+
+    Args:
+        found: Result of `find_settings`.
+        studies: Result of `find_studies`.
+    """
+    parts = []
     if found:
         groups = [settings.group for settings in found]
         parts += ["## The tables of *Field-aware Calibration*", tables_markdown.page(groups)]
@@ -161,7 +203,7 @@ def make_page(
         parts.append("## The tables of *Calibration-then-Calculation*")
     for study in studies:
         parts += [f"### {study.title}", study.module.markdown(study.ledger)]
-    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+    return parts
 
 
 def draw(found: Sequence[Settings], studies: Sequence[Study], path: Path) -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
-import two_way_bootstrap  # noqa: E402
-from two_way_bootstrap import pseudo_values, two_way_interval  # noqa: E402
+import two_way_bootstrap
+from two_way_bootstrap import pseudo_values, two_way_interval
 
 
 def test_pseudo_values_of_a_mean_are_the_means_of_the_blocks():

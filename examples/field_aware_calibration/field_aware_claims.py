@@ -1,12 +1,16 @@
 """What the tables of `field_aware_calibration` say about the claims of the paper."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tables_markdown import BASE, COLUMNS, Group
 
 from keras_calibration.statistics import Estimate
+
+sys.path.append(str(Path(__file__).parents[1]))
 from markdown_table import markdown_table
 from two_way_bootstrap import pseudo_values, two_way_interval
 from verdicts import holm, sign_test, verdict, wilcoxon
