@@ -13,7 +13,7 @@ from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import Estimate
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from pairs import Pair, PairRow, bias_of, gain, percent
+from pairs import MetricOfPair, Pair, PairRow, bias_of, gain, percent
 
 from markdown_table import markdown_table
 from verdicts import NOT_TESTED, holm, relevant_gain, verdict
@@ -120,7 +120,7 @@ def _p(estimate: Estimate) -> float:
     return float("nan") if estimate.p_value is None else estimate.p_value
 
 
-def _mean_percent(metrics: Sequence[object]) -> str:
+def _mean_percent(metrics: Sequence[MetricOfPair]) -> str:
     """The mean accuracy in percent, or a dash."""
     shares = [metric.accuracy for metric in metrics]
     return f"{100 * sum(shares) / len(shares):.1f}" if shares else "–"

@@ -10,6 +10,7 @@ decides, would be judged by itself.
 """
 
 import dataclasses
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,15 +79,15 @@ class MetricOfPair(NamedTuple):
         better_std: Sample standard deviation of the better pipeline.
         worse_mean: Mean of the worse pipeline.
         worse_std: Sample standard deviation of the worse pipeline.
-        accuracy: How often the metric is lower for the better pipeline, one run of each; None for
-            a pair that does not count.
+        accuracy: How often the metric is lower for the better pipeline, one run of each; NaN for a
+            pair that does not count.
     """
 
     better_mean: float
     better_std: float
     worse_mean: float
     worse_std: float
-    accuracy: float | None
+    accuracy: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +247,7 @@ def markdown_losses(rows: Sequence[PairRow]) -> str:
 def bias_of(plain: Sequence[Array], calibrated: Sequence[Array]) -> float:
     """The share of bias in the seed variance, NaN with fewer than three seeds."""
     if min(map(len, plain)) < MIN_JUDGED:
-        return float("nan")
+        return math.nan
     return bias_share(plain, calibrated).value
 
 
@@ -335,14 +336,14 @@ def _decide(
 
 def _accuracy(
     losses: Mapping[str, Array], seeds: NDArray[np.int64], judged: Sequence[Judged], metric: int
-) -> float | None:
-    """The accuracy of a metric, a mean over the halves that are judged."""
+) -> float:
+    """The accuracy of a metric, a mean over the halves that are judged; NaN without them."""
     found = []
     for half in judged:
         chosen = np.isin(seeds, half.seeds)
         better, worse = (losses[name][chosen, metric] for name in (half.better, half.worse))
         found.append(independent_seed_accuracy(better, worse).value)
-    return sum(found) / len(found) if found else None
+    return sum(found) / len(found) if found else math.nan
 
 
 def _accuracy_cells(rows: Sequence[PairRow]) -> tuple[list[str], list[list[str]]]:
@@ -356,7 +357,7 @@ def _accuracy_cells(rows: Sequence[PairRow]) -> tuple[list[str], list[list[str]]
         lines.append([row.pair.kind, row.better, row.worse, str(row.num_seeds)])
         lines[-1].append("–" if p_value is None else f"{p_value:.1g}")
         accuracies = [row.metrics[name].accuracy for name in names]
-        lines[-1] += ["–" if share is None else f"{100 * share:.1f}" for share in accuracies]
+        lines[-1] += ["–" if math.isnan(share) else f"{100 * share:.1f}" for share in accuracies]
         gains = [gain([row], name) for name in names[1:]]
         lines[-1] += ["–" if found is None else percent(found) for found in gains]
     return header, lines

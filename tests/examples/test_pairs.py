@@ -129,7 +129,7 @@ def test_pairs_that_cannot_be_missed_do_not_count(tmp_path):
     record(ledger, "b", 0.5 + noise, 0.5 + noise)
     row = only_row(ledger)
     assert row.judged == ()
-    assert row.metrics["plain"].accuracy is None
+    assert np.isnan(row.metrics["plain"].accuracy)
     assert gain([row], "ours") is None
     assert cells(pairs.markdown_accuracies([row]))[2][5:] == ["–"] * 3
 
