@@ -55,6 +55,13 @@ from pairs import (  # noqa: E402
 )
 
 SECONDS = "seconds.csv"
+DIFFERENCES = (
+    "Unlike in the papers: thousands of rows in place of millions, and sizes to match (cross "
+    "interactions of 16 and 16 in xDeepFM for 128 and 128, two experts of rank 8 in DCN-Mix for "
+    "four of rank 32); FNN without pre-training; DLRM is trained with Adam, not with SGD, on "
+    "numeric columns as quantiles; runs of the same seed are not compared, which leaves m (m − 1) "
+    "of m² pairs of runs. The papers' metric has 10 % of the held-out rows for the bias, as there."
+)
 PLAIN = "val_log_loss"
 PAPERS = "val_papers_calibrated_log_loss"
 CALIBRATED = {"papers'": PAPERS, "ours": "val_calibrated_log_loss"}
@@ -414,6 +421,7 @@ def markdown(ledger: Ledger) -> str:
             f"train on for one epoch, {setting['num_held_out']:,} held out. Embeddings of "
             f"{base.embedding_dim}, hidden layers of {base.hidden_units}, batches of "
             f"{base.batch_size}; {len(rows)} pairs, {seeds} seeds. {_seconds(ledger)}",
+            DIFFERENCES,
             markdown_accuracies(rows, published_of(ledger)),
             markdown_losses(rows),
             auc_table(ledger, list(ARCHITECTURES)),

@@ -202,3 +202,29 @@ def draw_axis(studies: Sequence[Study], path: Path) -> None:
     left.legend(fontsize=7)
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def draw_figure_1(study: Study, row: PairRow, path: Path) -> None:
+    """Draws the losses of all runs of two pipelines, as in figure 1 of the paper.
+
+    Args:
+        study: The study.
+        row: Its pair.
+        path: File of the picture.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    titles = ("log loss", "papers' calibrated log loss")
+    figure, panels = plt.subplots(1, 2, figsize=(11, 3.2), layout="constrained", sharex=True)
+    for number, (axes, title) in enumerate(zip(panels, titles, strict=True)):
+        for name in (row.better, row.worse):
+            losses = row.losses(name, number)
+            axes.hist(losses, bins=15, alpha=0.6, label=name)
+        axes.set_title(f"{title}, {study.title}", fontsize=9)
+        axes.set_xlabel("nats (a run each)")
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
