@@ -1,9 +1,9 @@
 """Coverage and errors of the statistics of seeds: `./dev run python benchmarks/seed_intervals.py`.
 
-Three tables by simulation: coverage of the intervals of the metric accuracy and of the mean
+Four tables by simulation: coverage of the intervals of the metric accuracy and of the mean
 difference, with rliable's bootstrap and statsmodels' intervals beside ours where these are
-installed; how often each test, and the sequential plans, see a difference where there is none; and
-coverage with shared seeds.
+installed; how often each test, and the sequential plans, see a difference where there is none;
+coverage with shared seeds; and coverage of the share of bias and of the ratio of seeds.
 
 `--trials` sets the number of experiments for each figure: 4000 give it a standard error of 0.3
 points.
@@ -20,9 +20,11 @@ from scipy import special
 from keras_calibration.statistics import (
     accuracy_interval,
     always_valid_difference,
+    bias_share,
     independent_seed_accuracy,
     mean_difference,
     same_seed_accuracy,
+    seeds_ratio,
 )
 
 NUMBERS_OF_RUNS = (5, 10, 20, 60)
@@ -39,6 +41,7 @@ def main() -> None:
     accuracy_table(trials)
     error_table(trials)
     other_table(trials)
+    bias_table(trials)
 
 
 def draw(rng: np.random.Generator, kind: str, accuracy: float, shape: tuple[int, int]) -> Any:
@@ -163,6 +166,33 @@ def other_table(trials: int) -> None:
         print(
             f"m = {num_runs}, seeds correlated {correlation}: independent-seed Acc "
             f"{independent:.3f}, same-seed Acc {shared:.3f}, paired t {paired:.3f}"
+        )
+
+
+def bias_table(trials: int) -> None:
+    """Two pipelines whose gain L − C has 4 times the variance of C: the share is 0.8."""
+    print("\nCoverage of 95 % intervals of bias_share and of seeds_ratio")
+    rng = np.random.default_rng(4)
+    gains = {"normal": lambda z: 2 * z, "squares": lambda z: np.sqrt(2) * (z**2 - 1)}
+    for (name, gain), paired, num_runs in itertools.product(
+        gains.items(), (False, True), (6, 10, 20, 60)
+    ):
+        weight = 0.9 * paired
+        # Of the calibrated losses and of the gains between pipelines with the same seeds.
+        common = weight**2
+        common_gain = common if name == "normal" else common**2
+        ratio = (1 - common) / (1 - common + 4 * (1 - common_gain))
+        normal = weight * rng.normal(size=(2, trials, 1, num_runs))
+        normal = normal + np.sqrt(1 - common) * rng.normal(size=(2, trials, 2, num_runs))
+        calibrated, plain = normal[0], normal[0] + gain(normal[1])
+        shares, ratios = [], []
+        for losses, corrected in zip(plain, calibrated, strict=True):
+            shares.append(not bias_share(losses, corrected, paired=paired).excludes(0.8))
+            ratios.append(not seeds_ratio(losses, corrected, paired=paired).excludes(ratio))
+        seeds = "shared" if paired else "own"
+        print(
+            f"gains {name:<8} seeds {seeds:<7} m = {num_runs:<3} share {share(shares):.3f}, "
+            f"ratio {share(ratios):.3f}"
         )
 
 

@@ -41,7 +41,7 @@ def bias_share(
     pipelines. The interval is Student's, with the standard error of a jackknife over the seeds.
 
     With 6 to 60 seeds of two pipelines, the 95 % interval covers 93 to 95 % where the gains L − C
-    are normal, and 88 to 92 % where they are squares of biases with a mean of 0, whose share few
+    are normal, and 85 to 92 % where they are squares of biases with a mean of 0, whose share few
     seeds underestimate. Gains with heavy tails (a few runs with a bias of many standard deviations)
     need more seeds than that.
 
