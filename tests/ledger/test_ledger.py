@@ -329,3 +329,28 @@ def test_round_trip(data):
         Ledger(folder).append(record)
         (read,) = Ledger(folder).runs(record["pipeline"])
     np.testing.assert_equal({name: read[name] for name in record}, record)
+
+
+@pytest.mark.parametrize("name", ["plain", "with / slash", "café", 'quo"ted', "plain 2"])
+def test_runs_of_one_pipeline_are_those_of_all_with_its_name(tmp_path, name):
+    ledger = Ledger(tmp_path)
+    for pipeline in ("plain", "with / slash", "café", 'quo"ted', "plain 2"):
+        for seed in range(2):
+            ledger.append({**FINISHED, "pipeline": pipeline, "seed": seed})
+    expected = [run for run in ledger.runs() if run["pipeline"] == name]
+    assert len(expected) == 2
+    assert ledger.runs(name) == expected
+
+
+def test_a_damaged_record_of_another_pipeline_is_no_error_of_this_one(tmp_path):
+    ledger = Ledger(tmp_path)
+    ledger.append({**FINISHED, "pipeline": "mine"})
+    (tmp_path / "a.json").write_text('{"pipeline": "theirs", "seed": "one"}')
+    assert len(ledger.runs("mine")) == 1
+    for question in ("theirs", None):
+        with pytest.raises(ValueError, match="a.json"):
+            ledger.runs(question)
+    # Cut off: nobody knows whose it is.
+    (tmp_path / "a.json").write_text('{"pipeline": "the')
+    with pytest.raises(ValueError, match="a.json"):
+        ledger.runs("mine")

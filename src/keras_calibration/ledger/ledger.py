@@ -20,6 +20,8 @@ from keras_calibration.ledger.run_record import STATUSES, from_json, to_json, va
 _STALE_SECONDS = 24 * 3600
 # The time in a run id, and the names of files that begin with one.
 _TIME = "%Y%m%dT%H%M%S%fZ"
+# Names that JSON has in one form only, without escapes.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_ .:+-]+")
 _ID = re.compile(r"\d{8}T\d{12}Z-")
 
 
@@ -225,8 +227,9 @@ class Ledger:
             A list of records, which the caller may change.
 
         Raises:
-            ValueError: `status` is unknown; a `*.json` file in the folder is damaged, is not a
-                record, or was written by a newer version of this package.
+            ValueError: `status` is unknown; a `*.json` file in the folder that may be of the
+                pipeline is damaged, is not a record, or was written by a newer version of this
+                package.
 
         Warns:
             UserWarning: Files were skipped, with `skip_damaged=True`.
@@ -237,7 +240,7 @@ class Ledger:
                 f"status={status!r}."
             )
         damaged: list[Exception] = []
-        records = self._read_all(damaged if skip_damaged else None)
+        records = self._read_all(pipeline, damaged if skip_damaged else None)
         if damaged:
             warn(
                 f"Skipped {len(damaged)} invalid files of the ledger {str(self.path)!r}. The first "
@@ -274,12 +277,20 @@ class Ledger:
             return []
         return [self.path / name for name in sorted(names)]
 
-    def _read_all(self, damaged: list[Exception] | None) -> list[dict[str, Any] | None]:
-        """All records; errors go to the list `damaged`, if given, with `None` for the record."""
+    def _read_all(
+        self, pipeline: str | None, damaged: list[Exception] | None
+    ) -> list[dict[str, Any] | None]:
+        """All records, with `None` for those that are certainly of another pipeline.
+
+        Errors go to the list `damaged`, if given, with `None` for the record.
+        """
 
         def read(path: Path) -> dict[str, Any] | None:
             try:
-                return _read(path)
+                text = path.read_bytes()
+                # Each run of a training reads the earlier ones: to parse those of all pipelines
+                # takes longer than a small training.
+                return None if _is_of_another(text, pipeline) else from_json(text, str(path))
             except (ValueError, OSError) as error:
                 if damaged is None:
                     raise
@@ -328,6 +339,13 @@ class Ledger:
         text = to_json({"run_id": run_id, "created": created}, record)
         write_atomically(self._file(run_id), text.encode("ascii"))
         sync(self.path)
+
+
+def _is_of_another(text: bytes, pipeline: str | None) -> bool:
+    """Whether a whole record cannot be of a pipeline, because it does not contain its name."""
+    if pipeline is None or not _PLAIN_NAME.fullmatch(pipeline) or not text.rstrip().endswith(b"}"):
+        return False
+    return f'"{pipeline}"'.encode() not in text
 
 
 def _read(path: Path) -> dict[str, Any]:
