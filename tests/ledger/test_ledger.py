@@ -348,9 +348,9 @@ def test_a_damaged_record_of_another_pipeline_is_no_error_of_this_one(tmp_path):
     (tmp_path / "a.json").write_text('{"pipeline": "theirs", "seed": "one"}')
     assert len(ledger.runs("mine")) == 1
     for question in ("theirs", None):
-        with pytest.raises(ValueError, match="a.json"):
+        with pytest.raises(ValueError, match=r"a\.json"):
             ledger.runs(question)
     # Cut off: nobody knows whose it is.
     (tmp_path / "a.json").write_text('{"pipeline": "the')
-    with pytest.raises(ValueError, match="a.json"):
+    with pytest.raises(ValueError, match=r"a\.json"):
         ledger.runs("mine")
