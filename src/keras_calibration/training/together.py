@@ -85,7 +85,7 @@ def train_together(
         group = JAXGroup(model, size, task)
     for begin in range(0, len(seeds), size):
         chunk = seeds[begin : begin + size]
-        models = _new_models(task, chunk)
+        models = _starting_models(task, chunk)
         for seed, (_, start) in zip(chunk, models, strict=True):
             _check_same_program(first, start, (seeds[0], seed))
         group.start([other for other, _ in models])
@@ -106,6 +106,22 @@ def _built_model(task: SeedTask, seed: int) -> tuple[keras.Model, Start]:
     # Before it is built, as in the other engines.
     start = Start.of(model)
     build_for_fit(model, tensors(take_rows(task.rows, slice(task.batch_size))))
+    return model, start
+
+
+def _starting_models(task: SeedTask, seeds: Sequence[int]) -> list[tuple[keras.Model, Start]]:
+    """As `_new_models`, for a program that exists: metrics need no variables."""
+    with own_random_numbers():
+        return [_starting_model(task, seed) for seed in seeds]
+
+
+def _starting_model(task: SeedTask, seed: int) -> tuple[keras.Model, Start]:
+    model = task.new_model(seed)
+    if not model.built:
+        return _built_model(task, seed)
+    # To build the metrics as well takes half of the time of a small training.
+    start = Start.of(model)
+    model.optimizer.build(model.trainable_variables)
     return model, start
 
 
