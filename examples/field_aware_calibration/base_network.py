@@ -1,7 +1,8 @@
 """The paper's network, its training, and the task that every method gets.
 
-Every column is an id, embedded in 256 dimensions; the embeddings are concatenated and passed
-through two ReLU layers of 200 units. Numeric columns become ids by quantiles of the training rows.
+Every column is an id, embedded in 256 dimensions by default; the embeddings are concatenated and
+passed through two ReLU layers of 200 units. Numeric columns become ids by quantiles of the training
+rows.
 """
 
 import sys

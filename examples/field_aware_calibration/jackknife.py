@@ -58,9 +58,8 @@ def scores_without_blocks(
     Returns:
         Metric → values without the first block, without the second, and so on.
     """
-    logits, labels = logits.astype(np.float64), labels.astype(np.float64)
-    blocks, p = blocks_of_rows(len(labels)), expit(logits)
-    losses = np.logaddexp(0, logits) - labels * logits
+    logit, y = logits.astype(np.float64), labels.astype(np.float64)
+    blocks, p = blocks_of_rows(len(y)), expit(logit)
     num_values = int(values.max()) + 1
 
     def without(column: NDArray[np.float64], of_values: bool = False) -> NDArray[np.float64]:
@@ -70,20 +69,19 @@ def scores_without_blocks(
         sums = np.bincount(places, column, minlength=NUM_BLOCKS * width).reshape(NUM_BLOCKS, width)
         return sums.sum(axis=0) - sums
 
-    ones = np.ones(len(labels))
-    num_rows = without(ones)
-    rows, positives = without(ones, True), without(labels, True)
-    gaps = np.abs(without(labels - p, True))
+    num_rows = without(np.ones(len(y)))
+    rows, positives = without(np.ones(len(y)), True), without(y, True)
+    gaps = np.abs(without(y - p, True))
     # A field value without rows has no term.
     shares = rows / np.where(rows > 0, positives + EPSILON * rows, 1)
     found = {
-        "log_loss": without(losses) / num_rows,
-        "brier": without((labels - p) ** 2) / num_rows,
+        "log_loss": without(np.logaddexp(0, logit) - y * logit) / num_rows,
+        "brier": without((y - p) ** 2) / num_rows,
         "field_ece": gaps.sum(axis=1, keepdims=True) / num_rows,
         "field_rce": (shares * gaps).sum(axis=1, keepdims=True) / num_rows,
     }
     lists = {metric: column[:, 0].tolist() for metric, column in found.items()}
-    return {**lists, "auc": auc_without_blocks(logits, labels, blocks)}
+    return {**lists, "auc": auc_without_blocks(logit, y, blocks)}
 
 
 def auc_without_blocks(

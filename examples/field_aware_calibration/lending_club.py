@@ -2,10 +2,10 @@
 
     ./dev run python examples/field_aware_calibration/lending_club.py
 
-The paper predicts from all columns of Lending Club's public file, which does not list them. The
-file also holds what was paid back, long after a loan was issued. Boosted trees are trained here on
-a sample of that file with and without such columns, and with these alone, on the split of the
-tables. The runs are kept in a ledger, and are not repeated.
+The paper does not list the columns of Lending Club's public file that it uses. The file also holds
+what was paid back, long after a loan was issued. Boosted trees are trained here on a sample of that
+file with and without such columns, and with these alone, on the split of the tables. The runs are
+kept in a ledger, and are not repeated.
 
 The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 """
@@ -61,12 +61,15 @@ def main() -> None:
     print(section(ledger))
 
 
-def records(folder: Path, num_seeds: int = NUM_SEEDS) -> list[dict[str, Any]]:
+def records(folder: Path) -> list[dict[str, Any]]:
     """The runs of all choices of columns, as records for a ledger.
 
     Args:
         folder: The data folder of Lending Club.
-        num_seeds: Seeds of each; they choose the rows and columns of each tree.
+
+    Returns:
+        Records of `NUM_SEEDS` seeds of each choice; a seed chooses the rows and columns of the
+        trees.
     """
     import pandas as pd
 
@@ -88,7 +91,7 @@ def records(folder: Path, num_seeds: int = NUM_SEEDS) -> list[dict[str, Any]]:
     return [
         record(name, frame[columns], labels, seed)
         for name, columns in choices.items()
-        for seed in range(num_seeds)
+        for seed in range(NUM_SEEDS)
     ]
 
 
@@ -149,13 +152,13 @@ def section(ledger: Ledger) -> str:
         lines.append([name, "", f"{figures['auc']:.3f}", f"{figures['log_loss']:.3f}"])
     seeds = len({run["seed"] for run in runs})
     text = (
-        f"Boosted trees (LightGBM), {runs[0]['num_rows']:,} test rows of a sample of 31,766 loans "
-        f"of 2018, means over {seeds} seeds. The columns known only afterwards are "
+        f"Boosted trees (LightGBM) on a sample of 31,766 loans of 2018, {runs[0]['num_rows']:,} of "
+        f"them test rows; means over {seeds} seeds. The columns known only afterwards are "
         f"{' and '.join(f'`{name}`' for name in AFTER_THE_OUTCOME)}: the late fees received, and "
-        "the last payment. The paper does not list its columns, and its rows, positive rate and "
-        "models are others. Its figures are near those with such columns, and far from those "
-        "without: this suggests, and does not show, that its columns include some that are known "
-        "only after the outcome. If so, its table 1 is not about the prediction of defaults."
+        "the last payment. The paper does not list its columns; its rows, its positive rate and "
+        "its model are others. Its figures are near those with such columns and far from those "
+        "without them. This suggests, and does not show, that its columns include some that are "
+        "known only after the outcome."
     )
     return f"{text}\n\n{markdown_table(['', 'columns', 'AUC', 'log loss'], lines)}"
 

@@ -40,7 +40,7 @@ def model_2(task: CalibrationTask) -> NDArray[np.float32]:
     """Model-1, trained for another epoch on the development rows with a fresh Adam."""
     columns, rows = tuple(task.num_values), task.development
     head = base_head(task.num_values, task.size, task.seed)
-    head.field_network.set_weights(task.base.get_weights())
+    head.set_weights(task.base.get_weights())
     model = task.model("Model-2", head, columns)
     inputs = inputs_of(np.zeros_like(rows.labels), rows, columns)
     train_one_epoch(model, inputs, rows.labels, task.batch_size, task.seed)

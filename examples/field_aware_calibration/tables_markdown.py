@@ -10,13 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keras_calibration.seeds import Ledger
-from keras_calibration.statistics import mean_difference
+from keras_calibration.statistics import Estimate, mean_difference
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+from jackknife import read_jackknife
+
 from markdown_table import markdown_table
+from two_way_bootstrap import pseudo_values, two_way_interval
 
 PUBLISHED = Path(__file__).with_name("published.json")
 BASE, PLATT, FLOOR = "Model-1", "Platt scaling", "Noise floor"
+FLOOR_METRICS = ("field_ece", "field_rce")
 
 
 class Column(NamedTuple):
@@ -34,12 +38,32 @@ COLUMNS = {
     "field_rce": Column("Field-RCE, %", 100, 2),
     "auc": Column("AUC", 1, 4),
 }
-LEGEND = (
-    "Means over the seeds ± half of the 95 % interval (Student's t), on the test rows. Minus "
-    "Model-1: the difference in log loss, seed by seed, with its 95 % interval. The intervals "
-    "cover the noise of training, not that of the test rows. Seconds are those of the clock, on a "
-    "machine that did other work at the same time."
-)
+LEGEND = """
+Means over the seeds ± half of the 95 % interval (Student's t), on the test rows: this interval
+covers the noise of training alone. *Minus Model-1*: the difference in log loss, with a 95 %
+interval that covers the seeds and the choice of the test rows (`two_way_bootstrap.py`). Seconds are
+those of the clock, on a machine that did other work at the same time.
+
+- *ILPS* and *Neural Calibration* are trained to the end: the curve alone for 3,000 steps on all
+  development rows; a head with a network until a random tenth of these rows stops it. *One epoch*
+  is how the paper trains its base models; on tables of this size, it leaves the curve near the
+  identity. *ILPS at its optimum* is the best isotonic curve of the development rows on the same
+  knots: how near ILPS comes to it shows whether it has converged.
+- As in the paper, the values of ILPS may decrease, and λ Σ (b_k − b_{k+1})₊ holds them back. The
+  paper gives no λ; here it is 0.01. It sets 100 splits σ(a_k) = k/101, which leaves 99 finite
+  intervals; outside them, the curve is constant (its eq. 9).
+- Neural Calibration, UMC and SBCR have the same steps, batches, learning rate, held-out tenth and
+  rule to stop. The loss of UMC has the authors' weight beside the mean log loss, in much smaller
+  batches than theirs. *calibrate* has no such budget: it weighs several methods by cross-fitting,
+  by default in random folds, also on the tables in order of time.
+- The rule of *calibrate* was chosen on these tables, all but avazu and criteo
+  (`benchmarks/README.md`). Docstrings of `NeuralCalibration` and `BoostedTrees` cite losses on six
+  and seven of them. So the rows of this package are not those of methods that never saw the tables.
+- *Noise floor*: Field-ECE and Field-RCE if the probabilities of `calibrate` were the true ones, by
+  labels drawn from them; about what a perfectly calibrated model would show. With ε = 0.01, a field
+  value without positives adds its share of the rows times up to 100 times its mean prediction. That
+  is why Field-RCE exceeds 100 % where field values have few rows.
+""".strip()
 
 
 class Group(NamedTuple):
@@ -49,11 +73,13 @@ class Group(NamedTuple):
         settings: Data set, field, sizes and batch size.
         data: Numbers of rows, columns and field values.
         runs: Row of the table → seed → metrics.
+        without_block: Row → seed → metric → values without each block of test rows.
     """
 
     settings: Mapping[str, Any]
     data: Mapping[str, Any]
     runs: dict[str, dict[int, dict[str, float]]]
+    without_block: Mapping[str, Mapping[int, Mapping[str, Sequence[float]]]] = {}
 
     def seeds(self, *names: str) -> list[int]:
         """The seeds under which all of these rows have runs."""
@@ -62,6 +88,25 @@ class Group(NamedTuple):
     def values(self, name: str, metric: str, seeds: Sequence[int]) -> NDArray[np.float64]:
         """A metric of a row, in the order of the seeds."""
         return np.array([self.runs[name][seed][metric] for seed in seeds])
+
+    def pseudo_values(self, name: str, metric: str, seeds: Sequence[int]) -> NDArray[np.float64]:
+        """A metric of a row as contributions of seeds and blocks of test rows, (seeds, blocks)."""
+        without = [self.without_block[name][seed][metric] for seed in seeds]
+        return pseudo_values(self.values(name, metric, seeds), without)
+
+    def difference(self, first: str, second: str, metric: str) -> Estimate | None:
+        """A metric of the second row minus that of the first, over seeds and test rows.
+
+        Returns:
+            The estimate over the common seeds; None if these are fewer than two, a value is not
+            finite, or the ledger's folder has no `jackknife.jsonl`.
+        """
+        seeds = self.seeds(first, second)
+        known = (self.without_block.get(name, {}) for name in (first, second))
+        if len(seeds) < 2 or not all(set(seeds) <= set(each) for each in known):
+            return None
+        values = [self.pseudo_values(name, metric, seeds) for name in (first, second)]
+        return two_way_interval(*values) if np.isfinite(values).all() else None
 
     def mean(self, name: str, metric: str, beside: Sequence[str] = ()) -> float:
         """The mean of a metric of a row, over the seeds that it shares with the rows beside it."""
@@ -96,6 +141,7 @@ def page(groups: Sequence[Group]) -> str:
 def gather(ledger: Ledger, order: Sequence[str]) -> list[Group]:
     """The finished runs by data set and settings, rows in the given order."""
     groups: dict[str, Group] = {}
+    without_block = read_jackknife(ledger.path)
     for run in ledger.runs(status="finished"):
         configuration = run["configuration"]
         key = json.dumps(configuration["settings"], sort_keys=True)
@@ -108,43 +154,47 @@ def gather(ledger: Ledger, order: Sequence[str]) -> list[Group]:
         names = sorted(group.runs, key=lambda name: places.get(name, len(places)))
         return group._replace(runs={name: group.runs[name] for name in names})
 
-    return [in_order(group) for group in groups.values()]
+    return [
+        in_order(group)._replace(without_block=without_block.get(key, {}))
+        for key, group in groups.items()
+    ]
 
 
 def section(group: Group) -> str:
-    """Heading, sizes and table of one data set."""
+    """Heading, sizes and table of one data set, of the rows that have all its seeds."""
     settings, data = group.settings, group.data
-    counts = sorted({len(runs) for runs in group.runs.values()})
-    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    seeds = max(len(runs) for runs in group.runs.values())
+    names = [name for name, runs in group.runs.items() if len(runs) == seeds]
     seconds = sum(m["seconds"] for runs in group.runs.values() for m in runs.values())
     # All rows of a seed share one base model.
     base = {seed: m["base_seconds"] for runs in group.runs.values() for seed, m in runs.items()}
-    sizes = (
+    text = (
         f"{data['num_train']:,} training, {data['num_development']:,} development and "
         f"{data['num_test']:,} test rows, {data['positive_rate']:.1%} of these positive; "
         f"{data['num_columns']} columns; z is `{data['field']}` with {data['num_field_values']:,} "
         f"values. {size_of(settings)}; batches of {data['batch_size']}; {seeds} "
-        f"{'seed' if seeds == '1' else 'seeds'}; "
-        f"{seconds + sum(base.values()):,.0f} s in all."
+        f"{'seed' if seeds == 1 else 'seeds'}; {seconds + sum(base.values()):,.0f} s in all."
     )
     paper = published_figures(settings["data"])
     if paper:
-        sizes += (
+        text += (
             " In parentheses: the figures of the paper. This table is only a sample of the paper's "
             "data, so compare the order of the rows, not the size of the figures."
         )
+    if fewer := [f"{n} ({len(runs)})" for n, runs in group.runs.items() if n not in names]:
+        text += f" Left out, because they have fewer seeds: {', '.join(fewer)}."
     titles = [column.title for column in COLUMNS.values()]
     head = ["", *titles, "log loss minus Model-1", "seconds"]
     rows = [
         [
             name,
             *(cell(group, name, metric, paper) for metric in COLUMNS),
-            difference(group, name),
+            difference_from_base(group, name),
             f"{group.mean(name, 'seconds'):.1f}",
         ]
-        for name in group.runs
+        for name in names
     ]
-    return f"### {settings['data']}\n\n{sizes}\n\n{markdown_table(head, rows)}"
+    return f"### {settings['data']}\n\n{text}\n\n{markdown_table(head, rows)}"
 
 
 def size_of(settings: Mapping[str, Any]) -> str:
@@ -155,6 +205,8 @@ def size_of(settings: Mapping[str, Any]) -> str:
 
 def cell(group: Group, name: str, metric: str, paper: Mapping[str, Mapping[str, float]]) -> str:
     """Mean and half of the interval, with the paper's figure in parentheses."""
+    if name == FLOOR and metric not in FLOOR_METRICS:
+        return ""
     column = COLUMNS[metric]
     values = column.factor * group.values(name, metric, sorted(group.runs[name]))
     text = f"{values.mean():.{column.decimals}f}"
@@ -167,29 +219,27 @@ def cell(group: Group, name: str, metric: str, paper: Mapping[str, Mapping[str, 
     return text
 
 
-def difference(group: Group, name: str) -> str:
+def difference_from_base(group: Group, name: str) -> str:
     """Log loss of a row minus that of Model-1, over the seeds of both."""
     seeds = group.seeds(name, BASE)
-    if name == BASE or not seeds:
+    if name in (BASE, FLOOR) or not seeds:
         return ""
     base, values = (group.values(each, "log_loss", seeds) for each in (BASE, name))
-    mean = (values - base).mean()
-    if len(seeds) == 1 or not np.isfinite(mean):
-        return f"{mean:+.5f}"
-    estimate = mean_difference(base, values, paired=True)
-    return f"{mean:+.5f} [{estimate.low:+.5f}, {estimate.high:+.5f}]"
+    text = f"{(values - base).mean():+.5f}"
+    estimate = group.difference(BASE, name, "log_loss")
+    return f"{text} [{estimate.low:+.5f}, {estimate.high:+.5f}]" if estimate else text
 
 
 def summary(groups: Sequence[Group], size: str) -> str:
     """On how many data sets each row is the best, and better than Model-1 and Platt scaling."""
-    names = list(dict.fromkeys(name for group in groups for name in group.runs))
+    names = list(dict.fromkeys(n for group in groups for n in group.runs if n != FLOOR))
 
     def num_lowest(name: str, metric: str) -> int:
         return sum(
             all(
                 group.mean(name, metric, [each]) <= group.mean(each, metric, [name])
                 for each in group.runs
-                if group.seeds(name, each)
+                if each != FLOOR and group.seeds(name, each)
             )
             for group in groups
             if name in group.runs

@@ -48,6 +48,18 @@ def test_positional_split_and_columns(tmp_path):
     assert table.probabilities is None
 
 
+def test_the_last_rows_alone_are_split(tmp_path):
+    table = read_data_folder(write(tmp_path), min_count=1, max_rows=10)
+    np.testing.assert_array_equal(table.rows, np.arange(10, 20))
+    np.testing.assert_array_equal(table.labels, LABELS[10:])
+    np.testing.assert_array_equal(table.features["amount"], np.arange(10, 20, dtype=np.float32))
+    assert table.parts["test"] == slice(8, 10)
+    whole = read_data_folder(write(tmp_path), min_count=1, max_rows=100)
+    np.testing.assert_array_equal(whole.rows, np.arange(20))
+    with pytest.raises(ValueError, match="max_rows=0"):
+        read_data_folder(tmp_path, max_rows=0)
+
+
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [

@@ -14,13 +14,18 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "field_aware_calibration"
 METRICS = ["log_loss", "brier", "field_ece", "field_rce", "auc"]
 
 
+sys.path.append(str(EXAMPLE))
+import jackknife  # noqa: E402
+import tables as tables_script  # noqa: E402
+from paper_ilps import PaperILPS  # noqa: E402
+
+import training  # noqa: E402
+from two_way_bootstrap import pseudo_values, two_way_interval  # noqa: E402
+
+
 @pytest.fixture(scope="module")
 def tables():
-    sys.path.append(str(EXAMPLE))
-    import tables
-
-    yield tables
-    sys.path.remove(str(EXAMPLE))
+    return tables_script
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +37,9 @@ def task(tables):
         logits = rng.normal(-1, 1, number).astype(np.float32)
         site = rng.integers(0, 3, number).astype(np.int32)
         labels = rng.random(number) < 1 / (1 + np.exp(-0.5 * logits - site))
-        return logits, tables.Rows({"site": site}, labels.astype(np.float32))
+        return logits, training.Rows({"site": site}, labels.astype(np.float32))
 
-    (_, train), (development_logits, development), (test_logits, test) = map(rows, (9, 3000, 500))
+    (_, train), (development_logits, development), (test_logits, test) = map(rows, (99, 3000, 500))
     return tables.CalibrationTask(
         name="made up",
         field="site",
@@ -59,12 +64,12 @@ def log_loss(labels, logits):
     return np.mean(np.logaddexp(0, np.where(labels == 1, -logits, logits).astype(np.float64)))
 
 
-def test_columns_against_numpy(tables):
+def test_columns_against_numpy():
     rng = np.random.default_rng(1)
     labels = (rng.random(400) < 0.2).astype(np.float32)
     site = np.minimum(rng.geometric(0.3, 400), 9).astype(np.int32)
     logits = np.round(rng.normal(-1, 1, 400) + labels, 1).astype(np.float32)  # with ties
-    found = tables.scores(logits, tables.Rows({"site": site}, labels), "site")
+    found = jackknife.scores(logits, labels, site)
 
     p = sigmoid(logits)
     ece = rce = 0.0
@@ -84,6 +89,43 @@ def test_columns_against_numpy(tables):
     assert list(found) == METRICS
     for metric, value in expected.items():
         np.testing.assert_allclose(found[metric], value, rtol=1e-6, err_msg=metric)
+
+
+def test_columns_without_a_block_are_those_of_the_other_rows():
+    rng = np.random.default_rng(2)
+    site = rng.integers(0, 40, 300).astype(np.int32)  # some blocks hold all rows of a site
+    logits = np.round(rng.normal(-1, 1, 300), 1).astype(np.float32)
+    labels = (rng.random(300) < sigmoid(logits)).astype(np.float32)
+    found = jackknife.scores_without_blocks(logits, labels, site)
+    blocks = jackknife.blocks_of_rows(300)
+    assert np.bincount(blocks).tolist() == [15] * 20
+    for block in range(20):
+        kept = blocks != block
+        expected = jackknife.scores(logits[kept], labels[kept], site[kept])
+        for metric in METRICS:
+            np.testing.assert_allclose(found[metric][block], expected[metric], rtol=1e-6)
+
+
+def test_the_side_file_keeps_the_last_line_of_a_run(tmp_path):
+    run = {"pipeline": "a", "seed": 3, "configuration": {"settings": {"y": 1, "x": None}}}
+    for value in (0.1, 0.123456789):
+        jackknife.append_jackknife(tmp_path, run, {"auc": [value, 0.5]})
+    assert jackknife.read_jackknife(tmp_path) == {
+        '{"x": null, "y": 1}': {"a": {3: {"auc": [0.12345679, 0.5]}}}
+    }
+    assert jackknife.read_jackknife(tmp_path / "nothing") == {}
+
+
+def test_the_noise_floor_is_that_of_labels_drawn_from_the_probabilities(tables, task, monkeypatch):
+    monkeypatch.setattr(tables.methods, "calibrate", lambda task: task.test_logits)
+    found = tables.noise_floor(task)
+    p = sigmoid(task.test_logits)
+    site = task.test.features["site"]
+    # E|N(0, v)| of each site, whose errors are sums over many rows.
+    variances = [np.sum((p * (1 - p))[site == value]) for value in range(3)]
+    expected = np.sqrt(2 / np.pi * np.array(variances)).sum() / len(p)
+    assert 0.6 * expected < found["field_ece"] < 1.5 * expected
+    assert list(found) == METRICS
 
 
 def test_isotonic_regression_is_scikit_learns(tables, task):
@@ -110,13 +152,63 @@ def test_methods_that_read_the_field_gain_by_it(tables, task):
     assert abs(loss["Our ILPS"] - loss["Platt scaling"]) < 0.01
 
 
+def test_a_converged_ilps_has_the_loss_of_its_optimum(tables, task):
+    loss = {
+        name: log_loss(task.test.labels, tables.METHODS[name](task))
+        for name in ("Model-1", "ILPS, one epoch", "ILPS", "ILPS at its optimum")
+    }
+    gain = loss["Model-1"] - loss["ILPS at its optimum"]
+    assert gain > 0.05
+    assert abs(loss["ILPS"] - loss["ILPS at its optimum"]) < 0.02 * gain
+    assert loss["ILPS, one epoch"] - loss["ILPS at its optimum"] > 0.3 * gain
+
+
+def test_values_of_the_papers_ilps_may_decrease_and_are_penalized():
+    layer = PaperILPS(step=2.0, penalty=0.1, num_knots=3)
+    layer.build()
+    np.testing.assert_allclose(sigmoid(layer.knots), [0.25, 0.5, 0.75], rtol=1e-6)
+    logits = np.array([[-5.0], [-1.0], [0.0], [0.5], [5.0]], "float32")
+    inside = np.clip(logits, layer.knots[0], layer.knots[-1])
+    np.testing.assert_allclose(np.asarray(layer(logits)), inside, rtol=1e-6)
+    layer.changes.assign([0.0, -1.0, 0.0])
+    values = layer.knots + np.array([0, -2, 0])
+    expected = np.interp(logits[:, 0], layer.knots, values)
+    np.testing.assert_allclose(np.asarray(layer(logits))[:, 0], expected, rtol=1e-5)
+    assert float(layer.losses[-1]) == pytest.approx(0.1 * (values[0] - values[1]), rel=1e-5)
+
+
 @pytest.mark.slow
-def test_neural_calibration_learns_the_field_in_one_epoch(tables, task):
-    found = tables.METHODS["Neural Calibration"](task)
+@pytest.mark.parametrize("name", ["Neural Calibration", "Neural Calibration, one epoch"])
+def test_neural_calibration_learns_the_field(tables, task, name):
+    found = tables.METHODS[name](task)
     change = found - task.test_logits
     site = task.test.features["site"]
     assert change[site == 2].mean() > change[site == 0].mean()
     assert log_loss(task.test.labels, found) < log_loss(task.test.labels, task.test_logits)
+
+
+def test_a_compiled_model_trains_anew_for_each_seed(task):
+    def train(seed):
+        head = PaperILPS()
+        head.build()
+        model = task.model("anew", head)
+        inputs = training.inputs_of(task.development_logits, task.development, ())
+        training.train_one_epoch(model, inputs, task.development.labels, 30, seed)
+        assert model.optimizer.learning_rate == np.float32(training.LEARNING_RATE)
+        assert int(model.optimizer.iterations) == 100
+        return model, np.asarray(model.head.changes)
+
+    (first, once), (second, again), (_, other) = train(0), train(0), train(1)
+    assert first is second
+    np.testing.assert_array_equal(once, again)
+    assert (once != other).any()
+
+
+def test_every_row_is_in_an_epoch():
+    order = training.epoch_order(10, 4, np.random.default_rng(0))
+    assert order.shape == (3, 4)
+    assert set(order.ravel()) == set(range(10))
+    assert training.epoch_order(3, 8, np.random.default_rng(0)).shape == (1, 3)
 
 
 def test_the_inverted_setting_exchanges_the_rows(tables, task, monkeypatch):
@@ -236,6 +328,9 @@ def test_the_smallest_tables(tables, data_root, tmp_path, monkeypatch, capsys):
         assert list(run["metrics"]) == [*METRICS, "seconds", "base_seconds"]
         assert np.isfinite([values[0] for values in run["metrics"].values()]).all()
         assert run["configuration"]["data"]["field"] == "site_id"
+    (without,) = jackknife.read_jackknife(tmp_path).values()
+    assert list(without) == names
+    assert [len(values) for values in without["Platt scaling"][0].values()] == [20] * 5
     platt = runs[1]["metrics"]["log_loss"][0]
     assert platt < runs[0]["metrics"]["log_loss"][0]
     (line,) = (line for line in printed.splitlines() if line.startswith("| Platt scaling"))
@@ -249,6 +344,9 @@ def test_the_smallest_tables(tables, data_root, tmp_path, monkeypatch, capsys):
 
 
 def test_markdown_of_several_seeds_and_data_sets(tables, tmp_path):
+    def without_blocks(value):
+        return (value + 0.01 * np.random.default_rng(int(1e3 * value)).normal(size=20)).tolist()
+
     ledger = Ledger(tmp_path)
     losses = {
         ("a", "Model-1"): [0.50, 0.52],
@@ -257,6 +355,8 @@ def test_markdown_of_several_seeds_and_data_sets(tables, tmp_path):
         ("b", "Model-1"): [0.30, 0.32],
         ("b", "Platt scaling"): [0.31, 0.33],
         ("b", "mine"): [0.29, 0.30],
+        ("b", "unfinished"): [0.9],
+        ("b", "Noise floor"): [0.2, 0.2],
     }
     data = {
         **{"field": "site", "num_field_values": 3, "num_columns": 2, "positive_rate": 0.5},
@@ -268,21 +368,30 @@ def test_markdown_of_several_seeds_and_data_sets(tables, tmp_path):
         for seed, value in enumerate(values):
             metrics = {metric: [0.1] for metric in METRICS} | {"log_loss": [value]}
             metrics |= {"seconds": [2.0], "base_seconds": [10.0]}
-            ledger.append(
-                {
-                    **{"pipeline": row, "seed": seed, "status": "finished", "epochs": [0]},
-                    "metrics": metrics,
-                    "configuration": {"settings": {"data": name, **sizes}, "data": data},
-                }
-            )
+            run = {"pipeline": row, "seed": seed, "status": "finished", "epochs": [0]}
+            run["configuration"] = {"settings": {"data": name, **sizes}, "data": data}
+            ledger.append({**run, "metrics": metrics})
+            if name == "a":
+                jackknife.append_jackknife(tmp_path, run, {"log_loss": without_blocks(value)})
     text = tables.markdown(ledger)
     # Three rows of two seconds under two seeds, and two base models.
-    assert text.count("2 seeds; 32 s in all.") == 2
+    assert "2 seeds; 32 s in all." in text
     assert "parentheses" not in text
     half = 12.7062 * np.std([0.49, 0.50], ddof=1) / np.sqrt(2)
     assert f"| Platt scaling | 0.49500 ± {half:.5f} |" in text
-    # Differences -0.01 and -0.02: their mean ± 12.7062 · 0.005.
-    assert "-0.01500 [-0.07853, +0.04853]" in text
+    first, second = (
+        pseudo_values(losses["a", row], [without_blocks(value) for value in losses["a", row]])
+        for row in ("Model-1", "Platt scaling")
+    )
+    estimate = two_way_interval(first, second)
+    assert f"-0.01500 [{estimate.low:+.5f}, {estimate.high:+.5f}]" in text
+    # Without the side file, there is no interval.
+    assert "| +0.01000 " in text
+    assert "| unfinished " not in text[: text.index("### Summary")]
+    assert "Left out, because they have fewer seeds: unfinished (1)." in text
+    (floor,) = (line for line in text.splitlines() if line.startswith("| Noise floor"))
+    found = [cell.strip().split(" ")[0] for cell in floor.split("|")[2:-1]]
+    assert found == ["", "", "0.10000", "10.00", "", "", "2.0"]
     summary = [line.split(" | ") for line in text[text.index("### Summary") :].splitlines()]
     cells = {line[0].strip("| "): [c.strip(" |") for c in line[1:]] for line in summary if line[1:]}
     assert cells["Model-1"] == ["0", "2", "", "1 of 2"]

@@ -11,15 +11,19 @@ import pytest
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
+from keras_calibration.layers import Head
 from keras_calibration.seeds import set_seeds
 
 FOLDER = Path(__file__).parents[2] / "examples" / "field_aware_calibration"
 sys.path.append(str(FOLDER))
 import base_network  # noqa: E402
 import later_methods  # noqa: E402
-from calibration_task import CalibrationTask, NetworkSize, Rows  # noqa: E402
+from calibration_task import CalibrationTask, NetworkSize  # noqa: E402
 from sbcr import SBCR  # noqa: E402
 from umc import UMC, MonotoneIntegral, SmoothCalibrationLoss  # noqa: E402
+
+import training  # noqa: E402
+from training import Rows  # noqa: E402
 
 DIM = 3
 
@@ -209,9 +213,10 @@ def test_smooth_calibration_loss():
         ((rng.random(50) < 0.3).astype("float32"), rng.normal(shift, 1, 50).astype("float32"))
         for shift in (-3, 0, 3, -3)
     ]
-    layer = SmoothCalibrationLoss(num_bins=10, decay=0.9)
+    layer = SmoothCalibrationLoss(weight=3.0, num_bins=10, decay=0.9)
     found = [float(layer(labels[:, None], logits[:, None])) for labels, logits in batches]
-    np.testing.assert_allclose(found, smooth_calibration_reference(batches, 10, 0.9), rtol=1e-4)
+    expected = 3 * np.array(smooth_calibration_reference(batches, 10, 0.9))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_smooth_calibration_loss_pulls_the_mean_prediction_to_the_mean_label():
@@ -245,7 +250,8 @@ def task():
 
     (development, development_logits), (test, test_logits) = rows(1200), rows(2000)
     size, num_values = NetworkSize(4, (8,)), {"site": 4, "other": 6}
-    base = base_network.build_network(num_values, size, 0)
+    ids = {name: keras.Input((), dtype="int32", name=name) for name in num_values}
+    base = keras.Model(ids, base_network.field_network(num_values, size, 0)(ids))
     return CalibrationTask(
         name="toy",
         field="site",
@@ -269,8 +275,7 @@ def log_loss(logits, labels):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", later_methods.METHODS)
 def test_methods_calibrate(task, name, monkeypatch):
-    monkeypatch.setattr(later_methods, "LEARNING_RATE", 1e-2)
-    monkeypatch.setattr(later_methods, "MAX_EPOCHS", 8)
+    monkeypatch.setattr(training, "LEARNING_RATE", 1e-2)
     before = [np.asarray(weight) for weight in task.base.weights]
     logits = later_methods.METHODS[name](task)
     assert logits.shape == task.test_logits.shape
@@ -286,38 +291,78 @@ def test_methods_calibrate(task, name, monkeypatch):
 
 @pytest.mark.slow
 def test_training_depends_on_the_seed_alone(task, monkeypatch):
-    monkeypatch.setattr(later_methods, "MAX_EPOCHS", 1)
-
-    def train(seed):
-        chosen = dataclasses.replace(task, seed=seed)
-        model = later_methods.train(chosen, UMC, SmoothCalibrationLoss)
-        return [np.asarray(weight) for weight in model.trainable_weights]
-
-    first, second, other = train(0), train(0), train(1)
-    for a, b in zip(first, second, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert any((a != b).any() for a, b in zip(first, other, strict=True))
+    monkeypatch.setattr(training, "MAX_STEPS", 10)
+    monkeypatch.setattr(training, "MIN_EPOCHS", 1)
+    # The second uses the model that the first compiled.
+    first, second, other = (
+        later_methods.METHODS["UMC"](dataclasses.replace(task, seed=seed)) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert (first != other).any()
 
 
 def test_a_tenth_is_held_out_and_does_not_train():
-    masks = [later_methods.held_out_rows(1000, seed) for seed in (0, 0, 1)]
+    masks = [training.held_out_rows(1000, seed) for seed in (0, 0, 1)]
     assert [mask.sum() for mask in masks] == [100] * 3
     assert (masks[0] == masks[1]).all()
     assert (masks[0] != masks[2]).any()
 
 
-def test_the_auxiliary_loss_is_for_training_alone(task):
+class OneOffset(Head):
+    """Adds an offset to the logits."""
+
+    def build(self, logits_shape=None, features_shape=None):
+        self.offset = self.add_weight(shape=(), initializer="zeros")
+
+    def call(self, logits, features=None):
+        return logits + self.offset
+
+
+def offset_model(auxiliary_loss=None):
+    head = OneOffset()
+    head.build()
+    return training.RowModel(head, (), auxiliary_loss)
+
+
+def test_held_out_rows_stop_the_training_at_their_best_epoch():
+    is_held_out = training.held_out_rows(1000, 0)
+    # All training rows are positive, and 60 of the 100 held out.
+    labels = np.ones(1000, "float32")
+    labels[np.flatnonzero(is_held_out)[60:]] = 0
+    inputs = training.Inputs(np.zeros((1000, 1), "float32"), np.zeros((1000, 0), "int32"))
+    model = offset_model()
+    num_steps = training.train_with_early_stopping(model, inputs, labels, 9, 0)
+    best = np.log(60 / 40)
+    # Adam moves by 0.001 a step, and an epoch has 100 steps.
+    assert abs(float(model.head.offset) - best) <= 0.1
+    assert num_steps % 100 == 0
+    assert abs(num_steps * training.LEARNING_RATE - best) <= 0.1
+
+
+def test_without_improvement_of_held_out_rows_the_first_epoch_is_kept():
+    labels = (~training.held_out_rows(1000, 0)).astype("float32")
+    inputs = training.Inputs(np.zeros((1000, 1), "float32"), np.zeros((1000, 0), "int32"))
+    assert training.train_with_early_stopping(offset_model(), inputs, labels, 9, 0) == 100
+
+
+def test_a_curve_is_trained_on_all_rows():
+    labels = (np.arange(600) % 3 == 0).astype("float32")
+    inputs = training.Inputs(np.zeros((600, 1), "float32"), np.zeros((600, 0), "int32"))
+    model = offset_model()
+    training.train_on_all_rows(model, inputs, labels, 100, 0)
+    assert int(model.optimizer.iterations) == training.CURVE_STEPS
+    assert float(model.head.offset) == pytest.approx(np.log(1 / 2), abs=0.01)
+    assert model.optimizer.learning_rate == np.float32(training.LEARNING_RATE)
+
+
+def test_the_auxiliary_loss_is_added_to_the_log_loss():
     class Constant(keras.layers.Layer):
         def call(self, labels, logits):
             return keras.ops.convert_to_tensor(2.0)
 
-    model = later_methods.ContextCalibrator(task.base, SBCR(hidden_units=(4,)), Constant())
-    model.compile(loss=keras.losses.BinaryCrossentropy(from_logits=True))
     logits, labels = np.ones((3, 1), "float32"), np.array([[0], [1], [1]], "float32")
-    found = {
-        training: float(model.compute_loss(None, labels, logits, None, training))
-        for training in (True, False)
-    }
-    np.testing.assert_allclose(found[False], log_loss(logits, labels), rtol=1e-6)
-    added = 2 * later_methods.SMOOTH_CALIBRATION_WEIGHT
-    np.testing.assert_allclose(found[True] - found[False], added, rtol=1e-6)
+    found = [
+        float(offset_model(loss).compute_loss(None, labels, logits)) for loss in (None, Constant())
+    ]
+    np.testing.assert_allclose(found[0], log_loss(logits, labels), rtol=1e-6)
+    np.testing.assert_allclose(found[1] - found[0], 2, rtol=1e-6)

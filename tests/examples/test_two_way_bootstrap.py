@@ -18,6 +18,12 @@ def test_pseudo_values_of_a_mean_are_the_means_of_the_blocks():
     np.testing.assert_allclose(found, rows.mean(axis=2), atol=1e-12)
 
 
+def test_the_mean_of_the_pseudo_values_is_the_metric():
+    rng = np.random.default_rng(3)
+    values, without = rng.normal(size=4), rng.normal(size=(4, 7))
+    np.testing.assert_allclose(pseudo_values(values, without).mean(axis=1), values, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("of_seed", "of_block", "of_rest"), [(1, 1, 1), (1, 0.1, 0.5), (0.1, 1, 0.5), (0, 0, 1)]
 )
