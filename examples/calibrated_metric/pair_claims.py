@@ -129,11 +129,12 @@ def _mean_percent(metrics: Sequence[MetricOfPair]) -> str:
 AXIS_TEXT = """
 Calibration removes the seeds' bias from a loss, so it helps as far as seeds differ in bias. The
 *bias share* of the seed variance is Cov(L, L − C) / Var(L), with the plain loss L and our
-calibrated loss C of the same run; `keras-calibration compare` prints it for your own runs. Below,
-it is pooled over the pipelines of a study, as is the ratio of the standard deviations of C and L.
-A study "mixed by" m lies on a drift axis between the order of time (0), where the last rows are
-held out, and a shuffle before the split (1): rows are sorted by (1 − m) t + m u, with their place
-in time t and a uniform u.
+calibrated loss C of the same run; `keras-calibration compare` prints it for your own runs. The
+table has its median over the pipelines of a study, and the median of the ratio of the standard
+deviations of C and L. A study "mixed by" m lies on a drift axis between the order of time (0),
+where the last rows are held out, and a shuffle before the split (1): rows are sorted by
+(1 − m) t + m u, with their place in time t and a uniform u. In the picture, the share of a pair is
+pooled over its two pipelines.
 """
 
 
@@ -141,32 +142,37 @@ def axis_table(studies: Sequence[Study]) -> str:
     """Bias share, ratio of standard deviations and gain of each study, as Markdown."""
     lines = []
     for study in studies:
-        plain, ours = pooled(study.rows)
+        losses = zip(*losses_of(study.rows), strict=True)
+        shares, ratios = np.transpose([(bias_of([a], [b]), std_ratio(a, b)) for a, b in losses])
         counted = [row for row in study.rows if row.judged]
         name = list(study.rows[0].metrics)[2]
         found = gain(study.rows, name)
-        line = [study.title, f"{100 * bias_of(plain, ours):.0f}", f"{std_ratio(plain, ours):.2f}"]
+        line = [study.title, f"{100 * np.median(shares):.0f}", f"{np.median(ratios):.2f}"]
         line += [f"{len(counted)} of {len(study.rows)}"]
         for number in (0, 2):
             line.append(_mean_percent([list(row.metrics.values())[number] for row in counted]))
         lines.append([*line, "–" if found is None else percent(found)])
-    head = ["study", "bias share, %", "std ratio", "pairs that count", "plain, %", "ours, %"]
+    head = [
+        "study",
+        "median bias share, %",
+        "median std ratio",
+        "pairs that count",
+        "plain, %",
+        "ours, %",
+    ]
     return markdown_table([*head, "ours minus plain"], lines)
 
 
-def pooled(rows: Sequence[PairRow]) -> tuple[list[NDArray[np.float64]], ...]:
+def losses_of(rows: Sequence[PairRow]) -> tuple[list[NDArray[np.float64]], ...]:
     """The plain losses and our calibrated losses of each pipeline, by seed."""
     owner = {name: row for row in rows for name in row.runs}
     plain = [row.losses(name, 0) for name, row in owner.items()]
     return plain, [row.losses(name, 2) for name, row in owner.items()]
 
 
-def std_ratio(
-    plain: Sequence[NDArray[np.float64]], calibrated: Sequence[NDArray[np.float64]]
-) -> float:
-    """The ratio of the standard deviations over the seeds, pooled over the pipelines."""
-    variances = [sum(float(values.var(ddof=1)) for values in each) for each in (calibrated, plain)]
-    return float(np.sqrt(variances[0] / variances[1]))
+def std_ratio(plain: NDArray[np.float64], calibrated: NDArray[np.float64]) -> float:
+    """The ratio of the standard deviations of a pipeline's losses over the seeds."""
+    return float(calibrated.std() / plain.std())
 
 
 def draw_axis(studies: Sequence[Study], path: Path) -> None:
@@ -184,12 +190,12 @@ def draw_axis(studies: Sequence[Study], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
     for number, study in enumerate(studies):
         colour = f"C{number}"
-        plain, ours = pooled(study.rows)
-        shares = [100 * bias_of([a], [b]) for a, b in zip(plain, ours, strict=True)]
-        ratios = [std_ratio([a], [b]) for a, b in zip(plain, ours, strict=True)]
+        losses = list(zip(*losses_of(study.rows), strict=True))
+        shares = [100 * bias_of([a], [b]) for a, b in losses]
+        ratios = [std_ratio(a, b) for a, b in losses]
         left.plot(shares, ratios, "o", ms=5, alpha=0.6, color=colour, label=study.title)
         for row in (row for row in study.rows if row.judged):
-            both = pooled([row])
+            both = losses_of([row])
             found = [metric.accuracy for metric in row.metrics.values()]
             change = 100 * (found[2] - found[0])
             right.plot(100 * bias_of(*both), change, "o", ms=5, alpha=0.6, color=colour)
