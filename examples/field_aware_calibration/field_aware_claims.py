@@ -80,7 +80,6 @@ QUESTIONS = (
     Claim("SBCR", "Neural Calibration", "log_loss"),
     Claim("UMC", "calibrate", "log_loss"),
     Claim("SBCR", "calibrate", "log_loss"),
-    Claim("UMC", "UMC without its loss", "log_loss"),
 )
 
 

@@ -35,8 +35,8 @@ WITHOUT, WITH, ALONE = (
 NUM_SEEDS = 10
 PUBLISHED = Path(__file__).with_name("published.json")
 PAPERS_ROWS = {
-    "Base (Model-1)": "the paper: base model",
-    "Base (Model-2)": "the paper: base model, trained on",
+    "Base (Model-1)": "the paper: Model-1",
+    "Base (Model-2)": "the paper: Model-2",
     "Neural Calibration": "the paper: Neural Calibration",
 }
 DIRECTIONS = {"auc": "max", "log_loss": "min"}
