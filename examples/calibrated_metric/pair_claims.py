@@ -33,6 +33,9 @@ is better, where p < 0.05.
 """
 
 
+ALL = "all"
+
+
 class Study(NamedTuple):
     """The runs of one study of pairs.
 
@@ -72,11 +75,12 @@ class KindLine(NamedTuple):
 
 
 def kind_lines(studies: Sequence[Study]) -> list[KindLine]:
-    """All kinds of pairs of all studies."""
+    """All kinds of pairs of all studies, and for each study of several kinds all pairs."""
     lines = []
     for study in studies:
-        for kind in dict.fromkeys(row.pair.kind for row in study.rows):
-            rows = [row for row in study.rows if row.pair.kind == kind]
+        kinds = list(dict.fromkeys(row.pair.kind for row in study.rows))
+        for kind in [*kinds, *([ALL] if len(kinds) > 1 else [])]:
+            rows = [row for row in study.rows if kind in (row.pair.kind, ALL)]
             papers, ours = list(rows[0].metrics)[1:3]
             of_papers = [row for row in rows if study.published.get(row.pair)]
             known = [row for row in of_papers if (row.difference.p_value or 0) < 0.05]
