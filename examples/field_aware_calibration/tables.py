@@ -4,7 +4,8 @@
     ./dev run python examples/field_aware_calibration/tables.py --data FOLDER        your data
     ./dev run python examples/field_aware_calibration/tables.py --rows 24000 --embedding-dim 16
 
-The last command is that of the page of results; it takes about an hour on two cores.
+The last command is that of the page of results, whose README says where it used fewer rows. It
+takes about an hour on two cores.
 
 For each data set and seed, a base model is trained on the training rows. Every row of the tables
 calibrates it on the development rows, and is scored on the test rows. Finished runs are kept in a
