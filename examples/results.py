@@ -168,7 +168,9 @@ def find_studies(folders: Sequence[Path]) -> list[Study]:
             ledger = Ledger(folder)
             if rows := module.rows_of(ledger):
                 published = module.published_of(ledger)
-                found.append(Study(module.title(ledger), module, ledger, rows, published))
+                by_calibrated = module.rows_of(ledger, list(module.CALIBRATED)[-1])
+                title = module.title(ledger)
+                found.append(Study(title, module, ledger, rows, by_calibrated, published))
     return found
 
 

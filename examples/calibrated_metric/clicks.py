@@ -382,10 +382,10 @@ def split_of(setting: Mapping[str, Any]) -> str:
     return {0: "in their own order", 1: "shuffled"}.get(mixing, f"mixed by {mixing:g}")
 
 
-def rows_of(ledger: Ledger) -> list[PairRow]:
-    """The rows of all pairs in a ledger of this study."""
-    published = published_of(ledger)
-    return pair_rows(ledger, list(published), plain=PLAIN, calibrated=CALIBRATED)
+def rows_of(ledger: Ledger, decided_by: str = "plain") -> list[PairRow]:
+    """The rows of all pairs in a ledger of this study; see `pair_rows`."""
+    pairs = list(published_of(ledger))
+    return pair_rows(ledger, pairs, plain=PLAIN, calibrated=CALIBRATED, decided_by=decided_by)
 
 
 def published_of(ledger: Ledger) -> dict[Pair, str]:

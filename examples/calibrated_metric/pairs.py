@@ -124,22 +124,30 @@ class PairRow:
 
 
 def pair_rows(
-    ledger: Ledger, pairs: Sequence[Pair], *, plain: str, calibrated: Mapping[str, str]
+    ledger: Ledger,
+    pairs: Sequence[Pair],
+    *,
+    plain: str,
+    calibrated: Mapping[str, str],
+    decided_by: str = PLAIN,
 ) -> list[PairRow]:
     """Which pipeline of each pair is better, and how accurate each metric is.
 
-    The better pipeline has the lower mean plain loss, and is known if the means differ with
-    p < 0.05. The accuracy of a metric is how often it agrees, given one run of each pipeline
-    (eq. 8), on seeds that did not decide. Runs of the same seed share the order of their rows, so
-    they are not compared: that leaves m (m − 1) of the m² pairs of runs. A half of the seeds
-    decides if the better pipeline is known from it, and if in it the plain loss is less than 98.5 %
-    accurate: otherwise there is nothing to gain. A pair counts if at least one half decides.
+    The better pipeline has the lower mean plain loss, as in the papers, or the lower mean of
+    another loss, and is known if the means differ with p < 0.05. The accuracy of a metric is how
+    often it agrees, given one run of each pipeline (eq. 8), on seeds that did not decide. Runs of
+    the same seed share the order of their rows, so they are not compared: that leaves m (m − 1) of
+    the m² pairs of runs. A half of the seeds decides if the better pipeline is known from it, and
+    if in it the plain loss is less than 98.5 % accurate: otherwise there is nothing to gain. A pair
+    counts if at least one half decides.
 
     Args:
         ledger: The runs, with the losses by block beside it (`block_losses`), or without them.
         pairs: The pairs; those with fewer than two common finished seeds are left out.
         plain: Name of the plain loss in the ledger, for example `"val_log_loss"`.
         calibrated: Name to show → name in the ledger, for each calibrated loss.
+        decided_by: Name to show of the loss whose mean decides which pipeline is better where the
+            metrics are judged.
 
     Returns:
         A row for each pair, in the given order.
@@ -163,7 +171,7 @@ def pair_rows(
                 pair.first: {seed: first[seed] for seed in common},
                 pair.second: {seed: second[seed] for seed in common},
             }
-            rows.append(_pair_row(pair, runs, list(names)))
+            rows.append(_pair_row(pair, runs, list(names), decided_by))
     return rows
 
 
@@ -291,7 +299,12 @@ def _values_by_seed(
     return values
 
 
-def _pair_row(pair: Pair, runs: Mapping[str, Mapping[int, Array]], names: Sequence[str]) -> PairRow:
+def _pair_row(
+    pair: Pair,
+    runs: Mapping[str, Mapping[int, Array]],
+    names: Sequence[str],
+    decided_by: str = PLAIN,
+) -> PairRow:
     """The row of a pair, given values `(num_metrics, num_blocks)` with the plain loss first."""
     losses = {
         name: np.array([values.mean(axis=1) for values in found.values()])
@@ -303,7 +316,7 @@ def _pair_row(pair: Pair, runs: Mapping[str, Mapping[int, Array]], names: Sequen
     judged = [
         Judged(*decided, tuple(seeds[seeds % 2 == parity].tolist()))
         for parity in (0, 1)
-        if (decided := _decide(losses, pair, seeds % 2 != parity))
+        if (decided := _decide(losses, pair, seeds % 2 != parity, names.index(decided_by)))
         and np.count_nonzero(seeds % 2 == parity) >= MIN_JUDGED
     ]
     metrics = {
@@ -321,16 +334,17 @@ def _pair_row(pair: Pair, runs: Mapping[str, Mapping[int, Array]], names: Sequen
 
 
 def _decide(
-    losses: Mapping[str, Array], pair: Pair, deciding: NDArray[np.bool_]
+    losses: Mapping[str, Array], pair: Pair, deciding: NDArray[np.bool_], metric: int
 ) -> tuple[str, str] | None:
-    """The better and the worse pipeline by some of the seeds, if they decide."""
-    plain = {name: losses[name][deciding, 0] for name in (pair.first, pair.second)}
+    """The better and the worse pipeline by a metric on some of the seeds, if they decide."""
+    means = {name: losses[name][deciding, metric] for name in (pair.first, pair.second)}
     if np.count_nonzero(deciding) < MIN_JUDGED:
         return None
-    better, worse = sorted(plain, key=lambda name: float(plain[name].mean()))
-    p_value = mean_difference(plain[better], plain[worse], paired=True).p_value
+    better, worse = sorted(means, key=lambda name: float(means[name].mean()))
+    p_value = mean_difference(means[better], means[worse], paired=True).p_value
     is_known = p_value is not None and p_value < MAX_P_VALUE
-    accuracy = independent_seed_accuracy(plain[better], plain[worse]).value
+    plain = (losses[name][deciding, 0] for name in (better, worse))
+    accuracy = independent_seed_accuracy(*plain).value
     return (better, worse) if is_known and accuracy < MAX_ACCURACY else None
 
 

@@ -358,9 +358,9 @@ def title(ledger: Ledger) -> str:
     return f"Stocks, {ledger.path.name} of the next day"
 
 
-def rows_of(ledger: Ledger) -> list[PairRow]:
-    """The rows of all pairs in a ledger of this study."""
-    return pair_rows(ledger, PAIRS, plain=PLAIN, calibrated=CALIBRATED)
+def rows_of(ledger: Ledger, decided_by: str = "plain") -> list[PairRow]:
+    """The rows of all pairs in a ledger of this study; see `pair_rows`."""
+    return pair_rows(ledger, PAIRS, plain=PLAIN, calibrated=CALIBRATED, decided_by=decided_by)
 
 
 def published_of(ledger: Ledger) -> dict[Pair, str]:

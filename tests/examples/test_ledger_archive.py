@@ -138,15 +138,20 @@ def test_a_page_from_archives_is_the_page_from_ledgers(tmp_path, monkeypatch, ca
             values = {name: [float(generator.normal(1, 0.1))] for name in (*metrics, "seconds")}
             record |= {"configuration": {"hidden_size": len(pipeline)}, "num_rows": 7}
             ledger.append({**record, "metrics": values})
-    page = results.make_page([], results.find_studies([tmp_path / "output"]))
+    page = page_of(tmp_path / "output")
     file = tmp_path / "archives" / "stocks_range.jsonl.xz"
     arguments = ["pack", str(tmp_path / "output" / "stocks" / "range"), str(file)]
     arguments += ["--study", "stocks/range", "--command", "python stocks.py", "--seconds", "9"]
     run(monkeypatch, *arguments, "--commit", "0123456789")
     run(monkeypatch, "unpack", str(file.parent), str(tmp_path / "again"))
-    assert results.make_page([], results.find_studies([tmp_path / "again"])) == page
+    assert page_of(tmp_path / "again") == page
     run(monkeypatch, "show", str(file.parent))
     assert "| stocks/range | 48 " in capsys.readouterr().out
+
+
+def page_of(folder):
+    studies = results.find_studies([folder])
+    return [*results.page_parts([], studies), *results.table_parts([], studies)]
 
 
 def run(monkeypatch, *arguments):
@@ -160,8 +165,7 @@ def test_the_page_has_the_tables_of_the_archives_in_the_repository(tmp_path):
     page = (ROOT / "examples" / "RESULTS.md").read_text(encoding="utf-8")
     # Those of pairs; the smallest is enough.
     pairs = [file for file in files if file.name.startswith(("clicks_", "stocks_"))]
-    for file in sorted(pairs, key=lambda file: file.stat().st_size)[:1]:
-        study = ledger_archive.read(file).about["study"]
-        ledger_archive.unpack(file, tmp_path / study)
-        (found,) = results.find_studies([tmp_path])
-        assert found.module.markdown(found.ledger) in page
+    file = min(pairs, key=lambda file: file.stat().st_size)
+    ledger_archive.unpack(file, tmp_path / ledger_archive.read(file).about["study"])
+    (found,) = results.find_studies([tmp_path])
+    assert found.module.markdown(found.ledger) in page

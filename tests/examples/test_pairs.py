@@ -92,6 +92,26 @@ def test_means_deviations_and_accuracies_are_those_of_a_loop(runs):
     assert found.low < found.value < found.high
 
 
+def test_another_loss_may_decide(tmp_path):
+    rng = np.random.default_rng(4)
+    ledger = Ledger(tmp_path)
+    noise = 0.01 * rng.normal(size=(4, 40))
+    # The bias of b makes its plain loss higher, and hides that it is better after calibration.
+    record(ledger, "a", 0.52 + noise[0], 0.51 + noise[1])
+    record(ledger, "b", 0.53 + noise[2], 0.50 + noise[3])
+    for decided_by, better in (("plain", "a"), ("ours", "b")):
+        (row,) = pair_rows(
+            ledger,
+            [PAIR],
+            plain="val_log_loss",
+            calibrated=CALIBRATED,
+            decided_by=decided_by,
+        )
+        assert {half.better for half in row.judged} == {better}
+        assert (row.metrics["ours"].accuracy > 0.5) == (better == "b")
+        assert row.better == "a"  # by the plain loss, in either case
+
+
 def test_a_half_that_does_not_know_which_is_better_decides_nothing(tmp_path):
     ledger = Ledger(tmp_path)
     noise = np.tile([0.0, 0.01, 0.02, 0.03], 6)
