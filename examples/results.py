@@ -33,13 +33,11 @@ from field_aware_claims import (  # noqa: E402
     ONE_EPOCH_CLAIMS,
     PAPER_CLAIMS,
     QUESTIONS,
-    Settings,
     claims_table,
 )
-from jackknife import read_jackknife  # noqa: E402
 from pair_claims import Study  # noqa: E402
 from pairs import Pair, PairRow  # noqa: E402
-from tables_markdown import BASE, gather  # noqa: E402
+from tables_markdown import BASE, Group, gather  # noqa: E402
 
 import ledger_archive  # noqa: E402
 from keras_calibration.seeds import Ledger  # noqa: E402
@@ -114,17 +112,17 @@ def main() -> None:
         if folders is None:
             folders = [Path(temporary)]
             archives = ledger_archive.unpack_all(ARCHIVES, folders[0])
-        found, studies = find_settings(folders), find_studies(folders)
-        if not found and not studies:
+        groups, studies = find_groups(folders), find_studies(folders)
+        if not groups and not studies:
             raise SystemExit(
                 f"No runs in {[str(folder) for folder in folders]}: run the studies first, "
                 "and pass the folders that were their --output."
             )
-        parts = [*page_parts(found, studies), *other_parts(folders)]
-        parts += [*source_parts(archives), *table_parts(found, studies)]
+        parts = [*page_parts(groups, studies), *other_parts(folders)]
+        parts += [*source_parts(archives), *table_parts(groups, studies)]
         page = "\n\n".join(part.strip() for part in parts) + "\n"
         arguments.page.write_text(page, encoding="utf-8")
-        draw(found, studies, arguments.page.with_name(PICTURE))
+        draw(groups, studies, arguments.page.with_name(PICTURE))
         if studies:
             pair_claims.draw_axis(studies, arguments.page.with_name(AXIS_PICTURE))
         if figure_1 := figure_1_of(studies):
@@ -148,16 +146,12 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def find_settings(folders: Sequence[Path]) -> list[Settings]:
+def find_groups(folders: Sequence[Path]) -> list[Group]:
     """The runs of `tables.py`, by data set and settings."""
-    found = []
-    for folder in (folder / FIELD_AWARE for folder in folders):
-        if folder.is_dir():
-            without_block = read_jackknife(folder)
-            for group in gather(Ledger(folder), list(tables.METHODS)):
-                key = field_aware_claims.settings_key(group)
-                found.append(Settings(group, without_block.get(key, {})))
-    return found
+    ledgers = [
+        Ledger(folder / FIELD_AWARE) for folder in folders if (folder / FIELD_AWARE).is_dir()
+    ]
+    return [group for ledger in ledgers for group in gather(ledger, list(tables.METHODS))]
 
 
 def find_studies(folders: Sequence[Path]) -> list[Study]:
@@ -182,18 +176,18 @@ def figure_1_of(studies: Sequence[Study]) -> tuple[Study, PairRow] | None:
     return next(found, None)
 
 
-def page_parts(found: Sequence[Settings], studies: Sequence[Study]) -> list[str]:
+def page_parts(groups: Sequence[Group], studies: Sequence[Study]) -> list[str]:
     """The start of the page: what the runs say about the claims, as Markdown.
 
     Args:
-        found: Result of `find_settings`.
+        groups: Result of `find_groups`.
         studies: Result of `find_studies`.
     """
     parts = [TITLE, f"![Both papers at a glance]({PICTURE})"]
-    if found:
-        parts += [CLAIMS, field_aware_claims.TEXT, claims_table(PAPER_CLAIMS, found)]
-        parts += [ONE_EPOCH, claims_table(ONE_EPOCH_CLAIMS, found)]
-        parts += [OURS, claims_table(QUESTIONS, found)]
+    if groups:
+        parts += [CLAIMS, field_aware_claims.TEXT, claims_table(PAPER_CLAIMS, groups)]
+        parts += [ONE_EPOCH, claims_table(ONE_EPOCH_CLAIMS, groups)]
+        parts += [OURS, claims_table(QUESTIONS, groups)]
     if studies:
         parts += [KINDS, pair_claims.TEXT]
         parts.append(pair_claims.kinds_table(pair_claims.kind_lines(studies)))
@@ -221,16 +215,15 @@ def source_parts(archives: Sequence[ledger_archive.Archive]) -> list[str]:
     return [SOURCES, ledger_archive.about_table([archive.about for archive in archives])]
 
 
-def table_parts(found: Sequence[Settings], studies: Sequence[Study]) -> list[str]:
+def table_parts(groups: Sequence[Group], studies: Sequence[Study]) -> list[str]:
     """The end of the page: the tables of all studies.
 
     Args:
-        found: Result of `find_settings`.
+        groups: Result of `find_groups`.
         studies: Result of `find_studies`.
     """
     parts = []
-    if found:
-        groups = [settings.group for settings in found]
+    if groups:
         parts += ["## The tables of *Field-aware Calibration*", tables_markdown.page(groups)]
     if studies:
         parts.append("## The tables of *Calibration-then-Calculation*")
@@ -239,11 +232,11 @@ def table_parts(found: Sequence[Settings], studies: Sequence[Study]) -> list[str
     return parts
 
 
-def draw(found: Sequence[Settings], studies: Sequence[Study], path: Path) -> None:
+def draw(groups: Sequence[Group], studies: Sequence[Study], path: Path) -> None:
     """Draws both papers' results side by side.
 
     Args:
-        found: Result of `find_settings`.
+        groups: Result of `find_groups`.
         studies: Result of `find_studies`.
         path: File of the picture.
     """
@@ -253,7 +246,6 @@ def draw(found: Sequence[Settings], studies: Sequence[Study], path: Path) -> Non
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
-    groups = [settings.group for settings in found]
     names = [name for name in tables.METHODS if any(name in group.runs for group in groups)][1:]
     for place, name in enumerate(names):
         ratios = [
@@ -262,7 +254,7 @@ def draw(found: Sequence[Settings], studies: Sequence[Study], path: Path) -> Non
             if group.seeds(name, BASE)
         ]
         percents = [100 * value for value in ratios]
-        left.plot(percents, [place] * len(found), "o", color="C0", ms=5, alpha=0.5)
+        left.plot(percents, [place] * len(ratios), "o", color="C0", ms=5, alpha=0.5)
     left.set_yticks(range(len(names)), names, fontsize=8)
     left.invert_yaxis()
     left.axvline(0, color="0.7", lw=1)

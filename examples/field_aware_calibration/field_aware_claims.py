@@ -1,8 +1,7 @@
 """What the tables of `field_aware_calibration` say about the claims of the paper."""
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ from keras_calibration.statistics import Estimate
 
 sys.path.append(str(Path(__file__).parents[1]))
 from markdown_table import markdown_table
-from two_way_bootstrap import pseudo_values, two_way_interval
 from verdicts import holm, sign_test, verdict, wilcoxon
 
 TEXT = f"""
@@ -40,18 +38,6 @@ class Claim(NamedTuple):
     loser: str
     metric: str
     source: str = ""
-
-
-class Settings(NamedTuple):
-    """The runs of one data set, with what they are without each block of test rows.
-
-    Args:
-        group: The runs.
-        without_block: Row → seed → metric → values without each block.
-    """
-
-    group: Group
-    without_block: Mapping[str, Mapping[int, Mapping[str, Sequence[float]]]]
 
 
 PAPER_CLAIMS = (
@@ -83,23 +69,18 @@ QUESTIONS = (
 )
 
 
-def settings_key(group: Group) -> str:
-    """The key of a group's settings in the side file of the jackknife."""
-    return json.dumps(group.settings, sort_keys=True)
-
-
-def claims_table(claims: Sequence[Claim], found: Sequence[Settings]) -> str:
+def claims_table(claims: Sequence[Claim], groups: Sequence[Group]) -> str:
     """On how many data sets each claim holds, its tests and its verdict, as Markdown.
 
     Args:
         claims: The claims, which are adjusted together.
-        found: The runs of all data sets.
+        groups: The runs of all data sets.
     """
     head = ["row", "is better than", "in", "better", "beyond noise", "worse beyond noise"]
     head += ["p, sign", "p, Wilcoxon", "adjusted", "source", "verdict"]
     lines, p_values, directions = [], [], []
     for claim in claims:
-        pairs = [(each, gain) for each in found if (gain := difference(claim, each)) is not None]
+        pairs = [(each, gain) for each in groups if (gain := difference(claim, each)) is not None]
         if not pairs:
             continue
         gains = [gain for _, gain in pairs]
@@ -119,25 +100,14 @@ def claims_table(claims: Sequence[Claim], found: Sequence[Settings]) -> str:
     return markdown_table(head, lines)
 
 
-def difference(claim: Claim, settings: Settings) -> Estimate | None:
+def difference(claim: Claim, group: Group) -> Estimate | None:
     """By how much the winner is better, over the common seeds; `None` without two of them."""
-    group = settings.group
-    seeds = group.seeds(claim.winner, claim.loser)
-    if len(seeds) < 2:
-        return None
-    winner, loser = (
-        pseudo_values(
-            group.values(name, claim.metric, seeds),
-            [settings.without_block[name][seed][claim.metric] for seed in seeds],
-        )
-        for name in (claim.winner, claim.loser)
-    )
-    first, second = (loser, winner) if claim.metric == "auc" else (winner, loser)
-    return two_way_interval(first, second)
+    names = (claim.winner, claim.loser) if claim.metric != "auc" else (claim.loser, claim.winner)
+    return group.difference(*names, claim.metric)
 
 
-def scale_of(claim: Claim, settings: Settings) -> float:
+def scale_of(claim: Claim, group: Group) -> float:
     """The unit of a gain: the loser's mean, or 1 for the AUC."""
     if claim.metric == "auc":
         return 1.0
-    return settings.group.mean(claim.loser, claim.metric, [claim.winner])
+    return group.mean(claim.loser, claim.metric, [claim.winner])

@@ -74,7 +74,7 @@ def test_claims_are_tested_over_the_data_sets(tmp_path):
     losses["set_8"] = {base: [0.5, 0.6, 0.7], neural: [0.4, 0.65, 0.6]}
     losses["one_seed"] = {base: [0.5], neural: [0.4]}
     write_tables(tmp_path, losses)
-    found = results.find_settings([tmp_path])
+    found = results.find_groups([tmp_path])
     claims = [
         Claim(neural, base, "log_loss", "tables 1–5"),
         Claim(neural, base, "auc", "table 6"),
@@ -103,7 +103,7 @@ def test_few_data_sets_leave_a_claim_undecided(tmp_path):
     write_tables(tmp_path, losses)
     claims = [Claim("Neural Calibration", "Model-1", "log_loss")]
     line = cells(
-        claims_table(claims, results.find_settings([tmp_path])),
+        claims_table(claims, results.find_groups([tmp_path])),
         "Neural Calibration",
     )
     assert line[3:5] == ["4 of 4", "4"]
@@ -112,11 +112,11 @@ def test_few_data_sets_leave_a_claim_undecided(tmp_path):
 
 def test_the_scale_of_a_gain_is_the_loser(tmp_path):
     write_tables(tmp_path, {"a": {"ILPS": [0.2, 0.3], "Platt scaling": [0.4, 0.6]}})
-    (settings,) = results.find_settings([tmp_path])
+    (group,) = results.find_groups([tmp_path])
     claim = Claim("ILPS", "Platt scaling", "log_loss")
-    assert field_aware_claims.scale_of(claim, settings) == pytest.approx(0.5)
-    assert field_aware_claims.scale_of(claim._replace(metric="auc"), settings) == 1
-    assert field_aware_claims.difference(claim, settings).value == pytest.approx(0.25, abs=1e-4)
+    assert field_aware_claims.scale_of(claim, group) == pytest.approx(0.5)
+    assert field_aware_claims.scale_of(claim._replace(metric="auc"), group) == 1
+    assert field_aware_claims.difference(claim, group).value == pytest.approx(0.25, abs=1e-4)
 
 
 def test_verdicts_of_pairs(tmp_path):
