@@ -163,8 +163,9 @@ def find_studies(folders: Sequence[Path]) -> list[Study]:
             if rows := module.rows_of(ledger):
                 published = module.published_of(ledger)
                 by_calibrated = module.rows_of(ledger, list(module.CALIBRATED)[-1])
-                title = module.title(ledger)
-                found.append(Study(title, module, ledger, rows, by_calibrated, published))
+                as_published = module.is_split_as_published(ledger)
+                kinds = (rows, by_calibrated, published, as_published)
+                found.append(Study(module.title(ledger), module, ledger, *kinds))
     return found
 
 

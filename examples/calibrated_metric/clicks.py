@@ -376,6 +376,12 @@ def title(ledger: Ledger) -> str:
     return f"Clicks, {setting['data']}, {split_of(setting)}"
 
 
+def is_split_as_published(ledger: Ledger) -> bool:
+    """Whether the rows were shuffled before the split, as in the papers."""
+    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    return bool(setting["mixing"] == 1)
+
+
 def split_of(setting: Mapping[str, Any]) -> str:
     """How the rows of a ledger were split, in words."""
     mixing = setting["mixing"]

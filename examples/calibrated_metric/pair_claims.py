@@ -46,6 +46,7 @@ class Study(NamedTuple):
         rows: Its pairs, where the mean plain loss decides which pipeline is better.
         by_calibrated: The same, where the mean of our calibrated loss decides.
         published: Pair of the papers, the better pipeline first → accuracies there.
+        is_split_as_published: Whether its rows are split as in the papers.
     """
 
     title: str
@@ -54,6 +55,7 @@ class Study(NamedTuple):
     rows: list[PairRow]
     by_calibrated: list[PairRow]
     published: Mapping[Pair, str]
+    is_split_as_published: bool
 
 
 class KindLine(NamedTuple):
@@ -77,9 +79,9 @@ class KindLine(NamedTuple):
 
 
 def kind_lines(studies: Sequence[Study]) -> list[KindLine]:
-    """All kinds of pairs of all studies, and for each study of several kinds all pairs."""
+    """All kinds of pairs of the studies with the papers' split, and all kinds of each together."""
     lines = []
-    for study in studies:
+    for study in (study for study in studies if study.is_split_as_published):
         kinds = list(dict.fromkeys(row.pair.kind for row in study.rows))
         for kind in [*kinds, *([ALL] if len(kinds) > 1 else [])]:
             rows = [row for row in study.rows if kind in (row.pair.kind, ALL)]

