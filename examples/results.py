@@ -48,6 +48,7 @@ PICTURE, AXIS_PICTURE, FIGURE_1 = "results.png", "bias_share.png", "figure_1.png
 BATCH_NORMALIZATION = Pair("batch_normalization", "normalized", "xdeepfm")
 FIELD_AWARE, LENDING_CLUB = "field_aware_calibration", "lending_club"
 SYNTHETIC = ROOT / "examples" / "calibrated_metric" / "synthetic.json"
+CHANGED = ROOT / "examples" / "changed_verdicts.md"
 # Where each study keeps its ledgers below its `--output`.
 STUDIES: dict[str, ModuleType] = {"clicks/*": clicks, "stocks/*": stocks}
 
@@ -206,7 +207,8 @@ def other_parts(folders: Sequence[Path]) -> list[str]:
         if folder.is_dir():
             parts += [LENDING_CLUB_TITLE, lending_club.section(Ledger(folder))]
     stored = json.loads(SYNTHETIC.read_text(encoding="utf-8"))
-    return [*parts, SYNTHETIC_TEXT, synthetic.section(stored), NOT_RUN]
+    changed = CHANGED.read_text(encoding="utf-8")
+    return [*parts, SYNTHETIC_TEXT, synthetic.section(stored), changed, NOT_RUN]
 
 
 def source_parts(archives: Sequence[ledger_archive.Archive]) -> list[str]:
