@@ -46,6 +46,27 @@ def test_shares_are_those_of_each_field(fitted):
     assert fitted.observed_share(0.0) == 0.0
 
 
+def test_shares_of_a_slow_value_have_no_steps_between_quantiles():
+    """Quantiles of all delays are far apart where only the rare, slow value has some."""
+    generator = np.random.default_rng(5)
+    slow = generator.random(100_000) < 0.05
+    delays = generator.exponential(np.where(slow, 10.0, 1.0))
+    delay = kc.LabelDelay(30).fit(np.zeros(100_000), delays, 100, slow.astype(int))
+    ages = np.linspace(1, 29, 200)
+    true = np.expm1(-ages / 10) / np.expm1(-3)
+    found = delay.observed_share(ages, np.ones(200, int))
+    assert np.mean(found - true) == pytest.approx(0.0, abs=0.008)
+    assert np.diff(found).min() > 0
+
+
+def test_whole_days_are_steps():
+    days = np.arange(100) % 3 + 1.0
+    delay = kc.LabelDelay().fit(np.zeros(100), days, 9)
+    np.testing.assert_allclose(
+        delay.observed_share([0.9, 1.0, 1.9, 2.5, 3.0]), [0, *[0.34] * 2, 0.67, 1]
+    )
+
+
 def test_unknown_values_and_rare_ones_have_the_curve_of_the_whole(rows):
     time, label_time, _, field = rows
     field = field.astype(str)

@@ -26,7 +26,7 @@ from keras_calibration.solvers.delays import (
 )
 from keras_calibration.solvers.predictions import check_probabilities
 
-_MOST_STEPS = 500
+_MOST_STEPS = 250
 # Positives that must be as old as the window: all that is said of long delays rests on them.
 _FEWEST_OLD = 50
 # A value with fewer positives of its own has the curve of the whole.
@@ -84,7 +84,7 @@ class LabelDelay(ShownAsText):
         >>> label_time = np.where(converts, predicted + rng.exponential(5.0, 50_000), np.nan)
         >>> delay = LabelDelay(window=30).fit(predicted, label_time, observed_until=60)
         >>> print(delay)  # doctest: +ELLIPSIS
-        4,664 labels within 30: half are there at the age 3.5, 90 % at 11.1. ...
+        4,664 labels within 30: half are there at the age 3.6, 90 % at 11.1. ...
         >>> recent = predicted > 46
         >>> labels, weights = delay.weigh(
         ...     predicted[recent], label_time[recent], 60, purpose="score"
@@ -382,8 +382,8 @@ class LabelDelay(ShownAsText):
         )
         if fitted["has_field"]:
             text += (
-                f" {len(fitted['values']):,} values have a curve of their own, each with "
-                f"{fitted['strength']:.0f} labels of the whole."
+                f" {len(fitted['values']):,} values have a curve of their own, drawn to that of "
+                f"the others as by {fitted['strength']:,.0f} labels."
             )
         return text
 
@@ -429,9 +429,15 @@ class LabelDelay(ShownAsText):
         return _numbers(values, own)
 
     def _shares(self, ages: np.ndarray, curve: np.ndarray) -> np.ndarray:
-        step = np.searchsorted(self._fitted["grid"], ages, side="right") - 1
-        shares: np.ndarray = self._fitted["shares"][curve, np.maximum(step, 0)]
-        return np.where(step < 0, 0.0, shares)
+        grid, shares = self._fitted["grid"], self._fitted["shares"]
+        step = np.searchsorted(grid, ages, side="right") - 1
+        low, high = np.maximum(step, 0), np.minimum(step + 1, len(grid) - 1)
+        found: np.ndarray = shares[curve, low]
+        # A grid of all delays holds all steps; between quantiles, the curve rises.
+        if not self._fitted["has_all_delays"]:
+            width = np.where(high > low, grid[high] - grid[low], 1.0)
+            found = found + (shares[curve, high] - found) * (ages - grid[low]) / width
+        return np.where(step < 0, 0.0, found)
 
     def _observed(
         self,
@@ -501,7 +507,13 @@ def _curves(
     shares, log_variances = product_limit(events, at_risk)
     # Infinite only where a share is 0, of which nothing is used. JSON has no infinity.
     log_variances[~np.isfinite(log_variances)] = 0.0
-    return {"grid": grid, "shares": shares, "log_variances": log_variances, "strength": strength}
+    return {
+        "grid": grid,
+        "has_all_delays": len(np.unique(delays)) <= _MOST_STEPS,
+        "shares": shares,
+        "log_variances": log_variances,
+        "strength": strength,
+    }
 
 
 def _warn_of_drift(

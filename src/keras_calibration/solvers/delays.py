@@ -11,7 +11,7 @@ _NUM_COARSE = 8
 
 
 def delay_grid(delays: np.ndarray, most: int) -> np.ndarray:
-    """The distinct delays, or `most` quantiles of them, closer together where delays are short.
+    """The distinct delays, or if there are more than `most`, quantiles and equal steps up to them.
 
     Example:
         >>> delay_grid(np.array([3.0, 1.0, 3.0]), 500)
@@ -20,9 +20,12 @@ def delay_grid(delays: np.ndarray, most: int) -> np.ndarray:
     distinct = np.unique(delays)
     if len(distinct) <= most:
         return distinct
-    # Squares: the share of a step in all shorter delays falls with their share, not its square.
-    levels = (np.arange(1, most + 1) / most) ** 2
-    return np.unique(np.quantile(delays, levels, method="inverted_cdf"))
+    # Squares, because of a small share, the error must be small. Equal steps, because a group may
+    # have most of its delays where those of all are few.
+    half = most // 2
+    levels = (np.arange(1, half + 1) / half) ** 2
+    quantiles = np.quantile(delays, levels, method="inverted_cdf")
+    return np.unique([*quantiles, *np.linspace(0.0, distinct[-1], half + 1)[1:]])
 
 
 def reverse_counts(
