@@ -1,10 +1,13 @@
 """LabelDelay: weights and expected positives beside complete labels, and what it refuses."""
 
 import datetime
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import keras_calibration as kc
 
@@ -145,6 +148,49 @@ def test_without_probabilities_the_rate_of_positives_is_used(rows, fitted):
     assert rate == pytest.approx(p.mean(), rel=0.05)
     rest = known & ~(label_time <= UNTIL)
     np.testing.assert_allclose(weights[rest], ((1 - rate) / (1 - rate * shares))[rest])
+
+
+WHOLE = st.integers(0, 8)
+ROW = st.tuples(
+    WHOLE,
+    st.one_of(st.none(), WHOLE),
+    st.sampled_from("abc"),
+    st.sampled_from([0.0, 1e-9, 0.3, 0.999999, 1.0]),
+)
+
+
+@given(
+    rows=st.lists(ROW, min_size=1, max_size=30),
+    base=st.lists(st.tuples(WHOLE, st.integers(0, 3)), max_size=30),
+    window=st.sampled_from([None, 1, 3.5]),
+    half_life=st.sampled_from([None, 1e-3, 5.0, 1e9]),
+)
+@settings(max_examples=60, deadline=None)
+def test_weights_are_valid_for_any_rows(rows, base, window, half_life):
+    """Ties, delays of 0, rows of age 0, fields without labels, certain probabilities."""
+    base_ages, base_delays = np.array(base + [(3, 1)] * 50, float).T
+    delay = kc.LabelDelay(window, half_life=half_life)
+    time = -base_ages - 8.0
+    delay.fit(time, time + base_delays, 0.0, np.where(base_ages > 4, "a", "b"))
+    ages, late, field, p = zip(*rows, strict=True)
+    time = np.append(-np.array(ages, float), -100.0)  # the last row is old enough for any curve
+    label_time = np.append(time[:-1] + np.array([np.nan if d is None else d for d in late]), np.nan)
+    field, p = [*field, "a"], [*p, 0.5]
+    with np.errstate(all="raise", under="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        labels, fit = delay.weigh(time, label_time, 0.0, field, probability=p)
+        _, score = delay.weigh(time, label_time, 0.0, field, probability=p, purpose="score")
+    assert np.isin(labels, (0.0, 1.0)).all()
+    assert np.isfinite(score).all()
+    assert ((fit >= 0) & (fit <= 1)).all()
+    assert (fit <= score + 1e-12).all()
+    assert (score[(labels == 1) & (score > 0)] >= 1).all()
+    found = delay.expected_positives(time, label_time, 0.0, field)
+    assert (found["expected"] >= found["observed"] - 1e-9).all()
+    assert np.isfinite(found["standard_error"]).all()
+    curve = delay.observed_share(np.linspace(0, 20, 50), ["c"] * 50)
+    assert (np.diff(curve) >= -1e-12).all()
+    assert curve[-1] == 1.0
 
 
 def test_certain_probabilities_give_finite_weights(fitted):

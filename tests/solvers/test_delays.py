@@ -187,6 +187,12 @@ def test_a_trend_of_the_delays_is_found_with_its_sign():
     assert zs[2] < -5
 
 
+def test_no_trend_is_known_of_one_long_delay():
+    """One young row with a longer delay than all others is not a trend, though its z is 7."""
+    delays, ages = np.array([1.0] * 50 + [2.0]), np.array([11.0] * 50 + [8.0])
+    assert delay_trend(delays, ages, np.array([1.0, 2.0]), np.zeros(51, int), 1) == (0.0, 0.0)
+
+
 def test_no_trend_is_known_of_one_delay():
     ages = np.array([3.0, 4.0])
     assert delay_trend(np.ones(2), ages, np.ones(1), np.zeros(2, int), 1)[1] == 0.0

@@ -8,6 +8,7 @@ from scipy.special import betaln
 # Pseudo-rows that a field value gets of all rows, from nearly none to nearly nothing else.
 _STRENGTHS = 2.0 ** np.arange(0, 15)
 _NUM_COARSE = 8
+_FEWEST_EVENTS = 30
 
 
 def delay_grid(delays: np.ndarray, most: int) -> np.ndarray:
@@ -147,7 +148,8 @@ def delay_trend(
     """Change of the log reverse hazard per unit of age, and its z: 0 if delays do not drift.
 
     Cox's score test with the age as covariate, one step of Newton's method; positive if the delays
-    of old rows are longer. Among rows at risk, events are those with the longest delay.
+    of old rows are longer. Among rows at risk, events are those with the longest delay. 0 too with
+    so few events that z is not normal.
     """
     centred = ages - ages.mean()
     events, at_risk = reverse_counts(delays, ages, np.ones(len(ages)), grid, groups, num_groups)
@@ -155,7 +157,9 @@ def delay_trend(
     _, squares = _reverse_sums(delays, ages, centred**2, grid, groups, num_groups)
     mean = sums / np.maximum(at_risk, 1.0)
     score = np.sum(event_sums - events * mean)
-    information = np.sum(events * (squares / np.maximum(at_risk, 1.0) - mean**2))
-    if information <= 0:
+    # Where all at risk are events, they say nothing.
+    counted = events * (at_risk - events) / np.maximum(at_risk - 1.0, 1.0)
+    information = np.sum(counted * (squares / np.maximum(at_risk, 1.0) - mean**2))
+    if counted.sum() < _FEWEST_EVENTS or information <= 0:
         return 0.0, 0.0
     return float(score / information), float(score / np.sqrt(information))
