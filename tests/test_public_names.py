@@ -10,7 +10,7 @@ import pytest
 import keras_calibration
 
 TOP = """
-    __version__ base_logits calibrate calibrate_scores callbacks
+    LabelDelay __version__ base_logits calibrate calibrate_scores callbacks
     datasets export_litert export_onnx export_savedmodel fit_calibrator fit_head interval layers
     logs metrics models monitor plots refresh_savedmodel scoring seeds signature_input
     update_calibrator

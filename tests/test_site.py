@@ -50,6 +50,7 @@ QUESTIONS = {
     "Which sites are off?": "guides/segments",
     "My model is a LightGBM.": "guides/scores",
     "I down-sampled the negatives.": "guides/sampling",
+    "My labels come late.": "guides/late_labels",
     "Is +0.1 % real, or luck of the seed?": "guides/compare",
     "How do I serve it?": "guides/serve",
     "Last month's calibration is off this month.": "guides/drift",

@@ -19,6 +19,7 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration import plots as plots
     from keras_calibration import scoring as scoring
     from keras_calibration import seeds as seeds
+    from keras_calibration.calibration import LabelDelay as LabelDelay
     from keras_calibration.calibration import calibrate as calibrate
     from keras_calibration.calibration import calibrate_scores as calibrate_scores
     from keras_calibration.calibration import fit_calibrator as fit_calibrator
@@ -36,6 +37,7 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration":
 __version__ = "0.1.0"
 
 __all__ = [
+    "LabelDelay",
     "base_logits",
     "calibrate",
     "calibrate_scores",

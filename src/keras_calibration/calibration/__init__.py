@@ -3,6 +3,7 @@
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.calibration.calibrate_scores import calibrate_scores
 from keras_calibration.calibration.calibration_report import CalibrationReport
+from keras_calibration.calibration.label_delay import LabelDelay
 from keras_calibration.calibration.log_fits import (
     fit_calibrator,
     update_calibrator,
@@ -10,6 +11,7 @@ from keras_calibration.calibration.log_fits import (
 
 __all__ = [
     "CalibrationReport",
+    "LabelDelay",
     "calibrate",
     "calibrate_scores",
     "fit_calibrator",
