@@ -110,6 +110,55 @@ def test_a_drifted_segment_is_named(tmp_path):
     assert not any(rates.is_off for rates in report.fields["device"].values)
 
 
+def small_shift(is_shifted, factor):
+    """The report on ten weeks of which some rows are shifted; a value appears in the sixth."""
+    rng = np.random.default_rng(6)
+    day = np.repeat(np.arange(70), 4000)
+    site = rng.choice(["news", "mail", "new"], len(day), p=[0.5, 0.4, 0.1])
+    site[(site == "new") & (day < 40)] = "news"
+    p = 1 / (1 + np.exp(-rng.normal(-2, 1, len(day))))
+    rate = np.where(is_shifted(day, site), factor * p, p)
+    label = (rng.random(len(day)) < rate).astype(int)
+    at = START + day * np.timedelta64(1, "D")
+    log = pa.table({"timestamp": at, "site": site, "probability": p, "label": label})
+    return monitor(log, fields=["site"], tolerance=0.01)
+
+
+def test_a_small_shift_is_found_over_days():
+    report = small_shift(lambda day, site: day >= 30, 1.08)
+    assert not any(period.rates.is_off for period in report.periods)
+    assert report.overall.is_off
+    since = np.datetime64(report.overall.shift.since)
+    assert abs(since - np.datetime64("2026-03-31")) < np.timedelta64(6, "D")
+    assert report.overall.shift.change == pytest.approx(0.08, abs=0.03)
+    assert f"all rows: under-predicts since {since}" in report.alerts[0]
+
+
+def test_a_small_shift_of_a_value_is_found_over_weeks():
+    report = small_shift(lambda day, site: (day >= 36) & (site == "mail"), 1.2)
+    shifts = {rates.name: rates.shift for rates in report.fields["site"].values}
+    assert [name for name, shift in shifts.items() if shift.is_off] == ["mail"]
+    assert shifts["mail"].since in ("2026-03-30", "2026-04-06", "2026-04-13")
+    assert shifts["mail"].change == pytest.approx(0.2, abs=0.05)
+    assert shifts["new"].since >= "2026-04-06"
+
+
+def test_a_shift_within_the_tolerance_does_not_matter():
+    rng = np.random.default_rng(7)
+    p = np.full(400_000, 0.3)
+    label = (rng.random(len(p)) < 1.04 * p).astype(int)
+    day = START + np.arange(len(p)) // 20_000 * np.timedelta64(1, "D")
+    log = pa.table({"timestamp": day, "probability": p, "label": label})
+    assert monitor(log, tolerance=0.01).overall.is_off
+    assert not monitor(log, tolerance=0.05).is_alert
+
+
+def test_the_bounds_of_a_period_do_not_depend_on_the_others(calibrated):
+    whole = monitor(calibrated, fields=["site"])
+    part = monitor(calibrated, fields=["site"], period=Periods("day", until="2026-03-03"))
+    assert part.periods == whole.periods[:2]
+
+
 def test_a_day_whose_predictions_tell_nothing_is_named(tmp_path):
     path = write(make_log(shuffled_day=2), tmp_path / "log.parquet")
     report = monitor(path)

@@ -35,7 +35,7 @@ from keras_calibration.monitoring.monitor_sums import (
     period_sums,
     value_sums,
 )
-from keras_calibration.monitoring.shifts import find_shifts
+from keras_calibration.monitoring.shifts import find_shifts, most_log_years
 
 # Values of a field that are listed: those with most rows, and all that are off.
 _MOST_LISTED = 10_000
@@ -295,29 +295,30 @@ def _field_report(values: ValueSums, length: str, budget: _Budget) -> FieldRepor
 
 def _shifted_rates(values: ValueSums, length: str, budget: _Budget) -> list[RateCheck]:
     """The rates of the values with most rows, and of all that have shifted."""
-    blocks = Periods(length)
-    found = find_shifts(
-        values.sums, values.value, values.block, 1 / _PER_YEAR[length], budget.tolerance
-    )
-    years = np.exp(np.minimum(found.log_years, _LARGEST_LOG))
-    years /= budget.num_kinds * len(values.names)
-    is_off = years * budget.false_alarms_per_year >= 1
-    totals = values.totals
+    totals, block_years = values.totals, 1 / _PER_YEAR[length]
+    # The evidence that is an alert, for each value.
+    needed = np.log(budget.num_kinds * len(totals) / budget.false_alarms_per_year)
     by_rows = np.argsort(-totals[:, 2], kind="stable")
-    listed = by_rows[is_off[by_rows] | (np.arange(len(by_rows)) < _MOST_LISTED)]
-    names = [values.names[value] for value in listed]
-    since = [blocks.name(start) for start in found.since[listed]]
+    # Of a million values, most have too few rows to show anything.
+    can_shift = most_log_years(totals, values.block, block_years) >= needed
+    tested = by_rows[(np.arange(len(by_rows)) < _MOST_LISTED) | can_shift[by_rows]]
+    found = find_shifts(*values.groups_of(tested), block_years, budget.tolerance)
+    is_off = found.log_years >= needed
+    listed = np.flatnonzero(is_off | (np.arange(len(tested)) < _MOST_LISTED))
+    years = np.exp(np.minimum(found.log_years - needed, _LARGEST_LOG))
+    years /= budget.false_alarms_per_year
+    since = [Periods(length).name(start) for start in found.since[listed]]
+    names = [values.names[value] for value in tested[listed]]
+    rates = _rates(names, totals[tested[listed]], budget.tolerance, budget.risk)
     rates_since = _rates(since, found.sums[listed], budget.tolerance, budget.risk)
-    shifts = [
-        Shift(each.name, each.num_rows, each.predicted, each.observed, *evidence)
-        for each, *evidence in zip(
-            rates_since, years[listed].tolist(), is_off[listed].tolist(), strict=True
-        )
-    ]
     return [
-        dataclasses.replace(rates, is_off=shift.is_off, shift=shift)
-        for rates, shift in zip(
-            _rates(names, totals[listed], budget.tolerance, budget.risk), shifts, strict=True
+        dataclasses.replace(
+            rate,
+            is_off=is_alert,
+            shift=Shift(part.name, part.num_rows, part.predicted, part.observed, once_in, is_alert),
+        )
+        for rate, part, once_in, is_alert in zip(
+            rates, rates_since, years[listed].tolist(), is_off[listed].tolist(), strict=True
         )
     ]
 

@@ -87,8 +87,18 @@ class ValueSums(NamedTuple):
     @property
     def totals(self) -> np.ndarray:
         """The sums of each value over all blocks (values, 7)."""
-        firsts = np.flatnonzero(np.diff(self.value, prepend=-1))
-        return np.add.reduceat(self.sums, firsts, axis=0)
+        return np.add.reduceat(self.sums, self._firsts, axis=0)
+
+    @property
+    def _firsts(self) -> np.ndarray:
+        return np.flatnonzero(np.diff(self.value, prepend=-1))
+
+    def groups_of(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sums, value and block of the groups of some values, which are numbered anew from 0."""
+        firsts, counts = self._firsts, np.bincount(self.value)[values]
+        moved = firsts[values] - np.concatenate([[0], np.cumsum(counts)[:-1]])
+        groups = np.arange(counts.sum()) + np.repeat(moved, counts)
+        return self.sums[groups], np.repeat(np.arange(len(values)), counts), self.block[groups]
 
 
 def value_sums(sums: LogSums, field: str) -> ValueSums:

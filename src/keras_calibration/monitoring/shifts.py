@@ -42,6 +42,15 @@ class Shifts(NamedTuple):
     sums: np.ndarray
 
 
+def most_log_years(sums: np.ndarray, block: np.ndarray, years: float) -> np.ndarray:
+    """Logarithm of the most evidence that values can have, from their sums over all blocks.
+
+    A ratio is at most `exp(θ)` for each positive, or for each one that is predicted if θ < 0.
+    """
+    total = len(np.unique(block)) * years
+    return _SIZES[-1] * np.maximum(sums[:, 1], sums[:, 5]) + np.log(total)
+
+
 def find_shifts(
     sums: np.ndarray, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
 ) -> Shifts:
