@@ -88,12 +88,15 @@ def ends(predicted: float, squares: float, risk: float) -> tuple[int, int]:
     share = squares / predicted
     trials, tail = predicted / share, risk / 2
     top = int(predicted + 15 * np.sqrt(predicted) + 40)
-    low = bisect.bisect_left(
-        range(top), True, key=lambda k: betainc(k + 1, trials - k, share) < 1 - tail
-    )
-    high = bisect.bisect_left(
-        range(top), True, key=lambda k: betainc(max(k, 1e-9), trials - k + 1, share) < tail
-    )
+
+    def is_enough(k: int) -> bool:
+        return betainc(k + 1, max(trials - k, 1e-9), share) < 1 - tail
+
+    def is_too_many(k: int) -> bool:
+        return betainc(max(k, 1e-9), max(trials - k, 0.0) + 1, share) < tail
+
+    low = bisect.bisect_left(range(top), True, key=is_enough)
+    high = bisect.bisect_left(range(top), True, key=is_too_many)
     return low - 1, high
 
 
@@ -180,9 +183,11 @@ def first_alarms(
 def check() -> None:
     """Whether the evidence above is that of the monitor."""
     one, rng = day_sums(50), np.random.default_rng(0)
-    counts = np.arange(60)
-    low, high = rate_factors(counts, np.full(60, one[5]), np.full(60, one[6]), 0.999)
-    np.testing.assert_array_equal(is_off_counts(counts, one, 0.001), (low > 1) | (high < 1))
+    for sums in (one, day_sums(1000), 1000 * one):
+        counts = np.arange(int(2 * sums[5]) + 60)
+        same = (np.full(len(counts), sums[5]), np.full(len(counts), sums[6]))
+        low, high = rate_factors(counts, *same, 0.999)
+        np.testing.assert_array_equal(is_off_counts(counts, sums, 0.001), (low > 1) | (high < 1))
     positives = rng.poisson(10, (40, 2))
     for block in (1, WEEK):
         evidence = Evidence(one, (2,), block)

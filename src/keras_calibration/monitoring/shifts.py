@@ -69,7 +69,7 @@ def find_shifts(
         >>> sums = np.array([right, right, more])  # of a value, in three blocks of a year
         >>> found = find_shifts(sums, np.zeros(3, int), np.arange(3), 1.0, 0.0)
         >>> np.exp(found.log_years).round(), found.since
-        (array([17055.]), array([2]))
+        (array([4777.]), array([2]))
     """
     firsts = np.flatnonzero(np.diff(value, prepend=-1))
     parts = [
