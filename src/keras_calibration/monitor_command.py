@@ -77,10 +77,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="largest relative error that does not matter; default: %(default)s",
     )
     parser.add_argument(
-        "--confidence",
+        "--false-alarms-per-year",
         type=float,
-        default=0.99,
-        help="probability that correct probabilities raise no alert; default: %(default)s",
+        default=0.01,
+        metavar="NUMBER",
+        help=(
+            "probability that correct probabilities raise an alert in a year of one call a period; "
+            "default: %(default)s"
+        ),
     )
     parser.add_argument(
         "--state",
@@ -113,7 +117,7 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
             classes=options.classes,
             period=Periods(options.period, since=options.since, until=options.until),
             tolerance=options.tolerance,
-            confidence=options.confidence,
+            false_alarms_per_year=options.false_alarms_per_year,
             state=options.state,
             verbose=int(sys.stderr.isatty()),
         )

@@ -53,17 +53,18 @@ def drifted(tmp_path_factory):
 def test_each_class_has_the_report_of_its_binary_log(tmp_path):
     p, labels, day, site = make_rows(1500)
     log = write(frame_of_columns(p, labels, day, site), tmp_path / "log.parquet")
-    report = monitor(log, probability=CLASSES, fields=["site"], confidence=0.97)
+    report = monitor(log, probability=CLASSES, fields=["site"], false_alarms_per_year=0.3)
     assert isinstance(report, ClassMonitorReport)
     assert list(report.classes) == CLASSES
-    assert (report.confidence, report.tolerance, report.period) == (0.97, 0.05, "day")
+    assert (report.false_alarms_per_year, report.tolerance, report.period) == (0.3, 0.05, "day")
     for number, name in enumerate(CLASSES):
         columns = {"timestamp": day, "site": site, "probability": p[:, number]}
         binary = pa.table({**columns, "label": (labels == number).astype(int)})
         log = write(binary, tmp_path / "binary.parquet")
         received = report.classes[name]
-        assert received.confidence == pytest.approx(1 - 0.03 / 3)
-        assert received == monitor(log, fields=["site"], confidence=received.confidence)
+        share = received.false_alarms_per_year
+        assert share == pytest.approx(0.3 / 3)
+        assert received == monitor(log, fields=["site"], false_alarms_per_year=share)
 
 
 def test_right_probabilities_raise_no_alert(tmp_path):
@@ -140,7 +141,9 @@ def test_false_alerts_are_as_rare_as_promised():
         rng = np.random.default_rng(seed)
         periods, sites = rng.integers(0, 3, 1000) * 86400, rng.integers(0, 10, 1000)
         log = frame_of_columns(p, labels, periods, sites)
-        report = monitor(log, probability=CLASSES, fields=["site"], tolerance=0.0, confidence=0.8)
+        # A fifth in the three days.
+        options = {"fields": ["site"], "false_alarms_per_year": 0.2 * 365.25 / 3}
+        report = monitor(log, probability=CLASSES, tolerance=0.0, **options)
         alerts += report.is_alert
     # 20 at most in the mean; 32 is three standard deviations above.
     assert alerts <= 32

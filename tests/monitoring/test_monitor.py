@@ -83,7 +83,10 @@ def test_false_alerts_are_as_rare_as_promised():
         p = 1 / (1 + np.exp(-rng.normal(-2, 1.5, n)))
         columns = {"label": rng.random(n) < p, "probability": p, "site": rng.integers(0, 20, n)}
         log = pa.table({**columns, "timestamp": rng.integers(0, 4, n) * 86400})
-        alerts += monitor(log, fields=["site"], tolerance=0.0, confidence=0.8).is_alert
+        # A fifth in the four days.
+        budget = 0.2 * 365.25 / 4
+        report = monitor(log, fields=["site"], tolerance=0.0, false_alarms_per_year=budget)
+        alerts += report.is_alert
     # 20 at most in the mean; 32 is three standard deviations above.
     assert alerts <= 32
 
@@ -105,6 +108,55 @@ def test_a_drifted_segment_is_named(tmp_path):
     assert any(alert.startswith("site mail: over-predicts") for alert in report.alerts)
     assert report.fields["site"].error.is_off
     assert not any(rates.is_off for rates in report.fields["device"].values)
+
+
+def small_shift(is_shifted, factor):
+    """The report on ten weeks of which some rows are shifted; a value appears in the sixth."""
+    rng = np.random.default_rng(6)
+    day = np.repeat(np.arange(70), 4000)
+    site = rng.choice(["news", "mail", "new"], len(day), p=[0.5, 0.4, 0.1])
+    site[(site == "new") & (day < 40)] = "news"
+    p = 1 / (1 + np.exp(-rng.normal(-2, 1, len(day))))
+    rate = np.where(is_shifted(day, site), factor * p, p)
+    label = (rng.random(len(day)) < rate).astype(int)
+    at = START + day * np.timedelta64(1, "D")
+    log = pa.table({"timestamp": at, "site": site, "probability": p, "label": label})
+    return monitor(log, fields=["site"], tolerance=0.01)
+
+
+def test_a_small_shift_is_found_over_days():
+    report = small_shift(lambda day, site: day >= 30, 1.08)
+    assert not any(period.rates.is_off for period in report.periods)
+    assert report.overall.is_off
+    since = np.datetime64(report.overall.shift.since)
+    assert abs(since - np.datetime64("2026-03-31")) < np.timedelta64(6, "D")
+    assert report.overall.shift.change == pytest.approx(0.08, abs=0.03)
+    assert f"all rows: under-predicts since {since}" in report.alerts[0]
+
+
+def test_a_small_shift_of_a_value_is_found_over_weeks():
+    report = small_shift(lambda day, site: (day >= 36) & (site == "mail"), 1.2)
+    shifts = {rates.name: rates.shift for rates in report.fields["site"].values}
+    assert [name for name, shift in shifts.items() if shift.is_off] == ["mail"]
+    assert shifts["mail"].since in ("2026-03-30", "2026-04-06", "2026-04-13")
+    assert shifts["mail"].change == pytest.approx(0.2, abs=0.05)
+    assert shifts["new"].since >= "2026-04-06"
+
+
+def test_a_shift_within_the_tolerance_does_not_matter():
+    rng = np.random.default_rng(7)
+    p = np.full(400_000, 0.3)
+    label = (rng.random(len(p)) < 1.04 * p).astype(int)
+    day = START + np.arange(len(p)) // 20_000 * np.timedelta64(1, "D")
+    log = pa.table({"timestamp": day, "probability": p, "label": label})
+    assert monitor(log, tolerance=0.01).overall.is_off
+    assert not monitor(log, tolerance=0.05).is_alert
+
+
+def test_the_bounds_of_a_period_do_not_depend_on_the_others(calibrated):
+    whole = monitor(calibrated, fields=["site"])
+    part = monitor(calibrated, fields=["site"], period=Periods("day", until="2026-03-03"))
+    assert part.periods == whole.periods[:2]
 
 
 def test_a_day_whose_predictions_tell_nothing_is_named(tmp_path):
@@ -152,6 +204,7 @@ def test_files_and_batches_make_no_difference(calibrated, tmp_path):
         for one, two in zip(whole["periods"], other["periods"], strict=True):
             assert two["rates"].pop("name") == one["rates"]["name"]
             rates = {name: one["rates"][name] for name in two["rates"]}
+            assert two["rates"].pop("shift") is rates.pop("shift") is None
             assert two["rates"] == pytest.approx(rates, rel=1e-6)
             assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
         values = {v["name"]: v["predicted"] for v in whole["fields"]["site"]["values"]}
@@ -279,7 +332,9 @@ def test_bad_logs_are_refused(change, words, tmp_path):
     [
         ({"period": "year"}, "Argument `period` must be one of"),
         ({"tolerance": -0.1}, "Argument `tolerance` must be"),
-        ({"confidence": 1.0}, "Argument `confidence` must be"),
+        ({"false_alarms_per_year": 0.0}, "Argument `false_alarms_per_year` must be"),
+        ({"false_alarms_per_year": 12, "period": "month"}, "periods in a year, 12. Received"),
+        ({"false_alarms_per_year": float("nan")}, "Argument `false_alarms_per_year` must be"),
         ({"fields": "site"}, "Argument `fields` must be a list"),
         ({"fields": ["site", "site"]}, "Received twice: .'site'"),
         ({"fields": ["user"]}, r"no columns \['user'\]"),
@@ -370,20 +425,29 @@ def test_the_text_of_a_small_log(tmp_path):
 
 GOLDEN = """\
 day         rows  predicted  observed  ratio     interval     cal. loss         bounds
-2026-03-01   400        0.3       0.3  1.000  0.795–1.310        0.5867  0.5116–0.6618
-2026-03-02   400        0.3       0.1  3.000  1.903–5.232  !     0.2866  0.2685–0.3618
-all          800        0.3       0.2  1.500  1.220–1.889  !
+2026-03-01   400        0.3       0.3  1.000  0.737–1.467        0.5867  0.4963–0.6771
+2026-03-02   400        0.3       0.1  3.000  1.644–6.654  !     0.2866  0.2573–0.3730
+all          800        0.3       0.2  1.500  1.117–2.123  !
+Shift of all since 2026-03-02: 66.7% fewer than predicted, by chance less than once in a million
+  years !
 
 site  rows  predicted  observed  ratio     interval
-a      400        0.2       0.1  2.000  1.264–3.497  !
-b      400        0.4       0.3  1.333  1.053–1.757  !
-Field-RCE 0.6158; noise floor 0.06255 ± 0.036, bound 0.2635 !
+a      400        0.2       0.1  2.000  1.090–4.450  !
+b      400        0.4       0.3  1.333  0.973–1.971  !
+Field-RCE 0.6158; noise floor 0.06255 ± 0.036, bound 0.4104 !
+Shift of a since 2026-03-02: 100.0% fewer than predicted, by chance less than once in a million
+  years !
 
-Bounds: relative errors up to 0.05 do not matter. If all probabilities are correct, the whole report
-  raises no alert with probability 0.99. Times are in UTC.
+Bounds: relative errors up to 0.05 do not matter. If all probabilities are correct, reports after
+  each period raise an alert in a year with a probability of at most 0.01. Times are in UTC.
 ALERT, 5 out of bounds:
-! all rows: over-predicts: 0.3 predicted, 0.2 observed (ratio 1.5, at least 1.22), 800 rows
-! 2026-03-02: over-predicts: 0.3 predicted, 0.1 observed (ratio 3, at least 1.9), 400 rows
-! site: Field-RCE 0.6158 is above its bound 0.2635
-! site a: over-predicts: 0.2 predicted, 0.1 observed (ratio 2, at least 1.26), 400 rows
-! site b: over-predicts: 0.4 predicted, 0.3 observed (ratio 1.33, at least 1.05), 400 rows"""
+! all rows: over-predicts since 2026-03-02: 0.3 predicted, 0.1 observed (66.7% fewer than
+  predicted), 400 rows; by chance less than once in a million years
+! 2026-03-02: over-predicts: 0.3 predicted, 0.1 observed (ratio 3, at least 1.64), 400 rows
+! site: Field-RCE 0.6158 is above its bound 0.4104
+! site a: over-predicts since 2026-03-02: 0.2 predicted, 0 observed (100.0% fewer than predicted),
+  200 rows; by chance less than once in a million years
+! site b: over-predicts since 2026-03-02: 0.4 predicted, 0.2 observed (50.0% fewer than predicted),
+  200 rows; by chance less than once in 200 years
+To mend a shift, find its cause, or refresh the calibration on the rows since its start. Then begin
+  a new state."""

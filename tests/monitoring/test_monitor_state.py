@@ -103,6 +103,24 @@ def test_files_of_past_days_are_counted_when_they_arrive(job):
     assert_same(daily.to_dict(), whole.to_dict())
 
 
+def test_shifts_are_those_of_a_run_from_the_start(job):
+    # Four weeks in files of some days each, one of them late; a value appears in the third.
+    days = []
+    for day in range(28):
+        table = make_day(day, factor=1.5 if day > 16 else 1.0)
+        site = table["site"].to_numpy(zero_copy_only=False)
+        site = np.where((np.arange(ROWS) % 5 == 0) & (day > 15), "new", site)
+        days.append(table.set_column(1, "site", pa.array(site)))
+    options = {"fields": ["site"], "tolerance": 0.0}
+    for number, (first, last) in enumerate([(0, 3), (10, 11), (3, 10), (11, 20), (20, 28)]):
+        write(pa.concat_tables(days[first:last]), job.log / f"{number}.parquet")
+        daily, whole = job.report(**options), monitor(job.log, **options)
+        assert_same(daily.to_dict(), whole.to_dict())
+    assert daily.overall.is_off
+    assert daily.overall.shift.since in ("2026-03-17", "2026-03-18", "2026-03-19")
+    assert "new" in {rates.name for rates in daily.fields["site"].values}
+
+
 def test_no_clock_decides_what_is_read(job, monkeypatch):
     job.add(0)
     for now in (0.0, 4e9, 1e9):  # 1970, 2096, 2001

@@ -13,18 +13,19 @@ class ClassMonitorReport(ShownAsText):
     """The result of `monitor` for K classes; printing it gives the text of the command.
 
     The labels of a class are 1 for its rows and 0 for all others. If the probabilities of all
-    classes are right, those of each are. `1 - confidence` is divided equally among the classes, so
-    that the reports in `classes` have a higher confidence than the whole.
+    classes are right, those of each are. `false_alarms_per_year` is divided equally among the
+    classes: the reports in `classes` have the share of a class.
 
     Args:
         period: "hour", "day", "week" or "month".
-        confidence: Probability that right predictions raise no alert, in all classes together.
+        false_alarms_per_year: Probability that right predictions raise an alert in a year, in all
+            classes together.
         tolerance: Relative error that does not matter.
         classes: Class → its report.
     """
 
     period: str
-    confidence: float
+    false_alarms_per_year: float
     tolerance: float
     classes: dict[str, MonitorReport]
 
@@ -48,7 +49,7 @@ class ClassMonitorReport(ShownAsText):
             "is_alert": self.is_alert,
             "alerts": self.alerts,
             "period": self.period,
-            "confidence": self.confidence,
+            "false_alarms_per_year": self.false_alarms_per_year,
             "tolerance": self.tolerance,
             "classes": {name: report.to_dict() for name, report in self.classes.items()},
         }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,17 +24,25 @@ from keras_calibration.monitoring.monitor_report import (
     MonitorReport,
     PeriodReport,
     RateCheck,
+    Shift,
 )
 from keras_calibration.monitoring.monitor_state import MonitorState
 from keras_calibration.monitoring.monitor_sums import (
+    ValueSums,
+    block_length,
     class_sums,
     period_moments,
     period_sums,
     value_sums,
 )
+from keras_calibration.monitoring.shifts import find_shifts, most_log_years
 
 # Values of a field that are listed: those with most rows, and all that are off.
 _MOST_LISTED = 10_000
+# Length of a period → periods in a year.
+_PER_YEAR = {"hour": 8766.0, "day": 365.25, "week": 365.25 / 7, "month": 12.0}
+# The exponential of more is infinite, which JSON does not have.
+_LARGEST_LOG = 700.0
 
 
 def monitor(
@@ -46,30 +55,38 @@ def monitor(
     classes: Sequence[str] | None = None,
     period: str | Periods = "day",
     tolerance: float = 0.05,
-    confidence: float = 0.99,
+    false_alarms_per_year: float = 0.01,
     state: str | os.PathLike[str] | None = None,
     verbose: int = 0,
 ) -> MonitorReport | ClassMonitorReport:
     """Checks the calibration of a scored log over time and by field.
 
-    Three figures are compared with bounds:
+    Four checks can raise an alert:
 
-    - predicted / observed, over all rows, in each period and for each field value: its confidence
-      interval must overlap `[1 / (1 + tolerance), 1 + tolerance]`;
+    - of each period, predicted / observed: its confidence interval must overlap
+      `[1 / (1 + tolerance), 1 + tolerance]`;
     - the Calibrated Log Loss of each period: within `tolerance` of its expected value (the entropy
       of the predictions), or within what chance explains. It detects a broken feature that leaves
       the mean right;
+    - a shift of the whole log, or of a field value, by more than `tolerance` from some period (for
+      a field value, week) on. The evidence adds up over periods: it finds small shifts that no
+      single period shows. The report says since when, and how far;
     - the Field-RCE of each field over the whole log: at most `tolerance` above its noise floor.
 
-    `1 - confidence` is the probability of a false alert for the whole call. It is divided equally
-    among the kinds of checks, and within each kind among its intervals (Bonferroni). For a daily
-    call, use `confidence=0.999`.
+    If all predictions are right, a report after each period raises an alert in a year with a
+    probability of at most `false_alarms_per_year`. It is divided equally among the whole log, the
+    rates and losses of periods, and each field's values and Field-RCE (Bonferroni); then among the
+    periods of a year, or the values of the field. The shifts are tested by e-processes: these may
+    be looked at as often as one likes. The other checks count one look a period, which a call with
+    `until` at the start of the current period is. For a single report on a log of D days that may
+    be wrong with a probability of a, pass `365 a / D`.
 
     If labels arrive late (conversions), the latest periods seem over-predicted: exclude them with
     `period=Periods("day", until=...)`.
 
     For a model of K classes, all this is done for each class against the others: its label is 1 in
-    the rows of the class and 0 elsewhere. `1 - confidence` is divided equally among the classes.
+    the rows of the class and 0 elsewhere. `false_alarms_per_year` is divided equally among the
+    classes.
 
     DuckDB, or a cluster of Ray, computes the sums where the rows are (`logs.ScoredLog`), in three
     passes and one more for each field. Memory does not grow with the number of rows.
@@ -101,7 +118,8 @@ def monitor(
             of the columns of `probability`, or the class numbers.
         period: `"hour"`, `"day"`, `"week"` or `"month"`, or `logs.Periods`.
         tolerance: Relative error that does not matter, at least 0.
-        confidence: Probability that right predictions raise no alert, in (0, 1).
+        false_alarms_per_year: Probability that right predictions raise an alert in a year; above 0,
+            and less than the number of periods in a year.
         state: File of the sums that earlier calls have counted, or None. Written anew by each call.
             The log must then be Parquet or CSV files, in folders or an object store; columns,
             classes, length of a period, `where` and `since` must stay the same, and `until` must
@@ -129,7 +147,8 @@ def monitor(
         >>> [period.rates.is_off for period in monitor(log).periods]
         [False, False, True]
     """
-    _check(tolerance, confidence)
+    periods = period if isinstance(period, Periods) else Periods(period)
+    _check(tolerance, false_alarms_per_year, periods.length)
     columns = {
         "probability": probability,
         "label": label,
@@ -142,7 +161,6 @@ def monitor(
             "Argument `log` of `monitor` must have no weights: its bounds count rows. Received: "
             f"sample_weight={log.sample_weight!r}."
         )
-    periods = period if isinstance(period, Periods) else Periods(period)
     if state is not None:
         _check_state(state)
     names = class_names(log.probability, classes)
@@ -170,11 +188,11 @@ def monitor(
         read.save(state)
     names_of_fields = [field_name(field) for field in log.fields]
     if names is None:
-        return _report(sums[0], names_of_fields, periods, tolerance, confidence)
-    each_confidence = 1 - (1 - confidence) / len(names)
-    reports = [_report(each, names_of_fields, periods, tolerance, each_confidence) for each in sums]
+        return _report(sums[0], names_of_fields, periods, tolerance, false_alarms_per_year)
+    share = false_alarms_per_year / len(names)
+    reports = [_report(each, names_of_fields, periods, tolerance, share) for each in sums]
     by_name = dict(zip(names, reports, strict=True))
-    return ClassMonitorReport(periods.length, confidence, tolerance, by_name)
+    return ClassMonitorReport(periods.length, false_alarms_per_year, tolerance, by_name)
 
 
 def _check_state(state: str | os.PathLike[str]) -> None:
@@ -195,15 +213,17 @@ def _check_state(state: str | os.PathLike[str]) -> None:
         )
 
 
-def _check(tolerance: float, confidence: float) -> None:
+def _check(tolerance: float, false_alarms_per_year: float, length: str) -> None:
     if not 0 <= tolerance < float("inf"):
         raise ValueError(
             "Argument `tolerance` must be a finite number of at least 0, for example 0.05 for 5 %. "
             f"Received: tolerance={tolerance!r}."
         )
-    if not 0 < confidence < 1:
+    if not 0 < false_alarms_per_year < _PER_YEAR[length]:
         raise ValueError(
-            f"Argument `confidence` must be between 0 and 1. Received: confidence={confidence!r}."
+            "Argument `false_alarms_per_year` must be above 0 and less than the number of periods "
+            f"in a year, {_PER_YEAR[length]:.4g}. Received: "
+            f"false_alarms_per_year={false_alarms_per_year!r}."
         )
 
 
@@ -231,44 +251,83 @@ def _report(
     fields: Sequence[str],
     periods: Periods,
     tolerance: float,
-    confidence: float,
+    false_alarms_per_year: float,
 ) -> MonitorReport:
-    # Kinds of checks: all rows, periods, losses, and for each field its error and its values.
-    risk = (1 - confidence) / (3 + 2 * len(fields))
+    # Kinds of checks: shifts of all rows, periods, losses, and for each field its values and error.
+    num_kinds = 3 + 2 * len(fields)
+    # The risk of each kind of check in a period.
+    risk = false_alarms_per_year / num_kinds / _PER_YEAR[periods.length]
     starts, period_rows = period_sums(sums)
-    each = 1 - risk / len(starts)
-    rates = _rates([periods.name(start) for start in starts], period_rows, tolerance, each)
+    rates = _rates([periods.name(start) for start in starts], period_rows, tolerance, risk)
     reports = [
-        PeriodReport(rate, _loss(moments, tolerance, each))
+        PeriodReport(rate, _loss(moments, tolerance, 1 - risk))
         for rate, moments in zip(rates, period_moments(sums), strict=True)
     ]
-    by_field = {field: _field_report(*value_sums(sums, field), tolerance, risk) for field in fields}
-    overall = _rates(["all"], period_rows.sum(axis=0, keepdims=True), tolerance, 1 - risk)[0]
-    return MonitorReport(periods.length, confidence, tolerance, overall, reports, by_field)
-
-
-def _field_report(
-    names: Sequence[str], sums: np.ndarray, tolerance: float, risk: float
-) -> FieldReport:
-    """The checks of a field and of its values, the values with most rows first."""
-    by_rows = np.argsort(-sums[:, 2], kind="stable")
-    names, sums = [names[value] for value in by_rows], sums[by_rows]
-    confidence = 1 - risk / len(sums)
-    is_off = _rate_bounds(sums, tolerance, confidence)[-1]
-    listed = is_off | (np.arange(len(sums)) < _MOST_LISTED)
-    shown = [name for name, is_listed in zip(names, listed, strict=True) if is_listed]
-    return FieldReport(
-        error=_field_check(sums, tolerance, risk),
-        values=_rates(shown, sums[listed], tolerance, confidence),
-        num_values=len(sums),
+    budget = _Budget(tolerance, false_alarms_per_year, num_kinds, risk)
+    every = ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts))
+    by_field = {
+        field: _field_report(value_sums(sums, field), block_length(periods.length), budget)
+        for field in fields
+    }
+    (overall,) = _shifted_rates(every, periods.length, budget)
+    return MonitorReport(
+        periods.length, false_alarms_per_year, tolerance, overall, reports, by_field
     )
 
 
+class _Budget(NamedTuple):
+    """What checks may cost: all in a year, the number of their kinds, and of each in a period."""
+
+    tolerance: float
+    false_alarms_per_year: float
+    num_kinds: int
+    risk: float
+
+
+def _field_report(values: ValueSums, length: str, budget: _Budget) -> FieldReport:
+    """The checks of a field and of its values, the values with most rows first."""
+    return FieldReport(
+        error=_field_check(values.totals, budget.tolerance, budget.risk),
+        values=_shifted_rates(values, length, budget),
+        num_values=len(values.names),
+    )
+
+
+def _shifted_rates(values: ValueSums, length: str, budget: _Budget) -> list[RateCheck]:
+    """The rates of the values with most rows, and of all that have shifted."""
+    totals, block_years = values.totals, 1 / _PER_YEAR[length]
+    # The evidence that is an alert, for each value.
+    needed = np.log(budget.num_kinds * len(totals) / budget.false_alarms_per_year)
+    by_rows = np.argsort(-totals[:, 2], kind="stable")
+    # Of a million values, most have too few rows to show anything.
+    can_shift = most_log_years(totals, values.block, block_years) >= needed
+    tested = by_rows[(np.arange(len(by_rows)) < _MOST_LISTED) | can_shift[by_rows]]
+    found = find_shifts(*values.groups_of(tested), block_years, budget.tolerance)
+    is_off = found.log_years >= needed
+    listed = np.flatnonzero(is_off | (np.arange(len(tested)) < _MOST_LISTED))
+    years = np.exp(np.minimum(found.log_years - needed, _LARGEST_LOG))
+    years /= budget.false_alarms_per_year
+    since = [Periods(length).name(start) for start in found.since[listed]]
+    names = [values.names[value] for value in tested[listed]]
+    rates = _rates(names, totals[tested[listed]], budget.tolerance, budget.risk)
+    rates_since = _rates(since, found.sums[listed], budget.tolerance, budget.risk)
+    return [
+        dataclasses.replace(
+            rate,
+            is_off=is_alert,
+            shift=Shift(part.name, part.num_rows, part.predicted, part.observed, once_in, is_alert),
+        )
+        for rate, part, once_in, is_alert in zip(
+            rates, rates_since, years[listed].tolist(), is_off[listed].tolist(), strict=True
+        )
+    ]
+
+
 def _rates(
-    names: Sequence[str], sums: np.ndarray, tolerance: float, confidence: float
+    names: Sequence[str], sums: np.ndarray, tolerance: float, risk: float
 ) -> list[RateCheck]:
     residual, positives, rows = sums[:, :3].T
-    low, high, is_off = _rate_bounds(sums, tolerance, confidence)
+    low, high, is_off = _rate_bounds(sums, tolerance, 1 - risk)
     observed, mean = positives / rows, np.clip(positives - residual, 0, rows) / rows
     columns = (rows.astype(int), mean, observed, low, high, is_off)
     values = zip(*(column.tolist() for column in columns), strict=True)

@@ -6,7 +6,39 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_calibration._text import ShownAsText
-from keras_calibration.monitoring.monitor_text import monitor_text
+from keras_calibration.monitoring.monitor_text import (
+    change_text,
+    monitor_text,
+    years_text,
+)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """The evidence that predictions are off since some time, valid however often it is looked at.
+
+    Args:
+        since: The most likely start: a period for the whole log; for a field value, a week, or a
+            month where periods are months.
+        num_rows: Number of rows since then.
+        predicted: Their mean predicted probability.
+        observed: Their share of positive labels.
+        years: Strength of the evidence. Right predictions reach it less often than once in so many
+            years, in all checks of the report together.
+        is_off: Whether that is rare enough for an alert, `years >= 1 / false_alarms_per_year`.
+    """
+
+    since: str
+    num_rows: int
+    predicted: float
+    observed: float
+    years: float
+    is_off: bool
+
+    @property
+    def change(self) -> float:
+        """Observed / predicted since then, less 1; infinite where 0 is predicted."""
+        return self.observed / self.predicted - 1 if self.predicted else math.inf
 
 
 @dataclass(frozen=True)
@@ -20,7 +52,9 @@ class RateCheck:
         observed: Share of positive labels.
         low: Lower end of the confidence interval of predicted / observed.
         high: Upper end; infinite without positive labels.
-        is_off: Whether the whole interval is out of bounds.
+        is_off: Whether there is an alert. Of a period: the whole interval is out of bounds. Of a
+            field value or the whole log: it has shifted.
+        shift: Evidence for a shift of the field value or the whole log; None for a period.
     """
 
     name: str
@@ -30,6 +64,7 @@ class RateCheck:
     low: float
     high: float
     is_off: bool
+    shift: Shift | None = None
 
     @property
     def ratio(self) -> float:
@@ -115,7 +150,7 @@ class MonitorReport(ShownAsText):
 
     Args:
         period: "hour", "day", "week" or "month".
-        confidence: Probability that right predictions raise no alert.
+        false_alarms_per_year: Probability that right predictions raise an alert in a year.
         tolerance: Relative error that does not matter.
         overall: Rates of the whole log.
         periods: The periods that have rows, in ascending order.
@@ -123,7 +158,7 @@ class MonitorReport(ShownAsText):
     """
 
     period: str
-    confidence: float
+    false_alarms_per_year: float
     tolerance: float
     overall: RateCheck
     periods: list[PeriodReport]
@@ -166,12 +201,22 @@ class MonitorReport(ShownAsText):
 
 
 def _rates_sentence(rates: RateCheck) -> str:
+    if rates.shift is not None:
+        return _shift_sentence(rates.shift)
     verb = "over-predicts" if rates.low > 1 else "under-predicts"
     times = "infinite" if not rates.observed else f"{rates.ratio:.3g}"
     return (
         f"{verb}: {rates.predicted:.4g} predicted, {rates.observed:.4g} observed (ratio {times}, "
         f"at {'least' if rates.low > 1 else 'most'} "
         f"{rates.low if rates.low > 1 else rates.high:.3g}), {rates.num_rows:,} rows"
+    )
+
+
+def _shift_sentence(shift: Shift) -> str:
+    verb = "over-predicts" if shift.change < 0 else "under-predicts"
+    return (
+        f"{verb} since {shift.since}: {shift.predicted:.4g} predicted, {shift.observed:.4g} "
+        f"observed ({change_text(shift)}), {shift.num_rows:,} rows; by chance {years_text(shift)}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
 from keras_calibration.scoring.log_metrics import FIELD, field_columns
+
+# The first Monday of 1970, and a week, in seconds.
+_MONDAY, _WEEK = 4 * 86400, 7 * 86400
 
 
 def class_sums(
@@ -24,8 +28,8 @@ def class_sums(
 ) -> list[LogSums]:
     """The sums of each class against the others; one for a log of labels 0 and 1.
 
-    They take 27 kB a period and class, and 56 bytes a field value and class, whatever the number of
-    rows.
+    They take 27 kB a period and class, and 72 bytes a week, field value and class, whatever the
+    number of rows.
 
     Args:
         log: The log.
@@ -65,12 +69,58 @@ def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
         yield moments
 
 
-def value_sums(sums: LogSums, field: str) -> tuple[list[str], np.ndarray]:
-    """Names of the values of a field, and their seven sums (values, 7)."""
+class ValueSums(NamedTuple):
+    """The sums of the values of a field, by block of time.
+
+    Args:
+        names: The names of the values.
+        sums: The seven sums of each value and block (groups, 7), of `ops.field_sums`.
+        value: Number of each group's value, in ascending order.
+        block: Start of each group's block, see `block_of`.
+    """
+
+    names: list[str]
+    sums: np.ndarray
+    value: np.ndarray
+    block: np.ndarray
+
+    @property
+    def totals(self) -> np.ndarray:
+        """The sums of each value over all blocks (values, 7)."""
+        return np.add.reduceat(self.sums, self._firsts, axis=0)
+
+    @property
+    def _firsts(self) -> np.ndarray:
+        return np.flatnonzero(np.diff(self.value, prepend=-1))
+
+    def groups_of(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Sums, value and block of the groups of some values, which are numbered anew from 0."""
+        firsts, counts = self._firsts, np.bincount(self.value)[values]
+        moved = firsts[values] - np.concatenate([[0], np.cumsum(counts)[:-1]])
+        groups = np.arange(counts.sum()) + np.repeat(moved, counts)
+        return self.sums[groups], np.repeat(np.arange(len(values)), counts), self.block[groups]
+
+
+def value_sums(sums: LogSums, field: str) -> ValueSums:
+    """The sums of the values of a field."""
     table = sums.table(FIELD + field)
-    keys = [values.tolist() for name, values in table.items() if name.startswith("key_")]
-    names = [" × ".join(map(_text, values)) for values in zip(*keys, strict=True)]
-    return names, field_columns(table)
+    keys = [values for name, values in table.items() if name.startswith("key_value_")]
+    is_first = np.any([_differs(values) for values in keys], axis=0)
+    firsts = [values[is_first].tolist() for values in keys]
+    names = [" × ".join(map(_text, values)) for values in zip(*firsts, strict=True)]
+    value = np.cumsum(is_first) - 1
+    return ValueSums(names, field_columns(table), value, table["key_block"].astype(np.int64))
+
+
+def block_length(length: str) -> str:
+    """The length of the blocks in which the values of a field may shift: weeks, or months."""
+    return "month" if length == "month" else "week"
+
+
+def _block_of(length: str) -> str:
+    """Expression of the start of a row's block, from that of its period."""
+    since_monday = f"((t - {_MONDAY}) % {_WEEK} + {_WEEK}) % {_WEEK}"
+    return "t" if block_length(length) == "month" else f"t - {since_monday}"
 
 
 def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
@@ -80,10 +130,10 @@ def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
     row_sums = dataclasses.replace(row_sums, sums={**row_sums.sums, **counts})
     queries = {"rows": row_sums.by_period(), "moments": logit_moments().by_period()}
     columns = {field_name(f): [f] if isinstance(f, str) else [*f] for f in log.fields}
-    queries |= {
-        FIELD + name: field_sums(columns_of_field, weighted=False)
-        for name, columns_of_field in columns.items()
-    }
+    block = {"block": _block_of(str(selection.period))}
+    for name, columns_of_field in columns.items():
+        by_value = field_sums(columns_of_field, weighted=False)
+        queries[FIELD + name] = dataclasses.replace(by_value, keys={**by_value.keys, **block})
     sums = log_sums(log, queries, selection, verbose)
     table = sums.table("rows")
     if soft := int(table["soft"].sum()):
@@ -92,6 +142,15 @@ def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
             "the name of the column."
         )
     return LogSums({name: sums.tables[name] for name in queries})
+
+
+def _differs(values: np.ndarray) -> np.ndarray:
+    """Whether each value differs from the one before; missing values are equal."""
+    differs = np.ones(len(values), bool)
+    differs[1:] = values[1:] != values[:-1]
+    if values.dtype.kind == "f":
+        differs[1:] &= ~(np.isnan(values[1:]) & np.isnan(values[:-1]))
+    return differs
 
 
 def _text(value: object) -> str:

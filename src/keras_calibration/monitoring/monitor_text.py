@@ -16,9 +16,15 @@ if TYPE_CHECKING:
         LossCheck,
         MonitorReport,
         RateCheck,
+        Shift,
     )
 
 _MAX_NAME = 30
+_MOST_YEARS = 1e6
+ADVICE = (
+    "To mend a shift, find its cause, or refresh the calibration on the rows since its start. Then "
+    "begin a new state."
+)
 # Field values shown: this many, and all that are out of bounds.
 NUM_VALUES_SHOWN = 10
 RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
@@ -45,13 +51,13 @@ def _tables(report: MonitorReport) -> list[str]:
     periods = [[*rates_cells(period.rates), *loss_cells(period.loss)] for period in report.periods]
     header = [report.period, *RATES_HEADER, *LOSS_HEADER]
     total = [*rates_cells(report.overall), "", "", ""]
-    lines = [*grid([header, *periods, total]), ""]
+    lines = [*grid([header, *periods, total]), *wrap(shift_text([report.overall])), ""]
     for name, field in report.fields.items():
         shown = shown_values(field.values)
         lines += grid([[shorten(name, _MAX_NAME), *RATES_HEADER], *map(rates_cells, shown)])
         hidden = field.num_values - len(shown)
-        lines += [f"and {hidden:,} more values within bounds"] * (hidden > 0)
-        lines += [f"Field-RCE {error_text(field.error)}", ""]
+        lines += [f"and {hidden:,} more values without a shift"] * (hidden > 0)
+        lines += [f"Field-RCE {error_text(field.error)}", *wrap(shift_text(field.values)), ""]
     return lines
 
 
@@ -62,7 +68,7 @@ def _summary(report: MonitorReport | ClassMonitorReport) -> list[str]:
     if not alerts:
         return [*lines, "No alert."]
     found = [part for alert in alerts for part in wrap(f"! {alert}")]
-    return [*lines, f"ALERT, {len(alerts)} out of bounds:", *found]
+    return [*lines, f"ALERT, {len(alerts)} out of bounds:", *found, *wrap(ADVICE)]
 
 
 def class_rows(report: ClassMonitorReport) -> list[Sequence[str]]:
@@ -102,12 +108,38 @@ def error_text(error: FieldErrorCheck) -> str:
     )
 
 
+def shift_text(values: Sequence[RateCheck]) -> str:
+    """The strongest evidence for a shift among the values of a field, or of the whole log."""
+    name, shift = max(
+        ((rates.name, rates.shift) for rates in values if rates.shift is not None),
+        key=lambda named: named[1].years,
+    )
+    if shift.years < 1:
+        return "No evidence of a shift."
+    return (
+        f"Shift of {shorten(name, _MAX_NAME)} since {shift.since}: {change_text(shift)}, by chance "
+        f"{years_text(shift)}{' !' if shift.is_off else ''}"
+    )
+
+
+def change_text(shift: Shift) -> str:
+    """How far the labels are from the predictions."""
+    return f"{abs(shift.change):.1%} {'fewer' if shift.change < 0 else 'more'} than predicted"
+
+
+def years_text(shift: Shift) -> str:
+    """How rare the evidence for a shift is under right predictions."""
+    if shift.years >= _MOST_YEARS:
+        return "less than once in a million years"
+    return f"less than once in {float(f'{shift.years:.2g}'):,g} years"
+
+
 def bounds_sentence(report: MonitorReport | ClassMonitorReport) -> str:
-    """What tolerance and confidence mean, and the time zone."""
+    """What tolerance and false alarms mean, and the time zone."""
     return (
         f"Bounds: relative errors up to {report.tolerance:.2g} do not matter. If all probabilities "
-        f"are correct, the whole report raises no alert with probability {report.confidence:.4g}. "
-        "Times are in UTC."
+        "are correct, reports after each period raise an alert in a year with a probability of at "
+        f"most {report.false_alarms_per_year:.3g}. Times are in UTC."
     )
 
 

@@ -12,6 +12,7 @@ from keras_calibration.monitoring.monitor_report import (
     RateCheck,
 )
 from keras_calibration.monitoring.monitor_text import (
+    ADVICE,
     CLASS_HEADER,
     LOSS_HEADER,
     RATES_HEADER,
@@ -20,6 +21,7 @@ from keras_calibration.monitoring.monitor_text import (
     error_text,
     loss_cells,
     rates_cells,
+    shift_text,
     shown_values,
 )
 from keras_calibration.rendering.page import Axis, Bar, Section, Table, page, range_of, write
@@ -29,7 +31,7 @@ _MAX_SHOWN = 92
 _HEADING = "Are the probabilities in production calibrated?"
 _RATIO_CAPTION = (
     "Predicted / observed with its confidence interval, on a logarithmic scale; the line at 1 is "
-    "the target. Grey band: tolerance. Square: out of bounds."
+    "the target. Grey band: tolerance. Square: alert."
 )
 _LOSS_CAPTION = (
     "Calibrated Log Loss (mark) and its bounds (line) if the bias-corrected probabilities were "
@@ -38,10 +40,11 @@ _LOSS_CAPTION = (
 _METHOD = (
     "Intervals of the ratio are Clopper–Pearson intervals of a binomial variable with the mean and "
     "variance of the predictions. Bounds of the loss are Bernstein bounds; that of a Field-RCE is "
-    "a quantile of its distribution if the predictions are right. The probability of a false alert "
-    "holds for the whole report: it is divided among periods, losses and fields, and "
-    "within each among all intervals (Bonferroni), so a report with more intervals has wider ones. "
-    "If labels arrive late, the latest periods seem over-predicted."
+    "a quantile of its distribution if the predictions are right. The evidence for a shift of the "
+    "whole log or of a field value is a sum of likelihood ratios over possible starts and sizes "
+    "(an e-process), which may be looked at at any time. The false alarms of a year are divided "
+    "among these, periods, losses and fields (Bonferroni), and among the values of a field or the "
+    "periods of a year. If labels arrive late, the latest periods seem over-predicted."
 )
 _METHOD_OF_CLASSES = (
     "Each class is checked against all others, with an equal share of the probability of a false "
@@ -71,7 +74,8 @@ def page_html(report: MonitorReport | ClassMonitorReport) -> str:
         one, sections, method = report, _sections(report), _METHOD
     verdict = _verdict(report.alerts)
     size = f"{one.overall.num_rows:,} rows in {len(one.periods)} periods of one {report.period}. "
-    first = Section(verdict=verdict, caption=size + bounds_sentence(report), points=report.alerts)
+    points = [*report.alerts, ADVICE] if report.alerts else []
+    first = Section(verdict=verdict, caption=size + bounds_sentence(report), points=points)
     sections = [first, *sections, Section("Method", caption=method)]
     return page(f"{verdict}: calibration", _HEADING, sections)
 
@@ -108,7 +112,7 @@ def _time_section(report: MonitorReport) -> Section:
         Section(
             "Predicted / observed",
             table=_rate_table(report.period, rates, report),
-            caption=_RATIO_CAPTION,
+            caption=f"{_RATIO_CAPTION} All rows: {shift_text([report.overall])}",
         ),
         Section(
             "Calibrated Log Loss",
@@ -129,7 +133,7 @@ def _field_section(report: MonitorReport, name: str, field: FieldReport) -> Sect
     return Section(
         f"By {name}",
         table=_rate_table(name, shown, report),
-        caption=f"{listed}. Field-RCE {error_text(field.error)}",
+        caption=f"{listed}. Field-RCE {error_text(field.error)}. {shift_text(field.values)}",
         parts=_folded(listed, (name, *RATES_HEADER), rows, len(shown)),
     )
 
