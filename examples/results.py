@@ -96,12 +96,12 @@ NOT_RUN = """
   all of CIFAR-10 with ResNet-18 to ResNet-152 and DenseNet-121, which is beyond a machine
   without a GPU. A few epochs on small images do not test them, so they are *not tested*;
   `images.py` has the flags for the papers' sizes.
-- **Stocks** (section 5.5 and tables 7 and 20 to 23): minute bars are not at hand. `stocks.py` has the
-  papers' pairs on daily bars, which take hours with ten seeds; its runs were not finished for this
-  page, and the claims about stocks are *not tested*. Left out there: 5 and 6 layers, hidden sizes
-  112 and 144 and 7 epochs.
-- **Criteo**: architectures, L2 penalty, embedding and width; **Avazu**: architectures, embedding and
-  width, for their running time. Both tables have 10,000 rows.
+- **Stocks** (section 5.5 and tables 7 and 20 to 23): minute bars are not at hand. `stocks.py` has
+  the papers' pairs on daily bars, which take hours with ten seeds; its runs were not finished for
+  this page, and the claims about stocks are *not tested*. Left out there: 5 and 6 layers, hidden
+  sizes 112 and 144 and 7 epochs.
+- **Criteo**: architectures, L2 penalty, embedding and width; **Avazu**: architectures, embedding
+  and width, for their running time. Both tables have 10,000 rows.
 - **Porto Seguro and Tencent** (tables 4 and 5 of Pan et al.): not at hand.
 - Of the tables at hand, `tmall_repeat_261k` has a single column that may be used, so that a base
   model and a field would be the same, and `employment_ma_278k` is another model's scores by year.
