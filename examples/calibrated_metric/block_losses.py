@@ -62,9 +62,8 @@ class BlockLosses(keras.callbacks.Callback):
             name: block_values(*row_losses(self.labels, logits, arguments))
             for name, arguments in self.metrics.items()
         }
-        line = {"pipeline": self.pipeline, "seed": self.seed, "losses": losses}
-        with self.lock, self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with self.lock:
+            append_block_losses(self.path.parent, self.pipeline, self.seed, losses)
 
 
 def row_losses(
@@ -93,8 +92,25 @@ def row_losses(
 def block_values(losses: NDArray[np.float64], scored: NDArray[np.bool_]) -> list[float]:
     """The values of all blocks, whose mean is the mean loss of the scored rows."""
     block = np.random.default_rng(0).permutation(len(losses)) % NUM_BLOCKS
-    sums = np.bincount(block[scored], losses[scored], NUM_BLOCKS)
-    return [round(float(value), DECIMALS) for value in NUM_BLOCKS * sums / scored.sum()]
+    values = by_block(losses[scored], block[scored], NUM_BLOCKS)
+    return values.round(DECIMALS).tolist()
+
+
+def by_block(
+    losses: NDArray[np.float64], block: NDArray[np.int64], num_blocks: int
+) -> NDArray[np.float64]:
+    """The values of all blocks, whose mean is the mean of the losses of the scored rows."""
+    return num_blocks * np.bincount(block, losses, num_blocks) / len(losses)
+
+
+def append_block_losses(
+    folder: Path, pipeline: str, seed: int, losses: dict[str, list[float]]
+) -> None:
+    """Adds a run's losses by block to the file beside the ledger."""
+    folder.mkdir(parents=True, exist_ok=True)
+    line = {"pipeline": pipeline, "seed": seed, "losses": losses}
+    with (folder / FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def read_block_losses(folder: Path) -> dict[tuple[str, int], dict[str, list[float]]]:

@@ -13,7 +13,7 @@ from keras_calibration.seeds import Ledger
 from keras_calibration.statistics import Estimate
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from pairs import MetricOfPair, Pair, PairRow, bias_of, gain, percent
+from pairs import Pair, PairRow, bias_of, gain, percent
 
 from markdown_table import markdown_table
 from verdicts import NOT_TESTED, holm, relevant_gain, verdict
@@ -105,7 +105,7 @@ def kinds_table(lines: Sequence[KindLine]) -> str:
         counted = [row for row in line.rows if row.judged]
         found = [line.study, line.kind, f"{len(counted)} of {len(line.rows)}"]
         for number in (0, 1, 2):
-            found.append(_mean_percent([list(row.metrics.values())[number] for row in counted]))
+            found.append(_mean_percent(counted, number))
         found += ["–" if estimate is None else percent(estimate) for estimate in line.gains]
         found.append("–" if np.isnan(p_value) else f"{p_value:.2g}")
         same, known = line.as_published
@@ -128,9 +128,9 @@ def _p(estimate: Estimate) -> float:
     return float("nan") if estimate.p_value is None else estimate.p_value
 
 
-def _mean_percent(metrics: Sequence[MetricOfPair]) -> str:
-    """The mean accuracy in percent, or a dash."""
-    shares = [metric.accuracy for metric in metrics]
+def _mean_percent(rows: Sequence[PairRow], number: int) -> str:
+    """The mean accuracy of a metric over pairs in percent, or a dash without pairs."""
+    shares = [list(row.metrics.values())[number].accuracy for row in rows]
     return f"{100 * sum(shares) / len(shares):.1f}" if shares else "–"
 
 
@@ -162,8 +162,7 @@ def axis_table(studies: Sequence[Study]) -> str:
             counted = [row for row in rows if row.judged]
             line.append(f"{len(counted)} of {len(rows)}")
             for number in (0, 2):
-                metrics = [list(row.metrics.values())[number] for row in counted]
-                line.append(_mean_percent(metrics))
+                line.append(_mean_percent(counted, number))
             found = gain(rows, list(rows[0].metrics)[2])
             line.append("–" if found is None else percent(found))
         lines.append(line)

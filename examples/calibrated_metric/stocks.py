@@ -35,7 +35,6 @@ The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import sys
@@ -53,7 +52,7 @@ from keras_calibration.seeds import Ledger, set_seeds
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(Path(__file__).parent))
-from block_losses import FILE as BLOCK_FILE  # noqa: E402
+from block_losses import append_block_losses  # noqa: E402
 from configurations import markdown_configurations  # noqa: E402
 from lstm import lstm  # noqa: E402
 from pairs import (  # noqa: E402
@@ -239,18 +238,10 @@ def train_all(
         for name, model in models.items():
             if seed in missing[name]:
                 run = train_run(model, pipelines[name], examples, settings["retrain_every"], seed)
-                append_blocks(ledger, name, seed, run.blocks)
+                append_block_losses(ledger.path, name, seed, run.blocks)
                 configuration = configurations[name]
                 ledger.append({"pipeline": name, "configuration": configuration, **run.record})
                 bar.add(1)
-
-
-def append_blocks(ledger: Ledger, name: str, seed: int, blocks: dict[str, list[float]]) -> None:
-    """Adds a run's losses by month to the file beside the ledger."""
-    ledger.path.mkdir(parents=True, exist_ok=True)
-    line = {"pipeline": name, "seed": seed, "losses": blocks}
-    with (ledger.path / BLOCK_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 def missing_seeds(

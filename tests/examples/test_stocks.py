@@ -197,7 +197,7 @@ def test_the_whole_study_and_its_continuation(stocks, folder, monkeypatch, capsy
     losses = [run["metrics"]["quadratic_loss"][0] for run in runs]
     assert len(set(losses)) == 4
     assert 0.5 < np.mean(losses) < 2
-    lines = (ledger.path / stocks.BLOCK_FILE).read_text().splitlines()
+    lines = (ledger.path / "block_losses.jsonl").read_text().splitlines()
     blocks = {(line["pipeline"], line["seed"]): line["losses"] for line in map(json.loads, lines)}
     for run_record in runs:
         values = blocks[run_record["pipeline"], run_record["seed"]]["calibrated_quadratic_loss"]
