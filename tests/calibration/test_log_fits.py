@@ -112,9 +112,9 @@ def test_many_values_take_wider_bins(monkeypatch):
     monkeypatch.setitem(fit_calibrator.__globals__, "_MOST_CELLS", 600)
     asked = []
 
-    def told(log, queries, **arguments):
+    def told(log, queries, *arguments, **named):
         asked.append([*queries])
-        return log_sums(log, queries, **arguments)
+        return log_sums(log, queries, *arguments, **named)
 
     monkeypatch.setitem(fit_calibrator.__globals__, "log_sums", told)
     fit_calibrator(found, log(), verbose=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from numbers import Real
@@ -16,6 +17,9 @@ from keras_calibration._files import write_atomically
 from keras_calibration._text import ShownAsText
 from keras_calibration._warn import warn
 from keras_calibration.calibration.label_times import ages_and_delays
+from keras_calibration.calibration.log_delays import CountedLabels, count_labels
+from keras_calibration.logs import ScoredLog
+from keras_calibration.logs.delay_curves import DelayCurves
 from keras_calibration.solvers.delays import (
     delay_grid,
     delay_trend,
@@ -155,24 +159,104 @@ class LabelDelay(ShownAsText):
         weights = np.ones(len(ages))
         if self.half_life is not None:
             weights = np.exp2(-(ages - ages.min()) / self.half_life)
-            weights *= weights.sum() / (weights @ weights)
-        fitted: dict[str, Any] = {
-            "horizon": horizon,
-            "in_days": in_days,
-            "num_labels": len(ages),
-            "has_field": values is not None,
-        }
-        groups = np.zeros(len(ages), np.int64)
-        fitted["values"] = np.zeros(0, np.int64)
-        if values is not None:
-            distinct, counts = np.unique(values[seen], return_counts=True)
-            own = fitted["values"] = distinct[counts >= _FEWEST_OWN]
-            groups = _numbers(values[seen], own)
-        fitted |= _curves(ages, delays, weights, groups, len(fitted["values"]))
-        if self.half_life is None:
-            _warn_of_drift(ages, delays, fitted, groups)
-        self._fitted = fitted
+        grid = delay_grid(delays, _MOST_STEPS)
+        self._fitted = self._curves(
+            CountedLabels(
+                ages=ages,
+                delays=delays,
+                weights=weights,
+                counts=np.ones(len(ages)),
+                num_old=int(np.sum(ages >= horizon)),
+                square_weight=float(weights @ weights),
+                values=np.zeros(len(ages), np.int64) if values is None else values[seen],
+                grid=grid,
+                has_all_delays=len(np.unique(delays)) <= _MOST_STEPS,
+            ),
+            {"horizon": horizon, "in_days": in_days, "has_field": values is not None},
+        )
         return self
+
+    def fit_log(self, log: ScoredLog, verbose: int = 1) -> LabelDelay:
+        """Estimates the delays from a log of any size; returns the object itself.
+
+        DuckDB, or a cluster of Ray, counts the labels where the rows are, in two passes. Delays in
+        whole hours (windows of up to 31 days) or days are counted as they are, and the curves are
+        those of `fit`; others to 4 %, or 1/750 of the window if that is less.
+
+        Args:
+            log: The log, with its `timestamp`, `label_time` and `observed_until`, and with the
+                `delay_field`, if there is one, for curves by value.
+            verbose: 1 shows a progress bar for each pass, 0 does not.
+
+        Raises:
+            ValueError: As `fit`; or there is no `window`.
+
+        Warns:
+            UserWarning: If the delays of young rows differ from those of old ones.
+
+        Example:
+            >>> import pandas as pd
+            >>> from keras_calibration.logs import ScoredLog
+            >>> at = pd.Timestamp("2026-03-01") + pd.to_timedelta(np.arange(900) % 60, "D")
+            >>> bought = (at + pd.Timedelta("2D")).where(np.arange(900) % 10 == 0)
+            >>> rows = pd.DataFrame({"at": at, "bought_at": bought, "probability": 0.1})
+            >>> log = ScoredLog(
+            ...     rows, timestamp="at", label_time="bought_at", observed_until="2026-05-01"
+            ... )
+            >>> LabelDelay(window=30).fit_log(log, verbose=0).observed_share([1.0, 2.0])
+            array([0., 1.])
+        """
+        if self.window is None:
+            raise ValueError(
+                "Argument `window`, the longest delay in days, must be given for a log. Received: "
+                "window=None. Pass, for example, LabelDelay(window=30)."
+            )
+        if log.label_time is None:
+            raise ValueError(
+                "Argument `log` must name the times of its labels. Received: label_time=None. Pass "
+                "ScoredLog(..., timestamp=…, label_time=…, observed_until=…)."
+            )
+        log = dataclasses.replace(log, label_delay=None, fields=())
+        labels = count_labels(log, self.window, self.half_life, _MOST_STEPS, verbose)
+        if labels.num_old < _FEWEST_OLD:
+            raise ValueError(_too_few_old(labels.num_old, self.window))
+        has_field = log.delay_field is not None
+        self._fitted = self._curves(
+            labels, {"horizon": self.window, "in_days": True, "has_field": has_field}
+        )
+        return self
+
+    def curves(self, has_field: bool) -> DelayCurves:
+        """The fitted curves as plain arrays, for logs.
+
+        Args:
+            has_field: Whether rows name a value of the field.
+
+        Raises:
+            ValueError: If the object is not fitted, or not to dates, or without a field.
+        """
+        self._check_fitted()
+        fitted = self._fitted
+        if not fitted["in_days"]:
+            raise ValueError(
+                "A log has dates, and the delays must be fitted to dates. Received: a LabelDelay "
+                "that is fitted to numbers. Convert the times before `fit`, or call `fit_log`."
+            )
+        if has_field and not fitted["has_field"]:
+            raise ValueError(
+                "The delays must be fitted by field value if the log names a `delay_field`. "
+                "Received: a LabelDelay that is fitted without a field."
+            )
+        own = fitted["values"] if has_field else fitted["values"][:0]
+        shares = fitted["shares"] if has_field else fitted["shares"][-1:]
+        return DelayCurves(
+            grid=fitted["grid"],
+            shares=shares,
+            values=own.astype(np.str_),
+            horizon=float(fitted["horizon"]),
+            has_all_delays=bool(fitted["has_all_delays"]),
+            min_share=self.min_share,
+        )
 
     def observed_share(self, age: ArrayLike, field: ArrayLike | None = None) -> np.ndarray:
         """The share F of the positives that have their label at an age: the rest is to come.
@@ -387,17 +471,37 @@ class LabelDelay(ShownAsText):
             )
         return text
 
+    def _curves(self, labels: CountedLabels, known: dict[str, Any]) -> dict[str, Any]:
+        """What is fitted: the curves, and what is known of the labels."""
+        num_labels = float(labels.counts.sum())
+        weights = labels.weights * (labels.weights.sum() / labels.square_weight)
+        groups, own = np.zeros(len(weights), np.int64), np.zeros(0, np.int64)
+        if known["has_field"]:
+            is_known = np.array([value is not None for value in labels.values], bool)
+            distinct, place = np.unique(labels.values[is_known], return_inverse=True)
+            counts = np.bincount(place, labels.counts[is_known], minlength=len(distinct))
+            own = distinct[counts >= _FEWEST_OWN]
+            is_number = len(own) > 0 and isinstance(own[0], int | np.integer)
+            own = own.astype(np.int64 if is_number else np.str_)
+            groups = np.full(len(weights), len(own))
+            groups[is_known] = _numbers(labels.values[is_known].astype(own.dtype), own)
+        fitted = {
+            **known,
+            "num_labels": int(num_labels),
+            "values": own,
+            **_curves(labels, weights, groups, len(own)),
+        }
+        if self.half_life is None:
+            _warn_of_drift(labels, fitted, groups)
+        return fitted
+
     def _horizon(self, ages: np.ndarray) -> float:
         """The longest delay of which anything is known: the window, or the age of enough rows."""
         least = self.window or 0.0
         oldest = float(np.sort(ages)[-_FEWEST_OLD]) if len(ages) >= _FEWEST_OLD else 0.0
         if oldest < least or oldest <= 0:
-            aged = "" if self.window is None else f" and an age of at least {least:g}"
             remedy = f" Use older rows too, or a window of at most {oldest:.4g}." if oldest else ""
-            raise ValueError(
-                f"Arguments `prediction_time` and `label_time` must hold {_FEWEST_OLD} rows with a "
-                f"label{aged}. Received: {np.sum(ages >= least)} such rows.{remedy}"
-            )
+            raise ValueError(_too_few_old(int(np.sum(ages >= least)), self.window) + remedy)
         return oldest if self.window is None else self.window
 
     def _age_of(self, share: float) -> float:
@@ -485,15 +589,19 @@ def _numbers(values: np.ndarray, own: np.ndarray) -> np.ndarray:
     return np.where(own[places] == values, places, len(own))
 
 
+def _too_few_old(num_old: int, window: float | None) -> str:
+    aged = "" if window is None else f" and an age of at least {window:g}"
+    return (
+        f"Arguments `prediction_time` and `label_time` must hold {_FEWEST_OLD} rows with a "
+        f"label{aged}. Received: {num_old} such rows."
+    )
+
+
 def _curves(
-    ages: np.ndarray,
-    delays: np.ndarray,
-    weights: np.ndarray,
-    groups: np.ndarray,
-    num_values: int,
+    labels: CountedLabels, weights: np.ndarray, groups: np.ndarray, num_values: int
 ) -> dict[str, Any]:
     """Grid, shares and variances of the values' curves, and last of the whole."""
-    grid = delay_grid(delays, _MOST_STEPS)
+    ages, delays, grid = labels.ages, labels.delays, labels.grid
     events, at_risk = reverse_counts(delays, ages, weights, grid, groups, num_values + 1)
     all_events, all_at_risk = events.sum(axis=0), at_risk.sum(axis=0)
     # Rows of values without a curve of their own say how far values differ, too: as one more value.
@@ -509,20 +617,25 @@ def _curves(
     log_variances[~np.isfinite(log_variances)] = 0.0
     return {
         "grid": grid,
-        "has_all_delays": len(np.unique(delays)) <= _MOST_STEPS,
+        "has_all_delays": labels.has_all_delays,
         "shares": shares,
         "log_variances": log_variances,
         "strength": strength,
     }
 
 
-def _warn_of_drift(
-    ages: np.ndarray, delays: np.ndarray, fitted: dict[str, Any], groups: np.ndarray
-) -> None:
+def _warn_of_drift(labels: CountedLabels, fitted: dict[str, Any], groups: np.ndarray) -> None:
     """Warns if delays depend on the time of the prediction, beyond chance and by much."""
-    slope, z = delay_trend(delays, ages, fitted["grid"], groups, len(fitted["values"]) + 1)
+    slope, z = delay_trend(
+        labels.delays,
+        labels.ages,
+        labels.counts,
+        labels.grid,
+        groups,
+        len(fitted["values"]) + 1,
+    )
     # Of the hazard of new rows, from that of the rows at risk.
-    change = slope * ages.mean()
+    change = slope * np.average(labels.ages, weights=labels.counts)
     if abs(z) > _DRIFT_Z and abs(change) > _DRIFT_CHANGE:
         trend, wrong = ("shorter", "high") if change > 0 else ("longer", "low")
         warn(

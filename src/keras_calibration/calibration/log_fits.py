@@ -15,6 +15,7 @@ from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
 from keras_calibration.logs.log_sums import whole_numbers
 from keras_calibration.logs.query import SAMPLED, Query, logit_bins, num_groups
+from keras_calibration.logs.rows import Selection
 from keras_calibration.solvers.logit_histogram import (
     BINS_PER_UNIT,
     FAR_LOGITS_ADVICE,
@@ -27,6 +28,7 @@ _CELLS, _HISTOGRAM = "cells/", "histogram"
 # Bins of a logit unit, tried until there are at most so many groups of rows.
 _BINS_PER_UNIT = (BINS_PER_UNIT, 16, 4, 1)
 _MOST_CELLS = 1 << 21
+_FIT = Selection(purpose="fit")
 
 
 def fit_calibrator(layer: Head, log: ScoredLog | LogSums, verbose: int = 1) -> FitSummary:
@@ -161,10 +163,10 @@ def _sums(layer: Head, log: ScoredLog, verbose: int) -> LogSums:
             if bins_per_unit == _BINS_PER_UNIT[-1]:
                 break
             (query,) = queries.values()
-            sample = log_sums(log, {"groups": num_groups(query)}, verbose=verbose)
+            sample = log_sums(log, {"groups": num_groups(query)}, _FIT, verbose)
             if SAMPLED * len(sample.table("groups")["rows"]) <= _MOST_CELLS:
                 break
-    return log_sums(log, queries, verbose=verbose)
+    return log_sums(log, queries, _FIT, verbose)
 
 
 def _refuse_far_logits(table: dict[str, np.ndarray], edges: np.ndarray) -> None:

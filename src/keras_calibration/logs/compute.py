@@ -28,6 +28,11 @@ _CHECKS = {
         "Times must be times, dates, ISO 8601 texts or seconds since 1970.",
     ),
 }
+_LABEL_TIMES = (
+    "label time",
+    "Label times must be times as in `timestamp`, not before it, or missing where there is no "
+    "label.",
+)
 _CLASS_EXPECTATIONS = {
     "label": "Labels must be class numbers or the names of the classes, {}.",
     "prediction": "Probabilities must be in [0, 1], not logits, one for each of the classes {}, "
@@ -69,13 +74,14 @@ def log_sums(
         totals = queries.get(TOTALS, Query({}, {}))
         totals = dataclasses.replace(totals, sums={**total_sums().sums, **totals.sums})
         queries = {TOTALS: totals, **{n: query for n, query in queries.items() if n != TOTALS}}
+    is_late = log.label_time is not None and selection.purpose is not None
     if is_ray(log.source):
         from keras_calibration.logs.ray_blocks import ray_sums
 
         sums = ray_sums(log, queries, selection, verbose)
         if check and sums.table(TOTALS)["invalid"][0]:
             counts = ray_sums(log, {"invalid": invalid_sums()}, selection, 0)
-            raise ValueError(_refusal(counts, sums.num_rows, None, selection))
+            raise ValueError(_refusal(counts, sums.num_rows, None, selection, is_late))
         return sums
     with Embedded(log) as opened:
         num_rows = opened.num_rows() if verbose else 0
@@ -90,7 +96,7 @@ def log_sums(
             if name == TOTALS and check and tables[name].column("invalid")[0].as_py():
                 counts = LogSums({"invalid": opened.sums(invalid_sums(), selection)})
                 num_rows = LogSums(tables).num_rows
-                raise ValueError(_refusal(counts, num_rows, opened, selection))
+                raise ValueError(_refusal(counts, num_rows, opened, selection, is_late))
     return LogSums(tables)
 
 
@@ -129,11 +135,15 @@ def is_ray(source: Any) -> bool:
     return type(source).__module__.partition(".")[0] == "ray"
 
 
-def _refusal(counts: LogSums, num_rows: int, opened: Embedded | None, selection: Selection) -> str:
+def _refusal(
+    counts: LogSums, num_rows: int, opened: Embedded | None, selection: Selection, is_late: bool
+) -> str:
     """How many rows are invalid, and which is the first, if the log is still open."""
     by_check = {name: int(values[0]) for name, values in counts.table("invalid").items()}
     name, count = next((name, count) for name, count in by_check.items() if count)
     kind, column, expected = _CHECKS[name]
+    if is_late and name == "valid_label":
+        kind, expected = _LABEL_TIMES
     if selection.class_names and kind in _CLASS_EXPECTATIONS:
         expected = _CLASS_EXPECTATIONS[kind].format([*selection.class_names])
     first = opened and opened.first_row(f"NOT {name}", selection)

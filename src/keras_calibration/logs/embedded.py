@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_calibration.logs.columns import CSV_TEXT, csv_casts
+from keras_calibration.logs.delay_curves import CURVES
 from keras_calibration.logs.query import Query, quoted
-from keras_calibration.logs.rows import CSV_TEXT, Selection, check_columns, csv_casts, rows_sql
+from keras_calibration.logs.rows import Selection, check_columns, rows_sql
 from keras_calibration.logs.scored_log import ScoredLog
 from keras_calibration.logs.sources import csv_errors, may_be_named, open_source
 
@@ -53,6 +55,8 @@ class Embedded:
             with contextlib.suppress(duckdb.Error):
                 self._connection.execute("SET enable_progress_bar = true")
                 self._connection.execute("SET enable_progress_bar_print = false")
+            if self.log.label_delay is not None:
+                self._connection.register(CURVES, self.log.label_delay.table())
             self.source = open_source(self._connection, self.log)
             self.types = self.source.types
             check_columns(self.log, self.types)

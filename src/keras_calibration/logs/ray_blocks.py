@@ -11,9 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keras_calibration._files import write_atomically
+from keras_calibration.logs.columns import column_of
+from keras_calibration.logs.delay_curves import DelayCurves
 from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.files import log_files
+from keras_calibration.logs.late_labels import label_columns
 from keras_calibration.logs.log_sums import LogSums
+from keras_calibration.logs.periods import microseconds_since_1970
 from keras_calibration.logs.progress import Progress
 from keras_calibration.logs.query import Query
 from keras_calibration.logs.rows import Selection, check_columns, used_columns
@@ -206,13 +210,12 @@ def _no_rows(log: ScoredLog, selection: Selection) -> pyarrow.Table:
 
     number = pyarrow.float64()
     types = dict.fromkeys(used_columns(log), pyarrow.null())
-    types |= {name: number for name in (log.label, log.sample_weight, log.logit) if name}
+    types |= {name: number for name in (log.label, log.sample_weight, log.logit) if name in types}
     if log.logit is None:
         is_list = isinstance(log.probability, str) and selection.class_number is not None
         names = [log.probability] if isinstance(log.probability, str) else log.probability
         types |= dict.fromkeys(names, pyarrow.list_(number) if is_list else number)
-    if log.timestamp is not None:
-        types[log.timestamp] = pyarrow.timestamp("us")
+    types |= {name: pyarrow.timestamp("us") for name in (log.timestamp, log.label_time) if name}
     return pyarrow.schema(types).empty_table()
 
 
@@ -227,8 +230,9 @@ def _sent_to_workers() -> Iterator[None]:
 
     registered = cloudpickle.list_registry_pickle_by_value()
     with contextlib.ExitStack() as stack:
-        used = (_sums_of_block, Embedded, LogSums, Query, ScoredLog)
-        for code in (*used, check_columns, log_files, open_source, write_atomically):
+        used = (_sums_of_block, DelayCurves, Embedded, LogSums, Query, ScoredLog)
+        functions = (check_columns, column_of, label_columns, log_files, open_source)
+        for code in (*used, *functions, microseconds_since_1970, write_atomically):
             module = sys.modules[code.__module__]
             if module.__name__ not in registered:
                 cloudpickle.register_pickle_by_value(module)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from keras_calibration.logs.columns import (
+    CSV_TEXT,
+    NUMBERS,
+    WHOLE,
+    column_of,
+    field_value,
+    key_of,
+    kind_of,
+    list_of,
+    number_of,
+    number_of_text,
+    time_of,
+)
+from keras_calibration.logs.late_labels import (
+    is_time,
+    label_columns,
+    labels_so_far,
+    observed_condition,
+    observed_rows,
+    weighted_rows,
+)
 from keras_calibration.logs.query import field_column, quoted, text
 from keras_calibration.logs.scored_log import ScoredLog
 from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY, SUM_TOLERANCE
-
-_NUMBERS = (
-    *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT"),
-    *("UINTEGER", "UBIGINT", "UHUGEINT", "FLOAT", "DOUBLE", "DECIMAL"),
-)
-_WHOLE = tuple(name for name in _NUMBERS if "INT" in name)
-# Instead of a type: a column of CSV files, whose texts are cast where they are used.
-CSV_TEXT = "CSV"
-# 2026-03-07, 2026-03-07T12:30, 2026-03-07 12:30:00.5+02:00.
-_ISO_TIME = r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?(Z|[+-]\d\d(:?\d\d)?))?)?"
-# A text of fewer digits may be a date (20260307) or a year.
-_SECONDS = r"\d{9,}(\.\d*)?"
-_NESTED = ("STRUCT", "MAP", "UNION", "LIST")
-# The year 5138, in seconds. Milliseconds are beyond it.
-_LARGEST_TIME = 10**11
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,9 @@ class Selection:
         ends: First second since 1970 to include and to exclude, or None.
         class_number: For K classes, the class whose rows have the label 1.
         class_names: The names of the classes.
+        purpose: What sums of rows are for whose labels come late: "score" and "fit" weigh them as
+            `LabelDelay.weigh` does; "observed" compares the labels so far with predictions of them;
+            "delays" has ages and delays alone; None has neither, but all rows.
 
     Example:
         >>> Selection("day", ends=(86400, None)).period  # from the second day of 1970 on
@@ -44,6 +54,7 @@ class Selection:
     ends: tuple[int | None, int | None] = (None, None)
     class_number: int | None = None
     class_names: tuple[str, ...] = ()
+    purpose: str | None = "score"
 
 
 def rows_sql(
@@ -68,42 +79,58 @@ def rows_sql(
         ValueError: If a column is missing or of another type than required.
     """
     prediction, given = _prediction(log, types, selection.class_number)
-    weight = "1.0" if log.sample_weight is None else _number(log.sample_weight, types)
+    weight = "1.0" if log.sample_weight is None else number_of(log.sample_weight, types)
     columns = {
-        "y": _label(log, types, selection),
         "given": prediction,
         "given_prediction": given,
-        "given_label": column_of(log.label),
         "w": weight,
         "given_weight": "1.0" if log.sample_weight is None else column_of(log.sample_weight),
-        "k": quoted(row_number) if log.row_key is None else _key(log.row_key, types),
-        "valid_time": "true",
+        "k": quoted(row_number) if log.row_key is None else key_of(log.row_key, types),
         "adds_up": _adds_up(log, types, selection),
-        **{field_column(name): _value(name, types) for name in field_columns(log)},
+        "valid_time": "true",
+        **{field_column(name): field_value(name, types) for name in field_columns(log)},
     }
     if file_name is not None:
         columns["f"] = quoted(file_name)
-    if log.logit is None:
-        least = f"least({LARGEST_PROBABILITY!r}, {prediction})"
-        columns["clipped"] = f"greatest({SMALLEST_PROBABILITY!r}, {least})"
     conditions = []
     if selection.period is not None:
         columns |= _period_columns(log, types, selection.period)
-        conditions += _period_conditions(_time(log.timestamp, types), selection.ends)
+        conditions += _period_conditions(time_of(log.timestamp, types), selection.ends)
+    is_late = log.label_time is not None and selection.purpose is not None
+    if is_late:
+        _refuse_without_delay(log, selection)
+        columns |= label_columns(log, types)
+        conditions.append(observed_condition(log, types))
+    elif log.label_time is None:
+        columns |= {"y": _label(log, types, selection), "given_label": column_of(log.label)}
+    else:
+        columns |= {"y": "0.0", "valid_label": "true"}
     rows = f"SELECT {_selected(columns)} FROM ({_rows_of_where(log, types, where_columns)})"
     if conditions:
         rows += f" WHERE {' AND '.join(conditions)}"
-    return f"SELECT *, {_selected(_derived_columns(log, types))} FROM ({rows})"
+    if not is_late:
+        return _with_losses(rows, log, log.label_time is not None or types[log.label] in WHOLE)
+    curves = log.label_delay
+    rows = labels_so_far(rows, curves)
+    if curves is None:
+        return _with_losses(rows, log, True)
+    if selection.purpose == "observed":
+        rows = observed_rows(rows, curves, log.logit is not None)
+        return _with_losses(rows, dataclasses.replace(log, logit=None), True)
+    return weighted_rows(_with_losses(rows, log, True), curves, str(selection.purpose))
 
 
-def column_of(name: str) -> str:
-    """The column that a log names, in the rows that are left by `where`.
-
-    Example:
-        >>> column_of("site")
-        '"keras_calibration site"'
-    """
-    return quoted(f"keras_calibration {name}")
+def _refuse_without_delay(log: ScoredLog, selection: Selection) -> None:
+    if selection.class_number is not None:
+        raise ValueError(
+            "Argument `label_time` of the ScoredLog is for labels 0 and 1. Received: a log of "
+            f"{len(selection.class_names)} classes."
+        )
+    if log.label_delay is None and selection.purpose != "delays":
+        raise ValueError(
+            "The log has labels that come late, and nothing that says how late. Pass "
+            "log.with_delay(LabelDelay(window=…).fit_log(log)), with the longest delay in days."
+        )
 
 
 def _rows_of_where(log: ScoredLog, columns: Iterable[str], where_columns: Mapping[str, str]) -> str:
@@ -127,11 +154,11 @@ def _selected(columns: Mapping[str, str]) -> str:
 
 def _period_columns(log: ScoredLog, types: Mapping[str, str], period: str) -> dict[str, str]:
     """The period of each row, as seconds since 1970, and whether its time can be read."""
-    time = _time(log.timestamp, types)
+    time = time_of(log.timestamp, types)
     return {
         "given_time": column_of(log.timestamp or ""),
         "t": f"epoch(date_trunc('{period}', {time}))::BIGINT",
-        "valid_time": f"(isfinite({time}) AND abs(epoch({time})) <= {_LARGEST_TIME}) IS TRUE",
+        "valid_time": is_time(time),
     }
 
 
@@ -145,10 +172,11 @@ def _period_conditions(time: str, ends: tuple[int | None, int | None]) -> list[s
     ]
 
 
-def _derived_columns(log: ScoredLog, types: Mapping[str, str]) -> dict[str, str]:
-    """Logit, probability, log loss, and whether label, prediction and weight are valid."""
-    has_whole_labels = types[log.label] in _WHOLE
+def _with_losses(rows: str, log: ScoredLog, has_whole_labels: bool) -> str:
+    """Rows with logit, probability and log loss, and whether their columns are valid."""
     if log.logit is None:
+        least = f"least({LARGEST_PROBABILITY!r}, given)"
+        rows = f"SELECT *, greatest({SMALLEST_PROBABILITY!r}, {least}) AS clipped FROM ({rows})"
         valid = "isfinite(given) AND given >= 0 AND given <= 1 AND adds_up"
         columns = {
             "l": "ln(clipped / (1 - clipped))",
@@ -166,15 +194,16 @@ def _derived_columns(log: ScoredLog, types: Mapping[str, str]) -> dict[str, str]
             "p": "1 / (1 + exp(-given))",
             "loss": f"(1 - y) * greatest(given, 0) + y * greatest(-given, 0) + {_log1p(tail)}",
         }
-    # The statistics of a Parquet file leave NaN out, and DuckDB believes them: `given <= 1` alone
-    # would be true of NaN. Whole numbers have none.
-    is_number = "" if has_whole_labels else "isfinite(y) AND "
-    return {
-        **columns,
-        "valid_label": f"({is_number}y >= 0 AND y <= 1) IS TRUE",
-        "valid_prediction": f"({valid}) IS TRUE",
-        "valid_weight": "true" if log.sample_weight is None else "(isfinite(w) AND w >= 0) IS TRUE",
-    }
+    columns["valid_prediction"] = f"({valid}) IS TRUE"
+    columns["valid_weight"] = "true"
+    if log.sample_weight is not None:
+        columns["valid_weight"] = "(isfinite(w) AND w >= 0) IS TRUE"
+    if log.label_time is None:
+        # The statistics of a Parquet file leave NaN out, and DuckDB believes them: `given <= 1`
+        # alone would be true of NaN. Whole numbers have none.
+        is_number = "" if has_whole_labels else "isfinite(y) AND "
+        columns["valid_label"] = f"({is_number}y >= 0 AND y <= 1) IS TRUE"
+    return f"SELECT *, {_selected(columns)} FROM ({rows})"
 
 
 def field_columns(log: ScoredLog) -> list[str]:
@@ -196,8 +225,10 @@ def used_columns(log: ScoredLog) -> list[str]:
         ['label', 'probability', 'id', 'site']
     """
     probabilities = [log.probability] if isinstance(log.probability, str) else log.probability
-    named = [log.label, *(probabilities if log.logit is None else [log.logit])]
-    named += [c for c in (log.sample_weight, log.timestamp, log.row_key) if c is not None]
+    named = [log.label if log.label_time is None else log.label_time]
+    named += probabilities if log.logit is None else [log.logit]
+    others = (log.sample_weight, log.timestamp, log.row_key, log.delay_field)
+    named += [column for column in others if column is not None]
     return list(dict.fromkeys([*named, *field_columns(log)]))
 
 
@@ -214,40 +245,9 @@ def check_columns(log: ScoredLog, types: Mapping[str, str], paths: Sequence[str]
         raise ValueError(f"The log has no columns {missing}. Received: columns {[*types]}.{advice}")
 
 
-def _kind(column: str, types: Mapping[str, str]) -> str:
-    return types[column].split("(")[0]
-
-
-def _number(column: str, types: Mapping[str, str]) -> str:
-    """A column as a number; NULL where a text of a CSV file is none."""
-    name = column_of(column)
-    if types[column] == CSV_TEXT:
-        return number_of_text(name)
-    if _kind(column, types) not in _NUMBERS:
-        raise ValueError(
-            f"The column {column!r} must hold numbers. Received: {types[column]}. Check the name "
-            "of the column."
-        )
-    return f"{name}::DOUBLE"
-
-
-def number_of_text(name: str) -> str:
-    """Expression of the number that a text is, or NULL; of true and false, 1 and 0."""
-    # DuckDB would take 1_000 too.
-    number = f"try_cast(CASE WHEN NOT contains({name}, '_') THEN {name} END AS DOUBLE)"
-    return f"coalesce({number}, CASE lower({name}) WHEN 'true' THEN 1.0 WHEN 'false' THEN 0.0 END)"
-
-
-def csv_casts(name: str) -> list[str]:
-    """What the texts of a column may be: truth values, whole numbers, numbers, times, in order."""
-    truth = f"CASE lower({name}) WHEN 'true' THEN true WHEN 'false' THEN false END"
-    whole = f"CASE WHEN regexp_full_match({name}, '[+-]?[0-9]+') THEN {name} END"
-    return [truth, f"try_cast({whole} AS BIGINT)", number_of_text(name), time_of_text(name)]
-
-
 def _label(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> str:
     if selection.class_number is None:
-        return _number(log.label, types)
+        return number_of(log.label, types)
     column = column_of(log.label)
     number = column
     if types[log.label] == CSV_TEXT:
@@ -262,13 +262,13 @@ def _label(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> st
     when_name = f"WHEN {column}::VARCHAR IN ({', '.join(map(text, names))}) THEN {is_class}"
     if types[log.label] == CSV_TEXT:
         return f"CASE {when_name} {when_number} END"
-    kind = _kind(log.label, types)
+    kind = kind_of(log.label, types)
     if kind == "BOOLEAN":
         raise ValueError(
             f"Labels must be class numbers or the names of the classes, {[*names]}. "
             f"Received: the column {log.label!r} of truth values. Check the name of the column."
         )
-    return f"CASE {when_number if kind in _NUMBERS else when_name} END"
+    return f"CASE {when_number if kind in NUMBERS else when_name} END"
 
 
 def _prediction(
@@ -282,11 +282,11 @@ def _prediction(
                 "Argument `probability` must name one column, of the probability of the label 1. "
                 f"Received: {[*column]}. Logs of classes are for `monitor`."
             )
-        numbers = [_number(each, types) for each in column]
+        numbers = [number_of(each, types) for each in column]
         return numbers[class_number], column_of(column[class_number])
     if class_number is None or log.logit is not None:
-        return _number(column, types), column_of(column)
-    entry = f"{_list(column, types)}[{class_number + 1}]"
+        return number_of(column, types), column_of(column)
+    entry = f"{list_of(column, types)}[{class_number + 1}]"
     return entry, entry
 
 
@@ -295,103 +295,11 @@ def _adds_up(log: ScoredLog, types: Mapping[str, str], selection: Selection) -> 
     if selection.class_number is None:
         return "true"
     if isinstance(log.probability, str):
-        given = _list(log.probability, types)
+        given = list_of(log.probability, types)
         has_all = f"len({given}) = {len(selection.class_names)}"
         return f"{has_all} AND abs(list_sum({given}) - 1) <= {SUM_TOLERANCE}"
-    total = " + ".join(_number(column, types) for column in log.probability)
+    total = " + ".join(number_of(column, types) for column in log.probability)
     return f"abs({total} - 1) <= {SUM_TOLERANCE}"
-
-
-def _list(column: str, types: Mapping[str, str]) -> str:
-    element = types[column].partition("[")[0].split("(")[0]
-    if not types[column].endswith("]") or element not in _NUMBERS:
-        raise ValueError(
-            f"The column {column!r} must hold lists of numbers, one for each class. Received: "
-            f"{types[column]}. Name the column of each class, probability=[…]."
-        )
-    return f"({column_of(column)}::DOUBLE[])"
-
-
-def _value(column: str, types: Mapping[str, str]) -> str:
-    """A field value, in a type and spelling that do not depend on the source."""
-    name, kind = column_of(column), _kind(column, types)
-    if types[column].endswith("]") or kind in _NESTED:
-        raise ValueError(
-            f"The field {column!r} must hold numbers, texts, dates or times. Received: "
-            f"{types[column]}."
-        )
-    if kind in ("VARCHAR", "BOOLEAN", '"NULL"', CSV_TEXT) or _is_whole(kind):
-        return name
-    if kind == "FLOAT":
-        name, kind = f"{name}::VARCHAR::DOUBLE", "DOUBLE"  # 0.1, and not 0.10000000149
-    if kind == "DOUBLE":
-        # NaN is a missing value, as pandas has it; -0.0 is 0.0.
-        return f"CASE WHEN NOT isnan({name}) THEN {name} + 0.0 END"
-    return _spelling(name, kind)
-
-
-def _spelling(name: str, kind: str) -> str:
-    """A value as text. Times of all units are written alike, those with a zone in UTC."""
-    has_zone = kind in ("TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ", "TIMESTAMPTZ_NS")
-    return f"({name}::VARCHAR || ':00')" if has_zone else f"{name}::VARCHAR"
-
-
-def _is_whole(kind: str) -> bool:
-    return kind in _WHOLE and "HUGE" not in kind
-
-
-def _key(column: str, types: Mapping[str, str]) -> str:
-    """The number that divides rows into folds: of 5, 5.0 and "5" in any source, it is 5."""
-    name, kind = column_of(column), _kind(column, types)
-    if _is_whole(kind):
-        unsigned = name if kind.startswith("U") else f"({name}::BIGINT & {2**63 - 1})"
-        return f"coalesce({unsigned}::UBIGINT, 0::UBIGINT)"
-    spelled = _spelling(name, kind)
-    if kind == "FLOAT":
-        spelled = f"{name}::DOUBLE::VARCHAR"
-    digits = f"regexp_extract({spelled}, '^([+-]?[0-9]{{1,20}})([.]0*)?$', 1)"
-    number = f"try_cast({digits} AS HUGEINT)"
-    return (
-        f"CASE WHEN {name} IS NULL THEN 0::UBIGINT "
-        f"WHEN {number} BETWEEN {-(2**63)} AND {2**63 - 1} "
-        f"THEN ({number}::BIGINT & {2**63 - 1})::UBIGINT "
-        f"WHEN {number} BETWEEN 0 AND {2**64 - 1} THEN {number}::UBIGINT "
-        f"ELSE hash({spelled}) END"
-    )
-
-
-def _time(column: str | None, types: Mapping[str, str]) -> str:
-    """Expression of a time in UTC, as a TIMESTAMP; NULL where it cannot be read."""
-    if column is None:
-        raise ValueError("Argument `timestamp` must name the column of the times. Received: None.")
-    name, kind = column_of(column), _kind(column, types)
-    if kind in _NUMBERS and kind != "BOOLEAN":
-        return _time_of_seconds(f"{name}::DOUBLE")
-    if kind == "VARCHAR":
-        return time_of_text(name)
-    if kind == CSV_TEXT:
-        is_number = f"regexp_full_match({name}, '{_SECONDS}')"
-        seconds = f"CASE WHEN {is_number} THEN try_cast({name} AS DOUBLE) END"
-        return f"coalesce({time_of_text(name)}, {_time_of_seconds(seconds)})"
-    if kind == "TIMESTAMPTZ_NS":  # DuckDB has no cast of these
-        return f"({name} AT TIME ZONE 'UTC')::TIMESTAMP"
-    if kind == "DATE" or kind.startswith("TIMESTAMP"):
-        return f"{name}::TIMESTAMP"
-    raise ValueError(
-        f"The timestamp column {column!r} must hold times, dates, ISO 8601 strings or seconds "
-        f"since 1970. Received: {types[column]}."
-    )
-
-
-def _time_of_seconds(seconds: str) -> str:
-    is_time = f"abs({seconds}) <= {_LARGEST_TIME}"
-    return f"make_timestamp(CASE WHEN {is_time} THEN (floor({seconds}) * 1e6)::BIGINT END)"
-
-
-def time_of_text(name: str) -> str:
-    """Expression of the time in UTC that an ISO 8601 text is, or NULL."""
-    iso = f"CASE WHEN regexp_full_match({name}, '{_ISO_TIME}') THEN {name} END"
-    return f"try_cast({iso} AS TIMESTAMPTZ)::TIMESTAMP"
 
 
 def _log1p(x: str) -> str:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from keras_calibration.logs.delay_curves import DelayCurves
+from keras_calibration.logs.periods import microseconds_since_1970
+
+_OF_LATE_LABELS = ("observed_until", "label_delay", "delay_field")
 # One column, or several for a cross.
 Field: TypeAlias = str | tuple[str, ...]
 
@@ -58,6 +63,13 @@ class ScoredLog:
             in the source, before `where`, as in Keras; sources without an order, such as those of
             Ray, require it.
         where: A condition in SQL, for example `"country = 'de' and p_click is not null"`.
+        label_time: Column of the times of the positive labels, of the kinds of `timestamp`, for
+            labels that come late; missing where there is none yet. `label` is then not read.
+        observed_until: The time until which labels are in the log, a date or ISO 8601: a row's age
+            is the time from its `timestamp` to there. Later rows are left out, and later labels
+            count as missing.
+        label_delay: What says how late labels come; see `with_delay`.
+        delay_field: Column of the field whose values differ in their delay, or None.
         memory_limit: Memory for the sums of one process, for example `"512MB"`.
         num_threads: Number of threads of one process; all cores by default.
 
@@ -83,6 +95,10 @@ class ScoredLog:
     timestamp: str | None = None
     row_key: str | None = None
     where: str | None = None
+    label_time: str | None = None
+    observed_until: str | datetime.date | None = None
+    label_delay: DelayCurves | None = None
+    delay_field: str | None = None
     memory_limit: str = "512MB"
     num_threads: int | None = None
 
@@ -116,6 +132,68 @@ class ScoredLog:
         names = [field_name(field) for field in self.fields]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"Each field must be named only once. Received twice: {twice}.")
+        self._check_label_time()
+
+    def _check_label_time(self) -> None:
+        late = {name: getattr(self, name) for name in _OF_LATE_LABELS}
+        if self.label_time is None:
+            if given := {name: value for name, value in late.items() if value is not None}:
+                raise ValueError(
+                    f"Arguments {[*given]} are for labels that come late. Received: "
+                    "label_time=None. Pass label_time=, the column of their times."
+                )
+            return
+        if self.label != "label":
+            raise ValueError(
+                "Argument `label` must be left out if `label_time` is given: a row with a label "
+                f"time is a positive. Received: label={self.label!r}."
+            )
+        for name in ("timestamp", "observed_until"):
+            if getattr(self, name) is None:
+                raise ValueError(
+                    f"Argument `{name}` must be given with `label_time`: a label is late by the "
+                    f"time since its prediction. Received: {name}=None."
+                )
+        _ = self.observed_microseconds
+        if self.label_delay is not None and not isinstance(self.label_delay, DelayCurves):
+            raise ValueError(
+                "Argument `label_delay` must be the curves of a fitted LabelDelay. Received: "
+                f"{type(self.label_delay).__name__}. Call `log.with_delay(label_delay)`."
+            )
+
+    @property
+    def observed_microseconds(self) -> int:
+        """`observed_until` in microseconds since 1970."""
+        return microseconds_since_1970(self.observed_until or "")
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether rows have weights: their own, or those of labels that come late."""
+        return self.sample_weight is not None or self.label_time is not None
+
+    def with_delay(self, label_delay: Any) -> ScoredLog:
+        """The same log, with what a `calibration.LabelDelay` says of labels still to come.
+
+        `score`, `fit_calibrator` and `monitor` then read rows of any age. Argument `label_delay` is
+        the fitted object, for example `LabelDelay(window=30).fit_log(log)`.
+
+        Raises:
+            ValueError: If the object is not fitted, or to times that are no dates; or the log names
+                a `delay_field`, and the delay was fitted without a field.
+
+        Example:
+            >>> import numpy as np
+            >>> from keras_calibration.calibration import LabelDelay
+            >>> days = np.datetime64("2026-03-01") + np.arange(60)
+            >>> delay = LabelDelay(window=2).fit(days, days + 2, "2026-05-01")
+            >>> log = ScoredLog(
+            ...     timestamp="at", label_time="bought_at", observed_until="2026-05-01"
+            ... )
+            >>> log.with_delay(delay).label_delay.horizon
+            2.0
+        """
+        curves = label_delay.curves(has_field=self.delay_field is not None)
+        return dataclasses.replace(self, label_delay=curves)
 
     def of(self, source: Any) -> ScoredLog:
         """The same columns of another source, for example of one shard.

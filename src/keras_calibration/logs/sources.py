@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from keras_calibration.logs.columns import CSV_TEXT
 from keras_calibration.logs.files import LogFile, log_files, names_files
 from keras_calibration.logs.query import quoted, text
-from keras_calibration.logs.rows import CSV_TEXT, check_columns, used_columns
+from keras_calibration.logs.rows import check_columns, used_columns
 from keras_calibration.logs.scored_log import ScoredLog
 
 if TYPE_CHECKING:

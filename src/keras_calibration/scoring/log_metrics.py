@@ -71,7 +71,7 @@ def log_queries(
         queries |= _moments_of(metric)
         if type(metric) is not CalibratedLogLoss:
             columns += _LABEL_SUMS.get(type(metric), _LABEL_SUMS[LogLoss])[1]
-    weighted = log.sample_weight is not None
+    weighted = log.is_weighted
     if columns:
         queries = {_LABELS: label_sums(list(dict.fromkeys(columns)), weighted), **queries}
     fields = {

@@ -132,7 +132,7 @@ def score_by_period(
 
 def _rows_of_log(log: ScoredLog, prediction: str) -> Iterator[RowsToScore]:
     """The rows of a log, with the column "p" (probability) or "l" (logit) as the prediction."""
-    columns = ["y", prediction, *([] if log.sample_weight is None else ["w"])]
+    columns = ["y", prediction, *(["w"] if log.is_weighted else [])]
     with Embedded(log) as opened:
         for batch in opened.batches(columns, CHUNK_SIZE):
             yield checked_rows(tuple(batch.values()), ())

@@ -11,8 +11,10 @@ _NUM_COARSE = 8
 _FEWEST_EVENTS = 30
 
 
-def delay_grid(delays: np.ndarray, most: int) -> np.ndarray:
-    """The distinct delays, or if there are more than `most`, quantiles and equal steps up to them.
+def delay_grid(delays: np.ndarray, most: int, counts: np.ndarray | None = None) -> np.ndarray:
+    """The distinct delays, or of more than `most`, quantiles, and the last of each equal step.
+
+    With `counts`, each delay is that of so many rows.
 
     Example:
         >>> delay_grid(np.array([3.0, 1.0, 3.0]), 500)
@@ -25,8 +27,9 @@ def delay_grid(delays: np.ndarray, most: int) -> np.ndarray:
     # have most of its delays where those of all are few.
     half = most // 2
     levels = (np.arange(1, half + 1) / half) ** 2
-    quantiles = np.quantile(delays, levels, method="inverted_cdf")
-    return np.unique([*quantiles, *np.linspace(0.0, distinct[-1], half + 1)[1:]])
+    quantiles = np.quantile(delays, levels, method="inverted_cdf", weights=counts)
+    equal = np.searchsorted(distinct, np.linspace(0.0, distinct[-1], half + 1)[1:], side="right")
+    return np.unique([*quantiles, *distinct[np.maximum(equal - 1, 0)]])
 
 
 def reverse_counts(
@@ -112,7 +115,7 @@ def pooling_strength(
     In coarse steps of the delay, the events of a group are beta-binomial around the whole's rates.
     """
     levels = np.arange(1, _NUM_COARSE + 1) / _NUM_COARSE
-    grid = np.unique(np.quantile(delays, levels, method="inverted_cdf"))
+    grid = np.unique(np.quantile(delays, levels, method="inverted_cdf", weights=weights))
     events, at_risk = reverse_counts(delays, ages, weights, grid, groups, num_groups)
     all_events, all_at_risk = events.sum(axis=0), at_risk.sum(axis=0)
     # At the first step all that are at risk are events.
@@ -143,7 +146,12 @@ def log_share_variance(sums: np.ndarray, log_variances: np.ndarray) -> np.ndarra
 
 
 def delay_trend(
-    delays: np.ndarray, ages: np.ndarray, grid: np.ndarray, groups: np.ndarray, num_groups: int
+    delays: np.ndarray,
+    ages: np.ndarray,
+    counts: np.ndarray,
+    grid: np.ndarray,
+    groups: np.ndarray,
+    num_groups: int,
 ) -> tuple[float, float]:
     """Change of the log reverse hazard per unit of age, and its z: 0 if delays do not drift.
 
@@ -151,10 +159,10 @@ def delay_trend(
     of old rows are longer. Among rows at risk, events are those with the longest delay. 0 too with
     so few events that z is not normal.
     """
-    centred = ages - ages.mean()
-    events, at_risk = reverse_counts(delays, ages, np.ones(len(ages)), grid, groups, num_groups)
-    event_sums, sums = _reverse_sums(delays, ages, centred, grid, groups, num_groups)
-    _, squares = _reverse_sums(delays, ages, centred**2, grid, groups, num_groups)
+    centred = ages - np.average(ages, weights=counts)
+    events, at_risk = reverse_counts(delays, ages, counts, grid, groups, num_groups)
+    event_sums, sums = _reverse_sums(delays, ages, counts * centred, grid, groups, num_groups)
+    _, squares = _reverse_sums(delays, ages, counts * centred**2, grid, groups, num_groups)
     mean = sums / np.maximum(at_risk, 1.0)
     score = np.sum(event_sums - events * mean)
     # Where all at risk are events, they say nothing.
