@@ -2,10 +2,15 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keras_calibration.logs import ScoredLog
 
 FINE, ALERT = 0, 1
 
@@ -91,9 +96,57 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="FILE",
         help="file of the sums so far: only files that are new are read, whatever their dates",
     )
+    _add_late_labels(parser)
     parser.add_argument("--html", metavar="FILE", help="also write an HTML page")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=_run)
+
+
+def _add_late_labels(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments for labels that come late."""
+    late = parser.add_argument_group("labels that come late")
+    late.add_argument(
+        "--label-time",
+        metavar="COLUMN",
+        help="column of the times of positive labels, empty if there is none; instead of --label",
+    )
+    late.add_argument(
+        "--observed-until", metavar="TIME", help="time until which labels are in the log (ISO 8601)"
+    )
+    late.add_argument(
+        "--label-delay", metavar="FILE", help="how late labels come: what LabelDelay.save wrote"
+    )
+    late.add_argument(
+        "--delay-field", metavar="COLUMN", help="column of the field by which delays differ"
+    )
+
+
+def _log(options: argparse.Namespace) -> "ScoredLog":
+    """The log and its columns."""
+    from keras_calibration.logs import ScoredLog
+    from keras_calibration.logs.delay_curves import DelayCurves, read_label_delay
+
+    probabilities = options.probability or ["probability"]
+    log = ScoredLog(
+        options.log[0] if len(options.log) == 1 else options.log,
+        probability=probabilities[0] if len(probabilities) == 1 else probabilities,
+        label=options.label,
+        timestamp=options.timestamp,
+        fields=options.field,
+        label_time=options.label_time,
+        observed_until=options.observed_until,
+        delay_field=options.delay_field,
+    )
+    if options.label_delay is None and options.label_time is not None:
+        raise ValueError(
+            "Argument --label-delay must be given with --label-time. Received: none. Pass the file "
+            "that LabelDelay.save wrote, for example of LabelDelay(window=30).fit_log(log)."
+        )
+    if options.label_delay is None:
+        return log
+    config, fitted = read_label_delay(options.label_delay)
+    curves = DelayCurves.of(fitted, config["min_share"], options.delay_field is not None)
+    return dataclasses.replace(log, label_delay=curves)
 
 
 def _run(options: argparse.Namespace) -> tuple[str, int]:
@@ -107,13 +160,8 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
         from keras_calibration.logs.periods import Periods
         from keras_calibration.monitoring.monitor import monitor
 
-        probabilities = options.probability or ["probability"]
         report = monitor(
-            options.log[0] if len(options.log) == 1 else options.log,
-            probability=probabilities[0] if len(probabilities) == 1 else probabilities,
-            label=options.label,
-            timestamp=options.timestamp,
-            fields=options.field,
+            _log(options),
             classes=options.classes,
             period=Periods(options.period, since=options.since, until=options.until),
             tolerance=options.tolerance,

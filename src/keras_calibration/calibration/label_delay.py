@@ -16,28 +16,20 @@ from keras_calibration._columns import check_same_rows, ids_of, numbers_of
 from keras_calibration._files import write_atomically
 from keras_calibration._text import ShownAsText
 from keras_calibration._warn import warn
+from keras_calibration.calibration.delay_fit import fit_curves, value_numbers
 from keras_calibration.calibration.label_times import ages_and_delays
 from keras_calibration.calibration.log_delays import CountedLabels, count_labels
 from keras_calibration.logs import ScoredLog
-from keras_calibration.logs.delay_curves import DelayCurves
+from keras_calibration.logs.delay_curves import FORMAT, DelayCurves, read_label_delay
 from keras_calibration.solvers.delays import (
     delay_grid,
-    delay_trend,
     log_share_variance,
-    pooling_strength,
-    product_limit,
-    reverse_counts,
 )
 from keras_calibration.solvers.predictions import check_probabilities
 
 _MOST_STEPS = 250
 # Positives that must be as old as the window: all that is said of long delays rests on them.
 _FEWEST_OLD = 50
-# A value with fewer positives of its own has the curve of the whole.
-_FEWEST_OWN = 10
-# The test of drift: beyond chance, and a relative change of the reverse hazard that matters.
-_DRIFT_Z, _DRIFT_CHANGE = 4.0, 0.1
-_FORMAT = "keras_calibration.LabelDelay"
 
 
 class LabelDelay(ShownAsText):
@@ -160,7 +152,7 @@ class LabelDelay(ShownAsText):
         if self.half_life is not None:
             weights = np.exp2(-(ages - ages.min()) / self.half_life)
         grid = delay_grid(delays, _MOST_STEPS)
-        self._fitted = self._curves(
+        self._fitted = fit_curves(
             CountedLabels(
                 ages=ages,
                 delays=delays,
@@ -173,6 +165,7 @@ class LabelDelay(ShownAsText):
                 has_all_delays=len(np.unique(delays)) <= _MOST_STEPS,
             ),
             {"horizon": horizon, "in_days": in_days, "has_field": values is not None},
+            self.half_life,
         )
         return self
 
@@ -221,9 +214,8 @@ class LabelDelay(ShownAsText):
         if labels.num_old < _FEWEST_OLD:
             raise ValueError(_too_few_old(labels.num_old, self.window))
         has_field = log.delay_field is not None
-        self._fitted = self._curves(
-            labels, {"horizon": self.window, "in_days": True, "has_field": has_field}
-        )
+        known = {"horizon": self.window, "in_days": True, "has_field": has_field}
+        self._fitted = fit_curves(labels, known, self.half_life)
         return self
 
     def curves(self, has_field: bool) -> DelayCurves:
@@ -236,27 +228,7 @@ class LabelDelay(ShownAsText):
             ValueError: If the object is not fitted, or not to dates, or without a field.
         """
         self._check_fitted()
-        fitted = self._fitted
-        if not fitted["in_days"]:
-            raise ValueError(
-                "A log has dates, and the delays must be fitted to dates. Received: a LabelDelay "
-                "that is fitted to numbers. Convert the times before `fit`, or call `fit_log`."
-            )
-        if has_field and not fitted["has_field"]:
-            raise ValueError(
-                "The delays must be fitted by field value if the log names a `delay_field`. "
-                "Received: a LabelDelay that is fitted without a field."
-            )
-        own = fitted["values"] if has_field else fitted["values"][:0]
-        shares = fitted["shares"] if has_field else fitted["shares"][-1:]
-        return DelayCurves(
-            grid=fitted["grid"],
-            shares=shares,
-            values=own.astype(np.str_),
-            horizon=float(fitted["horizon"]),
-            has_all_delays=bool(fitted["has_all_delays"]),
-            min_share=self.min_share,
-        )
+        return DelayCurves.of(self._fitted, self.min_share, has_field)
 
     def observed_share(self, age: ArrayLike, field: ArrayLike | None = None) -> np.ndarray:
         """The share F of the positives that have their label at an age: the rest is to come.
@@ -424,7 +396,7 @@ class LabelDelay(ShownAsText):
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in self._fitted.items()
         }
-        content = {"format": _FORMAT, "config": self.get_config(), "fitted": plain}
+        content = {"format": FORMAT, "config": self.get_config(), "fitted": plain}
         write_atomically(Path(os.path.realpath(path)), json.dumps(content).encode())
 
     @classmethod
@@ -434,20 +406,9 @@ class LabelDelay(ShownAsText):
         Raises:
             ValueError: If the file is another one.
         """
-        try:
-            content = json.loads(Path(path).read_bytes())
-            if content["format"] != _FORMAT:
-                raise KeyError(content["format"])
-            delay = cls(**content["config"])
-            delay._fitted = {
-                name: np.array(value) if isinstance(value, list) else value
-                for name, value in content["fitted"].items()
-            }
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                "Argument `path` must name a file that `LabelDelay.save` wrote. Received: "
-                f"{os.fspath(path)!r}, which is damaged, or another file."
-            ) from error
+        config, fitted = read_label_delay(path)
+        delay = cls(**config)
+        delay._fitted = fitted
         return delay
 
     def __repr__(self) -> str:
@@ -470,30 +431,6 @@ class LabelDelay(ShownAsText):
                 f"the others as by {fitted['strength']:,.0f} labels."
             )
         return text
-
-    def _curves(self, labels: CountedLabels, known: dict[str, Any]) -> dict[str, Any]:
-        """What is fitted: the curves, and what is known of the labels."""
-        num_labels = float(labels.counts.sum())
-        weights = labels.weights * (labels.weights.sum() / labels.square_weight)
-        groups, own = np.zeros(len(weights), np.int64), np.zeros(0, np.int64)
-        if known["has_field"]:
-            is_known = np.array([value is not None for value in labels.values], bool)
-            distinct, place = np.unique(labels.values[is_known], return_inverse=True)
-            counts = np.bincount(place, labels.counts[is_known], minlength=len(distinct))
-            own = distinct[counts >= _FEWEST_OWN]
-            is_number = len(own) > 0 and isinstance(own[0], int | np.integer)
-            own = own.astype(np.int64 if is_number else np.str_)
-            groups = np.full(len(weights), len(own))
-            groups[is_known] = _numbers(labels.values[is_known].astype(own.dtype), own)
-        fitted = {
-            **known,
-            "num_labels": int(num_labels),
-            "values": own,
-            **_curves(labels, weights, groups, len(own)),
-        }
-        if self.half_life is None:
-            _warn_of_drift(labels, fitted, groups)
-        return fitted
 
     def _horizon(self, ages: np.ndarray) -> float:
         """The longest delay of which anything is known: the window, or the age of enough rows."""
@@ -530,7 +467,7 @@ class LabelDelay(ShownAsText):
                 "Argument `field` must hold values of the same type as in `fit`, such as "
                 f"{own[0]!r}. Received: values such as {values[0]!r}."
             )
-        return _numbers(values, own)
+        return value_numbers(values, own)
 
     def _shares(self, ages: np.ndarray, curve: np.ndarray) -> np.ndarray:
         grid, shares = self._fitted["grid"], self._fitted["shares"]
@@ -581,65 +518,9 @@ def _values(field: ArrayLike, num_rows: int) -> np.ndarray:
     return values.astype(np.int64 if values.dtype.kind in "iub" else np.str_)
 
 
-def _numbers(values: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Positions of values in the sorted `own`; its length for others."""
-    if not len(own):
-        return np.zeros(len(values), np.int64)
-    places = np.minimum(np.searchsorted(own, values), len(own) - 1)
-    return np.where(own[places] == values, places, len(own))
-
-
 def _too_few_old(num_old: int, window: float | None) -> str:
     aged = "" if window is None else f" and an age of at least {window:g}"
     return (
         f"Arguments `prediction_time` and `label_time` must hold {_FEWEST_OLD} rows with a "
         f"label{aged}. Received: {num_old} such rows."
     )
-
-
-def _curves(
-    labels: CountedLabels, weights: np.ndarray, groups: np.ndarray, num_values: int
-) -> dict[str, Any]:
-    """Grid, shares and variances of the values' curves, and last of the whole."""
-    ages, delays, grid = labels.ages, labels.delays, labels.grid
-    events, at_risk = reverse_counts(delays, ages, weights, grid, groups, num_values + 1)
-    all_events, all_at_risk = events.sum(axis=0), at_risk.sum(axis=0)
-    # Rows of values without a curve of their own say how far values differ, too: as one more value.
-    strength = pooling_strength(delays, ages, weights, groups, num_values + 1)
-    # A value gets `strength` rows of the others, at most all: with these, it is in the whole.
-    others = weights.sum() - np.bincount(groups, weights, minlength=num_values + 1)[:-1, None]
-    factor = np.minimum(1.0, strength / np.maximum(others, 1e-300))
-    events[:-1] += factor * (all_events - events[:-1])
-    at_risk[:-1] += factor * (all_at_risk - at_risk[:-1])
-    events[-1], at_risk[-1] = all_events, all_at_risk
-    shares, log_variances = product_limit(events, at_risk)
-    # Infinite only where a share is 0, of which nothing is used. JSON has no infinity.
-    log_variances[~np.isfinite(log_variances)] = 0.0
-    return {
-        "grid": grid,
-        "has_all_delays": labels.has_all_delays,
-        "shares": shares,
-        "log_variances": log_variances,
-        "strength": strength,
-    }
-
-
-def _warn_of_drift(labels: CountedLabels, fitted: dict[str, Any], groups: np.ndarray) -> None:
-    """Warns if delays depend on the time of the prediction, beyond chance and by much."""
-    slope, z = delay_trend(
-        labels.delays,
-        labels.ages,
-        labels.counts,
-        labels.grid,
-        groups,
-        len(fitted["values"]) + 1,
-    )
-    # Of the hazard of new rows, from that of the rows at risk.
-    change = slope * np.average(labels.ages, weights=labels.counts)
-    if abs(z) > _DRIFT_Z and abs(change) > _DRIFT_CHANGE:
-        trend, wrong = ("shorter", "high") if change > 0 else ("longer", "low")
-        warn(
-            f"The delays of young rows are {trend} than those of old ones (z = {abs(z):.1f}): "
-            f"estimates of their positives are too {wrong}. Pass half_life=, for example "
-            f"{fitted['horizon'] / 4:.2g}, so that young rows count more."
-        )

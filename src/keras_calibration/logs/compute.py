@@ -113,7 +113,7 @@ def num_classes(log: ScoredLog) -> int | None:
     Raises:
         ValueError: If the lists differ in length.
     """
-    if is_ray(log.source) or not isinstance(log.probability, str):
+    if is_ray(log.source) or log.logit is not None or not isinstance(log.probability, str):
         return None
     with Embedded(log) as opened:
         if not opened.types[log.probability].endswith("]"):

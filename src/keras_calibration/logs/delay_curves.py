@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     import pyarrow
 
+FORMAT = "keras_calibration.LabelDelay"
 # The table of the curves, on the connection of a log.
 CURVES = "keras_calibration_curves"
 
@@ -40,6 +44,32 @@ class DelayCurves:
     horizon: float
     has_all_delays: bool
     min_share: float
+
+    @classmethod
+    def of(cls, fitted: Mapping[str, Any], min_share: float, has_field: bool) -> DelayCurves:
+        """The curves of what a LabelDelay has fitted.
+
+        Raises:
+            ValueError: If it is not fitted to dates, or not by field value and `has_field`.
+        """
+        if not fitted["in_days"]:
+            raise ValueError(
+                "A log has dates, and the delays must be fitted to dates. Received: a LabelDelay "
+                "that is fitted to numbers. Convert the times before `fit`, or call `fit_log`."
+            )
+        if has_field and not fitted["has_field"]:
+            raise ValueError(
+                "The delays must be fitted by field value if the log names a `delay_field`. "
+                "Received: a LabelDelay that is fitted without a field."
+            )
+        return cls(
+            grid=fitted["grid"],
+            shares=fitted["shares"] if has_field else fitted["shares"][-1:],
+            values=(fitted["values"] if has_field else fitted["values"][:0]).astype(np.str_),
+            horizon=float(fitted["horizon"]),
+            has_all_delays=bool(fitted["has_all_delays"]),
+            min_share=min_share,
+        )
 
     def table(self) -> pyarrow.Table:
         """The curves by value and step of the age; the value of the curve of the whole is NULL."""
@@ -78,6 +108,28 @@ class DelayCurves:
             f"LEFT JOIN {CURVES} AS own ON own.value = delay_value AND own.step = rows.step "
             f"LEFT JOIN {CURVES} AS whole ON whole.value IS NULL AND whole.step = rows.step"
         )
+
+
+def read_label_delay(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a LabelDelay and what it has fitted, from the file that `save` wrote.
+
+    Raises:
+        ValueError: If the file is another one.
+    """
+    try:
+        content = json.loads(Path(path).read_bytes())
+        if content["format"] != FORMAT:
+            raise KeyError(content["format"])
+        fitted = {
+            name: np.array(value) if isinstance(value, list) else value
+            for name, value in content["fitted"].items()
+        }
+        return dict(content["config"]), fitted
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            "Argument `path` must name a file that `LabelDelay.save` wrote. Received: "
+            f"{os.fspath(path)!r}, which is damaged, or another file."
+        ) from error
 
 
 def places(grid: Sequence[float] | np.ndarray, column: str, side: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -81,7 +82,15 @@ def monitor(
     `until` at the start of the current period is. For a single report on a log of D days that may
     be wrong with a probability of a, pass `365 a / D`.
 
-    If labels arrive late (conversions), the latest periods seem over-predicted: exclude them with
+    If labels come late (conversions, claims), pass a `logs.ScoredLog` with `label_time`,
+    `observed_until` and, by `ScoredLog.with_delay`, how late they come. Each prediction is then
+    that of the label so far, p F(age); rows of which too little is known are left out. A shift is
+    one of the rate at which labels come, which may be looked at at any time; the rates and losses
+    of a period share its risk among all looks until its labels have come. With a `state`, files are
+    counted when all their labels have had their time to come; younger files may change, and are
+    read anew by each call. A wrong distribution of the delay, and one that drifts, are shifts too:
+    fit it to the rows of now, and raise `tolerance` by its error. Without these arguments, the
+    latest periods of such a log seem over-predicted: exclude them with
     `period=Periods("day", until=...)`.
 
     For a model of K classes, all this is done for each class against the others: its label is 1 in
@@ -170,14 +179,15 @@ def monitor(
     elif names is None and (received := num_classes(log)) is not None:
         names = class_names("", [str(number) for number in range(received)])
     if state is None:
-        sums: Sequence[LogSums] = class_sums(log, periods.length, periods.ends, names, verbose)
+        sums: Sequence[LogSums] = class_sums(
+            log, periods.length, periods.ends, names, tolerance, verbose
+        )
     else:
-        read = MonitorState.new(log, periods, names)
+        read = MonitorState.new(log, periods, names, tolerance)
         if known is not None:
             known.refuse_others(read.settings, state)
             read = known
-        read = read.with_rows_of(log, periods, verbose)
-        sums = read.sums_of_classes
+        read, sums = read.with_rows_of(log, periods, verbose)
     if not sums or not period_sums(sums[0])[0]:
         between = f" with since={periods.since!r} and until={periods.until!r}"
         raise ValueError(
@@ -188,7 +198,12 @@ def monitor(
         read.save(state)
     names_of_fields = [field_name(field) for field in log.fields]
     if names is None:
-        return _report(sums[0], names_of_fields, periods, tolerance, false_alarms_per_year)
+        num_looks = _num_looks(log, periods.length)
+        report = _report(
+            sums[0], names_of_fields, periods, tolerance, false_alarms_per_year, num_looks
+        )
+        until = None if log.observed_until is None else str(log.observed_until)
+        return dataclasses.replace(report, observed_until=until)
     share = false_alarms_per_year / len(names)
     reports = [_report(each, names_of_fields, periods, tolerance, share) for each in sums]
     by_name = dict(zip(names, reports, strict=True))
@@ -236,11 +251,13 @@ def _log_of(log: Any, columns: Mapping[str, Any]) -> ScoredLog:
                 f"Arguments {[*columns]} must be left out if `log` is a `ScoredLog`, which names "
                 f"its columns itself. Received: {given}. Pass ScoredLog(..., {given})."
             )
-        return log
-    log = ScoredLog(log, **{"timestamp": "timestamp", **columns})
+    else:
+        log = ScoredLog(log, **{"timestamp": "timestamp", **columns})
     probabilities = [log.probability] if isinstance(log.probability, str) else log.probability
+    probabilities = [log.logit] if log.logit is not None else probabilities
     fields = [field for field in log.fields if isinstance(field, str)]
-    named = [*probabilities, log.label, log.timestamp, *fields]
+    label = log.label if log.label_time is None else log.label_time
+    named = [*probabilities, label, log.timestamp, *fields]
     if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
         raise ValueError(f"Each column must be named only once. Received twice: {twice}.")
     return log
@@ -252,15 +269,17 @@ def _report(
     periods: Periods,
     tolerance: float,
     false_alarms_per_year: float,
+    num_looks: int = 1,
 ) -> MonitorReport:
     # Kinds of checks: shifts of all rows, periods, losses, and for each field its values and error.
     num_kinds = 3 + 2 * len(fields)
     # The risk of each kind of check in a period.
     risk = false_alarms_per_year / num_kinds / _PER_YEAR[periods.length]
     starts, period_rows = period_sums(sums)
-    rates = _rates([periods.name(start) for start in starts], period_rows, tolerance, risk)
+    risk_of_look = risk / num_looks
+    rates = _rates([periods.name(start) for start in starts], period_rows, tolerance, risk_of_look)
     reports = [
-        PeriodReport(rate, _loss(moments, tolerance, 1 - risk))
+        PeriodReport(rate, _loss(moments, tolerance, 1 - risk_of_look))
         for rate, moments in zip(rates, period_moments(sums), strict=True)
     ]
     budget = _Budget(tolerance, false_alarms_per_year, num_kinds, risk)
@@ -273,6 +292,13 @@ def _report(
     return MonitorReport(
         periods.length, false_alarms_per_year, tolerance, overall, reports, by_field
     )
+
+
+def _num_looks(log: ScoredLog, length: str) -> int:
+    """How often a period is looked at, once a period, until all its labels have come."""
+    if log.label_delay is None:
+        return 1
+    return 1 + math.ceil(log.label_delay.horizon * _PER_YEAR[length] / _PER_YEAR["day"])
 
 
 class _Budget(NamedTuple):

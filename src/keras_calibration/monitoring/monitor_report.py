@@ -155,6 +155,8 @@ class MonitorReport(ShownAsText):
         overall: Rates of the whole log.
         periods: The periods that have rows, in ascending order.
         fields: Field name → its checks.
+        observed_until: If labels come late, the time until which they are in the log: predictions
+            are then those of the labels so far. None otherwise.
     """
 
     period: str
@@ -163,6 +165,7 @@ class MonitorReport(ShownAsText):
     overall: RateCheck
     periods: list[PeriodReport]
     fields: dict[str, FieldReport]
+    observed_until: str | None = None
 
     @property
     def alerts(self) -> list[str]:

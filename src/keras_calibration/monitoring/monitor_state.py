@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -28,7 +29,8 @@ class MonitorState:
     """The sums that `monitor` has of the files that it has read.
 
     A file is known by its content. It may be moved, renamed or deleted: its rows are counted once.
-    It must not be changed, or replaced by files that hold rows of the same hours.
+    It must not be changed, or replaced by files that hold rows of the same hours. A file whose
+    labels are still coming is not counted: it may change, and is read anew by each call.
 
     Args:
         settings: What the sums are of: columns, condition, classes, length of a period, `since`.
@@ -43,7 +45,11 @@ class MonitorState:
 
     @classmethod
     def new(
-        cls, log: ScoredLog, periods: Periods, class_names: Sequence[str] | None
+        cls,
+        log: ScoredLog,
+        periods: Periods,
+        class_names: Sequence[str] | None,
+        tolerance: float,
     ) -> MonitorState:
         """A state of no files."""
         since, _ = periods.ends
@@ -58,6 +64,9 @@ class MonitorState:
             "classes": None if class_names is None else [*class_names],
             "period": periods.length,
             "since": None if since is None else periods.name(since),
+            "label_time": log.label_time,
+            "delay_field": log.delay_field,
+            "tolerance": None if log.label_time is None else tolerance,
         }
         return cls(settings)
 
@@ -70,23 +79,31 @@ class MonitorState:
             )
             raise ValueError(
                 "Argument `state` must name a new file, or the state of a monitor of the same "
-                f"columns, classes, periods, `where` and `since`. Received: {os.fspath(path)!r} "
-                f"with {old}; this call has {new}."
+                "columns, classes, periods, `where` and `since`, and for labels that come late of "
+                f"the same `tolerance`. Received: {os.fspath(path)!r} with {old}; this call has "
+                f"{new}."
             )
 
-    def with_rows_of(self, log: ScoredLog, periods: Periods, verbose: int = 0) -> MonitorState:
-        """The state after the rows of a log that are not counted yet.
+    def with_rows_of(
+        self, log: ScoredLog, periods: Periods, verbose: int = 0
+    ) -> tuple[MonitorState, tuple[LogSums, ...]]:
+        """The state after the rows of a log that are not counted yet; and the sums of all rows.
+
+        Of labels that come late, a file is counted when all its labels have had their time to come.
+        The sums also have the rows of younger files.
 
         Raises:
             ValueError: As `logs.log_sums`; or rows would be counted twice, or are counted that
                 `periods` leave out.
         """
         _, until = periods.ends
-        self._refuse_earlier(periods)
+        settled = _settled(log, periods)
+        self._refuse_earlier(log, periods)
         named = self._named(log)
         counted = {file.content: file for file in (*self.files, *named) if file.is_counted}
         _refuse_copies(named, counted)
         parts = [self.sums_of_classes] if self.sums_of_classes else []
+        young: list[tuple[LogSums, ...]] = []
         for start, files in _left_to_read(named, periods):
             hours = _hours(log, files, start, self.settings["classes"])
             files = [file for file in files if _is_before(hours.get(file.path, []), until)]
@@ -95,13 +112,29 @@ class MonitorState:
             _refuse_copies(named, {file.content for file in files})
             for file in files:
                 self._refuse_twice(named, file, hours[file.path], until)
-            part = log.of([LogFile(file.path) for file in files])
-            names = self.settings["classes"]
-            parts.append(tuple(class_sums(part, periods.length, (start, until), names, verbose)))
-            _refuse_changed(files)
-            counted |= {file.content: file.with_hours(hours[file.path], until) for file in files}
-        sums = tuple(LogSums.merged(parts_of_class) for parts_of_class in zip(*parts, strict=True))
-        return MonitorState(self.settings, tuple(counted.values()), sums)
+            old = [file for file in files if _is_all_before(hours[file.path], settled)]
+            if old:
+                parts.append(self._sums_of(log, old, periods, (start, until), verbose))
+                counted |= {file.content: file.with_hours(hours[file.path], until) for file in old}
+            if rest := [file for file in files if file not in old]:
+                young.append(self._sums_of(log, rest, periods, (start, until), verbose))
+        state = MonitorState(self.settings, tuple(counted.values()), _merged(parts))
+        return state, _merged([*parts, *young])
+
+    def _sums_of(
+        self,
+        log: ScoredLog,
+        files: Sequence[ReadFile],
+        periods: Periods,
+        ends: tuple[int | None, int | None],
+        verbose: int,
+    ) -> tuple[LogSums, ...]:
+        """The sums of some files, which do not change meanwhile."""
+        part = log.of([LogFile(file.path) for file in files])
+        names, tolerance = self.settings["classes"], self.settings["tolerance"]
+        sums = class_sums(part, periods.length, ends, names, tolerance or 0.0, verbose)
+        _refuse_changed(files)
+        return tuple(sums)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state to a file, in one step: it is the old one or the new one."""
@@ -157,16 +190,21 @@ class MonitorState:
             named.append(dataclasses.replace(known, path=path, stamp=stamp))
         return named
 
-    def _refuse_earlier(self, periods: Periods) -> None:
-        """Raises if rows are counted that `until` leaves out."""
-        _, until = periods.ends
+    def _refuse_earlier(self, log: ScoredLog, periods: Periods) -> None:
+        """Raises if rows are counted that `until` leaves out, or whose labels are not complete."""
         last = max((file.last for file in self.files if file.last is not None), default=None)
-        if until is not None and last is not None and last >= until:
-            raise ValueError(
-                "Argument `until` must not be earlier than rows that the state has counted. "
-                f"Received: until={periods.until!r}, and the state has rows of "
-                f"{_name(last)}. Leave `state` out, or name another file."
-            )
+        settled, (_, until) = _settled(log, periods), periods.ends
+        for name, end, given in (
+            ("until", until, periods.until),
+            ("observed_until", settled, log.observed_until),
+        ):
+            if end is not None and last is not None and last >= end:
+                raise ValueError(
+                    f"Argument `{name}` must not be earlier than rows that the state has counted"
+                    f"{' need for their labels' * (name == 'observed_until')}. Received: "
+                    f"{name}={given!r}, and the state has rows of {_name(last)}. Leave `state` "
+                    "out, or name another file."
+                )
 
     def _refuse_twice(
         self,
@@ -217,7 +255,7 @@ def _hours(
 ) -> dict[str, list[int | None]]:
     """Path → the hours of its rows, in ascending order; None for times that cannot be read."""
     part = log.of([LogFile(file.path) for file in files])
-    selection = Selection("hour", (start, None))
+    selection = Selection("hour", (start, None), purpose=None)
     if class_names is not None:
         selection = dataclasses.replace(selection, class_number=0, class_names=tuple(class_names))
     sums = log_sums(part, _HOURS, selection, check=False)
@@ -226,6 +264,25 @@ def _hours(
     for path, hour in zip(table["key_file"], table["key_period"].tolist(), strict=True):
         found.setdefault(path if is_remote(path) else os.path.normpath(path), []).append(hour)
     return found
+
+
+def _settled(log: ScoredLog, periods: Periods) -> int | None:
+    """The second until which all labels have had their time to come; None if they are there."""
+    if log.label_delay is None:
+        return None
+    horizon = datetime.timedelta(days=log.label_delay.horizon)
+    end = datetime.datetime(1970, 1, 1) - horizon
+    return periods.start(end + datetime.timedelta(microseconds=log.observed_microseconds))
+
+
+def _merged(parts: Sequence[Sequence[LogSums]]) -> tuple[LogSums, ...]:
+    """The sums of each class over some parts."""
+    return tuple(LogSums.merged(parts_of_class) for parts_of_class in zip(*parts, strict=True))
+
+
+def _is_all_before(hours: Sequence[int | None], end: int | None) -> bool:
+    """Whether all rows are before a time; rows of unknown times are read now, and refused."""
+    return all(hour is None or end is None or hour < end for hour in hours)
 
 
 def _is_before(hours: Sequence[int | None], until: int | None) -> bool:

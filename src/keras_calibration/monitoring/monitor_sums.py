@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
-from keras_calibration.logs.query import field_sums, logit_moments
+from keras_calibration.logs.late_labels import hazard_sums
+from keras_calibration.logs.query import Query, field_sums, logit_moments
 from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
@@ -24,6 +25,7 @@ def class_sums(
     length: str,
     ends: tuple[int | None, int | None],
     class_names: Sequence[str] | None,
+    tolerance: float,
     verbose: int,
 ) -> list[LogSums]:
     """The sums of each class against the others; one for a log of labels 0 and 1.
@@ -36,24 +38,26 @@ def class_sums(
         length: "hour", "day", "week" or "month".
         ends: First second since 1970 to include and to exclude, or None.
         class_names: The names of the classes, or None.
+        tolerance: Relative error that does not matter, for labels that come late.
         verbose: 1 shows a progress bar, 0 does not.
 
     Raises:
         ValueError: As `logs.log_sums`; or labels are soft.
     """
-    selections = [Selection(length, ends)]
+    selections = [Selection(length, ends, purpose="observed")]
     if class_names is not None:
         selections = [
-            Selection(length, ends, number, tuple(class_names))
+            Selection(length, ends, number, tuple(class_names), "observed")
             for number in range(len(class_names))
         ]
-    return [_read(log, each, verbose) for each in selections]
+    hazards = {} if log.label_time is None else hazard_sums(tolerance)
+    return [_read(log, each, hazards, verbose) for each in selections]
 
 
 def period_sums(sums: LogSums) -> tuple[list[int], np.ndarray]:
-    """Starts of the periods, and their seven sums (periods, 7), of `ops.field_sums`."""
+    """Starts of the periods, and their sums (periods, 7 or 9), as of `ValueSums`."""
     table = sums.table("rows")
-    return table["key_period"].tolist(), field_columns(table)
+    return table["key_period"].tolist(), _columns(table)
 
 
 def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
@@ -74,7 +78,8 @@ class ValueSums(NamedTuple):
 
     Args:
         names: The names of the values.
-        sums: The seven sums of each value and block (groups, 7), of `ops.field_sums`.
+        sums: The seven sums of each value and block (groups, 7), of `ops.field_sums`; for labels
+            that come late, with those of `logs.late_labels.hazard_sums` (groups, 9).
         value: Number of each group's value, in ascending order.
         block: Start of each group's block, see `block_of`.
     """
@@ -86,7 +91,7 @@ class ValueSums(NamedTuple):
 
     @property
     def totals(self) -> np.ndarray:
-        """The sums of each value over all blocks (values, 7)."""
+        """The sums of each value over all blocks (values, 7 or 9)."""
         return np.add.reduceat(self.sums, self._firsts, axis=0)
 
     @property
@@ -109,7 +114,13 @@ def value_sums(sums: LogSums, field: str) -> ValueSums:
     firsts = [values[is_first].tolist() for values in keys]
     names = [" × ".join(map(_text, values)) for values in zip(*firsts, strict=True)]
     value = np.cumsum(is_first) - 1
-    return ValueSums(names, field_columns(table), value, table["key_block"].astype(np.int64))
+    return ValueSums(names, _columns(table), value, table["key_block"].astype(np.int64))
+
+
+def _columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The sums of each group (groups, 7 or 9)."""
+    hazards = [table[name] for name in hazard_sums(0.0) if name in table]
+    return np.column_stack([field_columns(table), *hazards])
 
 
 def block_length(length: str) -> str:
@@ -123,16 +134,21 @@ def _block_of(length: str) -> str:
     return "t" if block_length(length) == "month" else f"t - {since_monday}"
 
 
-def _read(log: ScoredLog, selection: Selection, verbose: int) -> LogSums:
+def _read(
+    log: ScoredLog, selection: Selection, hazards: Mapping[str, str], verbose: int
+) -> LogSums:
     """The sums of one class."""
-    row_sums = field_sums([], weighted=False)
+
+    def with_sums(query: Query, sums: Mapping[str, str]) -> Query:
+        return dataclasses.replace(query, sums={**query.sums, **sums})
+
     counts = {"rows": "1", "soft": "(y != 0 AND y != 1)::INT"}
-    row_sums = dataclasses.replace(row_sums, sums={**row_sums.sums, **counts})
+    row_sums = with_sums(field_sums([], weighted=False), {**counts, **hazards})
     queries = {"rows": row_sums.by_period(), "moments": logit_moments().by_period()}
     columns = {field_name(f): [f] if isinstance(f, str) else [*f] for f in log.fields}
     block = {"block": _block_of(str(selection.period))}
     for name, columns_of_field in columns.items():
-        by_value = field_sums(columns_of_field, weighted=False)
+        by_value = with_sums(field_sums(columns_of_field, weighted=False), hazards)
         queries[FIELD + name] = dataclasses.replace(by_value, keys={**by_value.keys, **block})
     sums = log_sums(log, queries, selection, verbose)
     table = sums.table("rows")

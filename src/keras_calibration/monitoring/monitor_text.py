@@ -136,10 +136,12 @@ def years_text(shift: Shift) -> str:
 
 def bounds_sentence(report: MonitorReport | ClassMonitorReport) -> str:
     """What tolerance and false alarms mean, and the time zone."""
+    until = getattr(report, "observed_until", None)
+    late = f"Predicted are the labels that have come until {until}. " if until else ""
     return (
-        f"Bounds: relative errors up to {report.tolerance:.2g} do not matter. If all probabilities "
-        "are correct, reports after each period raise an alert in a year with a probability of at "
-        f"most {report.false_alarms_per_year:.3g}. Times are in UTC."
+        f"{late}Bounds: relative errors up to {report.tolerance:.2g} do not matter. If all "
+        "probabilities are correct, reports after each period raise an alert in a year with a "
+        f"probability of at most {report.false_alarms_per_year:.3g}. Times are in UTC."
     )
 
 

@@ -7,9 +7,14 @@ these ratios over the blocks in which a shift may have begun, each times its len
 their mean over the shifts. Its mean is then at most the number of years so far, y, and by the
 inequality of Doob and Ville it ever reaches 1 / α within y years with a probability of at most α y.
 
+Labels that come late are tested at every look by what has come so far: by the rate at which a
+label comes, given that it has not come yet. This is an e-process in the time of the looks, whatever
+the delays, as long as their distribution is right.
+
 Reference:
     Shiryaev, *On optimum methods in quickest detection problems*, 1963. Ramdas, Grünwald, Vovk,
     Shafer, *Game-theoretic statistics and safe anytime-valid inference*, Statistical Science 2023.
+    Aalen, Borgan, Gjessing, *Survival and Event History Analysis*, 2008, chapter 2.
 """
 
 from __future__ import annotations
@@ -48,7 +53,7 @@ def most_log_years(sums: np.ndarray, block: np.ndarray, years: float) -> np.ndar
     A ratio is at most `exp(θ)` for each positive, or for each one that is predicted if θ < 0.
     """
     total = len(np.unique(block)) * years
-    return _SIZES[-1] * np.maximum(sums[:, 1], sums[:, 5]) + np.log(total)
+    return _SIZES[-1] * np.maximum(sums[:, 1], sums[:, -1 if _is_late(sums) else 5]) + np.log(total)
 
 
 def find_shifts(
@@ -57,7 +62,8 @@ def find_shifts(
     """The shifts of each value, from its sums by block.
 
     Args:
-        sums: Sums of the groups (groups, 7), as of `ops.field_sums`.
+        sums: Sums of the groups (groups, 7), as of `ops.field_sums`; of labels that come late,
+            with the two of `logs.late_labels.hazard_sums` (groups, 9).
         value: Number of each group's value, from 0, in ascending order.
         block: Start of each group's block of time.
         years: Length of a block.
@@ -119,7 +125,14 @@ def log_ratios(sums: np.ndarray, tolerance: float) -> np.ndarray:
     second sum is largest for two different probabilities, of which one is 1 (θ > 0) or 0 (θ < 0):
     its third derivative by p has the sign of θ (Chebyshev, Markov, Krein). With equal
     probabilities, the bound is the ratio itself.
+
+    Of labels that come late, the shift is one of the rate at which they come, by the factor
+    `exp(θ)`. With the cumulated hazards Λ, the ratio is `exp(θ Σ y - (exp(θ) - 1) Λ)`; each new
+    label, and each hour without one, multiplies it by a number of the mean 1.
     """
+    if _is_late(sums):
+        hazard = np.where(SHIFTS > 0, sums[:, -2, None], sums[:, -1, None])
+        return sums[:, 1, None] * SHIFTS - np.expm1(SHIFTS) * hazard
     positives, rows, mean, squares = (sums[:, column, None] for column in (1, 2, 5, 6))
     squares = np.clip(squares, mean**2 / rows, mean)
     down, up = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance), np.expm1(SHIFTS[SHIFTS > 0])
@@ -132,6 +145,11 @@ def log_ratios(sums: np.ndarray, tolerance: float) -> np.ndarray:
     share = _divided(mean - ones, rows - ones)
     rises = (rows - ones) * np.log1p(share * up) + ones * np.log1p(up)
     return positives * SHIFTS - np.concatenate([falls, rises], axis=1)
+
+
+def _is_late(sums: np.ndarray) -> bool:
+    """Whether sums hold hazards, of labels that come late."""
+    return sums.shape[1] == 9
 
 
 def _divided(
