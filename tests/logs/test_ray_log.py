@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from keras_calibration.calibration import fit_calibrator
+from keras_calibration.calibration import LabelDelay, fit_calibrator
 from keras_calibration.layers import FieldBias
 from keras_calibration.logs import Periods, ScoredLog, log_sums
 from keras_calibration.logs.query import field_sums, logit_bins
 from keras_calibration.logs.rows import Selection
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
+from keras_calibration.monitoring import monitor
 from keras_calibration.scoring import log_queries, score, score_by_period
 
 ray = pytest.importorskip("ray")
@@ -261,3 +262,40 @@ def test_a_killed_worker_changes_nothing(tmp_path, call):
     assert list(found) == list(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, 1e-6 if name == "logits" else 1e-12)
+
+
+def late_log(**arguments):
+    """Rows of 60 days whose labels come within 20 days; delays differ by site."""
+    rng = np.random.default_rng(3)
+    site = rng.integers(0, 2, N)
+    at = np.datetime64("2026-03-02") + (rng.uniform(0, 60, N) * 86400).astype("timedelta64[s]")
+    waiting = (rng.uniform(0, 20, N) * (0.3 + 0.7 * site) * 86400).astype("timedelta64[s]")
+    bought_at = np.where(rng.random(N) < 0.4, at + waiting, np.datetime64("NaT"))
+    columns = {"at": at, "bought_at": bought_at, "probability": rng.random(N), "site": site}
+    table = pa.table({**columns, "id": np.arange(N)})
+    arguments = {"fields": ["site"], "timestamp": "at", "row_key": "id", **arguments}
+    log = ScoredLog(
+        table, label_time="bought_at", observed_until="2026-05-01", delay_field="site", **arguments
+    )
+    return log, log.of(blocks(table))
+
+
+def test_labels_that_come_late_are_those_of_the_embedded_engine():
+    here, there = late_log()
+    delays = [LabelDelay(window=20).fit_log(log, verbose=0) for log in (here, there)]
+    ages = np.linspace(0, 21, 50)
+    shares = [delay.observed_share(ages, np.ones(50, int)) for delay in delays]
+    np.testing.assert_allclose(shares[1], shares[0], rtol=1e-12)
+    here, there = (log.with_delay(delays[0]) for log in (here, there))
+    expected = score(here, metrics(), verbose=0)
+    found = score(there, metrics(), verbose=0)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
+    heads = [FieldBias({"site": 2}) for _ in range(2)]
+    for log, head in zip((here, there), heads, strict=True):
+        fit_calibrator(head, log, verbose=0)
+    offsets = [np.concatenate([np.ravel(each) for each in head.get_weights()]) for head in heads]
+    np.testing.assert_allclose(offsets[1], offsets[0], atol=1e-5)
+    reports = [monitor(log) for log in (here, there)]
+    assert str(reports[1]) == str(reports[0])
