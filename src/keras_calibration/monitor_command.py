@@ -66,7 +66,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--period",
         default="day",
-        metavar="hour|day|week|month",
+        metavar="hour|day|week|month|year",
         help="length of a period; default: %(default)s",
     )
     parser.add_argument(

@@ -386,3 +386,32 @@ def test_calibrate_scores_takes_the_labels_and_weights():
     predicted = model.predict({"score": scores}, verbose=0).mean()
     assert predicted == pytest.approx(p[young].mean(), rel=0.06)
     assert labels.mean() < 0.8 * p[young].mean()
+
+
+# A triangle of claims that is often used (Taylor and Ashe, 1983), in units of 2,000: by year of
+# the accident and of the delay; and what is then paid, by chainladder 0.10.1, `1 / cdf_` of its
+# `Development(average="volume")`.
+CLAIMS = [
+    [179, 383, 305, 241, 264, 287, 73, 70, 114, 34],
+    [176, 442, 467, 592, 223, 160, 264, 133, 213],
+    [145, 501, 463, 508, 375, 73, 248, 140],
+    [155, 554, 388, 781, 136, 176, 103],
+    [222, 347, 496, 385, 252, 235],
+    [198, 469, 424, 403, 353],
+    [220, 424, 566, 532],
+    [180, 531, 722],
+    [188, 493],
+    [172],
+]
+PAID = [
+    *(0.0691892862, 0.2416008329, 0.4221651697, 0.6152928297, 0.7222219718, 0.797098214),
+    *(0.8658721758, 0.9125033826, 0.9825641026, 1.0),
+]
+
+
+def test_shares_are_those_of_the_chain_ladder():
+    cells = [(year, delay, n) for year, row in enumerate(CLAIMS) for delay, n in enumerate(row)]
+    years, delays, counts = map(np.array, zip(*cells, strict=True))
+    years, delays = np.repeat(years, counts).astype(float), np.repeat(delays, counts)
+    delay = kc.LabelDelay(window=9).fit(years, years + delays, 9.0)
+    np.testing.assert_allclose(delay.observed_share(np.arange(10.0)), PAID, rtol=1e-9)

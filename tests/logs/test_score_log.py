@@ -247,14 +247,14 @@ def test_other_row_keys_divide_the_rows_evenly(key):
     )
 
 
-@pytest.mark.parametrize("length", ["hour", "day", "week", "month"])
+@pytest.mark.parametrize("length", ["hour", "day", "week", "month", "year"])
 def test_periods(length):
     log = ScoredLog(frame(), sample_weight="weight", fields=["site"], timestamp="at")
     found = score_by_period(log, [LogLoss(), CalibratedLogLoss(num_folds=1)], length, verbose=0)
     period = pd.Series(AT).dt.to_period(
-        {"hour": "h", "day": "D", "week": "W", "month": "M"}[length]
+        {"hour": "h", "day": "D", "week": "W", "month": "M", "year": "Y"}[length]
     )
-    pattern = {"hour": "%Y-%m-%dT%H:%M", "month": "%Y-%m"}.get(length, "%Y-%m-%d")
+    pattern = {"hour": "%Y-%m-%dT%H:%M", "month": "%Y-%m", "year": "%Y"}.get(length, "%Y-%m-%d")
     names = period.dt.start_time.dt.strftime(pattern).to_numpy()
     assert list(found) == sorted(set(names))
     for name in sorted(set(names))[:3]:

@@ -5,6 +5,7 @@ import html.parser
 import json
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset
@@ -234,8 +235,8 @@ def test_times_of_every_kind():
         ("1969-12-31T23:59:59", "1969-12-31"),
     ):
         assert DAY.name(DAY.start(time)) == expected
-    names = [p.name(p.start(at)) for p in map(Periods, ("hour", "week", "month"))]
-    assert names == ["2026-03-08T23:00", "2026-03-02", "2026-03"]
+    names = [p.name(p.start(at)) for p in map(Periods, ("hour", "week", "month", "year"))]
+    assert names == ["2026-03-08T23:00", "2026-03-02", "2026-03", "2026"]
     for bad in ("soon", 1.7e9, True):
         with pytest.raises(ValueError, match="Times must be dates"):
             Periods("day", since=bad)
@@ -330,7 +331,7 @@ def test_bad_logs_are_refused(change, words, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"period": "year"}, "Argument `period` must be one of"),
+        ({"period": "quarter"}, "Argument `period` must be one of"),
         ({"tolerance": -0.1}, "Argument `tolerance` must be"),
         ({"false_alarms_per_year": 0.0}, "Argument `false_alarms_per_year` must be"),
         ({"false_alarms_per_year": 12, "period": "month"}, "periods in a year, 12. Received"),
@@ -451,3 +452,17 @@ ALERT, 5 out of bounds:
   200 rows; by chance less than once in 200 years
 To mend a shift, find its cause, or refresh the calibration on the rows since its start. Then begin
   a new state."""
+
+
+def test_a_drift_from_year_to_year():
+    rng = np.random.default_rng(0)
+    year, site = rng.integers(2020, 2026, 60_000), rng.integers(0, 4, 60_000)
+    p = rng.uniform(0.1, 0.5, 60_000)
+    factor = np.where((year >= 2023) & (site == 2), 1.2, 1.0)
+    columns = {"label": (rng.random(60_000) < factor * p).astype(int), "site": site}
+    times = [f"{one}-07-01" for one in year]
+    log = pd.DataFrame({**columns, "timestamp": times, "probability": p})
+    report = monitor(log, fields=["site"], period="year", tolerance=0.02)
+    assert [period.rates.name for period in report.periods] == [str(n) for n in range(2020, 2026)]
+    (off,) = [rates for rates in report.fields["site"].values if rates.is_off]
+    assert (off.name, off.shift.since) == ("2", "2023")

@@ -1,4 +1,4 @@
-"""The periods of a log: hours, days, weeks or months, in UTC."""
+"""The periods of a log: hours, days, weeks, months or years, in UTC."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 # Length → unit of NumPy.
-_UNITS = {"hour": "h", "day": "D", "week": "D", "month": "M"}
+_UNITS = {"hour": "h", "day": "D", "week": "D", "month": "M", "year": "Y"}
 LENGTHS = tuple(_UNITS)
 
 
@@ -17,7 +17,7 @@ class Periods:
     """Cuts a log into periods of one length.
 
     Args:
-        length: `"hour"`, `"day"`, `"week"` (from Monday) or `"month"`, in UTC.
+        length: `"hour"`, `"day"`, `"week"` (from Monday), `"month"` or `"year"`, in UTC.
         since: First time to include, ISO 8601, rounded down to a period; `None` for all.
         until: First time to exclude, rounded down to a period; `None` for none.
 
@@ -68,8 +68,8 @@ class Periods:
         """The start of a period as text.
 
         Example:
-            >>> Periods("hour").name(3600), Periods("month").name(0)
-            ('1970-01-01T01:00', '1970-01')
+            >>> Periods("hour").name(3600), Periods("year").name(0)
+            ('1970-01-01T01:00', '1970')
         """
         unit = "m" if self.length == "hour" else _UNITS[self.length]
         return str(np.datetime64(int(start), "s").astype(f"datetime64[{unit}]"))

@@ -37,7 +37,7 @@ class Selection:
     """Which rows of a log are summed, and as what.
 
     Args:
-        period: "hour", "day", "week" or "month" where queries ask for the period of a row.
+        period: "hour", "day", "week", "month" or "year" where queries ask for the period of a row.
         ends: First second since 1970 to include and to exclude, or None.
         class_number: For K classes, the class whose rows have the label 1.
         class_names: The names of the classes.

@@ -17,7 +17,7 @@ class ClassMonitorReport(ShownAsText):
     classes: the reports in `classes` have the share of a class.
 
     Args:
-        period: "hour", "day", "week" or "month".
+        period: "hour", "day", "week", "month" or "year".
         false_alarms_per_year: Probability that right predictions raise an alert in a year, in all
             classes together.
         tolerance: Relative error that does not matter.

@@ -41,7 +41,7 @@ from keras_calibration.monitoring.shifts import find_shifts, most_log_years
 # Values of a field that are listed: those with most rows, and all that are off.
 _MOST_LISTED = 10_000
 # Length of a period → periods in a year.
-_PER_YEAR = {"hour": 8766.0, "day": 365.25, "week": 365.25 / 7, "month": 12.0}
+_PER_YEAR = {"hour": 8766.0, "day": 365.25, "week": 365.25 / 7, "month": 12.0, "year": 1.0}
 # The exponential of more is infinite, which JSON does not have.
 _LARGEST_LOG = 700.0
 
@@ -125,7 +125,7 @@ def monitor(
             crosses. By default, none.
         classes: Names of the K classes, in the order of the probabilities. The default is the names
             of the columns of `probability`, or the class numbers.
-        period: `"hour"`, `"day"`, `"week"` or `"month"`, or `logs.Periods`.
+        period: `"hour"`, `"day"`, `"week"`, `"month"` or `"year"`, or `logs.Periods`.
         tolerance: Relative error that does not matter, at least 0.
         false_alarms_per_year: Probability that right predictions raise an alert in a year; above 0,
             and less than the number of periods in a year.

@@ -19,7 +19,7 @@ class Shift:
 
     Args:
         since: The most likely start: a period for the whole log; for a field value, a week, or a
-            month where periods are months.
+            period where these are longer.
         num_rows: Number of rows since then.
         predicted: Their mean predicted probability.
         observed: Their share of positive labels.
@@ -149,7 +149,7 @@ class MonitorReport(ShownAsText):
     """The result of `monitor`; printing it gives the text of the command.
 
     Args:
-        period: "hour", "day", "week" or "month".
+        period: "hour", "day", "week", "month" or "year".
         false_alarms_per_year: Probability that right predictions raise an alert in a year.
         tolerance: Relative error that does not matter.
         overall: Rates of the whole log.

@@ -35,7 +35,7 @@ def class_sums(
 
     Args:
         log: The log.
-        length: "hour", "day", "week" or "month".
+        length: "hour", "day", "week", "month" or "year".
         ends: First second since 1970 to include and to exclude, or None.
         class_names: The names of the classes, or None.
         tolerance: Relative error that does not matter, for labels that come late.
@@ -124,14 +124,14 @@ def _columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def block_length(length: str) -> str:
-    """The length of the blocks in which the values of a field may shift: weeks, or months."""
-    return "month" if length == "month" else "week"
+    """The length of the blocks in which the values of a field may shift: weeks, or more."""
+    return length if length in ("month", "year") else "week"
 
 
 def _block_of(length: str) -> str:
     """Expression of the start of a row's block, from that of its period."""
     since_monday = f"((t - {_MONDAY}) % {_WEEK} + {_WEEK}) % {_WEEK}"
-    return "t" if block_length(length) == "month" else f"t - {since_monday}"
+    return f"t - {since_monday}" if block_length(length) == "week" else "t"
 
 
 def _read(

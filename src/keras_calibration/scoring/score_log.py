@@ -83,8 +83,8 @@ def score_by_period(
     Args:
         log: The log, with its `timestamp`.
         metrics: Metrics as for `log_queries`; the field errors of the log's fields are added.
-        period: `"hour"`, `"day"`, `"week"` or `"month"` in UTC, or `logs.Periods` with `since` and
-            `until`.
+        period: `"hour"`, `"day"`, `"week"`, `"month"` or `"year"` in UTC, or `logs.Periods` with
+            `since` and `until`.
         verbose: 1 shows a progress bar, 0 does not.
 
     Returns:
