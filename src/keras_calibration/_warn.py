@@ -21,11 +21,11 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 @contextlib.contextmanager
-def without_notices(library: str) -> Iterator[None]:
+def without_notices(library: str, below: int = logging.WARNING) -> Iterator[None]:
     """Leaves out what a library's logger says below a warning: it names files that are gone."""
     logger = logging.getLogger(library)
     level = logger.level
-    logger.setLevel(max(level, logging.WARNING))
+    logger.setLevel(max(level, below))
     try:
         yield
     finally:

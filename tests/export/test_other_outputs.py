@@ -9,7 +9,8 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_litert, export_onnx, refresh_savedmodel
-from keras_calibration.export.portable_file import run_litert, run_onnx
+from keras_calibration.export.export_litert import run_litert
+from keras_calibration.export.export_onnx import run_onnx
 from keras_calibration.export.serving_spec import serving_spec
 from keras_calibration.export.verification import (
     largest_difference,

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 import keras_calibration as kc
 from keras_calibration.export import export_litert, export_onnx, portable_file
-from keras_calibration.export.portable_file import run_litert, run_onnx
+from keras_calibration.export.export_litert import run_litert
+from keras_calibration.export.export_onnx import run_onnx
 from served import symbolic_inputs
 
 HAS_ONNX = all(map(importlib.util.find_spec, ("tf2onnx", "onnx", "onnxruntime")))
@@ -141,22 +142,29 @@ def test_trees_and_a_weighted_mean_can_be_exported(kind, export, run, tmp_path):
     assert np.abs(expected - received["uncalibrated_probability"]).max() > 0.05
 
 
-@pytest.mark.parametrize("export", [export_litert, export_onnx])
+LOOKUPS = {
+    "string": ("string", keras.layers.StringLookup(vocabulary=["a", "b"])),
+    "lookup": ("int32", keras.layers.IntegerLookup(vocabulary=[3, 5])),
+    "hashing": ("int32", keras.layers.Hashing(4)),
+    "buckets": ("int32", keras.layers.IntegerLookup(vocabulary=[3, 5], num_oov_indices=2)),
+    "strict": ("string", keras.layers.StringLookup(vocabulary=["a"], num_oov_indices=0)),
+}
+
+
 @pytest.mark.parametrize(
-    ("site", "words"),
+    ("export", "kind", "words"),
     [
-        (
-            ("string", keras.layers.StringLookup(vocabulary=["a", "b"])),
-            "string inputs \\['site'\\]",
-        ),
-        (("int32", keras.layers.IntegerLookup(vocabulary=[3, 5])), "lookup layers"),
-        (("int32", keras.layers.Hashing(4)), "lookup layers"),
+        (export_litert, "string", r"string inputs \['site'\]"),
+        (export_litert, "lookup", "lookup layers"),
+        (export_litert, "hashing", "lookup layers"),
+        (export_onnx, "hashing", "which is a Hashing"),
+        (export_onnx, "buckets", "which has num_oov_indices=2"),
+        (export_onnx, "strict", "which has num_oov_indices=0"),
     ],
-    ids=["string", "lookup", "hashing"],
 )
-def test_models_that_cannot_run_there_are_refused(export, site, words, tmp_path):
+def test_models_that_cannot_run_there_are_refused(export, kind, words, tmp_path):
     with pytest.raises(ValueError, match=words):
-        export(make_model(site_spec=site), tmp_path / "new" / "model")
+        export(make_model(site_spec=LOOKUPS[kind]), tmp_path / "new" / "model")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -179,17 +187,11 @@ def test_nothing_is_overwritten(model, tmp_path):
 
 
 def test_a_file_that_gives_other_probabilities_is_not_left(model, tmp_path, monkeypatch):
-    right = portable_file.portable_model
-    monkeypatch.setattr(portable_file, "portable_model", lambda given: _doubled(right(given)))
+    right = portable_file.probabilities_from_logits
+    monkeypatch.setattr(portable_file, "probabilities_from_logits", lambda x: right(x) / 2)
     with pytest.raises(RuntimeError, match="The probability from LiteRT may differ"):
         export_litert(model, tmp_path / "model.tflite")
     assert list(tmp_path.iterdir()) == []
-
-
-def _doubled(model):
-    """The model with twice its probability."""
-    outputs = model.output
-    return keras.Model(model.input, {**outputs, "probability": 2 * outputs["probability"]})
 
 
 def test_a_search_in_the_base_model_is_exported(tmp_path):

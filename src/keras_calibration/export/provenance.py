@@ -38,15 +38,25 @@ def write_provenance(extra: Path, provenance: Mapping[str, Any]) -> None:
 
     Numbers that are not finite become null. The entry `provenance_sha256` is a hash of the others.
     """
+    text = provenance_text(provenance)
+    (extra / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def provenance_text(provenance: Mapping[str, Any]) -> str:
+    """The text of `write_provenance`."""
     plain = _plain({name: each for name, each in provenance.items() if name != _OWN_HASH})
     plain[_OWN_HASH] = _hash_of(plain)
-    text = json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)
-    (extra / PROVENANCE_FILE).write_text(text + "\n", encoding="utf-8")
+    return json.dumps(plain, indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def read_provenance(extra: Path) -> dict[str, Any]:
     """Reads the file written by `write_provenance`; raises `ValueError` if it was changed."""
-    provenance = dict(json.loads((extra / PROVENANCE_FILE).read_text(encoding="utf-8")))
+    return provenance_of((extra / PROVENANCE_FILE).read_text(encoding="utf-8"))
+
+
+def provenance_of(text: str) -> dict[str, Any]:
+    """What `provenance_text` wrote; raises `ValueError` if it was changed."""
+    provenance = dict(json.loads(text))
     if provenance.pop(_OWN_HASH) != _hash_of(provenance):
         raise ValueError(f"{PROVENANCE_FILE} was changed, its hash differs")
     return provenance
@@ -59,6 +69,11 @@ def _hash_of(provenance: Mapping[str, Any]) -> str:
 
 def describe_files(savedmodel: Path) -> dict[str, Any]:
     """Time of the export, package versions, and a hash of graph, weights and head."""
+    return {**describe_versions(), "files_sha256": files_sha256(savedmodel)}
+
+
+def describe_versions() -> dict[str, Any]:
+    """Time of the export, and package versions."""
     import tensorflow as tf
 
     import keras_calibration
@@ -71,7 +86,6 @@ def describe_files(savedmodel: Path) -> dict[str, Any]:
             "tensorflow": tf.__version__,
             "python": platform.python_version(),
         },
-        "files_sha256": files_sha256(savedmodel),
     }
 
 

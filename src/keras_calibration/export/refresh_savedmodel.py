@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,14 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import select_features
-from keras_calibration._typing import Features, Tensor
-from keras_calibration._warn import warn
 from keras_calibration.export.provenance import (
     PROVENANCE_FILE,
     describe_files,
-    describe_head,
     files_sha256,
     read_provenance,
-    summary_figures,
     write_provenance,
 )
+from keras_calibration.export.refit_head import kept_from, refit_head
 from keras_calibration.export.savedmodel_files import (
     HEAD_FILE,
     collection_keys,
@@ -35,12 +30,11 @@ from keras_calibration.export.savedmodel_files import (
     save_head,
 )
 from keras_calibration.export.served_head import served_head
-from keras_calibration.export.serving_spec import by_signature, first_rows, tensor_specs
+from keras_calibration.export.serving_spec import by_signature
 from keras_calibration.export.signatures import (
     CALIBRATE,
     HEAD_WEIGHTS,
     INTERVAL_WEIGHTS,
-    interval_of,
 )
 from keras_calibration.export.verification import (
     check_verification,
@@ -54,16 +48,10 @@ from keras_calibration.export.version_folder import (
     temporary_folder,
     versions_in,
 )
-from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import without_posterior
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.models.input_columns import entering
-from keras_calibration.models.logit_range import describe_logits
-from keras_calibration.ops.losses import logits_from_probabilities, probabilities_from_logits
-from keras_calibration.solvers.predictions import check_probabilities
 
 
 def refresh_savedmodel(
@@ -149,20 +137,20 @@ def refresh_savedmodel(
     keys = collection_keys(source, HEAD_WEIGHTS)
     _check_served(source, head, keys)
     level = before.get("interval")
-    logits = _logits(predictions, from_logits)
-    _warn_of_other_logits(logits, before["logits"])
-    columns = _columns(head, inputs, features)
-    with warnings.catch_warnings():
-        if not from_logits:  # Logits of probabilities may all lie in [0, 1].
-            warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
-        if forget == 1:
-            summary = head.fit(logits, labels, columns, sample_weight, settings=settings)
-        else:
-            summary = _with_update(head).update(
-                logits, labels, sample_weight=sample_weight, forget=forget
-            )
-    rows = first_rows({"logit": logits, **columns}, tensor_specs(inputs))
-    outputs = _outputs(wrapped, head, rows, level)
+    refit = refit_head(
+        wrapped,
+        head,
+        inputs,
+        before,
+        predictions,
+        labels,
+        features,
+        sample_weight,
+        from_logits=from_logits,
+        forget=forget,
+        settings=settings,
+    )
+    rows = refit.rows
     with temporary_folder(target.parent if version is None else target) as temporary:
         savedmodel = temporary / "model"
         shutil.copytree(source, savedmodel)
@@ -173,37 +161,23 @@ def refresh_savedmodel(
             new |= dict(zip(all_keys, weights_of(head), strict=True))
         replace_tensors(savedmodel, new)
         save_head(wrapped, extra)
-        expected = {CALIBRATE: (by_signature(rows), outputs)}
+        expected = {CALIBRATE: (by_signature(rows), refit.outputs)}
         tolerance = tolerance_for(rows["logit"])
         differences = verify_signatures(savedmodel, expected, verify, tolerance)
         provenance = {
             **before,
             **describe_files(savedmodel),
-            "head": describe_head(head),
-            "fit": {
-                "num_rows": summary.num_rows,
-                "fitted_at": summary.fitted_at,
-                "summary": summary_figures(summary),
-                "forget": forget,
-            },
-            "logits": describe_logits(logits, "fit"),
+            **refit.entries,
             "verification": {
                 "in": verify,
-                "num_rows": len(outputs["probability"]),
+                "num_rows": len(refit.outputs["probability"]),
                 "rows": "fit",
                 "largest_differences": differences,
             },
-            "refreshed_from": {
-                "version": source.name,
-                **{name: before[name] for name in before if name in _KEPT},
-            },
+            "refreshed_from": {"version": source.name, **kept_from(before)},
         }
         write_provenance(extra, provenance)
         return move_into_place(savedmodel, target, version)
-
-
-# Provenance entries kept from the previous version, including its own `refreshed_from`.
-_KEPT = ("exported_at", "versions", "fit", "logits", "refreshed_from")
 
 
 def _version(path: Path) -> Path:
@@ -289,82 +263,3 @@ def _check_served(source: Path, head: Head, keys: list[str]) -> None:
 
 def _weights(layer: Head) -> list[np.ndarray]:
     return [ops.convert_to_numpy(weight) for weight in without_posterior(layer.weights)]
-
-
-def _logits(predictions: ArrayLike, from_logits: bool) -> np.ndarray:
-    """The logits of the rows."""
-    values = ops.convert_to_numpy(predictions) if ops.is_tensor(predictions) else predictions
-    values = np.asarray(values)
-    if from_logits:
-        return values
-    if values.ndim == 2 and values.shape[1] > 1:
-        raise ValueError(
-            "Argument `from_logits` must be True for classes, because the probabilities leave open "
-            "a constant of each row, on which the scales of the head depend. Received: "
-            f"from_logits=False and predictions of {values.shape[1]} classes. Pass the logged "
-            "`logit`."
-        )
-    check_probabilities(values, "predictions")
-    return np.asarray(ops.convert_to_numpy(logits_from_probabilities(values)))
-
-
-def _warn_of_other_logits(logits: np.ndarray, before: Mapping[str, Any] | None) -> None:
-    """Warns if the logits do not look like those of the previous version."""
-    if not before or not before["num_rows"] or not logits.size or not np.isfinite(logits).all():
-        return
-    if not before["min"] <= np.median(logits) <= before["max"]:
-        warn(
-            f"The median of the logits, {np.median(logits):g}, is outside the range of the "
-            f"previous version's logits, {before['min']:g} to {before['max']:g}. Check that they "
-            "are of the same base model.",
-        )
-
-
-def _columns(
-    head: Head,
-    inputs: Mapping[str, keras.KerasTensor],
-    features: Mapping[str, ArrayLike] | None,
-) -> dict[str, Tensor]:
-    """The features that the head reads, in the dtypes of its inputs."""
-    import tensorflow as tf
-
-    names = sorted(name for name in inputs if name != "logit")
-    read = select_features({} if features is None else features, names, "The head")
-    ids = id_fields(head.field_readers())
-    columns = {
-        name: entering(values, repr(name), inputs[name], name in ids)
-        for name, values in read.items()
-    }
-    return {
-        name: tf.convert_to_tensor(column) if inputs[name].dtype == "string" else column
-        for name, column in columns.items()
-    }
-
-
-def _with_update(head: Head) -> StreamingCalibrator:
-    """The head itself, if rows can be added to it; else raises."""
-    if not isinstance(head, StreamingCalibrator):
-        raise ValueError(
-            "Argument `forget` must be 1 unless the head itself has `update`, as ILPS has. "
-            f"Received: a head of type {type(head).__name__}. Pass forget=1 and all rows to fit."
-        )
-    if head.histogram is None:
-        raise ValueError(
-            "With `forget` below 1, the head must hold the histogram of the rows of earlier fits. "
-            "Received: a head without one, because it was never fitted, was only trained by "
-            "gradient, or serves classes. Pass forget=1 and all rows to fit, or call the "
-            "head's own `fit` and export the model again."
-        )
-    return head
-
-
-def _outputs(
-    wrapped: keras.Model, head: Head, rows: Features, level: float | None
-) -> dict[str, Tensor]:
-    """What the refitted head gives for some rows: probabilities, with a level also intervals."""
-    import tensorflow as tf
-
-    features = {name: values for name, values in rows.items() if name != "logit"}
-    with tf.device("CPU:0"):
-        probability = probabilities_from_logits(wrapped([rows["logit"], features]))
-    return {"probability": probability, **interval_of(head, rows["logit"], features, level)}

@@ -1,0 +1,106 @@
+"""export_litert: writes a calibrated model as a LiteRT file and verifies it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+import keras
+
+from keras_calibration._compat import counted_searches
+from keras_calibration._typing import Inputs
+from keras_calibration._warn import without_notices
+from keras_calibration.export.portable_file import Rows, lookups_of, write_portable
+from keras_calibration.export.serving_spec import ServingSpec, serving_spec
+from keras_calibration.ops.losses import probabilities_from_logits
+
+
+def export_litert(
+    model: keras.Model,
+    path: str | os.PathLike[str],
+    sample: Inputs | None = None,
+    *,
+    calibrated_output: str | int | None = None,
+) -> Path:
+    """Writes a calibrated model with numeric inputs as a LiteRT file, for phones and small devices.
+
+    Its only signature, `serving_default`, takes the features under their names in the SavedModel,
+    and returns `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), or
+    (batch, K) for K classes, for any number of rows. Other outputs of the base model are returned
+    unchanged, by their names. It uses only built-in operations, so that every interpreter can run
+    it. The file is written to a temporary folder, run on sample rows in the interpreter that comes
+    with TensorFlow, and compared with the Keras model. Only then is it moved to `path`.
+
+    Args:
+        model: A Functional or Sequential model with a head. Strings and lookup layers have
+            no built-in operations: such models raise an error.
+        path: The file to write, for example `ctr.tflite`; it must not exist.
+        sample: Input rows for the comparison, in the form that the model takes; by default random
+            rows.
+        calibrated_output: Key, index or name of the output to calibrate, if several have a head.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the model cannot run in LiteRT, or `path` exists. Nothing is written.
+        RuntimeError: If the outputs of the interpreter differ by more than rounding can explain.
+
+    Example:
+        >>> export_litert("model", "ctr.tflite")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `model` must be a Functional or Sequential Keras model with a
+        calibration head, or a CalibratedModel. Received: str. ...
+    """
+    spec = serving_spec(model, calibrated_output)
+    _check(spec)
+    return write_portable(
+        spec, Path(path), sample, "LiteRT", lambda _: _to_litert(spec), run_litert
+    )
+
+
+def _check(spec: ServingSpec) -> None:
+    """Raises if the model has strings or tables, which need more than built-in operations."""
+    strings = sorted(name for name, each in spec.inputs.items() if each.dtype.name == "string")
+    if strings:
+        raise ValueError(
+            "The inputs of the model must be numeric, because LiteRT has no string lookups. "
+            f"Received: the string inputs {strings}. Nothing was written. Convert strings to ids "
+            "before the model, or serve it as an ONNX file or a SavedModel, which take strings."
+        )
+    if found := sorted({layer.name for layer in lookups_of(spec)}):
+        raise ValueError(
+            "The model must take ids, because LiteRT has no lookup tables. Received: a model "
+            f"with the lookup layers {found}. Nothing was written. Convert values to ids before "
+            "the model, or serve it as an ONNX file or a SavedModel."
+        )
+
+
+def run_litert(file: Path, inputs: Rows) -> Rows:
+    """Runs a LiteRT file in TensorFlow's interpreter."""
+    import tensorflow as tf
+
+    with warnings.catch_warnings():
+        # It warns that it will move to another package.
+        warnings.simplefilter("ignore")
+        interpreter = tf.lite.Interpreter(str(file))
+    outputs: Rows = interpreter.get_signature_runner()(**inputs)
+    return outputs
+
+
+def _to_litert(spec: ServingSpec) -> bytes:
+    """Converts a model by Keras' own export, to built-in operations alone."""
+    import tensorflow as tf
+
+    raw = probabilities_from_logits(spec.outputs.output["logit"])
+    outputs = {**spec.outputs.output, "uncalibrated_probability": raw}
+    model = keras.Model(spec.outputs.input, outputs)
+    signature = [spec.found.structured(spec.inputs)]
+    builtins = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
+    with tempfile.TemporaryDirectory() as folder, without_notices("tensorflow"), counted_searches():
+        file = Path(folder, "model.tflite")
+        model.export(file, "litert", verbose=False, input_signature=signature, target_spec=builtins)
+        return file.read_bytes()

@@ -1,0 +1,230 @@
+"""export_onnx: writes a calibrated model as an ONNX file and verifies it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from keras_calibration._typing import Features, Inputs, Tensor
+from keras_calibration.export.onnx_base import OnnxBase
+from keras_calibration.export.onnx_graph import onnx_packages, to_onnx, with_head
+from keras_calibration.export.onnx_lookups import is_lookup, why_not
+from keras_calibration.export.portable_file import Rows, lookups_of, write_portable
+from keras_calibration.export.provenance import (
+    describe_model,
+    describe_versions,
+    provenance_text,
+)
+from keras_calibration.export.savedmodel_files import HEAD_FILE, write_head
+from keras_calibration.export.serving_spec import OWN_OUTPUTS, ServingSpec, serving_spec
+from keras_calibration.export.signatures import interval_outputs
+from keras_calibration.layers.head import Head
+from keras_calibration.ops.losses import probabilities_from_logits
+
+if TYPE_CHECKING:
+    import onnx
+    import tensorflow as tf
+
+# What a refresh reads from the metadata of a file.
+PROVENANCE, HEAD_BYTES = "keras_calibration.provenance", "keras_calibration.head"
+
+
+def export_onnx(
+    model: keras.Model,
+    path: str | os.PathLike[str],
+    sample: Inputs | None = None,
+    *,
+    calibrated_output: str | int | None = None,
+    interval: float | None = None,
+    base: str | os.PathLike[str] | None = None,
+    base_output: str | None = None,
+) -> Path:
+    """Writes a calibrated model as one ONNX file, to be served without TensorFlow.
+
+    The ONNX model takes the features under their names in the SavedModel's `serving_default`,
+    numbers and strings, and returns `probability`, `uncalibrated_probability` and `logit`, float32
+    (batch, 1), or (batch, K) for K classes, for any number of rows; with `interval`, also
+    `probability_lower` and `probability_upper`. Other outputs of the base model are returned
+    unchanged, by their names. `StringLookup` and `IntegerLookup` layers become `LabelEncoder`s of
+    ONNX-ML. The file is written to a temporary folder, run in onnxruntime on sample rows and
+    compared with the Keras model. Only then is it moved to `path`.
+
+    A base model from elsewhere (LightGBM, scikit-learn, PyTorch) that is an ONNX file itself can be
+    a part of the file: pass the model of `calibrate_scores`, and `base`. The file then takes the
+    base's inputs, and the features that the head reads; an input of the same name is one.
+
+    Needs tf2onnx, onnx and onnxruntime: `pip install "keras-calibration[onnx]"`.
+
+    Args:
+        model: A Functional or Sequential model with a head.
+        path: The file to write, for example `ctr.onnx`; it must not exist.
+        sample: Input rows for the comparison, in the form that the model takes; by default random
+            rows. With `base`, name → rows of the inputs of the file.
+        calibrated_output: Key, index or name of the output to calibrate, if several have a head.
+        interval: Level of the intervals to return as well, in (0, 1); None returns none.
+        base: ONNX file that computes the scores of a model of `calibrate_scores`, or None.
+        base_output: Its output with the scores: (n,) or (n, 1), or (n, 2), of which the second
+            column is used; for K classes (n, K). By default, its only output of numbers.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the model cannot run in onnxruntime, `base` does not fit, or `path` exists.
+            Nothing is written.
+        ImportError: If a package is missing. Nothing is written.
+        RuntimeError: If the outputs of onnxruntime differ by more than rounding can explain.
+
+    Example:
+        >>> export_onnx("model", "ctr.onnx")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `model` must be a Functional or Sequential Keras model with a
+        calibration head, or a CalibratedModel. Received: str. ...
+    """
+    spec = serving_spec(model, calibrated_output)
+    _check(spec)
+    below = None if base is None else OnnxBase.read(base, base_output, spec)
+
+    def convert(rows: Features) -> bytes:
+        merged = _merged(spec, interval)
+        if below is not None:
+            merged = below.under(merged)
+        logits = None if sample is None else spec.base_outputs(rows)[0]["logit"]
+        metadata = {
+            **describe_versions(),
+            **describe_model(spec, logits),
+            "interval": interval,
+            "sources": _sources(spec),
+            "base_file": None if below is None else below.sha256,
+        }
+        return with_metadata(merged, metadata, _head_bytes(spec)).SerializeToString()
+
+    if below is None:
+        return write_portable(spec, Path(path), sample, "onnxruntime", convert, run_onnx, interval)
+    return below.write(spec, Path(path), sample, convert, run_onnx)
+
+
+def run_onnx(file: Path, inputs: Mapping[str, np.ndarray]) -> Rows:
+    """Runs an ONNX file in onnxruntime."""
+    _, onnxruntime = onnx_packages()
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    taken = {each.name for each in session.get_inputs()}
+    given = {name: _texts(values) for name, values in inputs.items() if name in taken}
+    return dict(zip(names, session.run(names, given), strict=True))
+
+
+def _texts(values: np.ndarray) -> np.ndarray:
+    """Strings as onnxruntime takes them; numbers as they are."""
+    if values.dtype.kind not in "OSU":
+        return values
+    texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values.reshape(-1).tolist()]
+    return np.array(texts, object).reshape(values.shape)
+
+
+def _merged(spec: ServingSpec, interval: float | None) -> onnx.ModelProto:
+    """The graphs of the base model and of the head, as one."""
+    sources = _sources(spec)
+
+    def base(columns: Features) -> dict[str, Tensor]:
+        outputs, features = spec.base_outputs(columns)
+        raw = probabilities_from_logits(outputs["logit"])
+        named = {sources[name]: features[name] for name in spec.found.computed}
+        return {**outputs, "uncalibrated_probability": raw, **named}
+
+    inputs = {each.name: each for each in spec.inputs.values()}
+    names = {each.name: name for name, each in spec.inputs.items()}
+    layers = lookups_of(spec)
+    lower = to_onnx(
+        lambda given: base({names[name]: values for name, values in given.items()}), inputs, layers
+    )
+    kept = ["uncalibrated_probability", "logit", *spec.other_outputs]
+    head = head_graph(spec.head, spec.head_inputs, sources, layers, interval)
+    return with_head(lower, head, kept)
+
+
+def _sources(spec: ServingSpec) -> dict[str, str]:
+    """Feature of the head, or `logit` → the input of the file, or the tensor, that it is."""
+    inputs = spec.found.input_of
+    return {
+        name: spec.inputs[inputs[name]].name if name in inputs else each.name
+        for name, each in spec.head_inputs.items()
+    }
+
+
+def head_graph(
+    head: Head,
+    inputs: Mapping[str, tf.TensorSpec],
+    sources: Mapping[str, str],
+    layers: list[keras.layers.Layer],
+    interval: float | None,
+) -> onnx.ModelProto:
+    """The graph from the logit and the features of a head to the calibrated probability.
+
+    Args:
+        head: The head.
+        inputs: Its features and `logit` → shape and dtype.
+        sources: The same → names in the graph; one name may be that of several features.
+        layers: Its lookups.
+        interval: Level of the interval, or None.
+    """
+
+    def calibrate(given: Features) -> dict[str, Tensor]:
+        features = {name: given[source] for name, source in sources.items()}
+        logit = features.pop("logit")
+        calibrated = head(logit, features)
+        outputs = {"probability": probabilities_from_logits(calibrated)}
+        if interval is None:
+            return outputs
+        deviation = head.logit_standard_deviation(logit, features)
+        return {**outputs, **interval_outputs(calibrated, deviation, interval)}
+
+    return to_onnx(calibrate, {sources[name]: each for name, each in inputs.items()}, layers)
+
+
+def with_metadata(
+    model: onnx.ModelProto, provenance: Mapping[str, Any], head: bytes
+) -> onnx.ModelProto:
+    """The model with what a refresh needs: its provenance, and the head as Keras saves it."""
+    del model.metadata_props[:]
+    for key, value in (
+        (PROVENANCE, provenance_text(provenance)),
+        (HEAD_BYTES, base64.b64encode(head).decode()),
+    ):
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+    return model
+
+
+def _head_bytes(spec: ServingSpec) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_head(spec, Path(folder))
+        return Path(folder, HEAD_FILE).read_bytes()
+
+
+def _check(spec: ServingSpec) -> None:
+    """Raises if there are tables that ONNX does not have, or names that it takes once only."""
+    for layer in lookups_of(spec):
+        why = why_not(layer) if is_lookup(layer) else f"is a {type(layer).__name__}"
+        if why is not None:
+            raise ValueError(
+                "The lookups of the model must be StringLookup or IntegerLookup layers with one "
+                f"id for all unknown values, because ONNX has no hash of TensorFlow's. Received: "
+                f"the layer {layer.name!r}, which {why}. Nothing was written. Use such a lookup, "
+                "or serve the model as a SavedModel."
+            )
+    named = {each.name for each in spec.inputs.values()} & {*OWN_OUTPUTS, *spec.other_outputs}
+    if named:
+        raise ValueError(
+            "Inputs and outputs must have different names in an ONNX file. Received: a model with "
+            f"inputs and outputs named {sorted(named)}. Nothing was written. Rename these inputs, "
+            "or these outputs of the base model."
+        )

@@ -1,0 +1,215 @@
+"""ONNX graphs of functions, and graphs that are put together. The converter is tf2onnx."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from keras_calibration._compat import counted_searches, patch_tf2onnx
+from keras_calibration._typing import Features, Tensor
+from keras_calibration._warn import without_notices
+from keras_calibration.export.onnx_lookups import ML_DOMAIN, ML_OPSET, label_encoders
+
+if TYPE_CHECKING:
+    import onnx
+    import tensorflow as tf
+
+OPSET = 17
+# What tensors and nodes of the head's graph are named by, and those of a base from elsewhere.
+HEAD, BASE = "head/", "base/"
+
+
+def onnx_packages() -> tuple[ModuleType, ModuleType]:
+    """Imports `tf2onnx` and `onnxruntime`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import onnxruntime
+            import tf2onnx
+    except ImportError as error:
+        raise ImportError(
+            f"export_onnx requires tf2onnx, onnx and onnxruntime ({error}). Install them with `pip "
+            'install "keras-calibration[onnx]"`.'
+        ) from error
+    return tf2onnx, onnxruntime
+
+
+def to_onnx(
+    function: Callable[[Features], dict[str, Tensor]],
+    inputs: Mapping[str, tf.TensorSpec],
+    layers: Iterable[keras.layers.Layer],
+) -> onnx.ModelProto:
+    """Converts a function of inputs by name; its inputs and outputs keep their names.
+
+    Args:
+        function: From tensors by name to outputs by name.
+        inputs: Name → shape and dtype.
+        layers: The layers that it calls, at any depth.
+    """
+    import tensorflow as tf
+
+    tf2onnx, _ = onnx_packages()
+    from onnx import helper
+
+    traced = tf.function(function, autograph=False)
+    signature = {name: _named(name, spec) for name, spec in inputs.items()}
+    with (
+        warnings.catch_warnings(),
+        without_notices("tensorflow", logging.ERROR),
+        # It says which shapes it cannot infer.
+        without_notices("tf2onnx", logging.CRITICAL),
+        counted_searches(),
+        label_encoders(layers) as lookups,
+    ):
+        # Warnings about NumPy from the converter's own code.
+        warnings.simplefilter("ignore")
+        patch_tf2onnx()
+        handlers = {"SelectV2": _select, **lookups}
+        converted, _ = tf2onnx.convert.from_function(
+            traced,
+            [signature],
+            opset=OPSET,
+            extra_opset=[helper.make_opsetid(ML_DOMAIN, ML_OPSET)],
+            custom_op_handlers={name: (handler, []) for name, handler in handlers.items()},
+        )
+        outputs = traced.get_concrete_function(signature).structured_outputs
+    # The tables that `label_encoders` has replaced are left as inputs without a use.
+    kept = [value for value in converted.graph.input if value.name in inputs]
+    del converted.graph.input[:]
+    converted.graph.input.extend(kept)
+    for value in converted.graph.input:
+        _set_shape(value, signature[value.name].shape)
+    for value in converted.graph.output:
+        _set_shape(value, outputs[value.name].shape)
+    return converted
+
+
+def _set_shape(value: onnx.ValueInfoProto, shape: tf.TensorShape) -> None:
+    """Writes a shape of any number of rows."""
+    dims = value.type.tensor_type.shape.dim
+    del dims[:]
+    for place, size in enumerate(shape):
+        dim = dims.add()
+        if place == 0:
+            dim.dim_param = "batch"
+        elif size is not None:
+            dim.dim_value = size
+
+
+def _named(name: str, spec: tf.TensorSpec) -> tf.TensorSpec:
+    """A spec with the name of its input: the converter takes it from there."""
+    import tensorflow as tf
+
+    return tf.TensorSpec(spec.shape, spec.dtype, name=name)
+
+
+def _select(context: Any, node: Any, name: str, arguments: object) -> None:
+    """Selects by `Where`: the converter's own handler multiplies by 0 and 1, also NaN."""
+    node.type = "Where"
+
+
+def with_head(base: onnx.ModelProto, head: onnx.ModelProto, outputs: list[str]) -> onnx.ModelProto:
+    """One graph of a base model and a head that reads its outputs and inputs, by their names.
+
+    Args:
+        base: The graph of the base model.
+        head: The graph of the head.
+        outputs: The outputs of the base that are outputs of the whole.
+    """
+    known = {value.name for value in (*base.graph.input, *base.graph.output)}
+    inputs = [value for value in head.graph.input if value.name not in known]
+    kept = [value for value in base.graph.output if value.name in outputs]
+    parts = [base.graph, *_prefixed(head, HEAD)]
+    return _model([base, head], parts, [*base.graph.input, *inputs], [*head.graph.output, *kept])
+
+
+def on_base(
+    base: onnx.ModelProto, model: onnx.ModelProto, between: onnx.GraphProto, score: str
+) -> onnx.ModelProto:
+    """One graph of a model of scores and the model from elsewhere that computes them.
+
+    Args:
+        base: The model that computes scores. Inputs of the same name are one.
+        model: The calibrated model.
+        between: From an output of the base, whose name it prefixes, to the score.
+        score: The input of `model` that is computed.
+    """
+    known = {value.name for value in base.graph.input}
+    inputs = [v for v in model.graph.input if v.name != score and v.name not in known]
+    before = _prefixed(base, BASE, with_outputs=False)
+    return _model(
+        [base, model],
+        [*before, between, model.graph],
+        [*base.graph.input, *inputs],
+        list(model.graph.output),
+    )
+
+
+def replace_head(model: onnx.ModelProto, head: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with another head of the same inputs and outputs; all else stays as it is."""
+    import onnx
+
+    rest = onnx.GraphProto()
+    rest.CopyFrom(model.graph)
+    for name in ("node", "initializer", "value_info"):
+        kept = [each for each in getattr(model.graph, name) if not each.name.startswith(HEAD)]
+        del getattr(rest, name)[:]
+        getattr(rest, name).extend(kept)
+    parts = [rest, *_prefixed(head, HEAD)]
+    replaced = _model([model, head], parts, model.graph.input, model.graph.output)
+    replaced.metadata_props.extend(model.metadata_props)
+    return replaced
+
+
+def _prefixed(
+    model: onnx.ModelProto, prefix: str, with_outputs: bool = True
+) -> list[onnx.GraphProto]:
+    """The graph with a prefix to all names, and around it nodes from and to the names without."""
+    import onnx
+    from onnx import compose, helper
+
+    inner = compose.add_prefix(model, prefix).graph
+    entry, leave = onnx.GraphProto(), onnx.GraphProto()
+    produced = {each.name for each in model.graph.initializer}
+    for value in model.graph.input:
+        if value.name not in produced:
+            name = prefix + value.name
+            entry.node.append(helper.make_node("Identity", [value.name], [name], f"{name}/from"))
+    for value in model.graph.output if with_outputs else []:
+        name = prefix + value.name
+        leave.node.append(helper.make_node("Identity", [name], [value.name], f"{name}/to"))
+    return [entry, inner, leave]
+
+
+def _model(
+    models: Iterable[onnx.ModelProto],
+    graphs: Iterable[onnx.GraphProto],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
+) -> onnx.ModelProto:
+    """A model of the nodes of all graphs, with the newest of the models' operators."""
+    from onnx import helper
+
+    versions: dict[str, int] = {}
+    for model in models:
+        for each in model.opset_import:
+            versions[each.domain] = max(versions.get(each.domain, 0), each.version)
+    graphs = list(graphs)
+    graph = helper.make_graph(
+        [node for each in graphs for node in each.node],
+        "calibrated",
+        list(inputs),
+        list(outputs),
+        initializer=[tensor for each in graphs for tensor in each.initializer],
+        value_info=[value for each in graphs for value in each.value_info],
+    )
+    merged = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*each) for each in versions.items()]
+    )
+    merged.ir_version = max(model.ir_version for model in models)
+    return merged

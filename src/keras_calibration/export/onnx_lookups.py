@@ -1,0 +1,109 @@
+"""Lookup layers of Keras in an ONNX file: `LabelEncoder`s with the layers' vocabularies."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+
+from keras_calibration._typing import Tensor
+
+# Version of the operators of ONNX-ML from which on LabelEncoder maps strings to whole numbers.
+ML_DOMAIN, ML_OPSET = "ai.onnx.ml", 2
+_LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
+_SCOPE = "onnx_lookup_"
+# Operation of TensorFlow → what writes it in ONNX.
+Handlers = dict[str, Callable[..., None]]
+
+
+def is_lookup(layer: keras.layers.Layer) -> bool:
+    """Whether a layer is a table from values to ids."""
+    return isinstance(layer, _LOOKUPS)
+
+
+def why_not(layer: keras.layers.Layer) -> str | None:
+    """Why a lookup cannot be a `LabelEncoder`; None if it can.
+
+    Example:
+        >>> why_not(keras.layers.StringLookup(vocabulary=["a"]))
+        >>> why_not(keras.layers.StringLookup(vocabulary=["a"], num_oov_indices=2))
+        'has num_oov_indices=2'
+    """
+    if layer.invert:
+        return "is inverted"
+    if layer.num_oov_indices != 1:
+        return f"has num_oov_indices={layer.num_oov_indices}"
+    if getattr(layer, "encoding", "utf-8").lower().replace("_", "-") != "utf-8":
+        return f"has encoding={layer.encoding!r}"
+    return None
+
+
+@contextlib.contextmanager
+def label_encoders(layers: Iterable[keras.layers.Layer]) -> Iterator[Handlers]:
+    """Gives handlers for tf2onnx that write the lookups of a graph, traced inside the block.
+
+    The converter cannot see the tables of a Keras model: they are captured by its functions. So
+    each lookup is traced under a name that tells its vocabulary, and all that the layer does around
+    it (masks, unknown values) is in the encoder.
+    """
+    lookups = list({id(layer): layer for layer in layers if is_lookup(layer)}.values())
+    tables = [_table(layer) for layer in lookups]
+
+    def write(context: Any, node: Any, name: str, arguments: object) -> None:
+        found = re.search(rf"{_SCOPE}(\d+)_", node.name)
+        if found is None:
+            raise ValueError(f"the look-up {node.name!r} is no StringLookup or IntegerLookup")
+        shape, output = context.get_shape(node.input[1]), list(node.output)
+        inputs = [node.input[1]]
+        context.remove_node(node.name)
+        context.make_node(
+            "LabelEncoder",
+            inputs,
+            name=node.name,
+            outputs=output,
+            domain=ML_DOMAIN,
+            attr=tables[int(found[1])],
+            shapes=[shape],
+            dtypes=[context.get_dtype(output[0])],
+        )
+
+    with contextlib.ExitStack() as patches:
+        for number, layer in enumerate(lookups):
+            patches.enter_context(_traced_as(layer, f"{_SCOPE}{number}_"))
+        yield {"LookupTableFindV2": write}
+
+
+def _table(layer: keras.layers.Layer) -> dict[str, Any]:
+    """The attributes of the encoder: each token's place in the vocabulary."""
+    vocabulary = layer.get_vocabulary()
+    unknown = 0 if layer.mask_token is None else 1
+    tokens = {token: place for place, token in enumerate(vocabulary) if place != unknown}
+    is_text = isinstance(layer, keras.layers.StringLookup)
+    keys = [str(key) if is_text else int(key) for key in tokens]
+    return {
+        "keys_strings" if is_text else "keys_int64s": keys,
+        "values_int64s": list(tokens.values()),
+        "default_int64": unknown,
+    }
+
+
+@contextlib.contextmanager
+def _traced_as(layer: keras.layers.Layer, name: str) -> Iterator[None]:
+    """Names the look-up of a layer inside the block, and leaves out what is around it.
+
+    Public: none. `_lookup_dense` is all of `IndexLookup.call` that tells values from ids.
+    """
+    import tensorflow as tf
+
+    def find(values: Tensor) -> Tensor:
+        with tf.name_scope(name):
+            return layer.lookup_table.lookup(values)
+
+    object.__setattr__(layer, "_lookup_dense", find)
+    try:
+        yield
+    finally:
+        object.__delattr__(layer, "_lookup_dense")

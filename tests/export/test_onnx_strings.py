@@ -1,0 +1,285 @@
+"""ONNX files with strings, with another base, and refreshed: run without TensorFlow."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+from keras_calibration.export import export_onnx, refresh_onnx
+from keras_calibration.export.export_onnx import run_onnx
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("tf2onnx")
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.tensorflow
+
+SITES = ["news", "mail", "ümlaut", "a b", "'; DROP", "[UNK]x", "1", "1.0"]
+# What no vocabulary has, and what is easily mistaken.
+HOSTILE = [*SITES, "", " news", "News", "[UNK]", "news\n", "日本", "NaN", "0"]
+
+
+def make_rows(num_rows, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "site": rng.choice(np.array(HOSTILE, object), num_rows),
+        "device": rng.choice([-1, 0, 3, 5, 7, 2**40, -(2**40)], num_rows),
+        "x": rng.normal(size=(num_rows, 1)).astype("float32"),
+    }
+
+
+def labels_of(rows, seed=1):
+    rate = np.where(rows["site"] == "news", 0.7, 0.2) + 0.1 * (rows["device"] == 3)
+    return (np.random.default_rng(seed).random(len(rate)) < rate).astype("float32")
+
+
+def tensors(rows):
+    return {
+        name: tf.constant(values.tolist(), tf.string) if values.dtype == object else values
+        for name, values in rows.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Strings and whole numbers are looked up by the base and by the head, with other words."""
+    keras.utils.set_random_seed(0)
+    inputs = {
+        "site": keras.Input((), dtype="string", name="site"),
+        "device": keras.Input((), dtype="int64", name="device"),
+        "x": keras.Input((1,), name="x"),
+    }
+    site = keras.layers.StringLookup(vocabulary=SITES[:5], mask_token="")(inputs["site"])
+    device = keras.layers.IntegerLookup(vocabulary=[3, 5, 2**40], mask_token=0)(inputs["device"])
+    ids = [keras.layers.Embedding(7, 3)(site), keras.layers.Embedding(6, 3)(device)]
+    hidden = keras.layers.Dense(8, "tanh")(keras.layers.Concatenate()([*ids, inputs["x"]]))
+    base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
+    fields = {
+        "site": keras.layers.StringLookup(vocabulary=SITES[1:]),
+        "device": keras.layers.IntegerLookup(vocabulary=[-1, 3, 7]),
+    }
+    found = kc.models.CalibratedModel(base, kc.layers.FieldBias(fields, kc.layers.ILPS()))
+    rows = make_rows(3000)
+    kc.fit_head(found, tensors(rows), labels_of(rows), verbose=0)
+    return found
+
+
+@pytest.fixture(scope="module")
+def path(model, tmp_path_factory):
+    return export_onnx(model, tmp_path_factory.mktemp("onnx") / "ctr.onnx", interval=0.9)
+
+
+def test_strings_give_the_models_probabilities(model, path):
+    rows = make_rows(500, seed=2)
+    received = run_onnx(path, rows)
+    expected = model.predict(tensors(rows), verbose=0)
+    np.testing.assert_allclose(received["probability"], expected, rtol=0, atol=1e-6)
+    raw = model.base_model.predict(tensors(rows), verbose=0)
+    np.testing.assert_allclose(received["uncalibrated_probability"], raw, rtol=0, atol=1e-6)
+    features = {name: tensors(rows)[name] for name in ("site", "device")}
+    low, high = model.head.interval(received["logit"], features, level=0.9)
+    for name, values in (("probability_lower", low), ("probability_upper", high)):
+        np.testing.assert_allclose(received[name], np.asarray(values), rtol=0, atol=1e-6)
+    assert np.ptp(expected) > 0.1
+    # The lookups of the base are at work, and tell unknown values from missing ones.
+    assert len(np.unique(received["logit"][rows["device"] == 0])) > 5
+
+
+def test_an_id_of_each_value_is_its_place_in_the_vocabulary(path):
+    """Of rows that differ in one value alone, those of unknown values are equal, and no others."""
+    rows = {name: np.repeat(values[:1], len(HOSTILE), 0) for name, values in make_rows(1).items()}
+    logits = run_onnx(path, {**rows, "site": np.array(HOSTILE, object)})["logit"][:, 0]
+    by_value = dict(zip(HOSTILE, logits, strict=True))
+    known = [by_value[value] for value in [*SITES[:5], ""]]
+    unknown = {by_value[value] for value in HOSTILE if value not in [*SITES[:5], ""]}
+    assert len(unknown) == 1
+    assert len({*known, *unknown}) == 7
+
+
+def test_missing_numbers_are_as_in_keras(model, path):
+    rows = make_rows(8)
+    rows["x"][::2] = [[np.nan], [np.inf], [-np.inf], [1e30]]
+    received = run_onnx(path, rows)["probability"]
+    np.testing.assert_allclose(received, model.predict(tensors(rows), verbose=0), rtol=0, atol=1e-6)
+
+
+def test_it_runs_in_a_process_without_tensorflow(model, path, tmp_path):
+    rows = make_rows(5)
+    program = f"""
+import json, sys
+import numpy as np, onnxruntime
+session = onnxruntime.InferenceSession({str(path)!r}, providers=["CPUExecutionProvider"])
+rows = json.loads(sys.stdin.read())
+kinds = {{"site": object, "device": "int64", "x": "float32"}}
+inputs = {{name: np.array(values, kinds[name]) for name, values in rows.items()}}
+found = session.run(["probability"], inputs)[0]
+assert not {{"tensorflow", "keras", "keras_calibration"}} & set(sys.modules)
+print(json.dumps(found.tolist()))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps({name: values.tolist() for name, values in rows.items()}),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    expected = model.predict(tensors(rows), verbose=0)
+    np.testing.assert_allclose(json.loads(found.stdout), expected, rtol=0, atol=1e-6)
+
+
+def test_the_model_is_as_before_the_export(model, path):
+    lookup = next(each for each in model.base_model.layers if "string_lookup" in each.name)
+    assert "_lookup_dense" not in vars(lookup)
+    assert np.asarray(lookup(tf.constant(["", "other", "news"]))).tolist() == [0, 1, 2]
+
+
+def test_a_refresh_changes_the_head_alone(model, path, tmp_path):
+    rows = make_rows(2000, seed=5)
+    labels = 1 - labels_of(rows)
+    logged = run_onnx(path, rows)
+    features = {"site": rows["site"], "device": rows["device"]}
+    arguments = {"from_logits": True, "destination": tmp_path / "next.onnx"}
+    before = path.read_bytes()
+    new = refresh_onnx(path, logged["logit"], labels, features, **arguments)
+    assert path.read_bytes() == before
+    received = run_onnx(new, rows)
+    for name in ("logit", "uncalibrated_probability"):
+        np.testing.assert_array_equal(received[name], logged[name])
+    head = kc.layers.FieldBias(dict(model.head.fields), kc.layers.ILPS())
+    head.fit(logged["logit"], labels, features)
+    expected = 1 / (1 + np.exp(-np.asarray(head(logged["logit"], tensors(features)), "float64")))
+    np.testing.assert_allclose(received["probability"], expected, rtol=0, atol=2e-6)
+    assert received["probability"].mean() == pytest.approx(labels.mean(), abs=1e-3)
+    assert (received["probability_lower"] < received["probability"]).all()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["next.onnx"]
+    old_graph, graph = (onnx.load(each).graph for each in (path, new))
+    base, again = (
+        [node for node in each.node if not node.name.startswith("head/")]
+        for each in (old_graph, graph)
+    )
+    assert base == again
+    metadata = {entry.key: entry.value for entry in onnx.load(new).metadata_props}
+    provenance = json.loads(metadata["keras_calibration.provenance"])
+    assert provenance["fit"]["num_rows"] == 2000
+    assert provenance["refreshed_from"]["file"] == "ctr.onnx"
+    # And once more, from the refreshed file.
+    third = refresh_onnx(
+        new, logged["logit"], labels, features, from_logits=True, destination=tmp_path / "3.onnx"
+    )
+    np.testing.assert_allclose(
+        run_onnx(third, rows)["probability"], received["probability"], rtol=0, atol=1e-6
+    )
+
+
+def test_files_that_cannot_be_refreshed(path, tmp_path):
+    rows = make_rows(50)
+    given = ([0.5] * 50, labels_of(rows), {"site": rows["site"], "device": rows["device"]})
+    content = path.read_bytes()
+    for change in (b"", content[: len(content) // 2], content.replace(b"num_rows", b"num_rowz")):
+        broken = tmp_path / "broken.onnx"
+        broken.write_bytes(change)
+        with pytest.raises(ValueError, match="a file that `export_onnx` wrote"):
+            refresh_onnx(broken, *given, destination=tmp_path / "new.onnx")
+    with pytest.raises(ValueError, match="which exists"):
+        refresh_onnx(path, *given, destination=path)
+    with pytest.raises(ValueError, match="without"):
+        refresh_onnx(path, *given[:2], {"site": rows["site"]}, destination=tmp_path / "new.onnx")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["broken.onnx"]
+    assert path.read_bytes() == content
+
+
+def other_base(columns, opset=13):
+    """A model as converters of other libraries write it: two or K columns of probabilities."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = np.random.default_rng(0).normal(size=(3, columns)).astype("float32")
+    weights[:, 0] = 0.0
+    nodes = [
+        helper.make_node("MatMul", ["input", "weights"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
+        helper.make_node("ArgMax", ["probabilities"], ["label"], axis=1, keepdims=0),
+    ]
+    given = [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["n", 3])]
+    outputs = [
+        helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]),
+        helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", columns]),
+    ]
+    constants = [numpy_helper.from_array(weights, "weights")]
+    graph = helper.make_graph(nodes, "base", given, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model.ir_version = 8
+    return model
+
+
+@pytest.mark.parametrize(("columns", "opset"), [(2, 13), (2, 17), (4, 15)])
+def test_the_scores_of_another_model_in_one_graph(columns, opset, tmp_path):
+    rng = np.random.default_rng(1)
+    inputs = rng.normal(size=(4000, 3)).astype("float32")
+    site = rng.choice(np.array(HOSTILE, object), 4000)
+    below = tmp_path / "base.onnx"
+    onnx.save(other_base(columns, opset), below)
+    scores = run_onnx(below, {"input": inputs})["probabilities"]
+    is_binary = columns == 2
+    labels = (rng.random((4000, 1)) < scores.cumsum(axis=1)).argmax(axis=1)
+    labels = np.where(site == "news", 1, labels)
+    scores = scores[:, 1] if is_binary else np.log(scores)
+    model = kc.calibrate_scores(
+        scores,
+        labels,
+        {"site": site},
+        fields=["site"],
+        from_logits=not is_binary,
+        methods=["platt", "field_bias"] if is_binary else "quick",
+        verbose=0,
+    )
+    alone = export_onnx(model, tmp_path / "head.onnx")
+    expected = model.predict(tensors({"score": scores, "site": site}), verbose=0)
+    received = run_onnx(alone, {"score": scores.astype("float32"), "site": site})["probability"]
+    np.testing.assert_allclose(received, expected, rtol=0, atol=1e-6)
+    if not is_binary:
+        return
+    merged = export_onnx(model, tmp_path / "all.onnx", base=below)
+    rows = {"input": inputs, "site": site}
+    received = run_onnx(merged, rows)
+    assert set(received) == {"probability", "uncalibrated_probability", "logit"}
+    np.testing.assert_allclose(received["probability"], expected, rtol=0, atol=1e-6)
+    one = {name: values[:1] for name, values in rows.items()}
+    assert run_onnx(merged, one)["probability"].shape == (1, 1)
+    new = refresh_onnx(
+        merged,
+        received["uncalibrated_probability"],
+        np.ones(4000) * (rng.random(4000) < 0.1),
+        {"site": site},
+        destination=tmp_path / "next.onnx",
+    )
+    again = run_onnx(new, rows)
+    np.testing.assert_array_equal(again["logit"], received["logit"])
+    assert again["probability"].mean() == pytest.approx(0.1, abs=0.02)
+
+
+def test_bases_that_do_not_fit_are_refused(model, tmp_path):
+    rng = np.random.default_rng(0)
+    scores = rng.random(600)
+    labels = (rng.random(600) < scores).astype(int)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = kc.calibrate_scores(scores, labels, methods=["platt"], verbose=0)
+    below = tmp_path / "base.onnx"
+    onnx.save(other_base(5), below)
+    (tmp_path / "text.onnx").write_text("no model")
+    for given, words in (
+        ({"base": below}, "must have 1 columns, or 2"),
+        ({"base": below, "base_output": "label"}, "must name an output of numbers"),
+        ({"base": tmp_path / "text.onnx"}, "must name an ONNX file"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            export_onnx(own, tmp_path / "new.onnx", **given)
+    with pytest.raises(ValueError, match="for a model of `calibrate_scores`"):
+        export_onnx(model, tmp_path / "new.onnx", base=below)
+    assert not (tmp_path / "new.onnx").exists()
