@@ -12,12 +12,14 @@ ROOT = Path(keras_calibration.__file__).parent
 PACKAGE = "keras_calibration"
 
 # What every room may import.
-EVERYWHERE = {"_files", "_seeds", "_text", "_typing", "_warn"}
+EVERYWHERE = {"_files", "_limits", "_logit_bins", "_seeds", "_text", "_typing", "_warn"}
 # Each room with the other rooms that its modules may import, when they are loaded or later.
 CALIBRATION = {
     "_columns": {"_compat", "ops"},
     "_compat": set(),
     "_files": set(),
+    "_limits": set(),
+    "_logit_bins": set(),
     "_seeds": set(),
     "_text": set(),
     "_typing": set(),
@@ -27,7 +29,7 @@ CALIBRATION = {
     "layers": {"_columns", "_compat", "ops", "solvers"},
     "metrics": {"_columns", "_compat", "ops", "solvers"},
     "models": {"_columns", "_compat", "ops", "solvers", "layers", "metrics"},
-    "logs": {"ops", "solvers"},
+    "logs": set(),
     "scoring": {"_columns", "_compat", "ops", "solvers", "metrics", "models", "logs"},
     "datasets": {"ops"},
     "calibration": {
@@ -46,7 +48,7 @@ EVIDENCE = {
     "statistics": set(),
     "comparison": {"ledger", "statistics"},
     "callbacks": {"ledger", "statistics", "metrics", "ops", "_compat"},
-    "monitoring": {"ops", "solvers", "metrics", "scoring", "logs", "_compat"},
+    "monitoring": {"solvers", "logs"},
     "training": {"_compat", "ops", "ledger", "statistics", "comparison", "callbacks"},
 }
 TOP = {

@@ -8,7 +8,7 @@ import sys as _sys
 from pathlib import Path as _Path
 
 # Keras loads classes that are registered, and no others: the package imports all of its own, which
-# takes seconds. The command line imports what a command needs, which is Keras for `monitor` alone.
+# takes seconds. The command line imports what a command needs, which Keras never is.
 if _Path(*_sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration import callbacks as callbacks
     from keras_calibration import datasets as datasets

@@ -1,6 +1,6 @@
 """The command line `keras-calibration`.
 
-Each command imports what it needs when it runs: only `monitor` loads Keras.
+Each command imports what it needs when it runs; none loads Keras.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -156,7 +154,7 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
 
         check_page(options.html, "--html")
     # The progress bar goes to stderr: stdout holds the report alone.
-    with _without_native_logs(), contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr):
         from keras_calibration.logs.periods import Periods
         from keras_calibration.monitoring.monitor import monitor
 
@@ -178,28 +176,3 @@ def _run(options: argparse.Namespace) -> tuple[str, int]:
     else:
         text = str(report)
     return text, ALERT if report.is_alert else FINE
-
-
-@contextlib.contextmanager
-def _without_native_logs() -> Iterator[None]:
-    """Drops what C++ code writes to stderr, and shows what Python writes there.
-
-    TensorFlow 2.21 logs a dozen lines on import, whatever the value of `TF_CPP_MIN_LOG_LEVEL`.
-    """
-    try:
-        descriptor = sys.stderr.fileno()
-    except (AttributeError, OSError):
-        # Not a file, as in a test or a notebook.
-        yield
-        return
-    shown = os.dup(descriptor)
-    with (
-        open(shown, "w", 1, encoding=sys.stderr.encoding, errors="backslashreplace") as stderr,
-        open(os.devnull, "w") as nothing,
-        contextlib.redirect_stderr(stderr),
-    ):
-        os.dup2(nothing.fileno(), descriptor)
-        try:
-            yield
-        finally:
-            os.dup2(shown, descriptor)

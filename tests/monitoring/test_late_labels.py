@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
+from keras_calibration._limits import LARGEST_PROBABILITY
 from keras_calibration.calibration import LabelDelay
 from keras_calibration.cli import main
 from keras_calibration.logs import Periods, ScoredLog, log_sums
@@ -20,7 +21,6 @@ from keras_calibration.logs.query import Query
 from keras_calibration.logs.rows import Selection
 from keras_calibration.monitoring import monitor
 from keras_calibration.monitoring.shifts import SHIFTS, log_ratios
-from keras_calibration.ops.losses import LARGEST_PROBABILITY
 
 START, WINDOW = pd.Timestamp("2026-03-01"), 6
 DAYS = pd.Timedelta(days=1)

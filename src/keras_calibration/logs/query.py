@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from keras_calibration.ops.logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
-from keras_calibration.solvers.logit_histogram import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
+import numpy as np
+
+from keras_calibration._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
+from keras_calibration._logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
 
 _MASK = 0xFFFFFFFF
 
@@ -137,6 +139,16 @@ def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
         "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END" if weighted else "p * p",
     }
     return Query({f"value_{n}": field_column(column) for n, column in enumerate(columns)}, sums)
+
+
+# What begins the name of the table of a field, and the columns of `field_sums` in its order.
+FIELD = "field/"
+FIELD_SUMS = tuple(field_sums([]).sums)
+
+
+def field_columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The sums of `ops.field_sums` of each value (values, 7), from a table of a log."""
+    return np.stack([table[name] for name in FIELD_SUMS], axis=1)
 
 
 def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:

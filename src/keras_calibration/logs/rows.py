@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from keras_calibration._limits import LARGEST_PROBABILITY, SMALLEST_PROBABILITY, SUM_TOLERANCE
 from keras_calibration.logs.columns import (
     CSV_TEXT,
     NUMBERS,
@@ -29,7 +30,6 @@ from keras_calibration.logs.late_labels import (
 )
 from keras_calibration.logs.query import field_column, quoted, text
 from keras_calibration.logs.scored_log import ScoredLog
-from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY, SUM_TOLERANCE
 
 
 @dataclass(frozen=True)

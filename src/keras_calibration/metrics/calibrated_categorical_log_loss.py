@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._limits import SMALLEST_PROBABILITY
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
@@ -20,7 +21,6 @@ from keras_calibration.ops.class_temperature import (
 )
 from keras_calibration.ops.compiled import compiled, filled_up
 from keras_calibration.ops.folds import fitting_sums, scored_sums
-from keras_calibration.ops.losses import SMALLEST_PROBABILITY
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

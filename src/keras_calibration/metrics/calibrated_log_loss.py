@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._logit_bins import NUM_BINS, NUM_COLUMNS
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
@@ -15,7 +16,7 @@ from keras_calibration.metrics.rows import aligned_rows, rows_or_nan
 from keras_calibration.ops.affine_correction import CORRECTIONS, cross_fitted_loss
 from keras_calibration.ops.compiled import compiled, filled_up
 from keras_calibration.ops.folds import row_groups
-from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS, by_group, logit_moments
+from keras_calibration.ops.logit_moments import by_group, logit_moments
 from keras_calibration.ops.losses import logits_from_probabilities
 
 

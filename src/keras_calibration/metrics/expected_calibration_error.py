@@ -9,10 +9,11 @@ import numpy as np
 from keras import ops
 from scipy.special import expit
 
+from keras_calibration._logit_bins import RANK_BINS
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
-from keras_calibration.ops.logit_bins import RANK_BINS
+from keras_calibration.ops.logit_bins import bin_numbers
 from keras_calibration.ops.losses import logits_from_probabilities
 from keras_calibration.ops.probability_bins import (
     bin_sums,
@@ -119,7 +120,7 @@ class ExpectedCalibrationError(AdditiveMetric):
             probabilities = nan_outside_unit_interval(predictions)
             logits = logits_from_probabilities(probabilities)
         if self.binning == "equal_mass":
-            bins, num_bins = RANK_BINS.numbers(logits), RANK_BINS.num_bins
+            bins, num_bins = bin_numbers(RANK_BINS, logits), RANK_BINS.num_bins
         else:
             came_as = self.dtype if self.from_logits else y_pred.dtype
             edges = equal_width_edges(self.num_bins, keras.backend.standardize_dtype(came_as))

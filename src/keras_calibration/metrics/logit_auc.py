@@ -7,11 +7,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration._logit_bins import RANK_BINS
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import flat_rows
 from keras_calibration.ops.histogram_auc import histogram_auc, label_histogram
-from keras_calibration.ops.logit_bins import RANK_BINS
 from keras_calibration.ops.losses import logits_from_probabilities
 
 # Largest share of pairs in one open bin, where they cannot be ranked.

@@ -6,9 +6,9 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._columns import field_values, is_symbolic
+from keras_calibration._limits import SUM_TOLERANCE
 from keras_calibration._typing import Tensor
 from keras_calibration.ops.field_sums import id_tensor
-from keras_calibration.ops.losses import SUM_TOLERANCE
 
 
 def flat_rows(

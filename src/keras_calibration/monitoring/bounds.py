@@ -6,22 +6,10 @@ Right predictions mean that each label is 1 with its row's predicted probability
 from __future__ import annotations
 
 import numpy as np
-from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
-from keras_calibration._typing import Tensor
-from keras_calibration.ops.compiled import compiled
-from keras_calibration.ops.logit_moments import (
-    LOGITS,
-    bias_root,
-    bin_means,
-    by_group,
-    log_loss_and_weight,
-    sums,
-    terms,
-    terms_at,
-)
+from keras_calibration.monitoring.moment_losses import MomentLosses
 
 # Accuracy of the logit summary, in nats a row.
 _ROUNDING = 1e-8
@@ -58,7 +46,7 @@ def rate_factors(
     return np.where(positives > 0, low / share, 0.0), high / share
 
 
-def loss_bounds(moments: Tensor, confidence: float) -> tuple[float, float, float, float]:
+def loss_bounds(moments: ArrayLike, confidence: float) -> tuple[float, float, float, float]:
     """The Calibrated Log Loss of some rows, its expectation and its bounds if `σ(l + c)` is right.
 
     All four in nats a row; NaN if all labels are equal or there are no rows. The bias c makes the
@@ -75,39 +63,19 @@ def loss_bounds(moments: Tensor, confidence: float) -> tuple[float, float, float
     Reference:
         Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.10.
     """
-    parts = _compiled_sums(ops.convert_to_tensor(moments))
-    loss, expected, middle, variance, values, weights = (
-        np.asarray(part, np.float64) for part in parts
-    )
-    num_rows = float(weights.sum())
+    losses = MomentLosses(moments)
+    bias = losses.bias()
+    loss = losses.loss(bias)
+    num_rows = float(losses.weights.sum())
     if not np.isfinite(loss):
         return (np.nan,) * 4
-    largest = float(np.max(np.abs(values[weights > 0] - middle)))
+    entropy, middle, variance = losses.entropy(bias)
+    means = losses.means[losses.weights > 0] + bias
+    largest = float(np.max(np.abs(means - middle)))
     level = np.log(2 / (1 - confidence))
     third = largest * level / 3
     # Rounding can make it slightly negative if all predictions are equal.
-    variance = np.maximum(variance, 0.0)
+    variance = max(variance, 0.0)
     half_width = (np.sqrt(2 * variance * level + third**2) + third) / num_rows + _ROUNDING
-    mean = float(expected) / num_rows
-    return float(loss) / num_rows, mean, mean - half_width, mean + half_width
-
-
-def _sums(moments: Tensor) -> tuple[Tensor, ...]:
-    """Sums of loss and entropy, x̄ and V; for each bin the mean of x and the weight."""
-    summary = by_group(moments)
-    bias = bias_root(summary)
-    at = terms_at(*terms(summary), bias)
-    curvature = at.weight * at.curvature
-    x = ops.cast(LOGITS, summary.dtype) + bias[:, None]
-    # The entropy of a row is `softplus(-|x|) + |x| σ(-|x|)`, of nodes alone.
-    is_node = at.curvature > 0
-    entropy = at.weight * ops.where(is_node, at.loss - x * at.slope, 0.0)
-    entropy, total, first = sums([entropy, curvature, curvature * x])
-    middle = first / total
-    variance = ops.sum(curvature * ops.square(x - middle[:, None]))
-    weights, means = bin_means(summary)
-    loss, _ = log_loss_and_weight(summary, bias)
-    return loss[0], entropy[0], middle[0], variance, means[0] + bias, weights[0]
-
-
-_compiled_sums = compiled(_sums)
+    mean = entropy / num_rows
+    return loss / num_rows, mean, float(mean - half_width), float(mean + half_width)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_calibration.scoring.log_metrics import EPSILON
+from keras_calibration._limits import FIELD_RCE_EPSILON
 from keras_calibration.solvers.field_noise import count_probabilities
 
 # Values whose distributions are convolved, and points of the grid of the sum.
@@ -20,7 +20,7 @@ _BEYOND = 1e-3
 def field_rce(sums: np.ndarray) -> float:
     """Field-RCE of the sums of the values of a field (values, 7)."""
     residual, positives, rows = sums[:, :3].T
-    terms = np.abs(residual) * rows / (positives + EPSILON * rows)
+    terms = np.abs(residual) * rows / (positives + FIELD_RCE_EPSILON * rows)
     return float(terms.sum() / rows.sum()) if rows.sum() else 0.0
 
 
@@ -110,7 +110,7 @@ def _counts(sums: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarr
 
 def _terms(counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
     rows, predicted = sums[:, 2, None], sums[:, 5, None]
-    return np.abs(counts - predicted) * rows / (counts + EPSILON * rows)
+    return np.abs(counts - predicted) * rows / (counts + FIELD_RCE_EPSILON * rows)
 
 
 def _chernoff_bound(

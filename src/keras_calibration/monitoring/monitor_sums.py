@@ -8,13 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calibration._logit_bins import NUM_BINS, NUM_COLUMNS
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
 from keras_calibration.logs.late_labels import hazard_sums
-from keras_calibration.logs.query import Query, field_sums, logit_moments
+from keras_calibration.logs.query import (
+    FIELD,
+    Query,
+    field_columns,
+    field_sums,
+    logit_moments,
+)
 from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import field_name
-from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
-from keras_calibration.scoring.log_metrics import FIELD, field_columns
 
 # The first Monday of 1970, and a week, in seconds.
 _MONDAY, _WEEK = 4 * 86400, 7 * 86400

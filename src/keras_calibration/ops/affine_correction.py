@@ -8,10 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._logit_bins import LOGITS
 from keras_calibration._typing import Tensor
 from keras_calibration.ops.folds import fitting_sums, scored_sums
 from keras_calibration.ops.logit_moments import (
-    LOGITS,
     bias_root,
     label_sums,
     log_loss_and_weight,

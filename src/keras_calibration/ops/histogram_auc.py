@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from keras import ops
 
+from keras_calibration._logit_bins import RANK_BINS
 from keras_calibration._typing import Tensor
-from keras_calibration.ops.logit_bins import RANK_BINS
+from keras_calibration.ops.logit_bins import bin_numbers
 
 
 def label_histogram(labels: Tensor, logits: Tensor, weights: Tensor) -> Tensor:
@@ -17,7 +18,7 @@ def label_histogram(labels: Tensor, logits: Tensor, weights: Tensor) -> Tensor:
     logits = ops.convert_to_tensor(logits)
     weights = ops.where(ops.isnan(logits), float("nan"), weights)
     counts = ops.stack([weights * labels, weights * (1 - labels)], axis=1)
-    sums = ops.segment_sum(counts, RANK_BINS.numbers(logits), num_segments=RANK_BINS.num_bins)
+    sums = ops.segment_sum(counts, bin_numbers(RANK_BINS, logits), num_segments=RANK_BINS.num_bins)
     # A NaN in one bin makes all bins NaN, so that no later sum can miss it.
     return sums + 0 * ops.sum(sums)
 

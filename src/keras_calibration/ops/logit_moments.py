@@ -5,8 +5,8 @@ straight line plus `log(1 + exp(-|x|))`. Within a bin of logits, the loss is the
 part, which four sums by label give exactly, and a smooth part, which does not depend on the labels.
 
 **Bins.** 1/4 wide on [-16, 16), 1/2 wide from there to ±88, and one open bin at each end: 418 in
-all (`logit_bins`). The logits inside are -88 ≤ l < 88. Let u be the offset from the centre in units
-of half the width (in the open bins: the offset from ±88, in logits). For each bin, a summary holds
+all (`_logit_bins`). The logits inside are -88 ≤ l < 88. Let u be the offset from the centre in
+units of half the width (in the open bins: the offset from ±88, in logits). For each bin, it holds
 `Σ w (1 - y)`, `Σ w y`, `Σ w (1 - y) u`, `Σ w y u` and `Σ w Tₖ(u)` for k = 2 … 5, where Tₖ are the
 Chebyshev polynomials.
 
@@ -44,48 +44,26 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._logit_bins import (
+    CENTRE,
+    CENTRES,
+    HALF_WIDTHS,
+    HAS_BIAS,
+    IS_CENTRE,
+    IS_LINEAR,
+    IS_NODE,
+    IS_OPEN,
+    LARGEST_LOGIT,
+    LOGITS,
+    MOMENT_BINS,
+    NUM_BINS,
+    NUM_COLUMNS,
+    REACH,
+    TO_TERMS,
+)
 from keras_calibration._typing import Tensor
 from keras_calibration.ops.compiled import runs_on_gpu, side_by_side
-from keras_calibration.ops.logit_bins import LARGEST_LOGIT, MOMENT_BINS
-
-NUM_BINS = MOMENT_BINS.num_bins
-# Columns: Σ w (1 - y), Σ w y, Σ w (1 - y) u, Σ w y u, Σ w Tₖ(u) for k = 2 … 5.
-NUM_COLUMNS = 8
-
-_EDGES = MOMENT_BINS.edges
-_CENTRES = np.concatenate([_EDGES[:1], (_EDGES[1:] + _EDGES[:-1]) / 2, _EDGES[-1:]])[:, None]
-_HALF_WIDTHS = np.concatenate([[1.0], np.diff(_EDGES) / 2, [1.0]])[:, None]
-
-_IS_END = np.isin(np.arange(NUM_BINS), (0, NUM_BINS - 1))[:, None]
-
-# The eight terms of a bin: six nodes, the labels at its centre, and the offsets of the labels.
-_NUM_NODES = 6
-_NODES = np.cos(np.pi * (np.arange(_NUM_NODES) + 0.5) / _NUM_NODES)
-_CHEBYSHEV = np.cos(np.arange(_NUM_NODES)[:, None] * np.arccos(_NODES)) * 2 / _NUM_NODES
-_CHEBYSHEV[0] /= 2
-_TO_NODES = _CHEBYSHEV.T[:, [0, 0, 1, 1, 2, 3, 4, 5]]
-# From the columns to the terms, with the labels 0 or the labels 1.
-_TO_TERMS = [np.concatenate([_TO_NODES, np.eye(NUM_COLUMNS)[label:4:2]]) for label in (0, 1)]
-
-
-def _by_term(
-    nodes: np.ndarray | int, labels: np.ndarray | int, offsets: np.ndarray | int
-) -> np.ndarray:
-    """Constants of shape (418 · 8,), given for each bin (418, 1) or for all bins."""
-    table = np.zeros((NUM_BINS, NUM_COLUMNS))
-    table[:, :_NUM_NODES], table[:, -2:-1], table[:, -1:] = nodes, labels, offsets
-    return table.reshape(-1)
-
-
-# x = a l + c for a node and for the centre, and a h / 2 for the offsets.
-LOGITS = _by_term(_CENTRES + _NODES * _HALF_WIDTHS, _CENTRES, _HALF_WIDTHS)
-_HAS_BIAS = _by_term(1, 1, 0)
-_CENTRE, _REACH, _IS_OPEN = (
-    _by_term(values, values, values) for values in (_CENTRES, _HALF_WIDTHS, _IS_END)
-)
-_IS_NODE, _IS_CENTRE = _by_term(~_IS_END, 0, 0) > 0, _by_term(0, 1, 0) > 0
-_IS_LINEAR = _by_term(0, 1, 1) > 0
-_IS_OPEN = _IS_OPEN > 0
+from keras_calibration.ops.logit_bins import bin_numbers, bin_offsets
 
 _RELATIVE_ERROR, _ABSOLUTE_ERROR = 1e-6, 1e-12
 
@@ -109,8 +87,8 @@ def logit_moments(
     (num_groups, 418, 8); in this shape XLA adds rows directly to a running sum.
     """
     labels, logits, weights = (ops.convert_to_tensor(rows) for rows in (labels, logits, weights))
-    bin_number = MOMENT_BINS.numbers(logits)
-    u = ops.cast(MOMENT_BINS.offsets(logits), weights.dtype)
+    bin_number = bin_numbers(MOMENT_BINS, logits)
+    u = ops.cast(bin_offsets(MOMENT_BINS, logits), weights.dtype)
     positives, negatives = weights * labels, weights * (1 - labels)
     columns = [negatives, positives, negatives * u, positives * u]
     # Powers of a huge logit would overflow; the open bins do not need them.
@@ -142,7 +120,7 @@ def label_sums(summary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     The second is not computed as a difference, so it is exactly 0 where every label is 1.
     """
     positives, offsets = summary[..., 1], summary[..., 3]
-    places = (ops.cast(values[:, 0], summary.dtype) for values in (_CENTRES, _HALF_WIDTHS))
+    places = (ops.cast(values[:, 0], summary.dtype) for values in (CENTRES, HALF_WIDTHS))
     centre, half_width = places
     logits = ops.sum(positives * centre + offsets * half_width, axis=-1)
     return ops.sum(positives, axis=-1), ops.sum(summary[..., 0], axis=-1), logits
@@ -157,7 +135,7 @@ def bin_means(summary: Tensor) -> tuple[Tensor, Tensor]:
     """The weight and the mean logit of each bin, two tensors (g, 418)."""
     weight = summary[..., 0] + summary[..., 1]
     offset = ops.divide_no_nan(summary[..., 2] + summary[..., 3], weight)
-    centre, half_width = (ops.cast(v[:, 0], summary.dtype) for v in (_CENTRES, _HALF_WIDTHS))
+    centre, half_width = (ops.cast(v[:, 0], summary.dtype) for v in (CENTRES, HALF_WIDTHS))
     return weight, centre + half_width * offset
 
 
@@ -167,7 +145,7 @@ def terms(summary: Tensor) -> tuple[Tensor, Tensor]:
     The weights of the nodes of a bin sum to its weight; single ones may be negative.
     """
     summary = ops.convert_to_tensor(summary)[:, :, None]
-    tables = (ops.cast(table, summary.dtype) for table in _TO_TERMS)
+    tables = (ops.cast(table, summary.dtype) for table in TO_TERMS)
     of_0, of_1 = (
         ops.reshape(ops.sum(summary * table, axis=-1), (-1, NUM_BINS * NUM_COLUMNS))
         for table in tables
@@ -194,11 +172,11 @@ class TermsAt(NamedTuple):
 
 def terms_at(of_0: Tensor, of_1: Tensor, bias: Tensor, scale: Tensor | None = None) -> TermsAt:
     """The terms of the loss and its derivatives at a scale and bias."""
-    scaled, scaled_centre = _scaled(LOGITS, scale, of_0), _scaled(_CENTRE, scale, of_0)
-    x = scaled + ops.cast(_HAS_BIAS, of_0.dtype) * bias[:, None]
+    scaled, scaled_centre = _scaled(LOGITS, scale, of_0), _scaled(CENTRE, scale, of_0)
+    x = scaled + ops.cast(HAS_BIAS, of_0.dtype) * bias[:, None]
     # By bin, so that the function is smooth within each. The side of an open bin depends on the
     # scale alone.
-    is_up = ops.where(_IS_OPEN, scaled_centre, scaled_centre + bias[:, None]) > 0
+    is_up = ops.where(IS_OPEN, scaled_centre, scaled_centre + bias[:, None]) > 0
     side = ops.cast(ops.where(is_up, 1.0, -1.0), of_0.dtype)
     tail = ops.exp(-side * x)
     rarer = tail / (1 + tail)
@@ -206,9 +184,9 @@ def terms_at(of_0: Tensor, of_1: Tensor, bias: Tensor, scale: Tensor | None = No
         weight=ops.where(is_up, of_0, of_1),
         side=side,
         tail=tail,
-        loss=ops.where(_IS_NODE, ops.log1p(tail), _linear(side * x)),
-        slope=side * ops.where(_IS_NODE, -rarer, _linear(ops.ones_like(x))),
-        curvature=ops.where(_IS_NODE, rarer / (1 + tail), 0.0),
+        loss=ops.where(IS_NODE, ops.log1p(tail), _linear(side * x)),
+        slope=side * ops.where(IS_NODE, -rarer, _linear(ops.ones_like(x))),
+        curvature=ops.where(IS_NODE, rarer / (1 + tail), 0.0),
     )
 
 
@@ -220,12 +198,12 @@ def _scaled(values: np.ndarray, scale: Tensor | None, like: Tensor) -> Tensor:
 
 def _linear(values: Tensor) -> Tensor:
     """The values for the linear part, and 0 for the nodes, real or (in open bins) missing."""
-    return ops.where(_IS_LINEAR, values, 0.0)
+    return ops.where(IS_LINEAR, values, 0.0)
 
 
 def with_bias(values: Tensor) -> Tensor:
     """The derivative by the bias, from the derivative by x."""
-    return values * ops.cast(_HAS_BIAS, values.dtype)
+    return values * ops.cast(HAS_BIAS, values.dtype)
 
 
 def log_loss_sum(summary: Tensor, bias: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -240,10 +218,10 @@ def log_loss_and_weight(
     of_0, of_1 = terms(summary)
     at = terms_at(of_0, of_1, ops.convert_to_tensor(bias), scale)
     # `tail` is exp(-|x|) at the centre of a bin; for an open bin the centre is the edge.
-    reach = ops.abs(_scaled(_REACH, scale, of_0))
+    reach = ops.abs(_scaled(REACH, scale, of_0))
     curvature = ops.minimum(at.tail * ops.exp(reach), 0.25)
-    error = ops.where(_IS_OPEN, at.tail, curvature * reach**6 / (2**5 * 720))
-    weight = ops.where(_IS_CENTRE, of_0 + of_1, 0.0)
+    error = ops.where(IS_OPEN, at.tail, curvature * reach**6 / (2**5 * 720))
+    weight = ops.where(IS_CENTRE, of_0 + of_1, 0.0)
     loss, error, weight = sums([at.weight * at.loss, weight * error, weight])
     allowed = _RELATIVE_ERROR * loss + _ABSOLUTE_ERROR * weight
     return ops.where(error <= allowed, loss, float("nan")), weight

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 from keras import ops
 
+from keras_calibration._limits import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
 from keras_calibration._typing import Tensor
-
-# A float32 sigmoid is exactly 1 from a logit of about 17 on. Such a probability is replaced by the
-# largest float32 below 1, and an exact 0 by the smallest normal number.
-LARGEST_PROBABILITY = float(np.nextafter(np.float32(1), np.float32(0)))
-SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
-# Largest error of the sum of the probabilities of K classes. A softmax in bfloat16 rounds three
-# times: the sum of 1,000 probabilities was off by 0.019.
-SUM_TOLERANCE = 0.03
 
 
 def log_loss_from_logits(labels: Tensor, logits: Tensor) -> Tensor:

@@ -8,9 +8,19 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._limits import FIELD_RCE_EPSILON
+from keras_calibration._logit_bins import NUM_BINS, NUM_COLUMNS
 from keras_calibration.logs import LogSums, ScoredLog
 from keras_calibration.logs.log_sums import whole_numbers
-from keras_calibration.logs.query import Query, field_sums, label_sums, logit_moments
+from keras_calibration.logs.query import (
+    FIELD,
+    FIELD_SUMS,
+    Query,
+    field_columns,
+    field_sums,
+    label_sums,
+    logit_moments,
+)
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.calibration_gain import CalibrationGain
@@ -24,21 +34,14 @@ from keras_calibration.ops.field_sums import (
     field_rce_from_sums,
     known_ids,
 )
-from keras_calibration.ops.logit_moments import NUM_BINS, NUM_COLUMNS
 
-FIELD = "field/"
 _LABELS = "totals"
-EPSILON = 0.01  # of Field-RCE, as in the paper
 # The columns of the label sums that are the state of a metric.
 _LABEL_SUMS = {
     LogLoss: ("loss_and_weight", ("loss", "weight")),
     NormalizedEntropy: ("loss_and_labels", ("loss", "positives", "negatives")),
     CalibrationRatio: ("predicted_and_observed", ("predicted", "positives")),
 }
-_FIELD_SUMS = (
-    *("residual", "positives", "weight", "squares", "variance", "predicted"),
-    "predicted_squares",
-)
 
 
 def log_queries(
@@ -131,20 +134,15 @@ def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
     metric.add_sums({name: sums})
 
 
-def field_columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The sums of `ops.field_sums` of each value (values, 7), from a table of a log."""
-    return np.stack([table[name] for name in _FIELD_SUMS], axis=1)
-
-
 def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str, float]:
     """Field-ECE and Field-RCE of fields of a log; of all if `fields` is None."""
     found = [name.removeprefix(FIELD) for name in sums.names if name.startswith(FIELD)]
     errors = {}
     for field in found if fields is None else fields:
         # All that the errors use: of a million values, seven columns are 56 MB, and copied.
-        columns = sums.columns(FIELD + field, _FIELD_SUMS[:3])
+        columns = sums.columns(FIELD + field, FIELD_SUMS[:3])
         errors[f"{field}_field_ece"] = float(field_ece_from_sums(columns))
-        errors[f"{field}_field_rce"] = float(field_rce_from_sums(columns, EPSILON))
+        errors[f"{field}_field_rce"] = float(field_rce_from_sums(columns, FIELD_RCE_EPSILON))
     return errors
 
 

@@ -11,13 +11,12 @@ from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
 from keras_calibration.logs.compute import is_ray
 from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.log_sums import TOTALS
-from keras_calibration.logs.query import Query
+from keras_calibration.logs.query import FIELD, Query
 from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.models.field_metrics_model import FieldMetrics
 from keras_calibration.scoring.log_metrics import (
-    FIELD,
     add_field,
     add_log,
     field_errors,

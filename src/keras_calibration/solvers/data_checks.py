@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import numbers_of
+from keras_calibration._limits import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
 from keras_calibration._warn import warn
-from keras_calibration.ops.losses import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
 from keras_calibration.solvers.predictions import check_probabilities
 
 _HANDFUL = 10

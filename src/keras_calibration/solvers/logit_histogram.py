@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import numbers_of
+from keras_calibration._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 from keras_calibration.solvers.data_checks import are_counts, check_rows, refuse_rows
 
-# Within ±INNER_LIMIT, bins are of equal width; beyond, they grow in proportion.
-INNER_LIMIT, BINS_PER_UNIT, BINS_PER_OCTAVE, NUM_OCTAVES = 16, 64, 128, 10
+BINS_PER_UNIT = 64
 LARGEST_LOGIT = INNER_LIMIT * 2.0**NUM_OCTAVES
 
 
