@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
 from keras_calibration._logit_bins import (
     CENTRE,
@@ -27,7 +26,7 @@ from keras_calibration._logit_bins import (
     TO_TERMS,
 )
 
-_LARGEST_BIAS = 255.0
+_LARGEST_BIAS, _LARGEST_NUM_STEPS, _TOLERANCE = 256.0, 100, 1e-13
 _RELATIVE_ERROR, _ABSOLUTE_ERROR, _ROUNDING = 1e-6, 1e-12, 1e-15
 
 
@@ -67,10 +66,23 @@ class MomentLosses:
         """The bias c at which predictions sum to labels; NaN if rows do not determine it."""
         if not (self._negatives > 0 and self._positives > 0):
             return np.nan
-        ends = (-_LARGEST_BIAS, _LARGEST_BIAS)
-        if not self._excess(ends[0]) < 0 < self._excess(ends[1]):
+        low, high, bias = -_LARGEST_BIAS, _LARGEST_BIAS, 0.0
+        for _ in range(_LARGEST_NUM_STEPS):
+            slope, curvature = self._derivatives(bias)
+            excess = float(slope.sum())
+            low, high = (low, bias) if excess > 0 else (bias, high)
+            # In logits of the mean, where the equation is nearly linear.
+            ones, zeros = self._positives + excess, self._negatives - excess
+            if min(ones, zeros) > 0 and curvature > 0:
+                value = np.log(ones / zeros) - np.log(self._positives / self._negatives)
+                proposed = bias - value / (curvature * (1 / ones + 1 / zeros))
+            else:
+                proposed = np.nan
+            last, bias = bias, proposed if low <= proposed <= high else 0.5 * (low + high)
+            if abs(bias - last) <= _TOLERANCE * (1 + abs(bias)):
+                break
+        if not abs(bias) < _LARGEST_BIAS - 1:
             return np.nan
-        bias = float(brentq(self._excess, *ends, xtol=1e-13, rtol=1e-14))
         slope, curvature = self._derivatives(bias)
         beyond = self.weights[0] * np.exp(min(bias - LARGEST_LOGIT, 0.0))
         beyond += self.weights[-1] * np.exp(min(-bias - LARGEST_LOGIT, 0.0))
@@ -102,12 +114,8 @@ class MomentLosses:
         middle = float(curvature @ x / curvature.sum())
         return float(weight @ entropies), middle, float(curvature @ (x - middle) ** 2)
 
-    def _excess(self, bias: float) -> float:
-        """`Σ σ - Σ y`."""
-        return float(self._derivatives(bias)[0].sum())
-
     def _derivatives(self, bias: float) -> tuple[np.ndarray, float]:
-        """The terms of the derivative of the loss by the bias, and its second derivative."""
+        """The terms of `Σ σ - Σ y`, the derivative of the loss by the bias, and its derivative."""
         weight, side, tail = self._terms_at(bias)
         rarer = tail / (1 + tail)
         slope = weight * HAS_BIAS * side * np.where(IS_NODE, -rarer, self._linear(np.ones(1)))
