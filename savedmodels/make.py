@@ -1,8 +1,9 @@
-"""Makes the small SavedModels that stand here: `./dev run python savedmodels/make.py [NAME ...]`.
+"""Makes the small models that stand here: `./dev run python savedmodels/make.py [NAME ...]`.
 
 For each NAME (`click_log`, fields as ids; `click_log_strings`, fields as strings; default: both) it
 trains a small base model and a head on a short generated click log, exports them in place of
-`savedmodels/NAME/1`, and writes sample rows with their outputs beside it, for the tests.
+`savedmodels/NAME/1` and of `savedmodels/NAME/1.onnx`, and writes sample rows with their outputs
+beside them, for the tests.
 """
 
 import json
@@ -39,6 +40,8 @@ def main() -> None:
         path = FOLDER / name / "1"
         shutil.rmtree(path, ignore_errors=True)
         kc.export_savedmodel(model, path, sample)
+        path.with_suffix(".onnx").unlink(missing_ok=True)
+        kc.export_onnx(model, path.with_suffix(".onnx"), as_tensors(sample))
         outputs = served(path, sample)
         expected = model.predict(as_tensors(sample), verbose=0)[:, 0]
         if not np.allclose(outputs["probability"], expected, rtol=0, atol=1e-6, equal_nan=True):

@@ -50,6 +50,57 @@ def test_it_still_gives_its_numbers(sample):
         np.testing.assert_allclose(outputs[name], values, rtol=1e-6, atol=1e-6)
 
 
+# Strings and ids that no vocabulary has, and what is easily mistaken for one that it has.
+WORDS = [
+    "site-1",
+    "site-1 ",
+    "Site-1",
+    "device-0",
+    "",
+    "[UNK]",
+    "NaN",
+    "0",
+    "日本",
+    "a\nb",
+    "x" * 999,
+]
+IDS = [0, 1, -1, 499, 500, 2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=name_of)
+def test_the_onnx_file_gives_what_the_savedmodel_gives(sample):
+    onnx = pytest.importorskip("onnxruntime")
+    version = version_of(sample)
+    inputs, _ = recorded_in(sample)
+    is_text = isinstance(inputs["site_id"][0], str)
+    values = WORDS if is_text else IDS
+    rng = np.random.default_rng(0)
+    hostile = {
+        name: inputs[name] + rng.choice(np.array(values, object), 200).tolist()
+        for name in ("site_id", "device")
+    }
+    bids = [np.nan if each is None else each for each in inputs["log_bid"]]
+    bids += rng.choice([np.nan, 0.0, -30.0, 1e4, -0.5, 3.0], 200).tolist()
+    dtype = object if is_text else np.int32
+    columns = {name: np.array(column, dtype) for name, column in hostile.items()}
+    columns["log_bid"] = np.array(bids, np.float32)
+    session = onnx.InferenceSession(
+        version.with_suffix(".onnx"), providers=["CPUExecutionProvider"]
+    )
+    names = [each.name for each in session.get_outputs()]
+    received = dict(zip(names, session.run(names, columns), strict=True))
+    rows = {
+        name: tf.constant(
+            column.tolist(), None if name == "log_bid" else tf.string if is_text else tf.int32
+        )
+        for name, column in columns.items()
+    }
+    expected = serve_here(version, rows)
+    for name in ("probability", "uncalibrated_probability"):
+        np.testing.assert_allclose(received[name][:, 0], expected[name], rtol=0, atol=1e-6)
+    assert np.isfinite(received["probability"]).all()
+
+
 @pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sample", SAMPLES, ids=name_of)
 def test_its_head_is_still_read_and_refreshed(sample, tmp_path):
