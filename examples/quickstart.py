@@ -95,7 +95,8 @@ def train_base_model(table: Table, title: str) -> keras.Model:
         value = keras.ops.expand_dims(inputs[name], 1)
         missing = keras.ops.isnan(value)
         known = features[name].astype("float64")
-        standard = (value - np.nanmean(known)) / (np.nanstd(known) + 1e-6)
+        # As Python's numbers, which keep float32: LiteRT has no float64.
+        standard = (value - float(np.nanmean(known))) / float(np.nanstd(known) + 1e-6)
         columns.append(keras.ops.where(missing, 0.0, keras.ops.clip(standard, -10, 10)))
         columns.append(keras.ops.cast(missing, "float32"))
     hidden = keras.layers.Concatenate()(columns)

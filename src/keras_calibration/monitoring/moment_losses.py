@@ -88,7 +88,7 @@ class MomentLosses:
         beyond += self.weights[-1] * np.exp(min(-bias - LARGEST_LOGIT, 0.0))
         is_known = beyond <= 1e-7 * curvature
         is_known &= 4 * _ROUNDING * np.abs(slope).sum() <= 1e-6 * curvature
-        return bias if is_known else np.nan
+        return float(bias) if is_known else np.nan
 
     def loss(self, bias: float) -> float:
         """`Σ` log loss of `σ(l + c)`; NaN where the bins are too wide for a bias."""
