@@ -5,6 +5,7 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot
+import numpy as np
 import pytest
 
 from tiers import slow_except
@@ -85,7 +86,7 @@ def run_page(tmp_path, monkeypatch):
 
 
 # Those with a test of their own below.
-CHECKED = {"guides/sampling.md", "guides/scores.md"}
+CHECKED = {"guides/lightgbm.md", "guides/sampling.md", "guides/scores.md"}
 QUICK = {"guides/monitor.md", "coming_from/netcal.md", "coming_from/tensorflow_lattice.md"}
 GUIDES = {
     path.relative_to(ROOT / "docs").as_posix()
@@ -124,3 +125,25 @@ def test_the_page_on_scores(run_page, tmp_path):
     assert report.after.log_loss < report.before.log_loss - 0.03
     assert names["probabilities"].mean() == pytest.approx(names["later_clicks"].mean(), rel=0.1)
     assert (tmp_path / "calibration" / "1" / "saved_model.pb").is_file()
+
+
+@pytest.mark.tensorflow
+def test_the_page_on_lightgbm(run_page, tmp_path):
+    """The file gives what LightGBM and the calibration give, and its refresh keeps the trees."""
+    onnx = pytest.importorskip("onnx")
+    names = run_page("guides/lightgbm.md")
+    assert "TensorFlow: False  Keras: False" in names["done"].stdout
+    assert names["difference"] < 1e-6
+    features, site = names["features"], names["site"]
+    scores = names["booster"].predict_proba(features)[:, 1]
+    expected = names["model"].predict({"score": scores, "site": site}, verbose=0)
+    session = names["onnxruntime"].InferenceSession("ctr.onnx", names["quiet"])
+    found = session.run(["probability"], {"features": features, "site": site})[0]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    before, after = (onnx.load(tmp_path / name) for name in ("ctr.onnx", "ctr-2.onnx"))
+    trees = [
+        [node for node in model.graph.node if node.op_type == "TreeEnsembleClassifier"]
+        for model in (before, after)
+    ]
+    assert len(trees[0]) == 1
+    assert trees[0] == trees[1]
