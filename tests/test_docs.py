@@ -1,5 +1,6 @@
 """The pages in docs/ and CONTRIBUTING.md speak of what is there."""
 
+import json
 import re
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def run_page(tmp_path, monkeypatch):
 
 
 # Those with a test of their own below.
-CHECKED = {"guides/lightgbm.md", "guides/sampling.md", "guides/scores.md"}
+CHECKED = {f"guides/{name}.md" for name in ("lightgbm", "sampling", "scores", "serve")}
 QUICK = {"guides/monitor.md", "coming_from/netcal.md", "coming_from/tensorflow_lattice.md"}
 GUIDES = {
     path.relative_to(ROOT / "docs").as_posix()
@@ -125,6 +126,26 @@ def test_the_page_on_scores(run_page, tmp_path):
     assert report.after.log_loss < report.before.log_loss - 0.03
     assert names["probabilities"].mean() == pytest.approx(names["later_clicks"].mean(), rel=0.1)
     assert (tmp_path / "calibration" / "1" / "saved_model.pb").is_file()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_the_page_on_serving(run_page):
+    """The requests that are shown, but not sent, are answered as the page says."""
+    from serving import rest
+
+    names = run_page("guides/serve.md")
+    text = (ROOT / "docs" / "guides" / "serve.md").read_text("utf-8")
+    columns, rows, head = (
+        json.loads(rest.answer(names["path"], body))
+        for body in re.findall(r"curl -d '([^']*)'", text)
+    )
+    printed = {name: np.asarray(values) for name, values in names["reply"].items()}
+    for name, values in printed.items():
+        np.testing.assert_allclose(columns["outputs"][name], values, atol=1e-6)
+        by_row = [row[name] for row in rows["predictions"]]
+        np.testing.assert_allclose(by_row, values, atol=1e-6)
+    assert head["outputs"].keys() == {"probability", "probability_lower", "probability_upper"}
 
 
 @pytest.mark.tensorflow

@@ -1,0 +1,52 @@
+"""TensorFlow Serving's REST form, with `saved_model_cli` in the server's place."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.tools import saved_model_cli
+
+
+def answer(path: Path, body: str) -> str:
+    """The JSON that answers a request to `…:predict` of the SavedModel in `path`.
+
+    By the rules of the server's `json_tensor.cc`: a request has columns ("inputs") or rows
+    ("instances"), and the answer likewise; each value has the type of its tensor, so that 3.0 is
+    no id and null is no number; the name of an only output is left out.
+
+    Raises:
+        TypeError: If a value is not of its tensor's type.
+    """
+    request = json.loads(body)
+    signature = request.pop("signature_name", "serving_default")
+    ((form, given),) = request.items()
+    columns = given
+    if form == "instances":
+        columns = {name: [row[name] for row in given] for name in given[0]}
+    definition = saved_model_cli.get_signature_def_map(str(path), "serve")[signature]
+    for name, values in columns.items():
+        _check(values, tf.as_dtype(definition.inputs[name].dtype))
+    with tempfile.TemporaryDirectory() as folder:
+        saved_model_cli.run_saved_model_with_feed_dict(
+            str(path), "serve", signature, columns, folder, overwrite_flag=True
+        )
+        outputs = {name: np.load(Path(folder, f"{name}.npy")) for name in definition.outputs}
+    named = {name: values.tolist() for name, values in outputs.items()}
+    found: object = named
+    if len(named) == 1:
+        (found,) = named.values()
+    elif form == "instances":
+        found = [dict(zip(named, row, strict=True)) for row in zip(*named.values(), strict=True)]
+    return json.dumps({"predictions" if form == "instances" else "outputs": found})
+
+
+def _check(values: object, dtype: tf.DType) -> None:
+    if isinstance(values, list):
+        for value in values:
+            _check(value, dtype)
+        return
+    kinds = (str,) if dtype == tf.string else (int,) if dtype.is_integer else (int, float)
+    if not isinstance(values, kinds) or isinstance(values, bool):
+        raise TypeError(f"JSON value {json.dumps(values)} is not of type {dtype.name}")
