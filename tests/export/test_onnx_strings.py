@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import warnings
 
 import keras
 import numpy as np
@@ -192,94 +191,3 @@ def test_files_that_cannot_be_refreshed(path, tmp_path):
         refresh_onnx(path, *given[:2], {"site": rows["site"]}, destination=tmp_path / "new.onnx")
     assert [entry.name for entry in tmp_path.iterdir()] == ["broken.onnx"]
     assert path.read_bytes() == content
-
-
-def other_base(columns, opset=13):
-    """A model as converters of other libraries write it: two or K columns of probabilities."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    weights = np.random.default_rng(0).normal(size=(3, columns)).astype("float32")
-    weights[:, 0] = 0.0
-    nodes = [
-        helper.make_node("MatMul", ["input", "weights"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-        helper.make_node("ArgMax", ["probabilities"], ["label"], axis=1, keepdims=0),
-    ]
-    given = [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["n", 3])]
-    outputs = [
-        helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]),
-        helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", columns]),
-    ]
-    constants = [numpy_helper.from_array(weights, "weights")]
-    graph = helper.make_graph(nodes, "base", given, outputs, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    model.ir_version = 8
-    return model
-
-
-@pytest.mark.parametrize(("columns", "opset"), [(2, 13), (2, 17), (4, 15)])
-def test_the_scores_of_another_model_in_one_graph(columns, opset, tmp_path):
-    rng = np.random.default_rng(1)
-    inputs = rng.normal(size=(4000, 3)).astype("float32")
-    site = rng.choice(np.array(HOSTILE, object), 4000)
-    below = tmp_path / "base.onnx"
-    onnx.save(other_base(columns, opset), below)
-    scores = run_onnx(below, {"input": inputs})["probabilities"]
-    is_binary = columns == 2
-    labels = (rng.random((4000, 1)) < scores.cumsum(axis=1)).argmax(axis=1)
-    labels = np.where(site == "news", 1, labels)
-    scores = scores[:, 1] if is_binary else np.log(scores)
-    model = kc.calibrate_scores(
-        scores,
-        labels,
-        {"site": site},
-        fields=["site"],
-        from_logits=not is_binary,
-        methods=["platt", "field_bias"] if is_binary else "quick",
-        verbose=0,
-    )
-    alone = export_onnx(model, tmp_path / "head.onnx")
-    expected = model.predict(tensors({"score": scores, "site": site}), verbose=0)
-    received = run_onnx(alone, {"score": scores.astype("float32"), "site": site})["probability"]
-    np.testing.assert_allclose(received, expected, rtol=0, atol=1e-6)
-    if not is_binary:
-        return
-    merged = export_onnx(model, tmp_path / "all.onnx", base=below)
-    rows = {"input": inputs, "site": site}
-    received = run_onnx(merged, rows)
-    assert set(received) == {"probability", "uncalibrated_probability", "logit"}
-    np.testing.assert_allclose(received["probability"], expected, rtol=0, atol=1e-6)
-    one = {name: values[:1] for name, values in rows.items()}
-    assert run_onnx(merged, one)["probability"].shape == (1, 1)
-    new = refresh_onnx(
-        merged,
-        received["uncalibrated_probability"],
-        np.ones(4000) * (rng.random(4000) < 0.1),
-        {"site": site},
-        destination=tmp_path / "next.onnx",
-    )
-    again = run_onnx(new, rows)
-    np.testing.assert_array_equal(again["logit"], received["logit"])
-    assert again["probability"].mean() == pytest.approx(0.1, abs=0.02)
-
-
-def test_bases_that_do_not_fit_are_refused(model, tmp_path):
-    rng = np.random.default_rng(0)
-    scores = rng.random(600)
-    labels = (rng.random(600) < scores).astype(int)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        own = kc.calibrate_scores(scores, labels, methods=["platt"], verbose=0)
-    below = tmp_path / "base.onnx"
-    onnx.save(other_base(5), below)
-    (tmp_path / "text.onnx").write_text("no model")
-    for given, words in (
-        ({"base": below}, "must have 1 columns, or 2"),
-        ({"base": below, "base_output": "label"}, "must name an output of numbers"),
-        ({"base": tmp_path / "text.onnx"}, "must name an ONNX file"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            export_onnx(own, tmp_path / "new.onnx", **given)
-    with pytest.raises(ValueError, match="for a model of `calibrate_scores`"):
-        export_onnx(model, tmp_path / "new.onnx", base=below)
-    assert not (tmp_path / "new.onnx").exists()

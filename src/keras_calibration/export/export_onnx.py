@@ -58,7 +58,8 @@ def export_onnx(
 
     A base model from elsewhere (LightGBM, scikit-learn, PyTorch) that is an ONNX file itself can be
     a part of the file: pass the model of `calibrate_scores`, and `base`. The file then takes the
-    base's inputs, and the features that the head reads; an input of the same name is one.
+    base's inputs, as they are, and the other features that the head reads, (batch,). A feature that
+    has the name of an input of the base is that input.
 
     Needs tf2onnx, onnx and onnxruntime: `pip install "keras-calibration[onnx]"`.
 
@@ -66,7 +67,7 @@ def export_onnx(
         model: A Functional or Sequential model with a head.
         path: The file to write, for example `ctr.onnx`; it must not exist.
         sample: Input rows for the comparison, in the form that the model takes; by default random
-            rows. With `base`, name → rows of the inputs of the file.
+            rows. With `base`, name → rows of the inputs of the file, or a data frame.
         calibrated_output: Key, index or name of the output to calibrate, if several have a head.
         interval: Level of the intervals to return as well, in (0, 1); None returns none.
         base: ONNX file that computes the scores of a model of `calibrate_scores`, or None.
@@ -94,15 +95,16 @@ def export_onnx(
     below = None if base is None else OnnxBase.read(base, base_output, spec)
 
     def convert(rows: Features) -> bytes:
-        merged = _merged(spec, interval)
+        merged, sources = _merged(spec, interval), _sources(spec)
         if below is not None:
             merged = below.under(merged)
+            sources = {name: below.renamed.get(each, each) for name, each in sources.items()}
         logits = None if sample is None else spec.base_outputs(rows)[0]["logit"]
         metadata = {
             **describe_versions(),
             **describe_model(spec, logits),
             "interval": interval,
-            "sources": _sources(spec),
+            "sources": sources,
             "base_file": None if below is None else below.sha256,
         }
         return with_metadata(merged, metadata, _head_bytes(spec)).SerializeToString()

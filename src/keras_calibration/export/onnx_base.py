@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_calibration._columns import as_array, by_name
 from keras_calibration._typing import Features, Inputs
+from keras_calibration._warn import warn
 from keras_calibration.export.onnx_graph import BASE, on_base, onnx_packages
 from keras_calibration.export.portable_file import Rows, check_close, named_errors
 from keras_calibration.export.serving_spec import (
     NUM_SAMPLE_ROWS,
+    OWN_OUTPUTS,
     ServingSpec,
     by_signature,
     sample_rows,
@@ -28,13 +31,21 @@ from keras_calibration.export.version_folder import (
     move_file_into_place,
     temporary_folder,
 )
+from keras_calibration.models.calibrated_model import CalibratedModel
 
 if TYPE_CHECKING:
     import onnx
+    import tensorflow as tf
 
 # The input of a model of `calibrate_scores`.
 _SCORE = "score"
-_KINDS = {1: np.float32, 6: np.int32, 7: np.int64, 8: np.object_, 9: np.bool_, 11: np.float64}
+_KINDS = {
+    number: np.dtype(name)
+    for name, number in dict(float32=1, int32=6, int64=7, object=8, bool=9, float64=11).items()
+}
+_NUMBERS = {dtype: number for number, dtype in _KINDS.items()}
+# How the name of a feature as the head reads it ends, where the base's input is of another form.
+_FEATURE = "_feature"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +56,14 @@ class OnnxBase:
         model: The model.
         output: Its output.
         column: Which of the output's columns; None for all.
-        shape: Shape of the scores of a row, as the calibrated model takes them.
+        features: Name → input of the calibrated model, the score among them.
         sha256: Hash of the file.
     """
 
     model: onnx.ModelProto
     output: str
     column: int | None
-    shape: tuple[int, ...]
+    features: dict[str, tf.TensorSpec]
     sha256: str
 
     @classmethod
@@ -70,9 +81,9 @@ class OnnxBase:
                 "Argument `base` is for a model of `calibrate_scores`, which takes its scores. "
                 f"Received: a model with the inputs {[*spec.inputs]}. Leave `base` out."
             )
-        content = Path(path).read_bytes()
         try:
-            model = onnx.load_from_string(content)
+            content = Path(path).read_bytes()
+            model = onnx.load(path)  # with weights in other files
             onnx.checker.check_model(model)
         except Exception as error:
             raise ValueError(
@@ -98,25 +109,55 @@ class OnnxBase:
                 f"Received: base_output={output!r} with {size}."
             )
         column = 1 if num_scores == 1 and size == 2 else None
-        return cls(model, output, column, shape, hashlib.sha256(content).hexdigest())
+        features = {each.name: each for each in spec.inputs.values()}
+        found = cls(model, output, column, features, hashlib.sha256(content).hexdigest())
+        if taken := sorted({*OWN_OUTPUTS, *found.renamed.values()} & found._inputs.keys()):
+            raise ValueError(
+                "The inputs of `base` must not have the names of the outputs of the calibrated "
+                f"model. Received: {taken}. Rename these inputs of the base."
+            )
+        for name in found._inputs:
+            found._check_input(name)
+        return found
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Features that are computed from the base → the names under which they are."""
+        names = {_SCORE: _SCORE + _FEATURE}
+        for name, (dtype, shape) in self._inputs.items():
+            if name in self.features and name != _SCORE:
+                feature = self.features[name]
+                if (dtype, shape) != (feature.dtype.as_numpy_dtype, tuple(feature.shape[1:])):
+                    names[name] = name + _FEATURE
+        return names
 
     def under(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """The calibrated model on top of this one."""
+        import onnx
         from onnx import helper, numpy_helper
 
-        all_columns, one, shaped = (f"{BASE}{self.output}{step}" for step in ("", "/one", "/as"))
-        column, shape = f"{BASE}column", f"{BASE}shape"
-        constants = [numpy_helper.from_array(np.array([-1, *self.shape]), shape)]
-        nodes = [
-            helper.make_node("Reshape", [all_columns, shape], [shaped]),
-            helper.make_node("Cast", [shaped], [_SCORE], to=1),
-        ]
+        nodes, constants = [], []
+        score = BASE + self.output
         if self.column is not None:
+            all_columns, column, score = score, f"{BASE}column", f"{score}/one"
             constants.append(numpy_helper.from_array(np.array([self.column]), column))
-            nodes[0].input[0] = one
-            nodes.insert(0, helper.make_node("Gather", [all_columns, column], [one], axis=1))
+            nodes.append(helper.make_node("Gather", [all_columns, column], [score], axis=1))
+        above = onnx.ModelProto()
+        above.CopyFrom(model)
+        for name, new in self.renamed.items():
+            spec = self.features[name]
+            source = score if name == _SCORE else name
+            row, shaped = f"{BASE}{new}/row", f"{BASE}{new}/as"
+            number = _NUMBERS[np.dtype(spec.dtype.as_numpy_dtype)]
+            constants.append(numpy_helper.from_array(np.array([-1, *spec.shape[1:]]), row))
+            nodes.append(helper.make_node("Reshape", [source, row], [shaped]))
+            nodes.append(helper.make_node("Cast", [shaped], [new], to=number))
+            for node in above.graph.node:
+                node.input[:] = [new if each == name else each for each in node.input]
+            for value in above.graph.input:
+                value.name = new if value.name == name else value.name
         between = helper.make_graph(nodes, "between", [], [], initializer=constants)
-        return on_base(self.model, model, between, _SCORE)
+        return on_base(self.model, above, between, self.renamed.values())
 
     def write(
         self,
@@ -133,9 +174,18 @@ class OnnxBase:
             alone = Path(folder, "base.onnx")
             alone.write_bytes(self.model.SerializeToString())
             scores = run(alone, rows)[self.output]
+        _check_scores(scores, spec, self.column)
         scores = scores[:, [self.column]] if self.column is not None else scores
-        columns = {name: rows[each.name] for name, each in spec.inputs.items() if name != _SCORE}
-        columns[_SCORE] = scores.reshape(-1, *self.shape).astype(np.float32)
+        columns = {
+            name: scores if name == _SCORE else rows[each.name]
+            for name, each in spec.inputs.items()
+        }
+        columns = {
+            name: values.reshape(-1, *spec.inputs[name].shape[1:]).astype(
+                spec.inputs[name].dtype.as_numpy_dtype
+            )
+            for name, values in columns.items()
+        }
         given = sample_rows(spec, columns)
         outputs = spec.outputs(spec.found.structured(given), training=False)
         warn_if_unfitted(spec, outputs["probability"], outputs["logit"])
@@ -159,36 +209,100 @@ class OnnxBase:
 
     def _rows(self, spec: ServingSpec, sample: Inputs | None) -> Rows:
         """Rows of the base's inputs and of the features of the head, by name."""
-        features = {
-            each.name: values
-            for (name, each), values in zip(
-                spec.inputs.items(), sample_rows(spec, None).values(), strict=True
+        rows = {
+            each.name: np.asarray(values)
+            for each, values in zip(
+                spec.inputs.values(), sample_rows(spec, None).values(), strict=True
             )
-            if name != _SCORE
+            if each.name != _SCORE
         }
-        rows = {name: np.asarray(values) for name, values in features.items()}
         generator = np.random.default_rng(0)
-        for value in self.model.graph.input:
-            tensor = value.type.tensor_type
-            dims = [each.dim_value or 1 for each in tensor.shape.dim[1:]]
-            numbers = generator.normal(size=(NUM_SAMPLE_ROWS, *dims))
-            if value.name not in rows:
-                rows[value.name] = numbers.astype(_KINDS.get(tensor.elem_type, np.float32))
+        for name, (kind, shape) in self._inputs.items():
+            numbers = generator.normal(size=(NUM_SAMPLE_ROWS, *shape))
+            rows[name] = rows.get(name, numbers).reshape(numbers.shape).astype(kind)
         if sample is None:
             return rows
-        given = by_signature(sample) if isinstance(sample, Mapping) else {}
+        given = by_name(sample)
+        given = by_signature(given) if isinstance(given, Mapping) else {}
         if not rows.keys() <= given.keys():
-            received = sorted(sample) if isinstance(sample, Mapping) else type(sample).__name__
+            received = sorted(given) or type(sample).__name__
             raise ValueError(
                 "Argument `sample` must map the inputs of the base and the features of the head "
                 f"to rows: {sorted(rows)}. Received: {received}."
             )
+        found = {}
+        for name, values in rows.items():
+            column = as_array(given[name])[:NUM_SAMPLE_ROWS]
+            kind = object if values.dtype.kind in "OSU" else values.dtype
+            found[name] = column.reshape(len(column), *values.shape[1:]).astype(kind)
+        return found
+
+    @property
+    def _inputs(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+        """Input of the base → its dtype in NumPy, and the shape of a row."""
+        constants = {each.name for each in self.model.graph.initializer}
         return {
-            name: np.asarray(given[name])[:NUM_SAMPLE_ROWS].astype(
-                np.object_ if values.dtype.kind in "OSU" else values.dtype
+            value.name: (
+                _KINDS.get(value.type.tensor_type.elem_type, _KINDS[1]),
+                tuple(each.dim_value or 1 for each in value.type.tensor_type.shape.dim[1:]),
             )
-            for name, values in rows.items()
+            for value in self.model.graph.input
+            if value.name not in constants
         }
+
+    def _check_input(self, name: str) -> None:
+        """Raises if an input takes one number of rows only, or is not what the feature is."""
+        value = next(each for each in self.model.graph.input if each.name == name)
+        dims = value.type.tensor_type.shape.dim
+        if dims and dims[0].dim_value:
+            raise ValueError(
+                f"The inputs of `base` must take any number of rows. Received: {name!r} for "
+                f"{dims[0].dim_value}. Export the base with a dynamic first dimension."
+            )
+        feature = self.features.get(name)
+        if feature is None or name == _SCORE:
+            return
+        (dtype, shape), wanted = self._inputs[name], np.dtype(feature.dtype.as_numpy_dtype)
+        # An id that comes as a float32 has lost digits; a number that comes as an integer has not.
+        fits = (dtype.kind == "O") == (wanted.kind == "O") and dtype.kind + wanted.kind != "fi"
+        if not fits or np.prod(shape, dtype=int) != np.prod(feature.shape[1:], dtype=int):
+            raise ValueError(
+                "An input of `base` with the name of a feature of the head must be that feature. "
+                f"Received: {name!r}, in the base {dtype.name} of shape (batch, "
+                f"{', '.join(map(str, shape))}), in the head {feature.dtype.name} of shape "
+                f"{tuple(feature.shape)}. Give one of them another name, or convert the base with "
+                "the feature's type."
+            )
+
+
+def _check_scores(scores: np.ndarray, spec: ServingSpec, column: int | None) -> None:
+    """Raises for logits in the place of probabilities; warns of the contrary."""
+    model = spec.found.model
+    kind = model.base.base_output if isinstance(model, CalibratedModel) else None
+    scores = scores[np.isfinite(scores.reshape(len(scores), -1)).all(axis=1)]
+    if not len(scores):
+        return
+    is_within = bool(np.all((scores >= 0) & (scores <= 1)))
+    if kind == "probability" and not is_within:
+        raise ValueError(
+            "The scores of `base` must be probabilities, as those of `calibrate_scores` were. "
+            f"Received: scores from {np.min(scores):.3g} to {np.max(scores):.3g}. Convert the base "
+            "with probabilities, or calibrate its logits with from_logits=True."
+        )
+    if kind == "logit" and is_within:
+        warn(
+            "The scores of `base` are all in [0, 1], while those of `calibrate_scores` were logits "
+            "(from_logits=True). If they are probabilities, the calibrated ones are wrong: convert "
+            "the base with its raw scores."
+        )
+    total = scores.sum(axis=1) if column is not None else np.zeros(1)
+    wanted = 1.0 if is_within else 0.0  # scikit-learn's raw scores are -z and z
+    if column is not None and not np.allclose(total, wanted, atol=1e-3):
+        raise ValueError(
+            "Two columns of scores must be the probabilities of labels 0 and 1, or -z and z for "
+            f"a logit z. Received: rows with a sum of {total.min():.3g} to {total.max():.3g}. "
+            "Convert the base with one output: of two logits, their difference."
+        )
 
 
 def _numeric_outputs(model: onnx.ModelProto) -> dict[str, int | None]:
@@ -196,7 +310,7 @@ def _numeric_outputs(model: onnx.ModelProto) -> dict[str, int | None]:
     sizes: dict[str, int | None] = {}
     for value in model.graph.output:
         tensor = value.type.tensor_type
-        if value.type.HasField("tensor_type") and tensor.elem_type in (1, 11):
+        if value.type.HasField("tensor_type") and tensor.elem_type in (1, 10, 11):
             dims = [each.dim_value or None for each in tensor.shape.dim]
             sizes[value.name] = dims[1] if len(dims) > 1 else 1
     return sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -129,18 +129,22 @@ def with_head(base: onnx.ModelProto, head: onnx.ModelProto, outputs: list[str]) 
 
 
 def on_base(
-    base: onnx.ModelProto, model: onnx.ModelProto, between: onnx.GraphProto, score: str
+    base: onnx.ModelProto,
+    model: onnx.ModelProto,
+    between: onnx.GraphProto,
+    computed: Collection[str],
 ) -> onnx.ModelProto:
     """One graph of a model of scores and the model from elsewhere that computes them.
 
     Args:
         base: The model that computes scores. Inputs of the same name are one.
         model: The calibrated model.
-        between: From an output of the base, whose name it prefixes, to the score.
-        score: The input of `model` that is computed.
+        between: From an output of the base, whose name it prefixes, and its inputs to `computed`.
+        computed: The inputs of `model` that `between` computes.
     """
+    base, model = _same_operators(base, model)
     known = {value.name for value in base.graph.input}
-    inputs = [v for v in model.graph.input if v.name != score and v.name not in known]
+    inputs = [v for v in model.graph.input if v.name not in {*known, *computed}]
     before = _prefixed(base, BASE, with_outputs=False)
     return _model(
         [base, model],
@@ -154,16 +158,40 @@ def replace_head(model: onnx.ModelProto, head: onnx.ModelProto) -> onnx.ModelPro
     """The model with another head of the same inputs and outputs; all else stays as it is."""
     import onnx
 
+    present, head = _same_operators(model, head)
     rest = onnx.GraphProto()
-    rest.CopyFrom(model.graph)
+    rest.CopyFrom(present.graph)
     for name in ("node", "initializer", "value_info"):
-        kept = [each for each in getattr(model.graph, name) if not each.name.startswith(HEAD)]
+        kept = [each for each in getattr(present.graph, name) if not each.name.startswith(HEAD)]
         del getattr(rest, name)[:]
         getattr(rest, name).extend(kept)
     parts = [rest, *_prefixed(head, HEAD)]
-    replaced = _model([model, head], parts, model.graph.input, model.graph.output)
+    replaced = _model([present, head], parts, model.graph.input, model.graph.output)
     replaced.metadata_props.extend(model.metadata_props)
     return replaced
+
+
+def _same_operators(*models: onnx.ModelProto) -> list[onnx.ModelProto]:
+    """The models, the older ones with the operators of the newest, for these may differ."""
+    from onnx import version_converter
+
+    versions = [_versions(model).get("", OPSET) for model in models]
+    return [
+        model
+        if version == max(versions)
+        else version_converter.convert_version(model, max(versions))
+        for model, version in zip(models, versions, strict=True)
+    ]
+
+
+def _versions(*models: onnx.ModelProto) -> dict[str, int]:
+    """Domain → the newest version of its operators."""
+    found: dict[str, int] = {}
+    for model in models:
+        for each in model.opset_import:
+            domain = "" if each.domain == "ai.onnx" else each.domain
+            found[domain] = max(found.get(domain, 0), each.version)
+    return found
 
 
 def _prefixed(
@@ -173,7 +201,7 @@ def _prefixed(
     import onnx
     from onnx import compose, helper
 
-    inner = compose.add_prefix(model, prefix).graph
+    inner = compose.add_prefix(model, prefix, rename_functions=False).graph
     entry, leave = onnx.GraphProto(), onnx.GraphProto()
     produced = {each.name for each in model.graph.initializer}
     for value in model.graph.input:
@@ -192,14 +220,10 @@ def _model(
     inputs: Iterable[onnx.ValueInfoProto],
     outputs: Iterable[onnx.ValueInfoProto],
 ) -> onnx.ModelProto:
-    """A model of the nodes of all graphs, with the newest of the models' operators."""
+    """A model of the nodes of all graphs, with the operators and functions of the models."""
     from onnx import helper
 
-    versions: dict[str, int] = {}
-    for model in models:
-        for each in model.opset_import:
-            versions[each.domain] = max(versions.get(each.domain, 0), each.version)
-    graphs = list(graphs)
+    models, graphs = list(models), list(graphs)
     graph = helper.make_graph(
         [node for each in graphs for node in each.node],
         "calibrated",
@@ -207,9 +231,12 @@ def _model(
         list(outputs),
         initializer=[tensor for each in graphs for tensor in each.initializer],
         value_info=[value for each in graphs for value in each.value_info],
+        sparse_initializer=[tensor for each in graphs for tensor in each.sparse_initializer],
     )
     merged = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid(*each) for each in versions.items()]
+        graph,
+        opset_imports=[helper.make_opsetid(*each) for each in _versions(*models).items()],
+        functions=[function for model in models for function in model.functions],
     )
     merged.ir_version = max(model.ir_version for model in models)
     return merged
