@@ -233,7 +233,7 @@ class OnnxBase:
         found = {}
         for name, values in rows.items():
             column = as_array(given[name])[:NUM_SAMPLE_ROWS]
-            kind = object if values.dtype.kind in "OSU" else values.dtype
+            kind = np.dtype(object) if values.dtype.kind in "OSU" else values.dtype
             found[name] = column.reshape(len(column), *values.shape[1:]).astype(kind)
         return found
 
