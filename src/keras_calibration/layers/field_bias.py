@@ -354,9 +354,9 @@ class FieldBias(FieldHead):
         """
         leaders = ops.cast(self._posterior_leaders, "int32")
         is_same = ops.cast(codes == ops.take(codes, leaders, axis=0), codes.dtype)
-        numbers = ops.segment_sum(is_same, leaders, num_segments=len(self.fields))
         # Each field has this covariance with each of the others of its group.
-        others = ops.take(numbers, leaders, axis=0) - 1.0
+        are_one_group = ops.cast(leaders[:, None] == leaders[None, :], codes.dtype)
+        others = ops.matmul(are_one_group, is_same) - 1.0
         return ops.sum(is_same * others * covariances, axis=0)
 
     def _fit_effects(
