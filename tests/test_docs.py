@@ -149,6 +149,8 @@ def test_the_page_on_serving(run_page):
 
 
 @pytest.mark.tensorflow
+# What LightGBM 4.5 and 4.6 say with scikit-learn 1.6 and 1.7.
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names", "ignore:'force_all_fin")
 def test_the_page_on_lightgbm(run_page, tmp_path):
     """The file gives what LightGBM and the calibration give, and its refresh keeps the trees."""
     onnx = pytest.importorskip("onnx")

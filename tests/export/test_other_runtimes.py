@@ -132,6 +132,11 @@ def test_trees_and_a_weighted_mean_can_be_exported(kind, export, run, tmp_path):
     features = {name: rows[name] for name in model.head.feature_names}
     model.head.fit(logits, labels, features)
     assert trees.fit_summary is None or trees.fit_summary.num_iterations > 0
+    if export is export_litert and tuple(map(int, tf.__version__.split(".")[:2])) < (2, 21):
+        # The converter of TensorFlow 2.18 to 2.20 makes other probabilities of trees.
+        with pytest.raises(RuntimeError, match="may differ"):
+            export(model, tmp_path / "model", sample=make_inputs(64))
+        return
     path = export(model, tmp_path / "model", sample=make_inputs(64))
     new = make_inputs(301)
     # Of logits beyond 1e29, LiteRT's own sigmoid makes NaN.
