@@ -102,5 +102,7 @@ def _to_litert(spec: ServingSpec) -> bytes:
     builtins = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
     with tempfile.TemporaryDirectory() as folder, without_notices("tensorflow"), counted_searches():
         file = Path(folder, "model.tflite")
-        model.export(str(file), "litert", verbose=False, input_signature=signature, target_spec=builtins)
+        model.export(
+            str(file), "litert", verbose=False, input_signature=signature, target_spec=builtins
+        )
         return file.read_bytes()

@@ -88,7 +88,7 @@ class OnnxBase:
         except Exception as error:
             raise ValueError(
                 f"Argument `base` must name an ONNX file. Received: {os.fspath(path)!r} "
-                f"({str(error).splitlines()[0][:200]})."
+                f"({type(error).__name__}: {str(error)[:200]})."
             ) from error
         sizes = _numeric_outputs(model)
         if output is None and len(sizes) == 1:
