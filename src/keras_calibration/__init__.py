@@ -27,6 +27,7 @@ if _Path(*_sys.argv[:1]).stem != "keras-calibration":
     from keras_calibration.export import export_litert as export_litert
     from keras_calibration.export import export_onnx as export_onnx
     from keras_calibration.export import export_savedmodel as export_savedmodel
+    from keras_calibration.export import refresh_onnx as refresh_onnx
     from keras_calibration.export import refresh_savedmodel as refresh_savedmodel
     from keras_calibration.export import signature_input as signature_input
     from keras_calibration.models.fit_head import fit_head as fit_head
@@ -55,6 +56,7 @@ __all__ = [
     "models",
     "monitor",
     "plots",
+    "refresh_onnx",
     "refresh_savedmodel",
     "scoring",
     "seeds",
