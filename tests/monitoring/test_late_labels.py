@@ -239,13 +239,17 @@ def expected_alerts(text):
 
 def test_each_days_report_is_that_of_a_run_from_the_start(tmp_path):
     job = Job(tmp_path)
-    for today in range(1, 15):
+    last = 0
+    for today in (1, 2, 8, 9, 12, 14):
         until = START + today * DAYS
-        for day in range(max(0, today - WINDOW - 1), today):
+        counted = max(0, last - WINDOW - 1)
+        for day in range(counted):
+            (job.log / f"{day:02d}.parquet").unlink(missing_ok=True)  # no longer needed
+        for day in range(counted, today):
             job.write(day, until)  # the labels of the last week are still coming
-        if today > 10:
-            (job.log / f"{today - 11:02d}.parquet").unlink()  # counted, and no longer needed
         assert_same(job.report(until), job.from_the_start(until))
+        last = today
+    assert counted > 3
 
 
 def test_an_old_file_must_not_change(tmp_path):
@@ -263,7 +267,7 @@ def test_an_old_file_must_not_change(tmp_path):
 
 def test_labels_of_a_file_over_many_days_are_read_until_all_have_come(tmp_path):
     job = Job(tmp_path)
-    for today in (5, 8, 12, 16):
+    for today in (5, 12, 16):
         until = START + today * DAYS
         so_far(job.rows[job.rows["timestamp"] < START + 8 * DAYS], until).to_parquet(
             job.log / "first.parquet"
@@ -294,7 +298,7 @@ def test_until_leaves_days_out(tmp_path):
     for day in range(12):
         job.write(day, START + 12 * DAYS)
     until = START + 12 * DAYS
-    for end in ("2026-03-04", "2026-03-08", "2026-03-12"):
+    for end in ("2026-03-04", "2026-03-12"):
         period = Periods("day", until=end)
         log = log_of(so_far(job.rows, until), until, fields=["site"])
         assert_same(job.report(until, period=period), monitor(log, period=period))
