@@ -28,10 +28,10 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import betainc, logsumexp
 
+from keras_calibration._limits import FIELD_RCE_EPSILON
 from keras_calibration.monitoring.bounds import rate_factors
 from keras_calibration.monitoring.field_error_bound import field_rce, field_rce_bound
 from keras_calibration.monitoring.shifts import SHIFTS, find_shifts, log_ratios
-from keras_calibration.scoring.log_metrics import EPSILON
 
 P = np.array([0.01, 0.05, 0.2])
 # Rows of each p and value a day.
@@ -144,7 +144,11 @@ class Monitors:
     def _error(self, day: int, risk: float) -> np.ndarray:
         sums = np.tile(self.one * (day + 1), (self.values, 1))
         bound = field_rce_bound(sums, risk)[-1]
-        terms = np.abs(self.total - sums[:, 5]) * sums[:, 2] / (self.total + EPSILON * sums[:, 2])
+        terms = (
+            np.abs(self.total - sums[:, 5])
+            * sums[:, 2]
+            / (self.total + FIELD_RCE_EPSILON * sums[:, 2])
+        )
         first = sums.copy()
         first[:, :2] += self.total[0][:, None]
         errors = terms.sum(axis=1) / sums[:, 2].sum()

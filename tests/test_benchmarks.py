@@ -1,0 +1,29 @@
+"""The programs in benchmarks/ import what is there; they are not run by the tests."""
+
+import ast
+import importlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
+
+
+@pytest.mark.tensorflow
+def test_the_names_that_benchmarks_import_are_there():
+    imports = [
+        (path.name, node.module, name.name)
+        for path in PROGRAMS
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("keras_calibration")
+        for name in node.names
+    ]
+    assert len(imports) > 50
+    missing = [
+        each
+        for each in imports
+        if not hasattr(importlib.import_module(each[1]), each[2])
+        and importlib.util.find_spec(f"{each[1]}.{each[2]}") is None
+    ]
+    assert missing == []
