@@ -19,26 +19,38 @@ pytestmark = pytest.mark.tensorflow
 SITES = np.array(["news", "mail", "ümlaut", "a b", "", "never seen"], object)
 
 
+def graph_of(nodes, inputs, outputs, constants=(), opset=17, **arguments):
+    """A model of nodes; inputs and outputs are names → shapes of float32."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    opsets = [helper.make_opsetid("", opset), *arguments.pop("opset_imports", [])]
+    values = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in given]
+        for given in (inputs.items(), outputs.items())
+    ]
+    tensors = [numpy_helper.from_array(value, name) for name, value in dict(constants).items()]
+    nodes = [helper.make_node(kind, taken, given, **more) for kind, taken, given, more in nodes]
+    graph = helper.make_graph(nodes, "base", *values, tensors)
+    model = helper.make_model(graph, opset_imports=opsets, **arguments)
+    model.ir_version = 8
+    return model
+
+
 def other_base(columns, opset=13):
     """A model as converters of other libraries write it: two or K columns of probabilities."""
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import TensorProto, helper
 
     weights = np.random.default_rng(0).normal(size=(3, columns)).astype("float32")
     weights[:, 0] = 0.0
     nodes = [
-        helper.make_node("MatMul", ["input", "weights"], ["logits"]),
-        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
-        helper.make_node("ArgMax", ["probabilities"], ["label"], axis=1, keepdims=0),
+        ("MatMul", ["input", "weights"], ["logits"], {}),
+        ("Softmax", ["logits"], ["probabilities"], {"axis": 1}),
+        ("ArgMax", ["probabilities"], ["label"], {"axis": 1, "keepdims": 0}),
     ]
-    given = [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["n", 3])]
-    outputs = [
-        helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]),
-        helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["n", columns]),
-    ]
-    constants = [numpy_helper.from_array(weights, "weights")]
-    graph = helper.make_graph(nodes, "base", given, outputs, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    model.ir_version = 8
+    outputs = {"probabilities": ["n", columns]}
+    model = graph_of(nodes, {"input": ["n", 3]}, outputs, {"weights": weights}, opset)
+    label = helper.make_tensor_value_info("label", TensorProto.INT64, ["n"])
+    model.graph.output.insert(0, label)
     return model
 
 
@@ -109,23 +121,6 @@ def table():
     return frame, (rng.random(2000) < 1 / (1 + np.exp(-logits))).astype(int)
 
 
-def graph_of(nodes, inputs, outputs, constants=(), opset=17, **arguments):
-    """A model of nodes; inputs and outputs are names → shapes of float32."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    opsets = [helper.make_opsetid("", opset), *arguments.pop("opset_imports", [])]
-    values = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in given]
-        for given in (inputs.items(), outputs.items())
-    ]
-    tensors = [numpy_helper.from_array(value, name) for name, value in dict(constants).items()]
-    nodes = [helper.make_node(kind, taken, given, **more) for kind, taken, given, more in nodes]
-    graph = helper.make_graph(nodes, "base", *values, tensors)
-    model = helper.make_model(graph, opset_imports=opsets, **arguments)
-    model.ir_version = 8
-    return model
-
-
 SIGMOID = [("Sigmoid", ["x"], ["p"], {})]
 NUMBERS = np.linspace(-2, 2, 9, dtype="float32").reshape(-1, 1)
 
@@ -157,12 +152,17 @@ def test_columns_that_base_and_head_share(table, tmp_path):
     model = calibrated(
         scores, labels, features, fields=["site", "id"], numeric=["age"], methods=["additive"]
     )
-    path = export_onnx(model, tmp_path / "all.onnx", frame, base=tmp_path / "base.onnx")
+    path = export_onnx(
+        model, tmp_path / "all.onnx", frame, base=tmp_path / "base.onnx", interval=0.9
+    )
     rows = {name: frame[[name]].to_numpy() for name in frame}
     received = run_onnx(path, rows)
     expected = model.predict({"score": scores, **features}, verbose=0)
     np.testing.assert_allclose(received["probability"], expected, rtol=0, atol=1e-6)
     assert np.ptp(expected) > 0.3
+    bounds = model.head.interval(received["logit"], features, level=0.9)
+    for name, values in zip(("probability_lower", "probability_upper"), bounds, strict=True):
+        np.testing.assert_allclose(received[name], np.asarray(values), rtol=0, atol=1e-6)
     new = np.random.default_rng(3).random(2000) < 0.1
     refreshed = refresh_onnx(
         path, received["logit"], new, features, from_logits=True, destination=tmp_path / "2.onnx"

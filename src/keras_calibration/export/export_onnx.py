@@ -109,9 +109,15 @@ def export_onnx(
         }
         return with_metadata(merged, metadata, _head_bytes(spec)).SerializeToString()
 
-    if below is None:
-        return write_portable(spec, Path(path), sample, "onnxruntime", convert, run_onnx, interval)
-    return below.write(spec, Path(path), sample, convert, run_onnx)
+    run, columns = run_onnx, sample
+    if below is not None:
+        whole, columns = below.rows(spec, sample, run_onnx)
+
+        def run(file: Path, inputs: Mapping[str, np.ndarray]) -> Rows:
+            num_rows = len(next(iter(inputs.values())))
+            return run_onnx(file, {name: values[:num_rows] for name, values in whole.items()})
+
+    return write_portable(spec, Path(path), columns, "onnxruntime", convert, run, interval)
 
 
 def run_onnx(file: Path, inputs: Mapping[str, np.ndarray]) -> Rows:

@@ -13,23 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_calibration._columns import as_array, by_name
-from keras_calibration._typing import Features, Inputs
+from keras_calibration._typing import Inputs
 from keras_calibration._warn import warn
 from keras_calibration.export.onnx_graph import BASE, on_base, onnx_packages
-from keras_calibration.export.portable_file import Rows, check_close, named_errors
+from keras_calibration.export.portable_file import Rows, named_errors
 from keras_calibration.export.serving_spec import (
     NUM_SAMPLE_ROWS,
     OWN_OUTPUTS,
     ServingSpec,
     by_signature,
     sample_rows,
-    warn_if_unfitted,
-)
-from keras_calibration.export.verification import tolerance_for
-from keras_calibration.export.version_folder import (
-    check_file,
-    move_file_into_place,
-    temporary_folder,
 )
 from keras_calibration.models.calibrated_model import CalibratedModel
 
@@ -39,11 +32,6 @@ if TYPE_CHECKING:
 
 # The input of a model of `calibrate_scores`.
 _SCORE = "score"
-_KINDS = {
-    number: np.dtype(name)
-    for name, number in dict(float32=1, int32=6, int64=7, object=8, bool=9, float64=11).items()
-}
-_NUMBERS = {dtype: number for number, dtype in _KINDS.items()}
 # How the name of a feature as the head reads it ends, where the base's input is of another form.
 _FEATURE = "_feature"
 
@@ -148,7 +136,7 @@ class OnnxBase:
             spec = self.features[name]
             source = score if name == _SCORE else name
             row, shaped = f"{BASE}{new}/row", f"{BASE}{new}/as"
-            number = _NUMBERS[np.dtype(spec.dtype.as_numpy_dtype)]
+            number = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype.as_numpy_dtype))
             constants.append(numpy_helper.from_array(np.array([-1, *spec.shape[1:]]), row))
             nodes.append(helper.make_node("Reshape", [source, row], [shaped]))
             nodes.append(helper.make_node("Cast", [shaped], [new], to=number))
@@ -159,53 +147,31 @@ class OnnxBase:
         between = helper.make_graph(nodes, "between", [], [], initializer=constants)
         return on_base(self.model, above, between, self.renamed.values())
 
-    def write(
+    def rows(
         self,
         spec: ServingSpec,
-        path: Path,
         sample: Inputs | None,
-        convert: Callable[[Features], bytes],
         run: Callable[[Path, Rows], Rows],
-    ) -> Path:
-        """Converts, compares with the Keras model on the scores of this one, and moves the file."""
-        check_file(path)
+    ) -> tuple[Rows, Rows]:
+        """Rows of the inputs of the whole file, and the rows of the calibrated model that they are.
+
+        Args:
+            spec: The calibrated model.
+            sample: Rows of the whole, or None for random ones.
+            run: Runs an ONNX file, for the scores.
+        """
         rows = self._rows(spec, sample)
         with tempfile.TemporaryDirectory() as folder, named_errors("onnxruntime"):
             alone = Path(folder, "base.onnx")
             alone.write_bytes(self.model.SerializeToString())
             scores = run(alone, rows)[self.output]
         _check_scores(scores, spec, self.column)
-        scores = scores[:, [self.column]] if self.column is not None else scores
+        scores = scores if self.column is None else scores[:, self.column]
         columns = {
-            name: scores if name == _SCORE else rows[each.name]
+            name: (scores if name == _SCORE else rows[each.name]).reshape(-1, *each.shape[1:])
             for name, each in spec.inputs.items()
         }
-        columns = {
-            name: values.reshape(-1, *spec.inputs[name].shape[1:]).astype(
-                spec.inputs[name].dtype.as_numpy_dtype
-            )
-            for name, values in columns.items()
-        }
-        given = sample_rows(spec, columns)
-        outputs = spec.outputs(spec.found.structured(given), training=False)
-        warn_if_unfitted(spec, outputs["probability"], outputs["logit"])
-        with named_errors("onnxruntime"):
-            content = convert(given)
-        with temporary_folder(path.parent) as temporary:
-            file = temporary / path.name
-            file.write_bytes(content)
-            with named_errors("onnxruntime"):
-                received = run(file, rows)
-            tolerance = tolerance_for(received["logit"], spec.base_dtypes)
-            for name in ("probability", "logit"):
-                check_close(
-                    received[name],
-                    np.asarray(outputs[name]),
-                    tolerance.allowed(name),
-                    name,
-                    "onnxruntime",
-                )
-            return move_file_into_place(file, path)
+        return rows, columns
 
     def _rows(self, spec: ServingSpec, sample: Inputs | None) -> Rows:
         """Rows of the base's inputs and of the features of the head, by name."""
@@ -240,10 +206,13 @@ class OnnxBase:
     @property
     def _inputs(self) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
         """Input of the base → its dtype in NumPy, and the shape of a row."""
+        from onnx import helper
+
         constants = {each.name for each in self.model.graph.initializer}
         return {
             value.name: (
-                _KINDS.get(value.type.tensor_type.elem_type, _KINDS[1]),
+                # What is no tensor of a known type is left to onnxruntime, as float32.
+                helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type or 1),
                 tuple(each.dim_value or 1 for each in value.type.tensor_type.shape.dim[1:]),
             )
             for value in self.model.graph.input
