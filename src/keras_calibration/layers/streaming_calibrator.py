@@ -104,7 +104,7 @@ class StreamingCalibrator(Calibrator):
         check_column(np.shape(logits), f"`update` of {taker}", "logits")
         self._check_update(forget)
         self.read_features(features, len(np.atleast_1d(logits)))
-        logits = checked_logits(logits, labels, from_logits)
+        logits = checked_logits(logits, labels, from_logits, sample_weight)
         return self.update_sums(logit_histogram(logits, labels, sample_weight), forget)
 
     def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:
