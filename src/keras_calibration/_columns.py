@@ -74,17 +74,18 @@ def warn_of_other_order(**arguments: Any) -> None:
         for part in (values.values() if isinstance(values, Mapping) else [values])
     ]
     indexed = [(name, part.index) for name, part in parts if hasattr(part, "iloc")]
-    for name, index in indexed[1:]:
-        first_name, first = indexed[0]
-        if len(index) != len(first) or index.equals(first):
-            continue
-        if index.is_unique and first.is_unique and index.isin(first).all():
-            warn(
-                f"Arguments `{first_name}` and `{name}` have the same index in another order. "
-                f"Received: {first[:3].tolist()} … and {index[:3].tolist()} …. Rows are matched by "
-                "position, not by index. Put them in the same order, for example with "
-                ".reindex(other.index), or pass arrays.",
-            )
+    for place, (name, index) in enumerate(indexed):
+        for first_name, first in indexed[:place]:
+            if len(index) != len(first) or index is first or index.equals(first):
+                continue
+            if index.is_unique and first.is_unique and index.isin(first).all():
+                warn(
+                    f"Arguments `{first_name}` and `{name}` have the same index in another order. "
+                    f"Received: {first[:3].tolist()} … and {index[:3].tolist()} …. Rows are "
+                    "matched by position, not by index. Put them in the same order, for example "
+                    "with .reindex(other.index), or pass arrays.",
+                )
+                return
 
 
 def suggestion(missing: Iterable[str], available: Iterable[str]) -> str:

@@ -13,7 +13,14 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from keras_calibration._columns import as_array, by_name, column_of, ids_of, select_features
+from keras_calibration._columns import (
+    as_array,
+    by_name,
+    column_of,
+    ids_of,
+    select_features,
+    warn_of_other_order,
+)
 from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.field_ids import called_features, id_fields
@@ -192,6 +199,9 @@ class Head(PosteriorLayer):
         """
         taker = type(self).__name__
         check_labels_given(labels, taker)
+        warn_of_other_order(
+            logits=logits, labels=labels, features=features, sample_weight=sample_weight
+        )
         self.check_direct_fit()
         self.check_logits(np.shape(logits))
         logits = checked_logits(logits, labels, from_logits, sample_weight)

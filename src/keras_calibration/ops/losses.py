@@ -48,7 +48,7 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
         >>> float(logits_from_probabilities(0.5))
         0.0
     """
-    inside = _inside(probabilities)
+    inside = inside_unit_interval(probabilities)
     return ops.log(inside / (1 - inside))
 
 
@@ -68,7 +68,7 @@ def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
         >>> print(class_logits_from_probabilities(ops.array([[0.5, 0.5, 0.0]])).numpy().round(2))
         [[ -0.69  -0.69 -87.34]]
     """
-    return ops.log(_inside(probabilities, largest=1.0))
+    return ops.log(inside_unit_interval(probabilities, largest=1.0))
 
 
 def probabilities_from_logits(logits: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def probabilities_from_logits(logits: Tensor) -> Tensor:
     return ops.softmax(logits) if is_of_classes else ops.sigmoid(logits)
 
 
-def _inside(probabilities: Tensor, largest: float | None = None) -> Tensor:
+def inside_unit_interval(probabilities: Tensor, largest: float | None = None) -> Tensor:
     """Probabilities as float32 or float64, no closer to 0 than float32 can be; NaN if invalid.
 
     They are at most `largest`, by default the number below 1 in their dtype.

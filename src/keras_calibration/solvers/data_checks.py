@@ -180,8 +180,10 @@ def checked_logits(
     return logits_of_probabilities(values)
 
 
-def logits_of_probabilities(probabilities: np.ndarray) -> np.ndarray:
+def logits_of_probabilities(probabilities: np.ndarray, one_column: bool = False) -> np.ndarray:
     """Logits, float64, of probabilities (n,) or (n, 1), or of K classes (n, K), up to a constant.
+
+    With `one_column=True`, several columns are no classes.
 
     The probabilities are brought inside (0, 1) first: no nearer to 1 than their dtype can be, and
     no nearer to 0 than a normal float32 can be.
@@ -190,7 +192,7 @@ def logits_of_probabilities(probabilities: np.ndarray) -> np.ndarray:
         >>> logits_of_probabilities(np.array([1e-9, 1 - 1e-9])).round(6)
         array([-20.723266,  20.723266])
     """
-    if is_of_classes(probabilities):
+    if is_of_classes(probabilities) and not one_column:
         return np.log(np.maximum(np.asarray(probabilities, np.float64), SMALLEST_PROBABILITY))
     largest = largest_probability(probabilities.dtype.name)
     inside = np.clip(np.asarray(probabilities, np.float64), SMALLEST_PROBABILITY, largest)
