@@ -15,6 +15,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
@@ -234,8 +235,6 @@ def test_splits_without_a_class_are_refused(num_classes):
         NeuralCalibrator(cv=KFold(num_classes)).fit(np.zeros((len(labels), 2)), labels)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
 def grouped_rows():
     """Rows in groups of 20 that share their label's noise, so that a leak would be seen."""
     x, y = make_rows(600)
@@ -303,18 +302,8 @@ def test_weights_reach_the_last_step_of_a_pipeline():
     pipeline = make_pipeline(StandardScaler(), Recording())
     NeuralCalibrator(pipeline, methods="quick").fit(x, y, recording__sample_weight=2 * weights)
     np.testing.assert_array_equal(Recording.fits[6][1], 2 * weights)
-
-    class WithoutWeights(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):
-        def fit(self, X, y):
-            self.base_ = LogisticRegression().fit(X, y)
-            self.classes_ = self.base_.classes_
-            return self
-
-        def predict_proba(self, X):
-            return self.base_.predict_proba(X)
-
-    with pytest.warns(UserWarning, match="WithoutWeights takes no sample weights"):
-        NeuralCalibrator(WithoutWeights(), methods="quick").fit(x, y, weights)
+    with pytest.warns(UserWarning, match="KNeighborsClassifier takes no sample weights"):
+        NeuralCalibrator(KNeighborsClassifier(), methods="quick").fit(x, y, weights)
 
 
 def test_metadata_routing():
@@ -336,6 +325,8 @@ def test_metadata_routing():
     np.testing.assert_allclose(unweighted.estimator_.coef_, alone.coef_)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_own_checks():
     # The model computes in float32, where the last digits depend on the place in the batch.
     expected = {"check_methods_sample_order_invariance": "1e-7 relative is asked for."}

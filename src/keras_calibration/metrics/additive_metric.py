@@ -26,6 +26,9 @@ _UNDEFINED: ContextVar[list[keras.metrics.Metric] | None] = ContextVar("undefine
 class AdditiveMetric(keras.metrics.Metric):
     """Base class of the metrics: sums over rows, of fixed size and exact for any number of rows.
 
+    In every metric of this package, a row of weight 0 is no row, whatever its label and prediction,
+    and a common factor of all weights leaves the result as it is.
+
     All state is sums, so replicas, workers and shards merge by addition (`merge_state`). Everything
     that is not linear happens in `result`. Sums are float64 where the backend supports it. On JAX
     without `jax_enable_x64`, they are compensated pairs of float32: a plain float32 sum stops

@@ -50,8 +50,8 @@ class FieldError(AdditiveMetric):
     of their own; in a cross, so is a row with any such id. Any other id outside [0, num_values) is
     an error, because the errors of values that share an id would cancel. A compiled step cannot
     raise: the result is NaN then, with a warning. It is also NaN if there are no rows, if a label
-    or prediction is NaN or outside [0, 1] (most often a
-    logit without `from_logits=True`), or if a weight is negative.
+    or prediction is NaN or outside [0, 1] (most often a logit without `from_logits=True`), or if a
+    weight is negative. A row of weight 0 is no row, whatever its label, prediction and id.
 
     The state is 56 bytes per field value in float64, 56 MB for a million values.
 
@@ -249,7 +249,9 @@ class FieldError(AdditiveMetric):
             seed: Seed of the draws.
 
         Returns:
-            Mean and standard deviation of the error. NaN where the error itself is NaN.
+            Mean and standard deviation of the error. NaN where the error itself is NaN, and in
+            float32 for weights whose squares it cannot hold, below 1e-19 or above 1e19; otherwise,
+            a common factor of the weights changes nothing.
 
         Raises:
             ValueError: If `num_draws` is below 2.

@@ -236,7 +236,10 @@ def warn_if_swapped(
         return
     if not all(np.isin(part, (0, 1)).all() for part in (predictions[:100], predictions)):
         return
-    if len(np.unique(predictions)) == 2 and len(np.unique(np.asarray(labels))) > _HANDFUL:
+    distinct = np.unique(np.asarray(labels))
+    # A fit refuses labels outside [0, 1], with the same remedy.
+    is_refused = not labels_first and not (distinct[0] >= 0 and distinct[-1] <= 1)
+    if len(np.unique(predictions)) == 2 and len(distinct) > _HANDFUL and not is_refused:
         warn(_look_swapped(what, labels_first))
 
 
