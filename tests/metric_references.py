@@ -363,3 +363,9 @@ def _best_inverse_temperature(rows):
     if slope(16.0) <= 0:
         return 16.0
     return scipy.optimize.brentq(slope, 1 / 16, 16.0, xtol=1e-14)
+
+
+def counted(labels, predictions, weights):
+    """The rows without those of weight 0, which are no rows."""
+    counts = weights != 0
+    return labels[counts], predictions[counts], weights[counts]

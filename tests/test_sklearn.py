@@ -1,6 +1,7 @@
 """NeuralCalibrator: a classifier of scikit-learn, calibrated also by its columns."""
 
 import pickle
+from typing import ClassVar
 
 import numpy as np
 import pandas
@@ -12,8 +13,9 @@ from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold
+from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
@@ -231,6 +233,96 @@ def test_splits_without_a_class_are_refused(num_classes):
     labels = np.repeat(np.arange(num_classes), 20)
     with pytest.raises(ValueError, match=f"without one of the {num_classes} classes"):
         NeuralCalibrator(cv=KFold(num_classes)).fit(np.zeros((len(labels), 2)), labels)
+
+
+def grouped_rows():
+    """Rows in groups of 20 that share their label's noise, so that a leak would be seen."""
+    x, y = make_rows(600)
+    group = np.repeat(np.arange(30), 20)
+    return x, y, group, np.random.default_rng(1).exponential(size=600)
+
+
+class Recording(LogisticRegression):
+    """Keeps the rows and weights of every fit."""
+
+    fits: ClassVar[list] = []
+
+    def fit(self, X, y, sample_weight=None):
+        self.fits.append((np.array(X), sample_weight))
+        return super().fit(X, y, sample_weight)
+
+
+def test_groups_stay_together_in_both_cross_validations():
+    x, y, group, _ = grouped_rows()
+    x = np.c_[x, group]
+    Recording.fits.clear()
+    by_argument = NeuralCalibrator(Recording(), cv=GroupKFold(3), methods="quick")
+    by_argument.fit(x, y, groups=group)
+    splits = list(GroupKFold(3).split(x, y, group))
+    trained = [set(rows[:, -1]) for rows, _ in Recording.fits if len(rows) < len(x)]
+    assert trained == [set(group[train]) for train, _ in splits]
+    as_list = NeuralCalibrator(LogisticRegression(), cv=splits, methods="quick").fit(x, y)
+    np.testing.assert_array_equal(by_argument.predict_proba(x), as_list.predict_proba(x))
+    # The folds of `calibrate` are the test sets, which keep the groups together.
+    assert as_list.model_.report.num_folds == 3
+    assert as_list.set_params(folds=2).fit(x, y).model_.report.num_folds == 2
+
+
+def test_rows_in_no_test_set_are_not_used_for_calibration():
+    x, y, _, weights = grouped_rows()
+    calibrator = NeuralCalibrator(GaussianNB(), cv=TimeSeriesSplit(3), methods="quick")
+    calibrator.fit(x, y, weights)
+    assert calibrator.model_.report.num_rows == 450
+    held_out, numbers = [], []
+    for train, test in TimeSeriesSplit(3).split(x):
+        base = GaussianNB().fit(x[train], y[train], weights[train])
+        held_out += base.predict_proba(x[test])[:, 1].tolist()
+        numbers += test.tolist()
+    expected = kc.calibrate_scores(
+        np.array(held_out), y[numbers], sample_weight=weights[numbers], methods="quick", verbose=0
+    )
+    served = GaussianNB().fit(x, y, weights).predict_proba(x)[:, 1]
+    np.testing.assert_allclose(
+        calibrator.predict_proba(x)[:, 1],
+        expected.predict({"score": served.astype("float32")}, verbose=0)[:, 0],
+        rtol=1e-5,
+    )
+    with pytest.raises(ValueError, match="each row in at most one test set"):
+        NeuralCalibrator(GaussianNB(), cv=ShuffleSplit(3, random_state=0)).fit(x, y)
+
+
+def test_weights_reach_the_last_step_of_a_pipeline():
+    x, y, _, weights = grouped_rows()
+    Recording.fits.clear()
+    NeuralCalibrator(make_pipeline(StandardScaler(), Recording()), methods="quick").fit(
+        x, y, weights
+    )
+    np.testing.assert_array_equal(Recording.fits[0][1], weights)
+    assert all(given is not None for _, given in Recording.fits)
+    pipeline = make_pipeline(StandardScaler(), Recording())
+    NeuralCalibrator(pipeline, methods="quick").fit(x, y, recording__sample_weight=2 * weights)
+    np.testing.assert_array_equal(Recording.fits[6][1], 2 * weights)
+    with pytest.warns(UserWarning, match="KNeighborsClassifier takes no sample weights"):
+        NeuralCalibrator(KNeighborsClassifier(), methods="quick").fit(x, y, weights)
+
+
+def test_metadata_routing():
+    x, y, group, weights = grouped_rows()
+    plain = NeuralCalibrator(LogisticRegression(), cv=GroupKFold(3), methods="quick")
+    plain.fit(x, y, weights, groups=group)
+    with sklearn.config_context(enable_metadata_routing=True):
+        base = make_pipeline(LogisticRegression().set_fit_request(sample_weight=True))
+        routed = NeuralCalibrator(base, cv=GroupKFold(3), methods="quick")
+        routed.fit(x, y, sample_weight=weights, groups=group)
+        unweighted = NeuralCalibrator(
+            LogisticRegression().set_fit_request(sample_weight=False), methods="quick"
+        )
+        unweighted.fit(x, y, sample_weight=weights)
+        with pytest.raises(TypeError, match="unexpected argument"):
+            routed.fit(x, y, sample_weight=weights, groups=group, other=group)
+    np.testing.assert_allclose(routed.predict_proba(x), plain.predict_proba(x), rtol=1e-6)
+    alone = LogisticRegression().fit(x, y)
+    np.testing.assert_allclose(unweighted.estimator_.coef_, alone.coef_)
 
 
 @pytest.mark.slow

@@ -74,17 +74,18 @@ def warn_of_other_order(**arguments: Any) -> None:
         for part in (values.values() if isinstance(values, Mapping) else [values])
     ]
     indexed = [(name, part.index) for name, part in parts if hasattr(part, "iloc")]
-    for name, index in indexed[1:]:
-        first_name, first = indexed[0]
-        if len(index) != len(first) or index.equals(first):
-            continue
-        if index.is_unique and first.is_unique and index.isin(first).all():
-            warn(
-                f"Arguments `{first_name}` and `{name}` have the same index in another order. "
-                f"Received: {first[:3].tolist()} … and {index[:3].tolist()} …. Rows are matched by "
-                "position, not by index. Put them in the same order, for example with "
-                ".reindex(other.index), or pass arrays.",
-            )
+    for place, (name, index) in enumerate(indexed):
+        for first_name, first in indexed[:place]:
+            if len(index) != len(first) or index is first or index.equals(first):
+                continue
+            if index.is_unique and first.is_unique and index.isin(first).all():
+                warn(
+                    f"Arguments `{first_name}` and `{name}` have the same index in another order. "
+                    f"Received: {first[:3].tolist()} … and {index[:3].tolist()} …. Rows are "
+                    "matched by position, not by index. Put them in the same order, for example "
+                    "with .reindex(other.index), or pass arrays.",
+                )
+                return
 
 
 def suggestion(missing: Iterable[str], available: Iterable[str]) -> str:
@@ -144,19 +145,43 @@ def numbers_of(values: Any, what: str) -> np.ndarray:
         >>> numbers_of(["no", "yes"], "Labels")
         Traceback (most recent call last):
         ...
-        ValueError: Labels must be numbers. Received: strings, such as 'no'. Recode them first, for
-        example as (labels == 'no').astype(int).
+        ValueError: Labels must be numbers. Received: strings, 'no' and 'yes'. Recode them first,
+        for example as (labels == 'yes').astype(int).
     """
-    column = column_of(values, what.lower())
-    array = column if isinstance(column, np.ndarray) else as_array(column)
+    array = as_array(values, what.lower())
+    present = []
     if array.dtype.kind in "OSUT":
-        first = array.reshape(-1)[0] if array.size else ""
-        first = first.decode() if isinstance(first, bytes) else str(first)
+        present = [value for value in array.reshape(-1).tolist() if not is_missing(value)]
+    if any(isinstance(value, str | bytes) for value in present):
+        texts = [v.decode() if isinstance(v, bytes) else str(v) for v in present]
         raise ValueError(
-            f"{what} must be numbers. Received: strings, such as {first!r}. Recode them first, for "
-            f"example as ({what.lower()} == {first!r}).astype(int)."
+            f"{what} must be numbers. {_texts(texts, len(present) < array.size, what)}"
         )
-    return array
+    return np.asarray(column_of(array, what.lower()))
+
+
+def _texts(texts: list[str], has_missing: bool, what: str) -> str:
+    """What is said of strings in place of numbers."""
+    name, distinct = what.lower(), sorted(set(texts) - {""})
+    has_missing = has_missing or "" in texts
+    shown = " and ".join(map(repr, distinct)) if len(distinct) < 3 else f"such as {distinct[0]!r}"
+    seen = f"Received: strings, {shown}." if distinct else "Received: empty strings."
+    if what != "Labels" or all(map(_is_number, distinct)):
+        return f"{seen} Convert them first, for example with {name}.astype(float)."
+    first = "Drop the rows without a label, which are not negative. " if has_missing else ""
+    if len(distinct) > 2:
+        how = "as class numbers 0 to K - 1, with numpy.unique(labels, return_inverse=True)[1]"
+    else:
+        how = f"as (labels == {distinct[-1]!r}).astype(int)"
+    return f"{seen} {first}Recode them first, for example {how}."
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def check_same_rows(what: str, num_rows: Mapping[str, int]) -> None:

@@ -6,6 +6,20 @@ import numpy as np
 # largest float32 below 1, and an exact 0 by the smallest normal number.
 LARGEST_PROBABILITY = float(np.nextafter(np.float32(1), np.float32(0)))
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
+
+
+def largest_probability(dtype: str) -> float:
+    """The largest probability below 1 of a dtype; of float32 for all that is narrower.
+
+    A float64 probability above 1 - 6e-8 is then as far from 1 as its mirror image is from 0.
+
+    Example:
+        >>> 1 - largest_probability("float64")
+        1.1102230246251565e-16
+    """
+    return float(np.nextafter(1.0, 0.0)) if dtype == "float64" else LARGEST_PROBABILITY
+
+
 # Largest error of the sum of the probabilities of K classes. A softmax in bfloat16 rounds three
 # times: the sum of 1,000 probabilities was off by 0.019.
 SUM_TOLERANCE = 0.03

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import is_table, suggestion
+from keras_calibration._columns import is_table, suggestion, warn_of_other_order
+from keras_calibration._warn import warn
 from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scores
 
 try:
@@ -16,9 +18,16 @@ try:
     from sklearn.frozen import FrozenEstimator
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import check_cv, cross_val_predict
+    from sklearn.pipeline import Pipeline
     from sklearn.preprocessing import LabelEncoder
+    from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+    from sklearn.utils.validation import (
+        check_is_fitted,
+        column_or_1d,
+        has_fit_parameter,
+        validate_data,
+    )
 except ImportError as error:
     raise ImportError(
         "keras_calibration.sklearn needs scikit-learn 1.6 or newer. Install it with: pip install "
@@ -46,8 +55,11 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             frame, else their numbers.
         numeric: Columns of numbers that the calibration may also use.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
-        folds: How `calibrate` splits the rows.
-        cv: Splits of the cross-validation, as in scikit-learn.
+        folds: How `calibrate` splits the rows. None for the test sets of `cv`, if that is an object
+            or a list of splits, which may keep groups together; else for its own default.
+        cv: Splits of the cross-validation, as in scikit-learn: a number, an object such as
+            `GroupKFold()` or `TimeSeriesSplit()`, or a list of pairs of row numbers. Rows that are
+            in no test set, as the first block of `TimeSeriesSplit`, are not used for calibration.
         seed: Seed of the folds of `calibrate` and of training.
 
     Attributes:
@@ -58,9 +70,9 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
 
     Raises:
         ValueError: In `fit`, if there are fewer than two classes, if a split of the
-            cross-validation trains without one of them, if a frozen classifier does not know a
-            class, if `decision_function` has not one column per class, or as `calibrate_scores`
-            does.
+            cross-validation trains without one of them, if a row is in several test sets, if a
+            frozen classifier does not know a class, if `decision_function` has not one column per
+            class, or as `calibrate_scores` does.
 
     Example:
         >>> from sklearn.naive_bayes import GaussianNB
@@ -91,17 +103,28 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         self.cv = cv
         self.seed = seed
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        **fit_params: Any,
+    ) -> Self:
         """Fits the classifier and its calibration.
 
         Args:
             X: Rows: an array (n, columns) or a data frame.
             y: Labels (n,) of two or more classes.
-            sample_weight: Sample weights (n,), or None.
+            sample_weight: Sample weights (n,) of the calibration and of the classifier, or None. Of
+                a pipeline, the last step gets them.
+            **fit_params: `groups` (n,) for `cv`, such as `GroupKFold`, and arguments of the
+                classifier's `fit`, such as `scaler__sample_weight` for a step of a pipeline. With
+                scikit-learn's metadata routing, `set_fit_request` decides what goes where.
 
         Returns:
             Self.
         """
+        warn_of_other_order(X=X, y=y, sample_weight=sample_weight, **fit_params)
         validate_data(self, X, y, skip_check_array=True)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
@@ -117,25 +140,61 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
                 f"{len(self.classes_)} class(es)."
             )
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
-        params = {} if weights is None else {"sample_weight": weights}
+        params, split_params = self._routed(weights, fit_params, is_frozen)
         self.estimator_ = base if is_frozen else sklearn.base.clone(base).fit(X, labels, **params)
         has_probabilities = hasattr(self.estimator_, "predict_proba")
         self._method = "predict_proba" if has_probabilities else "decision_function"
-        scores = self._scores(X) if is_frozen else self._held_out_scores(X, labels, params)
+        fold = np.zeros(len(labels), np.int64)
+        if is_frozen:
+            scores = self._scores(X)
+        else:
+            splits = self._splits(X, labels, split_params)
+            scores, fold = self._held_out_scores(X, labels, splits, params)
+        used = fold >= 0
+        is_split_given = not (is_frozen or self.cv is None or isinstance(self.cv, int))
         self.model_ = calibrate_scores(
-            scores,
-            labels,
-            dict(self._columns(X)) or None,
-            weights,
+            scores[used],
+            labels[used],
+            {name: column[used] for name, column in self._columns(X)} or None,
+            None if weights is None else weights[used],
             from_logits=not has_probabilities,
             fields=[_name(column) for column in _listed(self.fields)],
             numeric=[_name(column) for column in _listed(self.numeric)],
             methods=self.methods,
-            folds=self.folds,
+            folds=fold[used] if self.folds is None and is_split_given else self.folds,
             seed=self.seed,
             verbose=0,
         )
         return self
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Which arguments of `fit` go to the classifier, and which to `cv`."""
+        router = MetadataRouter(owner=self).add_self_request(self)
+        router = router.add(
+            estimator=self._classifier(),
+            method_mapping=MethodMapping().add(caller="fit", callee="fit"),
+        )
+        if hasattr(self.cv, "split"):
+            mapping = MethodMapping().add(caller="fit", callee="split")
+            router = router.add(splitter=self.cv, method_mapping=mapping)
+        return router
+
+    def _routed(
+        self, weights: np.ndarray | None, fit_params: Mapping[str, Any], is_frozen: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments of the classifier's `fit` and of the splits."""
+        given = {} if weights is None else {"sample_weight": weights}
+        if sklearn.get_config()["enable_metadata_routing"]:
+            if not given and not fit_params:
+                return {}, {}
+            routed = process_routing(self, "fit", **given, **fit_params)
+            splitting = routed.splitter.split if hasattr(self.cv, "split") else {}
+            return dict(routed.estimator.fit), dict(splitting)
+        params = dict(fit_params)
+        groups = params.pop("groups", None)
+        if weights is not None and not is_frozen:
+            params = _weight_params(self._classifier(), weights) | params
+        return params, {} if groups is None else {"groups": groups}
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated probabilities (n, K) of the classes, in the order of `classes_`."""
@@ -170,11 +229,19 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
     def _scores(self, X: Any) -> np.ndarray:
         return self._class_scores(getattr(self.estimator_, self._method)(X))
 
-    def _held_out_scores(
-        self, X: Any, labels: np.ndarray, params: Mapping[str, np.ndarray]
-    ) -> np.ndarray:
-        """Scores of each row by a classifier that was fitted to other rows."""
-        splits = list(check_cv(self.cv, labels, classifier=True).split(X, labels))
+    def _splits(
+        self, X: Any, labels: np.ndarray, params: Mapping[str, Any]
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The splits of the cross-validation; raises if rows or classes forbid their use."""
+        splits = list(check_cv(self.cv, labels, classifier=True).split(X, labels, **params))
+        tested = np.concatenate([np.arange(len(labels))[test] for _, test in splits])
+        if len(np.unique(tested)) < len(tested):
+            raise ValueError(
+                "Argument `cv` must have each row in at most one test set, because each row gets "
+                f"one score. Received: {len(tested):,} rows in the test sets of {self.cv!r}, of "
+                f"which {len(np.unique(tested)):,} differ. Use KFold, StratifiedKFold, GroupKFold "
+                "or TimeSeriesSplit."
+            )
         # scikit-learn would give a class that is missing there the probability 0.
         if any(len(np.unique(labels[train])) < len(self.classes_) for train, _ in splits):
             fewest = np.bincount(labels).argmin()
@@ -184,11 +251,26 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
                 f"{self.classes_[fewest]!r}, has {np.sum(labels == fewest)} rows. Merge rare "
                 "classes, use stratified splits, or pass a fitted classifier as FrozenEstimator."
             )
-        return self._class_scores(
-            cross_val_predict(
-                self._classifier(), X, labels, cv=splits, method=self._method, params=params
-            )
+        return splits
+
+    def _held_out_scores(
+        self,
+        X: Any,
+        labels: np.ndarray,
+        splits: list[tuple[np.ndarray, np.ndarray]],
+        params: Mapping[str, Any],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores of each row by a classifier fitted to other rows, and its fold; -1 for none."""
+        fold = np.full(len(labels), -1)
+        for number, (_, test) in enumerate(splits):
+            fold[test] = number
+        untested = np.flatnonzero(fold < 0)
+        # scikit-learn wants a score of each row; those of these rows are not used.
+        every = [*splits, (splits[0][0], untested)] if len(untested) else splits
+        scores = cross_val_predict(
+            self._classifier(), X, labels, cv=every, method=self._method, params=dict(params)
         )
+        return self._class_scores(scores), fold
 
     def _class_scores(self, scores: np.ndarray) -> np.ndarray:
         """Scores (n, K), or of two classes those of the second, (n,)."""
@@ -208,6 +290,22 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         for column in dict.fromkeys([*fields, *numeric]):
             values = _column(X, column)
             yield _name(column), _ids(values, column) if column in fields else values
+
+
+def _weight_params(estimator: Any, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """The argument by which `fit` of a classifier, or the last step of a pipeline, gets weights."""
+    if isinstance(estimator, Pipeline):
+        name, step = estimator.steps[-1]
+        return {f"{name}__{key}": each for key, each in _weight_params(step, weights).items()}
+    parameters = inspect.signature(estimator.fit).parameters.values()
+    takes_any = any(each.kind == each.VAR_KEYWORD for each in parameters)
+    if takes_any or has_fit_parameter(estimator, "sample_weight"):
+        return {"sample_weight": weights}
+    warn(
+        f"{type(estimator).__name__} takes no sample weights: they are used for the calibration "
+        "alone. Pass sample_weight=None, or a classifier that takes them."
+    )
+    return {}
 
 
 def _listed(columns: Any) -> list[Any]:

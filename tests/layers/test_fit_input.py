@@ -53,7 +53,7 @@ def test_probabilities_in_place_of_logits_warn(calibrator):
     soft = 0.2 + 0.4 * LABELS + 0.3 * PROBABILITIES
     with pytest.warns(UserWarning, match="swapped"):
         calibrator().fit(LABELS, soft)
-    with pytest.raises(ValueError, match="pass the logits first"):
+    with pytest.raises(ValueError, match="Pass the logits first"):
         calibrator().fit(LABELS, LOGITS)
 
 

@@ -430,6 +430,10 @@ def test_hostile_rows(rows):
 
     table = pa.table({"label": y, "probability": p, "weight": w, "z": z})
     log = ScoredLog(table, sample_weight="weight", fields=["z"], num_threads=1)
+    if not w.any():
+        with pytest.raises(ValueError, match="no rows to score, or all have weight 0"):
+            score(log, both(), verbose=0)
+        return
     found = score(log, both(), verbose=0)
     expected = score((y, p, w, {"z": z}), both(), {"z": FieldECE(3)}, verbose=0)
     for name, value in expected.items():

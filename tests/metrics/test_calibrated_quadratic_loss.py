@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from backends import FLOATS, digits, examples, few_lengths, needs_float64
 from keras_calibration.metrics import CalibratedQuadraticLoss
 from keras_calibration.ops.folds import hashed_uniform
+from metric_references import counted
 
 MODES = [
     {"num_folds": 1},
@@ -185,7 +186,7 @@ def test_equal_predictions_have_no_slope(mode, value, dtype):
 @example([(0.0, 0.0, 0.1), (0.0, 1000.0, 0.1), (0.0, -3.0, 0.0)], MODES[3], "linear", 3)
 def test_equals_reference_on_any_few_rows(rows, mode, correction, batch_size):
     labels, predictions, weights = np.array(rows, np.float64).reshape(-1, 3).T
-    expected = reference(labels, predictions, weights, correction, **mode)
+    expected = reference(*counted(labels, predictions, weights), correction, **mode)
     result = score(labels, predictions, weights, batch_size, correction=correction, **mode)
     # What is squared is up to 11000, and a line through two of the points is steep elsewhere.
     largest = max([1.0, *(np.abs(labels) + np.abs(predictions))])

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from backends import HAS_FLOAT64, compiled, digits, update_step
+from backends import FLOATS, HAS_FLOAT64, compiled, digits, update_step
 from keras_calibration import metrics
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 
@@ -228,13 +228,150 @@ def test_rows_of_weight_zero_and_empty_batches_count_nothing(case):
 
 
 @every_metric
+def test_a_row_of_weight_zero_is_no_row_whatever_it_holds(case):
+    """Rows among others: missing labels (-1, NaN), any prediction, field values that are none."""
+    weightless = np.arange(NUM_ROWS) % 3 == 1
+    labels, predictions = (
+        np.array(values, "float32") for values in (case.labels, case.predictions)
+    )
+    labels[weightless] = np.resize([np.nan, -1.0, 7.0], (weightless.sum(), *labels.shape[1:]))
+    hostile = np.resize([np.nan, np.inf, -3.0, -np.inf], (weightless.sum(), *predictions.shape[1:]))
+    predictions[weightless] = hostile
+    more = {name: values.astype("float32") for name, values in (case.more or {}).items()}
+    for values in more.values():
+        values[weightless] = np.resize([np.nan, 99.0, -7.0, 0.5], weightless.sum())
+    rows = labels, predictions, np.where(weightless, 0, WEIGHTS)
+    expected = float(seen(case, ~weightless).result())
+    eager, in_graph = case.make(), case.make()
+    eager.update_state(*rows, **more)
+    assert float(eager.result()) == pytest.approx(expected, rel=digits(1e-6))
+    tensors = [keras.ops.convert_to_tensor(each, "float32") for each in (*rows, *more.values())]
+    update_step(in_graph, jit_compile=True)(*tensors)
+    assert float(in_graph.result()) == pytest.approx(expected, rel=digits(1e-6))
+
+
+@every_metric
 def test_a_common_factor_of_the_weights_changes_nothing(case):
+    for dtype in FLOATS:
+        expected = float(seen(case, dtype=dtype).result())
+        for factor in (1e-30, 1e-6, 4.0, 1e6, 1e30):
+            weights = factor * WEIGHTS.astype("float64")
+            result = float(seen(case, weights=weights, dtype=dtype).result())
+            tolerance = digits(1e-9) if dtype == "float64" else 2e-5
+            assert result == pytest.approx(expected, rel=tolerance)
+
+
+@pytest.mark.parametrize("name", ["FieldECE", "FieldRCE"])
+def test_a_common_factor_of_the_weights_changes_no_noise_floor_and_no_interval(name):
+    case = RULES[name]
+    floor, table = (seen(case).noise_floor(20), seen(case).per_field())
+    for factor in (1e-30, 1e30) if HAS_FLOAT64 else (1e-6, 1e6):
+        metric = seen(case, weights=factor * WEIGHTS.astype("float64"))
+        assert metric.noise_floor(20) == pytest.approx(floor, rel=digits(1e-6, 1e-4))
+        columns = metric.per_field()
+        for column in ("observed_rate", "ratio", "lower", "upper"):
+            np.testing.assert_allclose(columns[column], table[column], rtol=digits(1e-6, 1e-4))
+
+
+@every_metric
+def test_a_row_twice_is_a_row_of_weight_two(case):
+    if case.depends_on_order:
+        pytest.skip("Rows go to folds by their number, the two copies to different ones.")
+    twice = np.arange(NUM_ROWS) % 4 == 0
+    doubled = np.where(twice, 2 * WEIGHTS, WEIGHTS)
+    metric = seen(case)
+    case.update(metric, twice)
+    expected = float(seen(case, weights=doubled).result())
+    assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-9))
+
+
+@every_metric
+def test_the_order_of_the_rows_changes_nothing(case):
+    order = np.random.default_rng(1).permutation(NUM_ROWS)
     expected = float(seen(case).result())
-    # Field-RCE's ε is in units of rows, hence of weights.
-    tolerance = 0.05 if case is RULES["FieldRCE"] else digits(1e-6)
-    for factor in (0.25, 4.0):
-        result = float(seen(case, weights=np.float32(factor) * WEIGHTS).result())
-        assert result == pytest.approx(expected, rel=tolerance)
+    # Rows go to folds by their number.
+    tolerance = {"abs": 0.05} if case.depends_on_order else {"rel": digits(1e-9)}
+    assert float(seen(case, order).result()) == pytest.approx(expected, **tolerance)
+
+
+@every_metric
+def test_labels_and_predictions_turned_round_give_the_mirrored_result(case):
+    predictions = np.array(case.predictions, "float64")
+    # Powers of 2, of which the mirror image is exact.
+    near = 2.0 ** -np.resize([50.0, 40.0, 30.0, 26.0], 8)
+    if predictions.ndim == 1 and case.predictions is not LOGITS:
+        predictions[:8] = np.where(np.arange(8) % 2, near, 1 - near)
+    results = []
+    for turned in (False, True):
+        metric = case.make()
+        labels, mirrored = case.labels, predictions
+        if turned and predictions.ndim == 2:
+            labels = 2 - labels if labels.ndim == 1 else labels[:, ::-1]
+            mirrored = predictions[:, ::-1]
+        elif turned and case.predictions is LOGITS:
+            labels, mirrored = -labels, -predictions
+        elif turned:
+            labels, mirrored = 1 - labels, 1 - predictions
+        metric.update_state(labels, mirrored, WEIGHTS, **(case.more or {}))
+        results.append(float(metric.result()))
+    if isinstance(metric, metrics.CalibrationRatio | metrics.FieldRCE):
+        assert results[0] != results[1]  # relative to the positives, by definition
+        return
+    # Bins of equal mass cut ties at the other end.
+    tolerance = 0.1 if case is RULES["ExpectedCalibrationError, equal mass"] else digits(1e-6, 1e-4)
+    assert results[1] == pytest.approx(results[0], rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [metrics.LogitAUC, lambda **kwargs: metrics.CalibratedLogLoss(correction="platt", **kwargs)],
+)
+def test_another_unit_of_the_logits_changes_nothing_or_is_noticed(make):
+    def result(logits):
+        metric = make(from_logits=True)
+        metric.update_state(LABELS, logits)
+        return float(metric.result())
+
+    expected = pytest.approx(result(LOGITS), rel=2e-3)
+    for same in (LOGITS + 3, LOGITS - 40, 4 * LOGITS, 0.5 * LOGITS):
+        assert result(same) == expected
+    with pytest.warns(UserWarning, match="can hardly tell apart"):
+        make(from_logits=True).update_state(LABELS, 1e-6 * LOGITS)
+    for far in (1e6 * LOGITS, LOGITS + 1000):
+        with pytest.warns(RuntimeWarning, match="is NaN"):
+            assert np.isnan(result(far))
+
+
+@every_metric
+def test_frames_and_other_containers_of_the_same_rows(case):
+    pandas = pytest.importorskip("pandas")
+    expected = float(seen(case).result())
+
+    def framed(values):
+        return pandas.DataFrame(values) if values.ndim == 2 else pandas.Series(values)
+
+    more = {name: framed(values) for name, values in (case.more or {}).items()}
+    metric = case.make()
+    metric.update_state(framed(case.labels), framed(case.predictions), framed(WEIGHTS), **more)
+    assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-9))
+    metric = case.make()
+    more = {name: values.tolist() for name, values in (case.more or {}).items()}
+    metric.update_state(case.labels.tolist(), case.predictions.tolist(), WEIGHTS.tolist(), **more)
+    assert float(metric.result()) == pytest.approx(expected, rel=digits(1e-6))
+    other = framed(case.labels).sample(frac=1, random_state=0)
+    with pytest.warns(UserWarning, match="same index in another order"):
+        case.make().update_state(other, framed(case.predictions), **more)
+    texts = np.where(np.arange(NUM_ROWS) % 2, "yes", "no")
+    with pytest.raises(ValueError, match=r"Labels must be numbers\. Received: strings, 'no' and"):
+        case.make().update_state(texts, case.predictions, **more)
+
+
+@every_metric
+def test_swapped_labels_and_predictions_are_noticed(case):
+    if case.predictions is not PROBABILITIES:
+        pytest.skip("A regression may predict any number, and the shape tells classes apart.")
+    with pytest.warns(UserWarning, match="Labels and predictions look swapped"):
+        case.make().update_state(case.predictions, case.labels, **(case.more or {}))
 
 
 @every_metric

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from backends import FLOATS, HOSTILE_PREDICTIONS, digits, examples
 from keras_calibration.metrics import ExpectedCalibrationError
+from metric_references import counted
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(-2, 1.5, 20_000)
@@ -136,12 +137,12 @@ def test_predictions_of_0_and_1_count(binning):
 @given(HOSTILE_PREDICTIONS, st.sampled_from([1, 3, 10]))
 def test_equals_the_reference_on_any_rows(rows, num_bins):
     labels, predictions, weights = np.array(rows).reshape(-1, 3).T
-    expected = equal_width(labels, predictions, weights, num_bins)
+    expected = equal_width(*counted(labels, predictions, weights), num_bins)
     received = score(ExpectedCalibrationError(num_bins), labels, predictions, weights)
     assert received == pytest.approx(expected, rel=digits(1e-9), abs=digits(1e-12), nan_ok=True)
     received = score(ExpectedCalibrationError(num_bins, "equal_mass"), labels, predictions, weights)
     # Bins differ; what they hold together does not.
-    overall = equal_width(labels, predictions, weights, 1)
+    overall = equal_width(*counted(labels, predictions, weights), 1)
     assert math.isnan(received) == math.isnan(overall)
     if not math.isnan(overall):
         assert received >= overall - digits(1e-9)

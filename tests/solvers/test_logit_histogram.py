@@ -168,6 +168,7 @@ def test_logits_beyond_all_bins_are_refused(far):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_bad_row_is_named_wherever_it_is(bad):
     logits, labels, weights = rows(100_000)
+    weights[77_777] = 1.0
     for column, message in ((logits, "Logits must be finite"), (weights, "weights must be finite")):
         kept = column[77_777]
         column[77_777] = bad

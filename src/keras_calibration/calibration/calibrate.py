@@ -197,7 +197,7 @@ def calibrate(
         expected=named_inputs(symbolic_input(model)),
         output=output_name(model, calibrated_output),
         ids=id_names(fields),
-    )
+    ).counted()
     num_columns = num_logits(model, calibrated_output)
     num_classes = num_columns if num_columns > 1 else None
     with trainable_flags_kept(model), names_from_the_start():

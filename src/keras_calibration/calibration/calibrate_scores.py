@@ -15,17 +15,22 @@ from keras_calibration._columns import (
     column_of,
     ids_of,
     names_of,
+    numbers_of,
     suggestion,
     warn_of_other_order,
 )
 from keras_calibration._typing import Data
+from keras_calibration._warn import warn
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
+from keras_calibration.solvers.data_checks import rows_that_count, warn_if_swapped
 from keras_calibration.solvers.predictions import check_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
 SCORE = "score"
+# Below it, float32 changes no logit by more than what is warned of.
+_NEAR_1, _LARGEST_LOSS = 1 - 1e-6, 0.1
 # Inputs keep strings and integers as they are: a field id in float32 would lose its last digits.
 _DTYPES = {"b": "int64", "i": "int64", "u": "int64", "f": "float32"}
 
@@ -54,7 +59,8 @@ def calibrate_scores(
     Args:
         scores: Predictions for rows that the model was not trained on, (n,) or (n, 1):
             probabilities of the positive class, or logits with `from_logits=True`. For K classes,
-            of at least 3, (n, K).
+            of at least 3, (n, K). The model takes them in float32, which rounds probabilities
+            near 1: those of float64 above 1 - 6e-8 are better passed as logits.
         labels: Labels in [0, 1], (n,) or (n, 1), of both classes. For K classes: class numbers (n,)
             or (n, 1), or one-hot or soft labels (n, K).
         features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
@@ -78,7 +84,9 @@ def calibrate_scores(
             named column is missing, or features are given and none is named.
 
     Warns:
-        UserWarning: If logits look like probabilities; and as `calibrate` does.
+        UserWarning: If logits look like probabilities, or scores and labels look swapped; if pandas
+            objects have the same index in another order; if probabilities near 1 lose their digits
+            in float32; and as `calibrate` does.
 
     Example:
         >>> import numpy as np
@@ -106,7 +114,7 @@ def calibrate_scores(
     fields = fields if isinstance(fields, Mapping) else names_of(fields)
     numeric = names_of(numeric)
     columns = _used_columns(features, [*fields, *numeric], id_names(fields))
-    scores = _checked(scores, from_logits)
+    scores = _checked(scores, labels, sample_weight, from_logits)
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
     for feature, column in columns.items():
         dtype = _DTYPES.get(column.dtype.kind, "string")
@@ -166,7 +174,9 @@ def _used_columns(
     return read
 
 
-def _checked(scores: ArrayLike, from_logits: bool) -> np.ndarray:
+def _checked(
+    scores: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None, from_logits: bool
+) -> np.ndarray:
     """The scores, (n,) or (n, K), float32; raises for probabilities outside [0, 1]."""
     array = as_array(column_of(scores, "scores"))
     if array.ndim == 2 and array.shape[1] == 2:
@@ -183,6 +193,30 @@ def _checked(scores: ArrayLike, from_logits: bool) -> np.ndarray:
         )
     if array.shape[1:] == (1,):
         array = array.reshape(-1)
+    if sample_weight is not None:
+        weights = numbers_of(sample_weight, "Weights").reshape(-1)
+        numbers = rows_that_count(weights) if len(weights) == len(array) else None
+        array = array if numbers is None else array[numbers]
     if not from_logits:
         check_probabilities(array, "scores")
+        warn_if_swapped(labels, array, "scores", labels_first=False)
+        _warn_of_lost_digits(array)
     return array.astype("float32")
+
+
+def _warn_of_lost_digits(probabilities: np.ndarray) -> None:
+    """Warns if probabilities are so near to 1 that the nearest float32 is far in logits."""
+    if probabilities.dtype.kind != "f" or probabilities.ndim > 1:
+        return
+    above = probabilities[(probabilities > _NEAR_1) & (probabilities < 1)].astype("float64")
+    rounded = above.astype("float32").astype("float64")
+    # One that is rounded to 1 is served as the float32 below.
+    rest = np.maximum(1 - rounded, 2.0**-24)
+    num_lost = int(np.sum(np.abs(np.log(rest / (1 - above))) > _LARGEST_LOSS))
+    if num_lost:
+        warn(
+            f"Probabilities near 1 lose their digits in float32, which the calibrated model takes: "
+            f"{num_lost:,} of {len(probabilities):,} change by more than {_LARGEST_LOSS} in "
+            "logits. Pass logits, log(p) - log1p(-p), with from_logits=True; in float32, they keep "
+            "what the probabilities lose."
+        )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import check_same_rows, ids_of, numbers_of
+from keras_calibration._columns import check_same_rows, ids_of, numbers_of, warn_of_other_order
 from keras_calibration._files import write_atomically
 from keras_calibration._text import ShownAsText
 from keras_calibration._warn import warn
@@ -142,6 +142,7 @@ class LabelDelay(ShownAsText):
         Warns:
             UserWarning: If the delays of young rows differ from those of old ones.
         """
+        warn_of_other_order(prediction_time=prediction_time, label_time=label_time, field=field)
         ages, delays, in_days = ages_and_delays(prediction_time, label_time, observed_until)
         values = None if field is None else _values(field, len(ages))
         seen = delays <= (np.inf if self.window is None else self.window)
@@ -488,6 +489,7 @@ class LabelDelay(ShownAsText):
         field: ArrayLike | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ages, labels so far, and the shares of the positives that have theirs at these ages."""
+        warn_of_other_order(prediction_time=prediction_time, label_time=label_time, field=field)
         ages, delays, in_days = ages_and_delays(prediction_time, label_time, observed_until)
         curve = self._curve_of(field, len(ages))
         if in_days != self._fitted["in_days"]:

@@ -13,7 +13,14 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from keras_calibration._columns import by_name, column_of, ids_of, select_features
+from keras_calibration._columns import (
+    as_array,
+    by_name,
+    column_of,
+    ids_of,
+    select_features,
+    warn_of_other_order,
+)
 from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.field_ids import called_features, id_fields
@@ -24,7 +31,7 @@ from keras_calibration.layers.logits import calibration_dtype, check_column
 from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import PosteriorLayer, interval_width
 from keras_calibration.solvers.class_rows import check_rows_or_classes, warn_of_absent_classes
-from keras_calibration.solvers.data_checks import Rows, checked_logits
+from keras_calibration.solvers.data_checks import Rows, checked_logits, rows_that_count
 from keras_calibration.solvers.logit_histogram import LogitHistogram
 
 
@@ -192,9 +199,12 @@ class Head(PosteriorLayer):
         """
         taker = type(self).__name__
         check_labels_given(labels, taker)
+        warn_of_other_order(
+            logits=logits, labels=labels, features=features, sample_weight=sample_weight
+        )
         self.check_direct_fit()
         self.check_logits(np.shape(logits))
-        logits = checked_logits(logits, labels, from_logits)
+        logits = checked_logits(logits, labels, from_logits, sample_weight)
         rows = self.check_rows(logits, labels, sample_weight)
         warn_of_absent_classes(rows)
         return self.fit_checked(rows, features, settings, verbose)
@@ -217,7 +227,7 @@ class Head(PosteriorLayer):
         Returns:
             A `FitSummary`.
         """
-        columns = self.read_features(features, len(rows.logits))
+        columns = self.read_features(features, len(rows.logits), rows.weights)
         # This call builds the head and checks the shapes.
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})
         with unchanged_if_refused(self):
@@ -360,13 +370,23 @@ class Head(PosteriorLayer):
         return FitSummary(len(rows.logits), before, after, num_iterations, converged)
 
     def read_features(
-        self, features: Mapping[str, ArrayLike] | None, num_rows: int
+        self,
+        features: Mapping[str, ArrayLike] | None,
+        num_rows: int,
+        weights: np.ndarray | None = None,
     ) -> dict[str, np.ndarray]:
-        """The features that the head reads, as arrays; raises if they do not fit the rows."""
+        """The features that the head reads, as arrays; raises if they do not fit the rows.
+
+        Rows of weight 0 have the features of another row: see `rows_that_count`.
+        """
         reader, names = type(self).__name__, self.feature_names
         given = by_name({} if features is None else features)
         read = select_features(given, given if names is None else names, reader)
         ids = id_fields(self.field_readers())
+        if (numbers := rows_that_count(weights)) is not None:
+            arrays = {name: as_array(values, repr(name)) for name, values in read.items()}
+            fits = {name for name, array in arrays.items() if len(array) == num_rows}
+            read |= {name: arrays[name][numbers] for name in fits}
         columns = {name: _read(values, name, name in ids) for name, values in read.items()}
         for name, column in columns.items():
             if len(column) != num_rows:

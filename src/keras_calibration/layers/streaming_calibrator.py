@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._columns import warn_of_other_order
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.fit_settings import FitSettings
@@ -101,10 +102,11 @@ class StreamingCalibrator(Calibrator):
         """
         taker = type(self).__name__
         check_labels_given(labels, taker)
+        warn_of_other_order(logits=logits, labels=labels, sample_weight=sample_weight)
         check_column(np.shape(logits), f"`update` of {taker}", "logits")
         self._check_update(forget)
         self.read_features(features, len(np.atleast_1d(logits)))
-        logits = checked_logits(logits, labels, from_logits)
+        logits = checked_logits(logits, labels, from_logits, sample_weight)
         return self.update_sums(logit_histogram(logits, labels, sample_weight), forget)
 
     def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from keras_calibration._limits import LARGEST_PROBABILITY
+from keras_calibration._limits import largest_probability
 from keras_calibration.logs.columns import LARGEST_TIME, column_of, field_value, kind_of, time_of
 from keras_calibration.logs.delay_curves import DelayCurves
 from keras_calibration.logs.scored_log import ScoredLog
@@ -84,7 +84,7 @@ def hazard_sums(tolerance: float) -> dict[str, str]:
     """
 
     def hazard(rate: float, is_up: bool) -> str:
-        p = f"least({LARGEST_PROBABILITY!r}, {rate!r} * final)"
+        p = f"least({largest_probability('float64')!r}, {rate!r} * final)"
         jump = f"{p} * (share_then - share_before) / (1 - {p} * share_before)"
         jump = f"-ln(1 - {jump}) / 2" if is_up else f"{jump} / 2"
         return (

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_calibration._limits import LARGEST_PROBABILITY, SMALLEST_PROBABILITY, SUM_TOLERANCE
+from keras_calibration._limits import SMALLEST_PROBABILITY, SUM_TOLERANCE, largest_probability
 from keras_calibration.logs.columns import (
     CSV_TEXT,
     NUMBERS,
@@ -92,7 +92,8 @@ def rows_sql(
     }
     if file_name is not None:
         columns["f"] = quoted(file_name)
-    conditions = []
+    # A row of weight 0 is no row, whatever it holds.
+    conditions = [] if log.sample_weight is None else [f"({weight}) IS DISTINCT FROM 0"]
     if selection.period is not None:
         columns |= _period_columns(log, types, selection.period)
         conditions += _period_conditions(time_of(log.timestamp, types), selection.ends)
@@ -109,15 +110,16 @@ def rows_sql(
     if conditions:
         rows += f" WHERE {' AND '.join(conditions)}"
     if not is_late:
-        return _with_losses(rows, log, log.label_time is not None or types[log.label] in WHOLE)
+        is_whole = log.label_time is not None or types[log.label] in WHOLE
+        return _with_losses(rows, log, types, is_whole)
     curves = log.label_delay
     rows = labels_so_far(rows, curves)
     if curves is None:
-        return _with_losses(rows, log, True)
+        return _with_losses(rows, log, types, True)
     if selection.purpose == "observed":
         rows = observed_rows(rows, curves, log.logit is not None)
-        return _with_losses(rows, dataclasses.replace(log, logit=None), True)
-    return weighted_rows(_with_losses(rows, log, True), curves, str(selection.purpose))
+        return _with_losses(rows, dataclasses.replace(log, logit=None), types, True)
+    return weighted_rows(_with_losses(rows, log, types, True), curves, str(selection.purpose))
 
 
 def _refuse_without_delay(log: ScoredLog, selection: Selection) -> None:
@@ -172,10 +174,12 @@ def _period_conditions(time: str, ends: tuple[int | None, int | None]) -> list[s
     ]
 
 
-def _with_losses(rows: str, log: ScoredLog, has_whole_labels: bool) -> str:
+def _with_losses(
+    rows: str, log: ScoredLog, types: Mapping[str, str], has_whole_labels: bool
+) -> str:
     """Rows with logit, probability and log loss, and whether their columns are valid."""
     if log.logit is None:
-        least = f"least({LARGEST_PROBABILITY!r}, given)"
+        least = f"least({_largest_probability(log, types)!r}, given)"
         rows = f"SELECT *, greatest({SMALLEST_PROBABILITY!r}, {least}) AS clipped FROM ({rows})"
         valid = "isfinite(given) AND given >= 0 AND given <= 1 AND adds_up"
         columns = {
@@ -204,6 +208,13 @@ def _with_losses(rows: str, log: ScoredLog, has_whole_labels: bool) -> str:
         is_number = "" if has_whole_labels else "isfinite(y) AND "
         columns["valid_label"] = f"({is_number}y >= 0 AND y <= 1) IS TRUE"
     return f"SELECT *, {_selected(columns)} FROM ({rows})"
+
+
+def _largest_probability(log: ScoredLog, types: Mapping[str, str]) -> float:
+    """What 1 is replaced by, as in the metrics: the number below 1 in the type of the column."""
+    columns = [log.probability] if isinstance(log.probability, str) else log.probability
+    kinds = {types[column].partition("[")[0] for column in columns if column in types}
+    return largest_probability("float32" if kinds == {"FLOAT"} else "float64")
 
 
 def field_columns(log: ScoredLog) -> list[str]:

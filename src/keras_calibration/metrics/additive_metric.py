@@ -26,6 +26,9 @@ _UNDEFINED: ContextVar[list[keras.metrics.Metric] | None] = ContextVar("undefine
 class AdditiveMetric(keras.metrics.Metric):
     """Base class of the metrics: sums over rows, of fixed size and exact for any number of rows.
 
+    In every metric of this package, a row of weight 0 is no row, whatever its label and prediction,
+    and a common factor of all weights leaves the result as it is.
+
     All state is sums, so replicas, workers and shards merge by addition (`merge_state`). Everything
     that is not linear happens in `result`. Sums are float64 where the backend supports it. On JAX
     without `jax_enable_x64`, they are compensated pairs of float32: a plain float32 sum stops
@@ -208,8 +211,9 @@ def _warn_of_nan(metrics: Sequence[keras.metrics.Metric]) -> None:
     are = "is NaN: it is" if len(metrics) == 1 else "are NaN: they are"
     warn(
         f"The {names} {are} undefined for the rows seen so far. Possible reasons: there are no "
-        "rows with a positive weight; all labels are of one class and both are needed; a label, "
-        "weight or prediction is outside its range (most often logits without from_logits=True); "
+        "rows with a positive weight; all labels are of one class and both are needed; a label is "
+        "missing (drop the row, or give it weight 0); a label, weight or prediction is outside "
+        "its range (most often logits without from_logits=True); "
         "an id of a field is neither below num_values nor -1 ('other'); or the correction is too "
         "large for the guaranteed accuracy (it moves logits from beyond ±88 close to 0, or "
         f"scales by more than 4). See the documentation of {classes}.",

@@ -110,7 +110,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         if not self.from_logits:
             logits = ops.log(ops.maximum(distribution_or_nan(logits), SMALLEST_PROBABILITY))
         logits = ops.where(ops.isfinite(logits), logits, float("nan"))
-        group = self.next_groups(ops.shape(logits)[0])
+        group = self.next_groups(weights)
         rows = filled_up(labels, logits, weights, group)
         summary = _compiled_summary(*rows, self.num_groups)
         for total, values in zip((self._temperature_sums, self._label_sums), summary, strict=True):

@@ -11,8 +11,13 @@ from keras import ops
 from keras_calibration._logit_bins import NUM_BINS, NUM_COLUMNS
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
-from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
-from keras_calibration.metrics.rows import aligned_rows, rows_or_nan
+from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric, numbers_of_rows
+from keras_calibration.metrics.rows import (
+    aligned_rows,
+    rows_or_nan,
+    warn_of_narrow_logits,
+    with_all_digits,
+)
 from keras_calibration.ops.affine_correction import CORRECTIONS, cross_fitted_loss
 from keras_calibration.ops.compiled import compiled, filled_up
 from keras_calibration.ops.folds import row_groups
@@ -119,11 +124,14 @@ class CalibratedLogLoss(CrossFittedMetric):
             y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
+        if self.from_logits and self.correction != "bias":
+            warn_of_narrow_logits(y_pred, type(self).__name__)
+        y_pred, are_logits = with_all_digits(y_pred, self.from_logits)
         rows = aligned_rows(y_true, y_pred, sample_weight)
-        first_row = self.count_rows(ops.shape(rows[0])[0])
+        first_row = self.count_rows(rows[2])
         sharing = (self.num_folds, self.bias_fraction, self.seed)
         self._moments.add(
-            _compiled_moments(*filled_up(*rows), first_row, self.from_logits, sharing, self.dtype)
+            _compiled_moments(*filled_up(*rows), first_row, are_logits, sharing, self.dtype)
         )
 
     @warns_of_nan
@@ -165,7 +173,7 @@ def _moments(
     # Converted in the dtype of the probabilities, at least float32, before the cast to `dtype`.
     logits = predictions if from_logits else logits_from_probabilities(predictions)
     labels, logits, weights = rows_or_nan(labels, logits, weights, dtype)
-    row_number = first_row + ops.arange(ops.shape(labels)[0], dtype="int32")
+    row_number = first_row + numbers_of_rows(weights)
     num_folds, bias_fraction, _ = sharing
     num_groups = num_folds if bias_fraction is None else 2
     return logit_moments(labels, logits, weights, row_groups(row_number, *sharing), num_groups)

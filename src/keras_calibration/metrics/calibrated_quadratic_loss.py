@@ -102,7 +102,7 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
         labels, predictions, weights = real_rows(y_true, y_pred, sample_weight, self.dtype)
-        group = self.next_groups(ops.shape(predictions)[0])
+        group = self.next_groups(weights)
         self._sums.add(residual_sums(labels, predictions, weights, group, self.num_groups))
 
     @warns_of_nan

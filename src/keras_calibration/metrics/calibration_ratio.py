@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
+from keras_calibration.metrics.rows import probability_rows
 from keras_calibration.ops.mean_scores import calibration_ratio
 
 
@@ -65,10 +65,9 @@ class CalibrationRatio(AdditiveMetric):
             y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
-        labels, predictions, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
-        if self.from_logits:
-            predictions = ops.sigmoid(predictions)
-        predictions = nan_outside_unit_interval(predictions)
+        labels, predictions, weights = probability_rows(
+            y_true, y_pred, sample_weight, self.from_logits, self.dtype
+        )
         self._totals.add(ops.stack([ops.sum(weights * predictions), ops.sum(weights * labels)]))
 
     @warns_of_nan

@@ -23,7 +23,7 @@ class CrossFittedMetric(AdditiveMetric):
     - `num_folds=1`: in-sample. Correction and loss use all rows. It is never above the plain loss.
 
     Rows are assigned by a hash of their number since `reset_state`, so neither the batch size nor a
-    periodic order of the rows changes the result.
+    periodic order of the rows changes the result. Rows of weight 0 are not numbered.
 
     A subclass keeps one sum per group of rows, `add_sum((self.num_groups, …))`. It asks
     `next_groups` for the groups of a batch, and computes its result from `fitting_sums` and
@@ -42,7 +42,7 @@ class CrossFittedMetric(AdditiveMetric):
 
     Example:
         >>> metric = CrossFittedMetric(num_folds=3)
-        >>> print(metric.next_groups(4).numpy())
+        >>> print(metric.next_groups(ops.ones(4)).numpy())
         [0 0 0 1]
     """
 
@@ -73,15 +73,19 @@ class CrossFittedMetric(AdditiveMetric):
         # It may overflow and wrap around: only the hash reads it.
         self._num_rows = self.add_variable((), "zeros", dtype="int32", name="num_rows")
 
-    def count_rows(self, num_rows: Tensor | int) -> Tensor:
+    def count_rows(self, weights: Tensor) -> Tensor:
         """Counts the next rows and returns the number of the first of them, an int32 scalar."""
         first_row = ops.convert_to_tensor(self._num_rows) + 0
-        self._num_rows.assign_add(num_rows)
+        self.add_row_count(ops.sum(ops.cast(weights != 0, "int32")))
         return first_row
 
-    def next_groups(self, num_rows: Tensor | int) -> Tensor:
+    def add_row_count(self, num_rows: Tensor | int) -> None:
+        """Counts rows whose sums were computed elsewhere."""
+        self._num_rows.assign_add(num_rows)
+
+    def next_groups(self, weights: Tensor) -> Tensor:
         """Counts the next rows and returns the group of each, int32 in [0, num_groups)."""
-        row_number = self.count_rows(num_rows) + ops.arange(num_rows, dtype="int32")
+        row_number = self.count_rows(weights) + numbers_of_rows(weights)
         return row_groups(row_number, self.num_folds, self.bias_fraction, self.seed)
 
     @property
@@ -106,3 +110,13 @@ class CrossFittedMetric(AdditiveMetric):
             "name": self.name,
             "dtype": self.dtype,
         }
+
+
+def numbers_of_rows(weights: Tensor) -> Tensor:
+    """The numbers of the rows of a batch from 0, int32; of one of weight 0, some other number.
+
+    Example:
+        >>> print(ops.convert_to_numpy(numbers_of_rows(ops.array([1.0, 0.0, 2.0, 1.0]))))
+        [0 0 1 2]
+    """
+    return ops.maximum(ops.cumsum(ops.cast(weights != 0, "int32")) - 1, 0)

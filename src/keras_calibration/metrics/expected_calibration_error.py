@@ -12,9 +12,8 @@ from scipy.special import expit
 from keras_calibration._logit_bins import RANK_BINS
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
+from keras_calibration.metrics.rows import as_tensor, logit_rows, probability_rows
 from keras_calibration.ops.logit_bins import bin_numbers
-from keras_calibration.ops.losses import logits_from_probabilities
 from keras_calibration.ops.probability_bins import (
     bin_sums,
     equal_mass_groups,
@@ -112,17 +111,12 @@ class ExpectedCalibrationError(AdditiveMetric):
             y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
-        y_pred = ops.convert_to_tensor(y_pred)
-        labels, predictions, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
-        if self.from_logits:
-            logits, probabilities = predictions, ops.sigmoid(predictions)
-        else:
-            probabilities = nan_outside_unit_interval(predictions)
-            logits = logits_from_probabilities(probabilities)
+        rows = y_true, y_pred, sample_weight, self.from_logits, self.dtype
+        labels, probabilities, weights = probability_rows(*rows)
         if self.binning == "equal_mass":
-            bins, num_bins = bin_numbers(RANK_BINS, logits), RANK_BINS.num_bins
+            bins, num_bins = bin_numbers(RANK_BINS, logit_rows(*rows)[1]), RANK_BINS.num_bins
         else:
-            came_as = self.dtype if self.from_logits else y_pred.dtype
+            came_as = self.dtype if self.from_logits else as_tensor(y_pred, "Predictions").dtype
             edges = equal_width_edges(self.num_bins, keras.backend.standardize_dtype(came_as))
             bins, num_bins = equal_width_bins(probabilities, edges), self.num_bins
         self._sums.add(bin_sums(labels, probabilities, weights, bins, num_bins))

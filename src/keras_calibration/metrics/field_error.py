@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_calibration._columns import warn_of_other_order
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 from keras_calibration.metrics.rows import (
@@ -49,8 +50,8 @@ class FieldError(AdditiveMetric):
     of their own; in a cross, so is a row with any such id. Any other id outside [0, num_values) is
     an error, because the errors of values that share an id would cancel. A compiled step cannot
     raise: the result is NaN then, with a warning. It is also NaN if there are no rows, if a label
-    or prediction is NaN or outside [0, 1] (most often a
-    logit without `from_logits=True`), or if a weight is negative.
+    or prediction is NaN or outside [0, 1] (most often a logit without `from_logits=True`), or if a
+    weight is negative. A row of weight 0 is no row, whatever its label, prediction and id.
 
     The state is 56 bytes per field value in float64, 56 MB for a million values.
 
@@ -128,11 +129,14 @@ class FieldError(AdditiveMetric):
                 f"{type(self).__name__} to `field_metrics=` of a FieldMetricsModel or "
                 "CalibratedModel, not to `metrics=`."
             )
+        columns = dict(enumerate(field)) if isinstance(field, tuple) else field
+        warn_of_other_order(y_true=y_true, y_pred=y_pred, field=columns)
+        labels, predictions, weights = aligned_rows(y_true, y_pred, sample_weight)
         if self.from_logits:
-            y_pred = ops.sigmoid(ops.cast(y_pred, self.dtype))
-        rows = aligned_rows(y_true, y_pred, sample_weight)
+            predictions = ops.sigmoid(ops.cast(predictions, self.dtype))
+        rows = labels, predictions, weights
         ids = [
-            refuse_strings(flat_ids(column, rows[0], "field value", size))
+            refuse_strings(flat_ids(column, weights, "field value", size))
             for column, size in self._with_sizes(field)
         ]
         if runs_on_gpu():
@@ -245,7 +249,9 @@ class FieldError(AdditiveMetric):
             seed: Seed of the draws.
 
         Returns:
-            Mean and standard deviation of the error. NaN where the error itself is NaN.
+            Mean and standard deviation of the error. NaN where the error itself is NaN, and in
+            float32 for weights whose squares it cannot hold, below 1e-19 or above 1e19; otherwise,
+            a common factor of the weights changes nothing.
 
         Raises:
             ValueError: If `num_draws` is below 2.
@@ -307,6 +313,7 @@ def _batch_sums(
     labels, predictions, weights = rows_or_nan(labels, predictions, weights, dtype)
     predictions = nan_outside_unit_interval(predictions)
     sizes = num_values if isinstance(num_values, tuple) else (num_values,)
+    ids = tuple(ops.where(weights != 0, column, ops.zeros_like(column)) for column in ids)
     for column, size in zip(ids, sizes, strict=True):
         predictions = ops.where(ids_outside(column, size), float("nan"), predictions)
     if isinstance(num_values, tuple):

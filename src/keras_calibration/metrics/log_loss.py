@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import flat_rows
-from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
+from keras_calibration.metrics.rows import logit_rows
+from keras_calibration.ops.losses import log_loss_from_logits
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -23,12 +23,16 @@ class LogLoss(AdditiveMetric):
     neither, and it equals `CalibratedLogLoss` + `CalibrationGain`.
 
     The result is NaN if there are no rows, if a label or probability is outside [0, 1], if a
-    prediction is NaN, or if a weight is negative. Keras passes `sample_weight` only to
+    prediction is NaN, or if a weight is negative. A row of weight 0 is no row, whatever it holds:
+    give it to rows whose label is missing. A common factor of the weights changes nothing, and a
+    row of weight 2 counts as two. Keras passes `sample_weight` only to
     `weighted_metrics=` of `compile`, not to `metrics=`.
 
     Args:
         from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
-            probability of exactly 0 or 1 is replaced by the nearest float32 inside (0, 1).
+            probability of exactly 0 is replaced by the smallest normal float32, one of exactly 1
+            by the number below 1 in its dtype. Keras' models give float32, in which all above
+            1 - 3e-8 are 1; float64 keeps a probability near 1 as well as its mirror image near 0.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 
@@ -60,9 +64,9 @@ class LogLoss(AdditiveMetric):
             y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
-        labels, logits, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
-        if not self.from_logits:
-            logits = logits_from_probabilities(logits)
+        labels, logits, weights = logit_rows(
+            y_true, y_pred, sample_weight, self.from_logits, self.dtype
+        )
         losses = weights * log_loss_from_logits(labels, logits)
         self._sums.add(ops.stack([ops.sum(losses), ops.sum(weights)]))
 

@@ -10,9 +10,8 @@ from keras import ops
 from keras_calibration._logit_bins import RANK_BINS
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import flat_rows
+from keras_calibration.metrics.rows import logit_rows, warn_of_narrow_logits
 from keras_calibration.ops.histogram_auc import histogram_auc, label_histogram
-from keras_calibration.ops.losses import logits_from_probabilities
 
 # Largest share of pairs in one open bin, where they cannot be ranked.
 _MOST_TIED = 1e-3
@@ -39,7 +38,7 @@ class LogitAUC(AdditiveMetric):
     =============  ================  ======  ===========  =====  ======================
 
     The error is at most half the share of the pairs that fall into one bin. A model whose logits
-    all lie within 1/64 therefore gets 1/2.
+    all lie within 1/64 therefore gets 1/2; of such an array of logits, a warning tells.
 
     Soft labels within [0, 1] are allowed: they count as y of a positive and 1 - y of a negative.
     The result is NaN if there are no rows, if all labels are of one class, if a label or
@@ -88,9 +87,11 @@ class LogitAUC(AdditiveMetric):
             y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
-        # Converted in the dtype of the probabilities, at least float32, before the cast to `dtype`.
-        logits = y_pred if self.from_logits else logits_from_probabilities(y_pred)
-        labels, logits, weights = flat_rows(y_true, logits, sample_weight, self.dtype)
+        if self.from_logits:
+            warn_of_narrow_logits(y_pred, type(self).__name__)
+        labels, logits, weights = logit_rows(
+            y_true, y_pred, sample_weight, self.from_logits, self.dtype
+        )
         self._histogram.add(label_histogram(labels, logits, weights))
 
     @warns_of_nan

@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import flat_rows
-from keras_calibration.ops.losses import log_loss_from_logits, logits_from_probabilities
+from keras_calibration.metrics.rows import logit_rows
+from keras_calibration.ops.losses import log_loss_from_logits
 from keras_calibration.ops.mean_scores import normalized_entropy
 
 
@@ -69,9 +69,9 @@ class NormalizedEntropy(AdditiveMetric):
             y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
-        labels, logits, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
-        if not self.from_logits:
-            logits = logits_from_probabilities(logits)
+        labels, logits, weights = logit_rows(
+            y_true, y_pred, sample_weight, self.from_logits, self.dtype
+        )
         # The loss of an infinite logit is infinite, or 0 · ∞ where the prediction is right.
         logits = ops.where(ops.isfinite(logits), logits, float("nan"))
         losses = log_loss_from_logits(labels, logits)

@@ -2,40 +2,117 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import field_values, is_symbolic
+from keras_calibration._columns import (
+    as_array,
+    field_values,
+    is_symbolic,
+    numbers_of,
+    warn_of_other_order,
+)
 from keras_calibration._limits import SUM_TOLERANCE
 from keras_calibration._typing import Tensor
+from keras_calibration._warn import warn
+from keras_calibration.metrics.additive_metric import accumulator_dtype
 from keras_calibration.ops.field_sums import id_tensor
+from keras_calibration.ops.losses import inside_unit_interval, logits_from_probabilities
+from keras_calibration.solvers.data_checks import logits_of_probabilities, warn_if_swapped
+
+# Logits of more distinct values than a handful, within an eighth: in eight bins of the AUC.
+_HANDFUL, _NARROW = 10, 0.125
 
 
-def flat_rows(
-    labels: Tensor, predictions: Tensor, sample_weight: Tensor | None, dtype: str
+def probability_rows(
+    y_true: Tensor,
+    y_pred: Tensor,
+    sample_weight: Tensor | None,
+    from_logits: bool,
+    dtype: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Labels, predictions and weights as flat tensors of one dtype, with invalid values as NaN.
+    """Labels, probabilities and weights as flat tensors of one dtype, with NaN for invalid values.
 
     A compiled step cannot raise, and NaN is better than a plausible wrong number.
     """
-    return rows_or_nan(*aligned_rows(labels, predictions, sample_weight), dtype)
+    rows = aligned_rows(y_true, y_pred, sample_weight)
+    labels, predictions, weights = rows_or_nan(*rows, dtype)
+    if from_logits:
+        return labels, ops.sigmoid(predictions), weights
+    return labels, nan_outside_unit_interval(predictions), weights
+
+
+def logit_rows(
+    y_true: Tensor,
+    y_pred: Tensor,
+    sample_weight: Tensor | None,
+    from_logits: bool,
+    dtype: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `probability_rows`, with logits, converted with all digits of the probabilities."""
+    y_pred, from_logits = with_all_digits(y_pred, from_logits)
+    labels, logits, weights = aligned_rows(y_true, y_pred, sample_weight)
+    if not from_logits:
+        # What is nearest to 1 is decided by the dtype of the probabilities.
+        inside = inside_unit_interval(logits)
+        wider = keras.backend.result_type(inside.dtype, dtype)
+        logits = logits_from_probabilities(ops.cast(inside, wider))
+    return rows_or_nan(labels, logits, weights, dtype)
+
+
+def real_rows(
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dtype: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `probability_rows`, for labels and predictions that may be any real numbers."""
+    rows = aligned_rows(y_true, y_pred, sample_weight)
+    labels, predictions, weights = _weightless_replaced(*rows, dtype)
+    return labels, predictions, _nan_where_negative(weights)
 
 
 def rows_or_nan(
     labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Aligned rows cast to one dtype, with NaN for labels outside [0, 1] and negative weights."""
-    labels, predictions, weights = (
-        ops.cast(rows, dtype) for rows in (labels, predictions, weights)
-    )
+    labels, predictions, weights = _weightless_replaced(labels, predictions, weights, dtype)
     return nan_outside_unit_interval(labels), predictions, _nan_where_negative(weights)
 
 
+def with_all_digits(y_pred: Tensor, from_logits: bool) -> tuple[Tensor, bool]:
+    """Predictions, and whether they are logits: NumPy's in float64 if no tensor can hold them.
+
+    The nearest float32 of a probability above 1 - 6e-8 is 1, so that its logit would be lost.
+    """
+    if from_logits or ops.is_tensor(y_pred) or accumulator_dtype() == "float64":
+        return y_pred, from_logits
+    values = numbers_of(y_pred, "Predictions")
+    valid = (values >= 0) & (values <= 1)
+    logits = logits_of_probabilities(np.where(valid, values, 0.5), one_column=True)
+    return np.where(valid, logits, np.nan), True
+
+
+def warn_of_narrow_logits(y_pred: Tensor, metric: str) -> None:
+    """Warns if logits, given as an array, differ by less than the bins of a metric can tell."""
+    if ops.is_tensor(y_pred):
+        return
+    distinct = np.unique(numbers_of(y_pred, "Predictions"))
+    if len(distinct) > _HANDFUL and distinct[-1] - distinct[0] < _NARROW:
+        warn(
+            f"The logits are within {distinct[-1] - distinct[0]:.3g} of each other, from "
+            f"{distinct[0]:g} to {distinct[-1]:g}, which {metric} can hardly tell apart: it "
+            "counts them in bins. Multiply all logits by one number first, so that they span "
+            "several units, or pass probabilities without from_logits=True."
+        )
+
+
 def aligned_rows(
-    labels: Tensor, predictions: Tensor, sample_weight: Tensor | None
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Labels, predictions and weights as flat tensors of equal length, each of its own dtype."""
-    predictions = ops.convert_to_tensor(predictions)
+    warn_of_other_order(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
+    predictions = as_tensor(y_pred, "Predictions")
     shape = tuple(predictions.shape)
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(
@@ -43,31 +120,58 @@ def aligned_rows(
             f"with shape (n,) or (n, 1). Received: shape {shape}."
         )
     predictions = ops.reshape(predictions, (-1,))
-    labels = _aligned(labels, predictions, "y_true")
+    labels = _aligned(as_tensor(y_true, "Labels"), predictions, "y_true")
+    _warn_if_swapped(labels, predictions)
     return labels, predictions, _weights(sample_weight, predictions)
 
 
-def real_rows(
-    labels: Tensor, predictions: Tensor, sample_weight: Tensor | None, dtype: str
+def as_tensor(values: Any, what: str) -> Tensor:
+    """Labels, predictions or weights in any form as a tensor; raises for strings."""
+    if isinstance(values, list | tuple) and any(map(ops.is_tensor, values)):
+        values = ops.stack(values)
+    if not ops.is_tensor(values):
+        return ops.convert_to_tensor(numbers_of(values, what))
+    if keras.backend.standardize_dtype(values.dtype) == "string":
+        numbers_of(values, what)  # raises where the strings can be read
+        raise ValueError(f"{what} must be numbers. Received: strings. Recode them first.")
+    return values
+
+
+def _warn_if_swapped(labels: Tensor, predictions: Tensor) -> None:
+    if is_symbolic(predictions) or is_symbolic(labels):
+        return
+    # Mostly, the first rows tell, and no more are read.
+    if np.isin(as_array(predictions[:100]), (0, 1)).all():
+        warn_if_swapped(as_array(labels), as_array(predictions))
+
+
+def _weightless_replaced(
+    labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `flat_rows`, for labels that may be any real number."""
-    rows = aligned_rows(labels, predictions, sample_weight)
-    labels, predictions, weights = (ops.cast(values, dtype) for values in rows)
-    return labels, predictions, _nan_where_negative(weights)
+    """Rows cast to one dtype, of which those of weight 0 have a valid label and prediction.
+
+    They are no rows, whatever they hold; 0 · NaN would be NaN.
+    """
+    labels, predictions, weights = (
+        ops.cast(rows, dtype) for rows in (labels, predictions, weights)
+    )
+    counts = weights != 0
+    return ops.where(counts, labels, 0.0), ops.where(counts, predictions, 0.5), weights
 
 
 def class_rows(
     labels: Tensor, predictions: Tensor, sample_weight: Tensor | None, dtype: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Labels (n, K), predictions (n, K) and weights (n,); invalid labels and weights are NaN."""
-    predictions = ops.cast(ops.convert_to_tensor(predictions), dtype)
+    warn_of_other_order(y_true=labels, y_pred=predictions, sample_weight=sample_weight)
+    predictions = ops.cast(as_tensor(predictions, "Predictions"), dtype)
     shape = tuple(predictions.shape)
     if len(shape) != 2 or shape[1] is None or shape[1] < 2:
         raise ValueError(
             "Argument `y_pred` must have shape (n, K), one prediction for each of K ≥ 2 classes. "
             f"Received: shape {shape}. For one probability per row, use CalibratedLogLoss."
         )
-    labels = ops.cast(ops.convert_to_tensor(labels), dtype)
+    labels = ops.cast(as_tensor(labels, "Labels"), dtype)
     received = tuple(labels.shape)
     if len(received) != 2 or any(
         None not in sizes and sizes[0] != sizes[1] for sizes in zip(received, shape, strict=True)
@@ -78,8 +182,11 @@ def class_rows(
             "SparseCalibratedCategoricalLogLoss."
         )
     # Checks the number of rows at run time where the static shape does not tell it.
-    labels = distribution_or_nan(labels) + 0 * predictions
+    labels = distribution_or_nan(labels) + ops.zeros_like(predictions)
     weights = ops.cast(_weights(sample_weight, predictions[:, 0]), dtype)
+    # As `_weightless_replaced`.
+    counts = ops.expand_dims(weights != 0, 1)
+    labels, predictions = (ops.where(counts, each, 1 / shape[1]) for each in (labels, predictions))
     return labels, predictions, _nan_where_negative(weights)
 
 
@@ -95,17 +202,23 @@ def nan_outside_unit_interval(values: Tensor) -> Tensor:
     return ops.where(ops.logical_and(values >= 0, values <= 1), values, float("nan"))
 
 
-def flat_ids(ids: Tensor, labels: Tensor, name: str, num_values: int | None = None) -> Tensor:
-    """Ids as a flat tensor of their own dtype, one for each row.
+def flat_ids(ids: Any, weights: Tensor, name: str, num_values: int | None = None) -> Tensor:
+    """Ids as a flat tensor of their own dtype, one for each row; those of weight 0 are 0.
 
     Raises if one is not below `num_values`, where they can be read.
     """
-    holds_tensors = isinstance(ids, list | tuple) and any(map(ops.is_tensor, ids))
-    ids = ops.stack(ids) if holds_tensors else field_values(ids, repr(name))
+    if isinstance(ids, list | tuple) and any(map(ops.is_tensor, ids)):
+        ids = ops.stack(ids)
+    weightless = None if is_symbolic(weights) else as_array(weights) == 0
+    if weightless is not None and weightless.any() and not is_symbolic(ids):
+        ids = as_array(ids, repr(name)).reshape(-1)
+        if len(ids) == len(weightless) and ids.dtype.kind not in "SUT":
+            ids = np.where(weightless, 0, ids)
+    ids = field_values(ids, repr(name))
     if num_values is not None:
         refuse_ids_outside(ids, num_values, "Argument `field`")
     ids = ops.reshape(id_tensor(ids), (-1,))
-    num_ids, num_rows = ids.shape[0], labels.shape[0]
+    num_ids, num_rows = ids.shape[0], weights.shape[0]
     if num_ids is not None and num_rows is not None and num_ids != num_rows:
         raise ValueError(
             f"Argument `field` must hold one {name} for each row. Received: {num_ids} {name}s and "
@@ -149,7 +262,7 @@ def _weights(sample_weight: Tensor | None, predictions: Tensor) -> Tensor:
     """Weights `(n,)`: ones for None, and one number for all rows from a scalar."""
     if sample_weight is None:
         return ops.ones_like(predictions)
-    sample_weight = ops.convert_to_tensor(sample_weight)
+    sample_weight = as_tensor(sample_weight, "Weights")
     if len(sample_weight.shape) == 0:
         return ops.broadcast_to(sample_weight, ops.shape(predictions))
     return _aligned(sample_weight, predictions, "sample_weight")
@@ -161,7 +274,6 @@ def _nan_where_negative(weights: Tensor) -> Tensor:
 
 def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
     """The values as a flat tensor, one for each prediction; `(n,)` and `(n, 1)` would broadcast."""
-    values = ops.convert_to_tensor(values)
     shape = tuple(values.shape)
     if len(shape) > 1 and any(size not in (1, None) for size in shape[1:]):
         raise ValueError(

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import flat_rows, nan_outside_unit_interval
+from keras_calibration.metrics.rows import probability_rows
 from keras_calibration.ops.compiled import compiled
 from keras_calibration.ops.smooth_ece import residuals_on_grid, smooth_ece_from_sums
 
@@ -84,11 +84,9 @@ class SmoothECE(AdditiveMetric):
             y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
-        labels, predictions, weights = flat_rows(y_true, y_pred, sample_weight, self.dtype)
-        if self.from_logits:
-            probabilities = ops.sigmoid(predictions)
-        else:
-            probabilities = nan_outside_unit_interval(predictions)
+        labels, probabilities, weights = probability_rows(
+            y_true, y_pred, sample_weight, self.from_logits, self.dtype
+        )
         self._residuals.add(residuals_on_grid(labels, probabilities, weights, self.num_cells))
         self._weight.add(ops.sum(weights))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_calibration._columns import warn_of_other_order
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.calibrated_categorical_log_loss import CalibratedCategoricalLogLoss
+from keras_calibration.metrics.rows import as_tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -61,14 +63,15 @@ class SparseCalibratedCategoricalLogLoss(CalibratedCategoricalLogLoss):
             y_pred: Probabilities, or logits with `from_logits=True`, shape `(n, K)`.
             sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
         """
-        classes = ops.convert_to_tensor(y_true)
+        warn_of_other_order(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
+        classes = as_tensor(y_true, "Labels")
         shape = tuple(classes.shape)
         if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
             raise ValueError(
                 "Argument `y_true` must hold class numbers, with shape (n,) or (n, 1). Received: "
                 f"shape {shape}. For one-hot labels, use CalibratedCategoricalLogLoss."
             )
-        y_pred = ops.convert_to_tensor(y_pred)
+        y_pred = as_tensor(y_pred, "Predictions")
         num_classes = y_pred.shape[-1] if len(y_pred.shape) == 2 else 0
         # An invalid label gives a row of zeros, which then becomes NaN.
         numbers = ops.arange(num_classes or 0, dtype=self.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -22,6 +22,7 @@ from keras_calibration._columns import (
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.models.input_columns import inputs_of
+from keras_calibration.solvers.data_checks import rows_that_count
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,18 @@ class DevelopmentSet:
     labels: np.ndarray
     weights: np.ndarray | None
     batch_size: int | None
+
+    def counted(self) -> DevelopmentSet:
+        """The same, with another row in place of each of weight 0: see `rows_that_count`."""
+        weights = None if self.weights is None else self.weights.reshape(-1)
+        if (numbers := rows_that_count(weights)) is None:
+            return self
+
+        def taken(column: Tensor) -> Tensor:
+            return ops.take(column, numbers, 0) if ops.is_tensor(column) else column[numbers]
+
+        inputs = keras.tree.map_structure(taken, self.inputs)
+        return replace(self, inputs=inputs, labels=self.labels[numbers])
 
 
 def read_development_set(

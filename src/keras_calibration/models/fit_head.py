@@ -107,7 +107,7 @@ def _fit(
     expected = symbolic_input(found.model)
     development = read_development_set(
         x, y, sample_weight, None, expected, found.output_name, found.ids
-    )
+    ).counted()
     rows = rows_for_head(found, development, verbose)
     found.head.check_rows(rows.logits, rows.labels, rows.weights, True)
     check_development_rows(rows, is_trained=False)

@@ -14,7 +14,7 @@ from keras_calibration.models.development_set import DevelopmentSet
 from keras_calibration.models.head_in_model import LOGIT_OUTPUT, HeadInModel
 from keras_calibration.models.model_inputs import BATCH_SIZE, expected_inputs
 from keras_calibration.solvers.class_rows import class_shares
-from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows, rows_that_count
 
 # A model accepts rows with known base logits as a dictionary with exactly these two keys.
 LOGIT, FEATURES = "base_logit", "head_features"
@@ -90,4 +90,11 @@ def rows_for_head(
     # One shape of labels, (n, 1) or (n, K), so that all metrics see the same.
     labels = np.asarray(rows.labels, "float32").reshape(len(logits), -1)
     weights = None if rows.weights is None else np.asarray(rows.weights, "float32").reshape(-1)
+    if (numbers := rows_that_count(weights)) is not None:
+        # Keras multiplies the loss of a row, NaN too, by its weight. Valid rows stay as they are,
+        # for metrics that are not weighted.
+        values = np.concatenate([labels, np.abs(logits)], axis=1)
+        are_invalid = ~((values >= 0) & (values < np.inf)).all(axis=1)
+        numbers = np.where(are_invalid, numbers, np.arange(len(labels)))
+        labels, logits = labels[numbers], logits[numbers]
     return HeadRows(logits, features, labels, weights)

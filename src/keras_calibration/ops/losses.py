@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_calibration._limits import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
+from keras_calibration._limits import SMALLEST_PROBABILITY, largest_probability
 from keras_calibration._typing import Tensor
 
 
@@ -33,10 +33,10 @@ def log_loss_from_logits(labels: Tensor, logits: Tensor) -> Tensor:
 def logits_from_probabilities(probabilities: Tensor) -> Tensor:
     """Logit of a probability: `log(p / (1 - p))`.
 
-    Probabilities closer to 0 or 1 than any normal float32 are replaced by that float32, also in
-    float64, since most of them were once float32. The logit is therefore finite, in [-87.3, 16.6].
-    Values outside [0, 1] (most often logits) give NaN, so that everything computed from them is NaN
-    instead of a plausible number.
+    A probability below the smallest normal float32 is replaced by it, and 1 by the number below it
+    in the dtype of the probabilities, at least float32. The logit is therefore finite, in
+    [-87.3, 16.6], or in [-87.3, 36.7] for float64. Values outside [0, 1] (most often logits) give
+    NaN, so that everything computed from them is NaN instead of a plausible number.
 
     Args:
         probabilities: Probabilities in [0, 1], any float dtype, any shape.
@@ -48,7 +48,7 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
         >>> float(logits_from_probabilities(0.5))
         0.0
     """
-    inside = _inside(probabilities, LARGEST_PROBABILITY)
+    inside = inside_unit_interval(probabilities)
     return ops.log(inside / (1 - inside))
 
 
@@ -68,7 +68,7 @@ def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
         >>> print(class_logits_from_probabilities(ops.array([[0.5, 0.5, 0.0]])).numpy().round(2))
         [[ -0.69  -0.69 -87.34]]
     """
-    return ops.log(_inside(probabilities, 1.0))
+    return ops.log(inside_unit_interval(probabilities, largest=1.0))
 
 
 def probabilities_from_logits(logits: Tensor) -> Tensor:
@@ -90,11 +90,15 @@ def probabilities_from_logits(logits: Tensor) -> Tensor:
     return ops.softmax(logits) if is_of_classes else ops.sigmoid(logits)
 
 
-def _inside(probabilities: Tensor, largest: float) -> Tensor:
-    """Probabilities as float32 or float64, no closer to 0 than float32 can be; NaN if invalid."""
+def inside_unit_interval(probabilities: Tensor, largest: float | None = None) -> Tensor:
+    """Probabilities as float32 or float64, no closer to 0 than float32 can be; NaN if invalid.
+
+    They are at most `largest`, by default the number below 1 in their dtype.
+    """
     probabilities = ops.convert_to_tensor(probabilities)
     dtype = keras.backend.result_type(probabilities.dtype, "float32")
     probabilities = ops.cast(probabilities, dtype)
     valid = ops.logical_and(probabilities >= 0, probabilities <= 1)
+    largest = largest_probability(dtype) if largest is None else largest
     inside = ops.clip(probabilities, SMALLEST_PROBABILITY, largest)
     return ops.where(valid, inside, float("nan"))

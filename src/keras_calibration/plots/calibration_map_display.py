@@ -9,10 +9,12 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
+from keras_calibration._columns import numbers_of, warn_of_other_order
 from keras_calibration.layers.head import Head
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import check_num_rows, checked_predictions
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
+from keras_calibration.solvers.data_checks import rows_that_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,10 +116,13 @@ class CalibrationMapDisplay(Display):
             raise ValueError(
                 f"Argument `num_bins` must be at least 1. Received: num_bins={num_bins}."
             )
-        rows = np.asarray(logits, np.float64).reshape(-1)
+        warn_of_other_order(logits=logits, labels=labels, sample_weight=sample_weight)
+        rows = numbers_of(logits, "Logits").astype(np.float64).reshape(-1)
         groups = np.zeros(rows.size) if labels is None else labels
         flat, _, weights = checked_predictions(groups, {}, sample_weight)
         check_num_rows("logits", rows, flat.size)
+        if (numbers := rows_that_count(weights)) is not None:
+            rows = rows[numbers]
         finite = np.isfinite(rows)
         if np.isnan(rows).any() or not finite.any():
             raise ValueError(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_calibration._columns import as_array
+from keras_calibration._columns import as_array, warn_of_other_order
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import Rates, check_num_rows, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
+from keras_calibration.solvers.data_checks import rows_that_count
 from keras_calibration.solvers.segments import distinct_values
 
 if TYPE_CHECKING:
@@ -97,14 +98,15 @@ class FieldDisplay(Display):
         flat_labels, named, weights = checked_predictions(
             labels, predictions, sample_weight, from_logits
         )
-        ids = _check_ids(field, flat_labels.size, field_name, vocabulary)
+        warn_of_other_order(labels=labels, field=field)
+        ids = _check_ids(field, flat_labels.size, field_name, vocabulary, weights)
         if num_values_shown < 1:
             raise ValueError(
                 "Argument `num_values_shown` must be at least 1. "
                 f"Received: num_values_shown={num_values_shown}."
             )
         values, groups = distinct_values(ids)
-        counts = np.bincount(groups, minlength=len(values))
+        counts = np.bincount(groups, None if weights is None else weights > 0, len(values))
         shown = np.argsort(-counts, kind="stable")[:num_values_shown]
         curves = {}
         for name, predicted in named.items():
@@ -164,11 +166,17 @@ class FieldDisplay(Display):
 
 
 def _check_ids(
-    field_ids: ArrayLike, num_rows: int, field_name: str, vocabulary: Sequence[str] | None
+    field_ids: ArrayLike,
+    num_rows: int,
+    field_name: str,
+    vocabulary: Sequence[str] | None,
+    weights: NDArray[np.float64] | None,
 ) -> NDArray[np.generic]:
     """The field values (n,); with a vocabulary, ids that all have a name."""
     ids = as_array(field_ids, repr(field_name)).reshape(-1)
     check_num_rows(field_name, ids, num_rows)
+    if (numbers := rows_that_count(weights)) is not None:
+        ids = ids[numbers]
     if vocabulary is None:
         return ids
     if not np.issubdtype(ids.dtype, np.integer) or ids.min() < 0:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from keras_calibration._columns import numbers_of, warn_of_other_order
+from keras_calibration.solvers.data_checks import rows_that_count
+from keras_calibration.solvers.labels import label_advice
 from keras_calibration.solvers.predictions import probabilities_of
 
 
@@ -20,7 +23,7 @@ class Rates(NamedTuple):
         observed: Weighted mean of the labels, float64. NaN for an empty group.
         lower: Lower end of the 95 % Wilson interval of the observed rate, float64.
         upper: Upper end of the interval.
-        num_rows: Number of rows, int64.
+        num_rows: Number of rows of positive weight, int64.
     """
 
     predicted: NDArray[np.float64]
@@ -105,7 +108,8 @@ def bin_by_mass(
     mass = np.bincount(inverse, weights, minlength=distinct.size).astype(np.float64)
     above = np.cumsum(mass)
     middle = (above - mass / 2.0) / above[-1]
-    bins = np.minimum(num_bins * middle, num_bins - 1).astype(np.int64)
+    # Rounding must not decide about a middle on the edge: a common factor of the weights would.
+    bins = np.minimum(num_bins * middle + 1e-9, num_bins - 1).astype(np.int64)
     return np.unique(bins, return_inverse=True)[1][inverse].astype(np.int64)
 
 
@@ -148,9 +152,11 @@ def group_rates(
     divisor = np.where(mass > 0.0, mass, np.nan)
     observed = total(weights * labels) / divisor
     predicted = total(weights * np.asarray(probabilities, np.float64)) / divisor
-    num_effective = np.where(mass > 0.0, mass**2 / np.where(mass > 0.0, total(weights**2), 1.0), 0)
-    lower, upper = wilson_interval(observed, num_effective)
-    num_rows = np.bincount(groups, minlength=num_groups)
+    # In units of the largest weight, no square is too small or too large.
+    relative = weights / weights.max(initial=0.0) if weights.any() else weights
+    squares = np.where(mass > 0.0, total(relative**2), 1.0)
+    lower, upper = wilson_interval(observed, total(relative) ** 2 / squares)
+    num_rows = np.bincount(groups[weights > 0.0], minlength=num_groups)
     return Rates(predicted, observed, lower, upper, num_rows)
 
 
@@ -160,32 +166,43 @@ def checked_predictions(
     sample_weight: ArrayLike | None,
     from_logits: bool = False,
 ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]], NDArray[np.float64] | None]:
-    """Labels, probabilities by name, and weights as checked float64 arrays of shape (n,)."""
-    flat = np.asarray(labels, np.float64).reshape(-1)
+    """Labels, probabilities by name, and weights as checked float64 arrays of shape (n,).
+
+    Rows of weight 0 hold the values of another row: see `rows_that_count`.
+    """
+    warn_of_other_order(labels=labels, predictions=predictions, sample_weight=sample_weight)
+    flat = _flat(labels, "Labels")
+    if not isinstance(predictions, Mapping):
+        predictions = {"predicted": predictions}
+    given = {name: _flat(values, "Predictions") for name, values in predictions.items()}
+    for name, values in given.items():
+        check_num_rows(name, values, flat.size)
+    weights = None if sample_weight is None else _flat(sample_weight, "Weights")
+    if weights is not None:
+        check_num_rows("sample_weight", weights, flat.size)
+        if not (weights >= 0.0).all() or not 0.0 < weights.sum() < np.inf:
+            raise ValueError(
+                "Argument `sample_weight` must be finite and non-negative, and not all 0. "
+                f"Received: values from {weights.min()} to {weights.max()}."
+            )
+    numbers = rows_that_count(weights)
+    if numbers is not None:
+        flat, given = flat[numbers], {name: values[numbers] for name, values in given.items()}
     if flat.size == 0 or not np.isin(flat, (0.0, 1.0)).all():
         raise ValueError(
             "Argument `labels` must hold one or more labels, each 0 or 1. "
             f"Received: {flat.size} labels with the values {np.unique(flat)[:5]}. Pass the labels "
-            "first, then the predictions."
+            f"first, then the predictions. {label_advice(flat)}".rstrip()
         )
-    if not isinstance(predictions, Mapping):
-        predictions = {"predicted": predictions}
     curves = {}
-    for name, values in predictions.items():
-        curves[name] = np.asarray(values, np.float64).reshape(-1)
-        check_num_rows(name, curves[name], flat.size)
+    for name, values in given.items():
         argument = "predictions" if name == "predicted" else f"predictions[{name!r}]"
-        curves[name] = probabilities_of(curves[name], from_logits, argument)
-    if sample_weight is None:
-        return flat, curves, None
-    weights = np.asarray(sample_weight, np.float64).reshape(-1)
-    check_num_rows("sample_weight", weights, flat.size)
-    if not (weights >= 0.0).all() or not 0.0 < weights.sum() < np.inf:
-        raise ValueError(
-            "Argument `sample_weight` must be finite and non-negative, and not all 0. "
-            f"Received: values from {weights.min()} to {weights.max()}."
-        )
+        curves[name] = probabilities_of(values, from_logits, argument)
     return flat, curves, weights
+
+
+def _flat(values: ArrayLike, what: str) -> NDArray[np.float64]:
+    return numbers_of(values, what).astype(np.float64).reshape(-1)
 
 
 def check_num_rows(name: str, values: NDArray[np.generic], num_rows: int) -> None:

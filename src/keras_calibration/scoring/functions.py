@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array
+from keras_calibration._columns import as_array, warn_of_other_order
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
@@ -119,6 +119,9 @@ def _field_error(
     sample_weight: ArrayLike | None,
     **arguments: Any,
 ) -> float:
+    warn_of_other_order(
+        labels=labels, predictions=predictions, field=field, sample_weight=sample_weight
+    )
     values, ids = distinct_values(as_array(field, "'field'"))
     metric = metric_class(max(len(values), 1), **arguments)
     batch = (labels, predictions, sample_weight, {"field": ids})

@@ -102,7 +102,7 @@ def add_log(metric: keras.metrics.Metric, sums: LogSums) -> None:
             [table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1
         )
         found["moments"] = moments
-        metric.count_rows(sums.num_rows % 2**31)
+        metric.add_row_count(sums.num_rows % 2**31)
     if not isinstance(metric, CalibratedLogLoss) or isinstance(metric, CalibrationGain):
         inner = metric if type(metric) in _LABEL_SUMS else LogLoss()
         name, columns = _LABEL_SUMS[type(inner)]

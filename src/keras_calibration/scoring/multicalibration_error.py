@@ -8,10 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array, by_name, names_of, numbers_of, suggestion
+from keras_calibration._columns import (
+    as_array,
+    by_name,
+    names_of,
+    numbers_of,
+    suggestion,
+    warn_of_other_order,
+)
 from keras_calibration._text import ShownAsText
 from keras_calibration.solvers.cumulative_error import SegmentFigures, p_values, segment_figures
-from keras_calibration.solvers.data_checks import refuse_rows, warn_if_swapped
+from keras_calibration.solvers.data_checks import refuse_rows, rows_that_count, warn_if_swapped
+from keras_calibration.solvers.labels import label_advice
 from keras_calibration.solvers.predictions import probabilities_of
 from keras_calibration.solvers.segments import combinations, range_segments, value_segments
 
@@ -150,8 +158,8 @@ def multicalibration_error(
         predictions: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
         features: Column name → values, shape `(n,)` or `(n, 1)`: numbers, strings or booleans; a
             data frame works as well.
-        sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None. Rows of weight 0 do
-            not count.
+        sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None. A common factor
+            changes nothing, and a row of weight 0 is no row, whatever it holds.
         numeric: Names of the columns to cut at quantiles; by default those of floating-point
             numbers. Each value of the other columns is a segment.
         max_depth: Largest number of columns to combine.
@@ -187,6 +195,9 @@ def multicalibration_error(
         and gives the smallest p-value as it is.
     """
     _check_sizes(max_depth, num_ranges, min_rows, min_positives)
+    warn_of_other_order(
+        labels=labels, predictions=predictions, features=features, sample_weight=sample_weight
+    )
     y, p, w = _rows(labels, predictions, sample_weight, from_logits)
     order = np.flatnonzero(w > 0)
     order = order[np.argsort(p[order], kind="stable")]
@@ -253,7 +264,7 @@ def _rows(
     sample_weight: ArrayLike | None,
     from_logits: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, predictions and weights as flat checked arrays of float64."""
+    """Labels, probabilities and weights as flat checked arrays of float64."""
     p = _flat(numbers_of(predictions, "Predictions").astype(np.float64), "predictions")
     if not len(p):
         raise ValueError("Argument `predictions` must hold rows. Received: none.")
@@ -262,30 +273,34 @@ def _rows(
     if sample_weight is not None:
         weights = numbers_of(sample_weight, "Weights").astype(np.float64)
         w = _flat(weights, "sample_weight", len(p))
-    if not from_logits:
-        refuse_rows(
-            ~((p >= 0) & (p <= 1)),
-            p,
-            "Argument `predictions` must hold probabilities in [0, 1].",
-            "For logits, pass from_logits=True.",
-        )
-    p = probabilities_of(p, from_logits)
-    refuse_rows(
-        ~((y >= 0) & (y <= 1)),
-        y,
-        "Argument `labels` must be in [0, 1].",
-        "Recode them, for example as (labels > 0).astype('float32').",
-    )
     refuse_rows(
         ~(np.isfinite(w) & (w >= 0)),
         w,
         "Argument `sample_weight` must be finite and not negative.",
         "Drop these rows or give them weight 0.",
     )
-    if not w.any():
+    counts = w > 0
+    if not counts.any():
         raise ValueError("Argument `sample_weight` must be above 0 in some row. Received: all 0.")
+    if not from_logits:
+        refuse_rows(
+            ~((p >= 0) & (p <= 1)),
+            p,
+            "Argument `predictions` must hold probabilities in [0, 1].",
+            "For logits, pass from_logits=True.",
+            counts,
+        )
+    refuse_rows(
+        ~((y >= 0) & (y <= 1)),
+        y,
+        "Argument `labels` must be in [0, 1].",
+        label_advice(y[counts]),
+        counts,
+    )
+    if (numbers := rows_that_count(w)) is not None:
+        p, y = p[numbers], y[numbers]
     warn_if_swapped(y, p)
-    return y, p, w
+    return y, probabilities_of(p, from_logits), w
 
 
 def _columns(

@@ -8,8 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calibration._columns import by_name, field_values, numbers_of, suggestion
+from keras_calibration._columns import (
+    as_array,
+    by_name,
+    field_values,
+    numbers_of,
+    suggestion,
+    warn_of_other_order,
+)
 from keras_calibration._typing import Tensor
+from keras_calibration.solvers.data_checks import rows_that_count
 
 
 class RowsToScore(NamedTuple):
@@ -53,20 +61,23 @@ def checked_rows(given: Any, fields: Iterable[str]) -> RowsToScore:
             f"Argument `rows` must have the fields {missing}, which the field metrics need. "
             f"Received: the fields {sorted(available)}.{suggestion(missing, available)}"
         )
-    predictions = numbers_of(rows.predictions, "Predictions")
+    warn_of_other_order(**rows._replace(fields=available)._asdict())
+    predictions, labels = (
+        numbers_of(values, what)
+        for values, what in ((rows.predictions, "Predictions"), (rows.labels, "Labels"))
+    )
     one_column = predictions.ndim == 1 or (predictions.ndim == 2 and predictions.shape[1] == 1)
     shape = (-1, 1) if one_column else (-1,)
-    labels = numbers_of(rows.labels, "Labels")
     columns = {
         "labels": labels.reshape(-1, 1) if one_column else labels,
         "predictions": predictions.reshape(-1, 1) if one_column else predictions,
-        **{
-            f"field {field!r}": np.asarray(field_values(available[field], repr(field))).reshape(-1)
-            for field in fields
-        },
     }
+    numbers = None
     if rows.sample_weight is not None:
         columns["sample_weight"] = numbers_of(rows.sample_weight, "Weights").reshape(shape)
+        numbers = rows_that_count(columns["sample_weight"].reshape(-1))
+    for field in fields:
+        columns[f"field {field!r}"] = _ids(available[field], field, numbers)
     if single := [column for column, values in columns.items() if not values.ndim]:
         raise ValueError(
             f"Argument `rows` must hold arrays. Received: a single number as {single}."
@@ -81,6 +92,14 @@ def checked_rows(given: Any, fields: Iterable[str]) -> RowsToScore:
         columns.get("sample_weight"),
         {field: columns[f"field {field!r}"] for field in fields},
     )
+
+
+def _ids(values: Any, field: str, numbers: np.ndarray | None) -> np.ndarray:
+    """The values of a field (n,); of a row of weight 0, those of the row with its number."""
+    if numbers is not None:
+        array = as_array(values, repr(field)).reshape(-1)
+        values = array[numbers] if len(array) == len(numbers) else array
+    return np.asarray(field_values(values, repr(field))).reshape(-1)
 
 
 def chunks(rows: RowsToScore, chunk_size: int) -> Iterator[RowsToScore]:

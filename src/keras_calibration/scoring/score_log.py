@@ -55,7 +55,9 @@ def update_from_log(
     else:
         sums = log
     if not sums.num_rows:
-        raise ValueError("The log has no rows to score. Check its files, and `where`.")
+        raise ValueError(
+            "The log has no rows to score, or all have weight 0. Check its files, and `where`."
+        )
     for metric in direct:
         add_log(metric, sums)
     for field, field_metrics in by_field.by_field.items():

@@ -9,7 +9,14 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import numbers_of
 from keras_calibration._warn import warn
-from keras_calibration.solvers.data_checks import Rows, check_rows, is_of_classes
+from keras_calibration.solvers.data_checks import (
+    Rows,
+    check_rows,
+    is_of_classes,
+    refuse_rows,
+    rows_that_count,
+)
+from keras_calibration.solvers.labels import class_advice
 
 # Tolerance for the sum of soft labels, which may have been rounded to float32.
 _LABEL_TOLERANCE = 1e-3
@@ -66,14 +73,19 @@ def check_class_rows(
             f"Received: shape {scores.shape}. For one logit per row, use a binary calibrator, such "
             "as TemperatureScaling or PlattScaling."
         )
-    if bad := np.flatnonzero(~np.isfinite(scores).all(axis=1)).tolist():
-        raise ValueError(
-            f"Logits must be finite. Received: {len(bad)} of {len(scores)} rows with other values, "
-            f"the first being {scores[bad[0]]} in row {bad[0]}. Drop these rows, or check their "
-            "features for missing values that the base model cannot handle."
-        )
-    shares = class_shares(labels, *scores.shape)
     weights = check_rows(np.zeros(len(scores)), None, sample_weight).weights
+    counts = None if weights is None else weights > 0
+    refuse_rows(
+        np.asarray(~np.isfinite(scores).all(axis=1)),
+        scores,
+        "Logits must be finite.",
+        "Drop these rows, or check their features for missing values that the base model cannot "
+        "handle.",
+        counts,
+    )
+    shares = class_shares(labels, len(scores), scores.shape[1], counts)
+    if (numbers := rows_that_count(weights)) is not None:
+        scores, shares = scores[numbers], shares[numbers]
     weights = np.ones(len(scores)) if weights is None else weights
     counts = weights > 0
     present = np.flatnonzero(shares[counts].any(axis=0))
@@ -110,14 +122,19 @@ def class_rows_of(rows: Rows) -> ClassRows:
     return check_class_rows(rows.logits, rows.labels, rows.weights)
 
 
-def class_shares(labels: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:
-    """Class numbers or shares as shares of the classes, (n, K); raises for other labels."""
+def class_shares(
+    labels: ArrayLike, num_rows: int, num_classes: int, counts: np.ndarray | None = None
+) -> np.ndarray:
+    """Class numbers or shares as shares of the classes, (n, K); raises for other labels.
+
+    Only rows that count, by default all, must have a label.
+    """
     given = numbers_of(labels, "Labels")
     if given.shape in ((num_rows,), (num_rows, 1)):
-        numbers = given.reshape(-1).astype(np.float64)
-        bad = ~np.isin(numbers, np.arange(num_classes))
+        given = given.reshape(-1).astype(np.float64)
+        bad = ~np.isin(given, np.arange(num_classes))
         expected = f"class numbers 0 … {num_classes - 1}"
-        shares = np.eye(num_classes)[np.where(bad, 0, numbers).astype(np.intp)]
+        shares = np.eye(num_classes)[np.where(bad, 0, given).astype(np.intp)]
     elif given.shape == (num_rows, num_classes):
         shares = given.astype(np.float64)
         sums = shares.sum(axis=1, keepdims=True)
@@ -131,12 +148,8 @@ def class_shares(labels: ArrayLike, num_rows: int, num_classes: int) -> np.ndarr
             f"labels of shape ({num_rows}, {num_classes}). Received: shape {given.shape}. Pass one "
             "label per row."
         )
-    if bad.any():
-        (rows,) = np.nonzero(bad)
-        raise ValueError(
-            f"Labels must be {expected}. Received: {len(rows)} of {num_rows} rows with other "
-            f"values, the first being {given[rows[0]]} in row {rows[0]}. Recode or drop these rows."
-        )
+    advice = class_advice(given if counts is None else given[counts])
+    refuse_rows(bad, given, f"Labels must be {expected}.", advice, counts)
     return shares
 
 

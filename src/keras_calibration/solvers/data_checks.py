@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import numbers_of
-from keras_calibration._limits import LARGEST_PROBABILITY, SMALLEST_PROBABILITY
+from keras_calibration._limits import SMALLEST_PROBABILITY, largest_probability
 from keras_calibration._warn import warn
+from keras_calibration.solvers.labels import label_advice
 from keras_calibration.solvers.predictions import check_probabilities
 
 _HANDFUL = 10
@@ -18,10 +19,6 @@ _LOOK_LIKE_PROBABILITIES = (
     "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities is "
     "wrong, because the layer is called on logits. Pass logits, log(p / (1 - p)), or pass "
     "from_logits=False to the head's own fit."
-)
-_SWAP_THEM = "All logits are 0 or 1: pass the logits first, then the labels."
-_LOOK_SWAPPED = (
-    "Logits and labels look swapped: all logits are 0 or 1, but the labels are not. " + _SWAP_THEM
 )
 
 
@@ -50,6 +47,23 @@ class Rows:
             None if column is None else column[numbers] for column in (self.labels, self.weights)
         )
         return Rows(self.logits[numbers], labels, weights)
+
+
+def rows_that_count(weights: np.ndarray | None) -> np.ndarray | None:
+    """Row numbers in which the first row of positive weight stands for each of weight 0.
+
+    A row of weight 0 is no row, whatever its logit, label and features. Columns that are taken by
+    these numbers keep their length, and hold the values of other rows alone. None if all rows count
+    (or none does).
+
+    Example:
+        >>> rows_that_count(np.array([0.0, 2.0, 1.0, 0.0]))
+        array([1, 1, 2, 1])
+    """
+    if weights is None or not weights.any() or weights.all():
+        return None
+    numbers = np.arange(len(weights))
+    return np.where(weights == 0, np.argmax(weights != 0), numbers)
 
 
 def are_counts(weights: np.ndarray | None) -> bool:
@@ -87,36 +101,48 @@ def check_rows(
     flat_logits = _flat(logits, "logits")
     if not len(flat_logits):
         raise ValueError("The development set is empty. Pass at least one row of each class.")
+    flat_labels = None if labels is None else _flat(labels, "labels", len(flat_logits))
+    weights = _checked_weights(sample_weight, len(flat_logits))
+    counts = None if weights is None else weights > 0
     refuse_rows(
         ~np.isfinite(flat_logits),
         flat_logits,
         "Logits must be finite.",
         "Check the features of these rows for missing values that the base model cannot handle.",
+        counts,
     )
-    flat_labels = None if labels is None else _flat(labels, "labels", len(flat_logits))
-    weights = None if sample_weight is None else _flat(sample_weight, "weights", len(flat_logits))
-    if weights is not None:
-        refuse_rows(
-            ~(np.isfinite(weights) & (weights >= 0)),
-            weights,
-            "Sample weights must be finite and not negative.",
-            "Drop these rows or give them weight 0.",
-        )
-        if not weights.any():
-            raise ValueError("All sample weights are 0. At least one must be positive.")
     if flat_labels is not None:
+        counted = flat_labels if counts is None else flat_labels[counts]
         are_swapped = np.isin(flat_logits, (0, 1)).all() and flat_logits.any()
         refuse_rows(
             ~((flat_labels >= 0) & (flat_labels <= 1)),
             flat_labels,
             "Labels must be in [0, 1]: 0 for negative, 1 for positive, or a share of positives.",
-            _SWAP_THEM
-            if are_swapped
-            else "Recode them, for example as (labels > 0).astype('float32').",
+            _look_swapped("logits") if are_swapped else label_advice(counted),
+            counts,
         )
-        if both_classes:
-            _check_both_classes(flat_labels, weights)
-    return Rows(flat_logits, flat_labels, weights)
+    rows = Rows(flat_logits, flat_labels, weights)
+    if (numbers := rows_that_count(weights)) is not None:
+        rows = replace(rows.take(numbers), weights=weights)
+    if both_classes and flat_labels is not None:
+        _check_both_classes(rows.labels, weights)
+    return rows
+
+
+def _checked_weights(sample_weight: ArrayLike | None, num_rows: int) -> np.ndarray | None:
+    """Weights (n,), finite, not negative, not all 0."""
+    if sample_weight is None:
+        return None
+    weights = _flat(sample_weight, "weights", num_rows)
+    refuse_rows(
+        ~(np.isfinite(weights) & (weights >= 0)),
+        weights,
+        "Sample weights must be finite and not negative.",
+        "Drop these rows or give them weight 0.",
+    )
+    if not weights.any():
+        raise ValueError("All sample weights are 0. At least one must be positive.")
+    return weights
 
 
 def is_of_classes(logits: ArrayLike) -> bool:
@@ -130,14 +156,46 @@ def is_of_classes(logits: ArrayLike) -> bool:
     return len(shape) == 2 and shape[1] > 1
 
 
-def checked_logits(logits: ArrayLike, labels: ArrayLike, from_logits: bool) -> ArrayLike:
-    """The logits of a fit, converted from probabilities with `from_logits=False`."""
+def checked_logits(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    from_logits: bool,
+    sample_weight: ArrayLike | None = None,
+) -> ArrayLike:
+    """The logits of a fit, converted from probabilities with `from_logits=False`.
+
+    Warns if they look like probabilities, or like the labels. Rows of weight 0 do not count.
+    """
+    values = np.asarray(logits)
+    numbers = None
+    if sample_weight is not None:
+        weights = numbers_of(sample_weight, "Weights").reshape(-1)
+        numbers = rows_that_count(weights) if len(weights) == len(np.atleast_1d(values)) else None
+    values = values if numbers is None else values[numbers]
     if from_logits:
-        warn_of_probabilities(logits, labels)
+        warn_of_probabilities(values, labels)
         return logits
-    if is_of_classes(logits):
-        return np.log(_probabilities(logits, 1.0))
-    inside = _probabilities(logits, LARGEST_PROBABILITY)
+    warn_if_swapped(labels, values, "probabilities", labels_first=False)
+    check_probabilities(np.asarray(values, np.float64), "logits")
+    return logits_of_probabilities(values)
+
+
+def logits_of_probabilities(probabilities: np.ndarray, one_column: bool = False) -> np.ndarray:
+    """Logits, float64, of probabilities (n,) or (n, 1), or of K classes (n, K), up to a constant.
+
+    With `one_column=True`, several columns are no classes.
+
+    The probabilities are brought inside (0, 1) first: no nearer to 1 than their dtype can be, and
+    no nearer to 0 than a normal float32 can be.
+
+    Example:
+        >>> logits_of_probabilities(np.array([1e-9, 1 - 1e-9])).round(6)
+        array([-20.723266,  20.723266])
+    """
+    if is_of_classes(probabilities) and not one_column:
+        return np.log(np.maximum(np.asarray(probabilities, np.float64), SMALLEST_PROBABILITY))
+    largest = largest_probability(probabilities.dtype.name)
+    inside = np.clip(np.asarray(probabilities, np.float64), SMALLEST_PROBABILITY, largest)
     return np.log(inside) - np.log1p(-inside)
 
 
@@ -157,34 +215,45 @@ def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) ->
     if len(distinct) > _HANDFUL:
         seen = f"{len(distinct):,} values from {distinct[0]:g} to {distinct[-1]:g}."
         warn(_LOOK_LIKE_PROBABILITIES.format(seen))
-    elif labels is not None and np.isin(distinct, (0, 1)).all() and len(distinct) == 2:
-        others = np.unique(np.asarray(labels))
-        # Labels outside [0, 1] are refused, with the same remedy.
-        if len(others) > _HANDFUL and others[0] >= 0 and others[-1] <= 1:
-            warn(_LOOK_SWAPPED)
+    elif labels is not None:
+        warn_if_swapped(labels, values, "logits", labels_first=False)
 
 
-def warn_if_swapped(labels: np.ndarray, predictions: np.ndarray) -> None:
-    """Warns if labels and predictions look swapped: only the predictions are all 0 or 1."""
+def warn_if_swapped(
+    labels: ArrayLike,
+    predictions: np.ndarray,
+    what: str = "predictions",
+    labels_first: bool = True,
+) -> None:
+    """Warns if labels and predictions look swapped: the predictions are 0 and 1, and no label is.
+
+    `what` names the predictions, and `labels_first` tells the order of the arguments.
+
+    Example:
+        >>> warn_if_swapped(np.array([0, 1]), np.array([0.2, 0.7]))
+    """
+    if predictions.ndim > 1 and predictions.shape[1] != 1:
+        return
     if not all(np.isin(part, (0, 1)).all() for part in (predictions[:100], predictions)):
         return
-    if len(np.unique(labels)) > _HANDFUL and ((labels >= 0) & (labels <= 1)).all():
-        warn(
-            "Labels and predictions look swapped: all predictions are 0 or 1, but the labels are "
-            "not. Pass the labels first, then the predictions.",
-        )
+    distinct = np.unique(np.asarray(labels))
+    # A fit refuses labels outside [0, 1], with the same remedy.
+    is_refused = not labels_first and not (distinct[0] >= 0 and distinct[-1] <= 1)
+    if len(np.unique(predictions)) == 2 and len(distinct) > _HANDFUL and not is_refused:
+        warn(_look_swapped(what, labels_first))
+
+
+def _look_swapped(what: str, labels_first: bool = False) -> str:
+    order = f"labels first, then the {what}" if labels_first else f"{what} first, then the labels"
+    return (
+        f"Labels and {what} look swapped: all {what} are 0 or 1, but the labels are not. Pass the "
+        f"{order}."
+    )
 
 
 def _are_within_unit(values: np.ndarray) -> bool:
     # For most logits, the first rows are enough to decide.
     return all(part.min() >= 0 and part.max() <= 1 for part in (values[:100], values))
-
-
-def _probabilities(values: ArrayLike, largest: float) -> np.ndarray:
-    """Probabilities as float64, no closer to 0 and 1 than float32 can be."""
-    array = np.asarray(values, np.float64)
-    check_probabilities(array, "logits")
-    return np.clip(array, SMALLEST_PROBABILITY, largest)
 
 
 def _flat(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarray:
@@ -202,10 +271,16 @@ def _flat(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarr
     return array.reshape(-1)
 
 
-def refuse_rows(bad: np.ndarray, values: np.ndarray, expected: str, remedy: str) -> None:
-    """Raises an error that names the first of the bad rows, if there are any."""
-    if bad.any():
-        rows = np.flatnonzero(bad)
+def refuse_rows(
+    bad: np.ndarray,
+    values: np.ndarray,
+    expected: str,
+    remedy: str,
+    counts: np.ndarray | None = None,
+) -> None:
+    """Raises an error that names the first of the bad rows that count, if there are any."""
+    rows = np.flatnonzero(bad if counts is None else bad & counts)
+    if len(rows):
         raise ValueError(
             f"{expected} Received: {len(rows)} of {len(values)} rows with other values, the first "
             f"being {values[rows[0]]} in row {rows[0]}. {remedy}"

@@ -150,22 +150,29 @@ def logit_histogram(
     given = (logits, labels) if sample_weight is None else (logits, labels, sample_weight)
     names = ("Logits", "Labels", "Weights")
     columns = [_column(*each) for each in zip(given, names, strict=False)]
-    num_rows = columns[0].size
     moments = np.zeros((2, NUM_BINS, 3))
-    # Overflow and invalid casts come from invalid rows, which are refused below.
-    with np.errstate(all="ignore"):
-        fine = num_rows > 0 and all(column.shape == (num_rows,) for column in columns)
-        for start in range(0, num_rows if fine else 0, _CHUNK_SIZE):
-            chunk = [_floating(column[start : start + _CHUNK_SIZE]) for column in columns]
-            if not _rows_are_fine(*chunk):
-                fine = False
-                break
-            _add_rows(moments, *chunk)
-    if not fine or not moments[..., 0].any():
-        # One of the two raises an error that names the invalid row.
+    if not _add_all(moments, columns) or not moments[..., 0].any():
+        # One of the two raises an error that names the invalid row, if it counts.
         rows = check_rows(logits, labels, sample_weight)
         refuse_far_logits(rows.logits)
-    return LogitHistogram(moments, float(num_rows))
+        moments = np.zeros_like(moments)
+        _add_all(moments, [rows.logits, rows.labels, rows.row_weights])
+    return LogitHistogram(moments, float(columns[0].size))
+
+
+def _add_all(moments: np.ndarray, columns: list[np.ndarray]) -> bool:
+    """Adds logits, labels and weights if they have any; returns False at an invalid row."""
+    num_rows = columns[0].size
+    # Overflow and invalid casts come from invalid rows, which are refused below.
+    with np.errstate(all="ignore"):
+        if not num_rows or any(column.shape != (num_rows,) for column in columns):
+            return False
+        for start in range(0, num_rows, _CHUNK_SIZE):
+            chunk = [_floating(column[start : start + _CHUNK_SIZE]) for column in columns]
+            if not _rows_are_fine(*chunk):
+                return False
+            _add_rows(moments, *chunk)
+    return True
 
 
 def quantile_edges(histogram: LogitHistogram, num_knots: int, balanced: bool = True) -> np.ndarray:

@@ -1,0 +1,214 @@
+"""What changes no facts changes no answer: `score`, the functions, the plots and scored logs."""
+
+import keras
+import numpy as np
+import pandas
+import pytest
+
+from backends import HAS_FLOAT64, digits
+from keras_calibration.layers import PlattScaling
+from keras_calibration.logs import ScoredLog
+from keras_calibration.metrics import FieldECE, LogitAUC, LogLoss
+from keras_calibration.plots import CalibrationMapDisplay, FieldDisplay, ReliabilityDisplay
+from keras_calibration.scoring import (
+    calibrated_log_loss,
+    field_ece,
+    field_rce,
+    multicalibration_error,
+    score,
+)
+
+NUM_ROWS = 300
+GENERATOR = np.random.default_rng(0)
+LOGITS = GENERATOR.normal(-0.5, 1.0, NUM_ROWS)
+ROWS = {
+    "labels": (GENERATOR.random(NUM_ROWS) < 1 / (1 + np.exp(-LOGITS - 0.3))).astype(float),
+    "predictions": 1 / (1 + np.exp(-LOGITS)),
+    "field": GENERATOR.integers(0, 3, NUM_ROWS).astype(float),
+    "weights": GENERATOR.integers(1, 5, NUM_ROWS).astype(float),
+}
+
+
+def by_score(labels, predictions, field, weights):
+    rows = labels, predictions, weights, {"site": field}
+    results = score(rows, [LogLoss(), LogitAUC()], {"site": [FieldECE(3)]}, verbose=0)
+    return list(results.values())
+
+
+def by_segments(labels, predictions, field, weights):
+    segments = {"site": field}
+    found = multicalibration_error(
+        labels, predictions, segments, weights, numeric=[], min_rows=20, min_positives=1
+    )
+    overall = found.overall
+    numbers = [found.error, found.p_value, found.smallest_detectable, found.rate]
+    return [*numbers, overall.mean_prediction, overall.deviations]
+
+
+def of_rates(display):
+    rates = next(iter(display.curves.values()))
+    return np.concatenate([rates.predicted, rates.observed, rates.lower, rates.upper]).tolist()
+
+
+def by_bins(labels, predictions, field, weights):
+    return of_rates(
+        ReliabilityDisplay.from_predictions(labels, predictions, sample_weight=weights, num_bins=4)
+    )
+
+
+def by_values(labels, predictions, field, weights):
+    return of_rates(
+        FieldDisplay.from_predictions(labels, predictions, field, sample_weight=weights)
+    )
+
+
+def by_map(labels, predictions, field, weights):
+    with np.errstate(all="ignore"):
+        logits = np.log(np.asarray(predictions) / (1 - np.asarray(predictions)))
+    if isinstance(predictions, pandas.Series):
+        logits = pandas.Series(logits, index=predictions.index)
+    display = CalibrationMapDisplay.from_calibrator(
+        PlattScaling(), logits, labels, sample_weight=weights, num_bins=5
+    )
+    return [*display.bin_edges, *display.shares["positives"], *display.shares["negatives"]]
+
+
+def by_log(labels, predictions, field, weights):
+    pytest.importorskip("duckdb")
+    columns = {"label": labels, "probability": predictions, "site": field, "w": weights}
+    log = ScoredLog(
+        pandas.DataFrame({name: np.asarray(values) for name, values in columns.items()}),
+        sample_weight="w",
+        fields=["site"],
+    )
+    return list(score(log, [LogLoss()], verbose=0).values())
+
+
+DOORS = {
+    "score": by_score,
+    "calibrated_log_loss": lambda labels, predictions, field, weights: [
+        calibrated_log_loss(labels, predictions, weights)
+    ],
+    "field_ece": lambda *columns: [field_ece(*columns)],
+    "field_rce": lambda *columns: [field_rce(*columns)],
+    "multicalibration_error": by_segments,
+    "ReliabilityDisplay": by_bins,
+    "FieldDisplay": by_values,
+    "CalibrationMapDisplay": by_map,
+    "ScoredLog": by_log,
+}
+every_door = pytest.mark.parametrize("door", DOORS)
+# What compares labels with predictions; and what reads pandas columns, one beside another.
+COMPARING = [name for name in DOORS if name not in ("CalibrationMapDisplay", "ScoredLog")]
+READING = [name for name in DOORS if name != "ScoredLog"]
+
+
+def through(door, rows=slice(None), **changes):
+    columns = {name: values[rows] for name, values in (ROWS | changes).items()}
+    return DOORS[door](*columns.values())
+
+
+@every_door
+def test_a_row_of_weight_0_is_no_row_whatever_it_holds(door):
+    weightless = np.arange(NUM_ROWS) % 3 == 1
+    hostile = {name: values.copy() for name, values in ROWS.items()}
+    hostile["labels"][weightless] = np.resize([np.nan, -1.0, 7.0], weightless.sum())
+    hostile["predictions"][weightless] = np.resize([np.nan, -3.0, 7.0], weightless.sum())
+    hostile["field"][weightless] = np.resize([np.nan, 99.0, -7.0], weightless.sum())
+    hostile["weights"][weightless] = 0
+    expected = through(door, ~weightless)
+    np.testing.assert_allclose(through(door, **hostile), expected, rtol=digits(1e-9))
+
+
+@every_door
+def test_a_common_factor_of_the_weights_changes_nothing(door):
+    expected = through(door)
+    for factor in (1e-30, 1e-6, 1e6, 1e30) if HAS_FLOAT64 else (1e-6, 1e6):
+        received = through(door, weights=factor * ROWS["weights"])
+        np.testing.assert_allclose(received, expected, rtol=digits(1e-9), atol=1e-15)
+
+
+@every_door
+def test_the_order_of_the_rows_changes_nothing(door):
+    order = np.random.default_rng(1).permutation(NUM_ROWS)
+    # Rows go to folds by their number.
+    rtol = 0.02 if door == "calibrated_log_loss" else digits(1e-9)
+    np.testing.assert_allclose(through(door, order), through(door), rtol=rtol, atol=1e-15)
+
+
+@pytest.mark.parametrize("door", [name for name in COMPARING if name != "field_rce"])
+def test_labels_and_probabilities_turned_round_mirror_the_result(door):
+    near = ROWS["predictions"].copy()
+    near[:4] = 2.0**-50, 1 - 2.0**-50, 2.0**-30, 1 - 2.0**-30
+    labels = ROWS["labels"].copy()
+    labels[:4] = 1, 0, 0, 1
+    received = through(door, labels=labels, predictions=near)
+    turned = through(door, labels=1 - labels, predictions=1 - near)
+    if door == "multicalibration_error":
+        received, turned = ([*each[:3], each[-1]] for each in (received, turned))
+    elif door.endswith("Display"):
+        bins = len(received) // 4
+        predicted, observed, lower, upper = np.reshape(received, (4, bins))
+        reverse = slice(None, None, -1) if door == "ReliabilityDisplay" else slice(None)
+        received = 1 - np.stack([predicted, observed, upper, lower])[:, reverse].ravel()
+    np.testing.assert_allclose(turned, received, rtol=digits(1e-6, 1e-4), atol=1e-9)
+
+
+@pytest.mark.parametrize("door", READING)
+def test_other_containers_hold_the_same_rows(door):
+    expected = through(door)
+    series = {name: pandas.Series(values) for name, values in ROWS.items()}
+    np.testing.assert_allclose(DOORS[door](*series.values()), expected, rtol=digits(1e-9))
+    whole = ROWS | {"labels": ROWS["labels"].astype(bool), "field": ROWS["field"].astype("int8")}
+    np.testing.assert_allclose(DOORS[door](*whole.values()), expected, rtol=digits(1e-9))
+    columns = {name: values[:, None] for name, values in ROWS.items()}
+    np.testing.assert_allclose(DOORS[door](*columns.values()), expected, rtol=digits(1e-9))
+    tensors = {name: keras.ops.convert_to_tensor(values) for name, values in ROWS.items()}
+    np.testing.assert_allclose(
+        DOORS[door](*tensors.values()), expected, rtol=digits(1e-9, 1e-3), atol=digits(0, 1e-4)
+    )
+
+
+@pytest.mark.parametrize("door", READING)
+def test_an_index_in_another_order_is_noticed(door):
+    series = {name: pandas.Series(values) for name, values in ROWS.items()}
+    other = series["labels"].sample(frac=1, random_state=0)
+    with pytest.warns(UserWarning, match="same index in another order"):
+        DOORS[door](*(series | {"labels": other}).values())
+
+
+@pytest.mark.parametrize("door", COMPARING)
+def test_swapped_labels_and_predictions_are_noticed(door):
+    swapped = ROWS | {"labels": ROWS["predictions"], "predictions": ROWS["labels"]}
+    if door.endswith("Display"):
+        with pytest.raises(ValueError, match="Pass the labels first, then the predictions"):
+            DOORS[door](*swapped.values())
+    else:
+        with pytest.warns(UserWarning, match="Labels and predictions look swapped"):
+            DOORS[door](*swapped.values())
+
+
+@pytest.mark.parametrize("door", READING)
+def test_texts_are_no_labels(door):
+    texts = ROWS | {"labels": np.where(ROWS["labels"] > 0, "yes", "no")}
+    with pytest.raises(ValueError, match=r"Labels must be numbers\. Received: strings, 'no' and"):
+        DOORS[door](*texts.values())
+
+
+def test_a_missing_label_is_never_advised_to_be_a_negative():
+    labels = np.where(np.arange(NUM_ROWS) == 5, np.nan, ROWS["labels"])
+    for door in ("multicalibration_error", "ReliabilityDisplay", "FieldDisplay"):
+        with pytest.raises(ValueError, match="Missing labels are not negative"):
+            through(door, labels=labels)
+    with pytest.warns(RuntimeWarning, match="a label is missing"):
+        assert np.isnan(through("score", labels=labels)).all()
+
+
+def test_the_order_of_columns_changes_nothing():
+    first, second = ROWS["field"], GENERATOR.integers(0, 2, NUM_ROWS)
+    errors = [
+        multicalibration_error(ROWS["labels"], ROWS["predictions"], columns, min_rows=20)
+        for columns in ({"a": first, "b": second}, {"b": second, "a": first})
+    ]
+    assert errors[0].error == errors[1].error
+    assert len(errors[0].segments) == len(errors[1].segments)
