@@ -15,7 +15,7 @@ from keras_calibration._typing import Features, Tensor
 from keras_calibration._warn import without_notices
 from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.onnx_lookups import ML_DOMAIN, ML_OPSET, label_encoders
-from keras_calibration.export.onnx_operators import count_axes_from_the_start, handlers
+from keras_calibration.export.onnx_operators import correct, handlers
 
 if TYPE_CHECKING:
     import onnx
@@ -81,7 +81,7 @@ def to_onnx(
         )
         concrete = traced.get_concrete_function(signature)
     _keep_inputs(converted, inputs, concrete)
-    count_axes_from_the_start(converted)
+    correct(converted)
     for value in converted.graph.input:
         _set_shape(value, signature[value.name].shape)
     for value in converted.graph.output:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_calibration.export.checked_inputs import CHECK
+
 if TYPE_CHECKING:
     import onnx
 
@@ -94,10 +96,15 @@ def _replace(context: Any, node: Any, output: str) -> None:
     )
 
 
-def count_axes_from_the_start(model: onnx.ModelProto) -> None:
-    """Replaces negative axes of reductions: ONNX Runtime reduces no rows over others wrongly."""
+def correct(model: onnx.ModelProto) -> None:
+    """Makes operations compute for no rows what TensorFlow computes."""
     import onnx
+    from onnx import helper
 
+    for node in model.graph.node:
+        if node.op_type == "Reshape" and node.name.startswith(CHECK):
+            # Otherwise a size of 0 means the input's own.
+            node.attribute.append(helper.make_attribute("allowzero", 1))
     inferred = onnx.shape_inference.infer_shapes(model).graph
     ranks = {
         each.name: len(each.type.tensor_type.shape.dim)
@@ -108,6 +115,7 @@ def count_axes_from_the_start(model: onnx.ModelProto) -> None:
 
 
 def _count_axes(graph: onnx.GraphProto, ranks: dict[str, int], known: dict[str, Any]) -> None:
+    """Counts axes of reductions from the start: of no rows, ONNX Runtime takes negative ones wrong."""
     from onnx import helper, numpy_helper
 
     known = {**known, **{each.name: each for each in graph.initializer}}
