@@ -1,4 +1,4 @@
-"""Requests of every shape: the same answer for (n,) and (n, 1), an error for all that does not fit."""
+"""Requests of every shape: one answer for (n,) and (n, 1), an error for all that does not fit."""
 
 import importlib.util
 import warnings
@@ -204,7 +204,7 @@ def test_every_signature_of_a_savedmodel(model, requests, tmp_path):
 
 @pytest.mark.quick_cases(3)
 def test_onnx_runtime(model, requests, tmp_path):
-    """An ONNX file has one form of each input, by its standard; the runtime refuses the other."""
+    """An ONNX file declares one form of each input, as it must; the runtime refuses the other."""
     if not HAS_ONNX:
         pytest.skip(
             'tf2onnx, onnx or onnxruntime is missing: pip install "keras-calibration[onnx]"'

@@ -115,8 +115,8 @@ def correct(model: onnx.ModelProto) -> None:
 
 
 def _count_axes(graph: onnx.GraphProto, ranks: dict[str, int], known: dict[str, Any]) -> None:
-    """Counts axes of reductions from the start: of no rows, ONNX Runtime takes negative ones wrong."""
-    from onnx import helper, numpy_helper
+    """Counts the axes of reductions from the start: negative ones keep the shape of no rows."""
+    from onnx import numpy_helper
 
     known = {**known, **{each.name: each for each in graph.initializer}}
     for node in graph.node:
