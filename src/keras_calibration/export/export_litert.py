@@ -31,9 +31,9 @@ def export_litert(
     and returns `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), or
     (batch, K) for K classes, for one row or more. One value per row may come as (n,) or (n, 1); any
     other shape, or numbers of rows that differ, is an error. Other outputs of the base model are
-    returned unchanged, by their names. It uses only built-in operations, so that every interpreter can run
-    it. The file is written to a temporary folder, run on sample rows in the interpreter that comes
-    with TensorFlow, and compared with the Keras model. Only then is it moved to `path`.
+    returned unchanged, by their names. It uses only built-in operations, so that every interpreter
+    can run it. The file is written to a temporary folder, run on sample rows in the interpreter
+    that comes with TensorFlow, and compared with the Keras model. Only then is it moved to `path`.
 
     Args:
         model: A Functional or Sequential model with a head. Strings and lookup layers have
