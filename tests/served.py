@@ -94,6 +94,34 @@ def serve_here(path, rows, signature="serving_default"):
     return {name: values.numpy()[:, 0] for name, values in function(**inputs).items()}
 
 
+def serve_as_c(path, signature="serving_default"):
+    """A function that runs a signature as C and TensorFlow Serving do.
+
+    It takes inputs by name, at whose shapes nothing looks before the graph does, and gives outputs
+    by name.
+    """
+    import tensorflow as tf
+    from tensorflow.core.protobuf import config_pb2
+
+    session = tf.compat.v1.Session(graph=tf.Graph())
+    with session.graph.as_default():
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(path))
+    definition = loaded.signature_def[signature]
+    inputs, outputs = definition.inputs, definition.outputs
+    options = config_pb2.CallableOptions()
+    options.feed.extend(inputs[name].name for name in inputs)
+    options.fetch.extend(outputs[name].name for name in outputs)
+    call = session._make_callable_from_options(options)
+
+    def run(given):
+        dtypes = {name: tf.as_dtype(inputs[name].dtype).as_numpy_dtype for name in inputs}
+        return dict(
+            zip(outputs, call(*(np.asarray(given[n], dtypes[n]) for n in inputs)), strict=True)
+        )
+
+    return run
+
+
 def _plain(column):
     values = [v.decode() if isinstance(v, bytes) else v for v in np.ravel(column).tolist()]
     return [None if v != v else v for v in values]

@@ -312,6 +312,21 @@ def test_shapes_also_of_no_rows_and_of_symbols(case):
     assert layer(*case.rows(slice(0, 3))).shape == (3, case.width)
 
 
+WITH_FEATURES = {name: case for name, case in LAYERS.items() if case.takes == "both"}
+
+
+@pytest.mark.parametrize("case", WITH_FEATURES.values(), ids=WITH_FEATURES)
+def test_one_row_of_features_is_not_broadcast(case):
+    layer = case.make()
+    logits, features = case.rows(slice(0, 3))
+    layer(logits, features)
+    for name in features if layer.feature_names is None else layer.feature_names:
+        with pytest.raises(ValueError, match=f"as many rows as the logits, 3. Received:.*{name}"):
+            layer(logits, {**features, name: features[name][:1]})
+        with pytest.raises(ValueError, match="as many rows as the logits, 1"):
+            layer(logits[:1], features)
+
+
 WITHOUT_NETWORK = {name: case for name, case in LAYERS.items() if not case.has_network}
 
 

@@ -76,6 +76,8 @@ def write_request(
     inputs: Mapping[str, Any],
     signature: str = "serving_default",
     outputs: Sequence[str] = ("probability",),
+    *,
+    as_given: bool = False,
 ) -> None:
     """Writes a request; the graph's own tensor names are read from the signature.
 
@@ -85,6 +87,7 @@ def write_request(
         inputs: Name of the signature's input → values; an input that is left out is not fed.
         signature: Name of the signature.
         outputs: Names of the outputs to fetch.
+        as_given: Whether the values keep their shapes, in place of those of the signature.
     """
     from tensorflow.core.framework import types_pb2
     from tensorflow.core.protobuf import saved_model_pb2
@@ -94,12 +97,12 @@ def write_request(
     lines = []
     for name, values in inputs.items():
         tensor = definition.inputs[name]
-        rank = len(tensor.tensor_shape.dim)
         values = np.asarray(values)
-        values = values.reshape(len(values), *[dim.size for dim in tensor.tensor_shape.dim[1:]])
+        if not as_given:
+            values = values.reshape(len(values), *[dim.size for dim in tensor.tensor_shape.dim[1:]])
         dtype = _DTYPES[types_pb2.DataType.Name(tensor.dtype)]
         sizes = " ".join(map(str, values.shape))
-        lines.append(f"input {tensor.name} {dtype} {rank} {sizes}")
+        lines.append(f"input {tensor.name} {dtype} {values.ndim} {sizes}")
         lines += [_text(value, dtype) for value in values.reshape(-1).tolist()]
     lines += [f"output {definition.outputs[name].name}" for name in outputs]
     path.write_text("\n".join(lines) + "\n")

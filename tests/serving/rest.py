@@ -1,12 +1,12 @@
-"""TensorFlow Serving's REST form, with `saved_model_cli` in the server's place."""
+"""TensorFlow Serving's REST form, with a session in the server's place."""
 
 import json
-import tempfile
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.tools import saved_model_cli
+
+from served import serve_as_c
 
 
 def answer(path: Path, body: str) -> str:
@@ -28,11 +28,7 @@ def answer(path: Path, body: str) -> str:
     definition = saved_model_cli.get_signature_def_map(str(path), "serve")[signature]
     for name, values in columns.items():
         _check(values, tf.as_dtype(definition.inputs[name].dtype))
-    with tempfile.TemporaryDirectory() as folder:
-        saved_model_cli.run_saved_model_with_feed_dict(
-            str(path), "serve", signature, columns, folder, overwrite_flag=True
-        )
-        outputs = {name: np.load(Path(folder, f"{name}.npy")) for name in definition.outputs}
+    outputs = serve_as_c(path, signature)(columns)
     named = {name: values.tolist() for name, values in outputs.items()}
     found: object = named
     if len(named) == 1:

@@ -85,6 +85,39 @@ def test_the_head_alone_answers_without_a_name(served):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("logit", [[[-2.0], [0.5]], [-2.0, 0.5]], ids=["column", "row"])
+@pytest.mark.parametrize("form", ["inputs", "instances"])
+def test_a_number_may_stand_alone_or_in_brackets(served, form, logit):
+    """By rows, `{"logit": -2.0, …}` makes a tensor (n,), and `{"logit": [-2.0], …}` one (n, 1)."""
+    model, path = served
+    rows = {"logit": logit, "site": ["news", "mail"]}
+    given = rows
+    if form == "instances":
+        given = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    body = json.dumps({"signature_name": "calibrate", form: given})
+    found = json.loads(rest.answer(path, body))["outputs" if form == "inputs" else "predictions"]
+    values = {"site": tf.constant(rows["site"])}
+    calibrated = model.head(tf.constant([[-2.0], [0.5]]), values)
+    expected = np.asarray(keras.ops.sigmoid(calibrated))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"logit": [-2.0, 0.5], "site": ["news"]},
+        {"logit": [-2.0], "site": ["news", "mail"]},
+        {"logit": [[-2.0, 0.5]], "site": ["news", "mail"]},
+        {"logit": [[[-2.0]], [[0.5]]], "site": ["news", "mail"]},
+        {"logit": -2.0, "site": "news"},
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(served, rows):
+    _, path = served
+    with pytest.raises(tf.errors.InvalidArgumentError, match="shapes_must_fit"):
+        rest.answer(path, json.dumps({"signature_name": "calibrate", "inputs": rows}))
+
+
 def test_what_is_missing_is_nan(served):
     """The network of the base gives NaN for a missing bid; so does the answer, as JSON's token."""
     _, path = served

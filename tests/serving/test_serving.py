@@ -185,6 +185,31 @@ def test_bad_requests_are_errors_and_not_the_end_of_the_process(served, tmp_path
     assert "is not in [0, 6)" in words
 
 
+@pytest.mark.quick_cases(1)
+def test_c_gets_the_same_for_both_forms_of_a_column_and_an_error_for_all_others(served, tmp_path):
+    dtype, _, path = served
+    inputs = {name: np.asarray(values) for name, values in as_inputs(make_rows(dtype, 3)).items()}
+    flat = {name: values.reshape(-1) for name, values in inputs.items()}
+    upright = {name: values[:, None] for name, values in flat.items()}
+    wrong = {
+        "other lengths": {**flat, "bid-price": flat["bid-price"][:1]},
+        "two values a row": {**flat, "bid-price": np.repeat(upright["bid-price"], 2, 1)},
+        "one row": {name: values[None] for name, values in flat.items()},
+        "three dimensions": {**flat, "class_": upright["class_"][:, :, None]},
+    }
+    answers = {}
+    for what, request in {"flat": flat, "upright": upright, **wrong}.items():
+        file = tmp_path / "request"
+        c_client.write_request(file, path, request, as_given=True)
+        answers[what] = c_client.run([str(path), str(file)])
+    assert answers["flat"].returncode == 0, answers["flat"].stderr
+    assert len(answers["flat"].stdout.splitlines()) == 3
+    assert answers["flat"].stdout == answers["upright"].stdout
+    for what in wrong:
+        assert answers[what].returncode == 1, what
+    assert "shapes_must_fit" in answers["other lengths"].stderr
+
+
 def test_what_the_program_says_of_a_bad_command(served, tmp_path):
     _, _, path = served
     assert c_client.run([]).returncode == 2

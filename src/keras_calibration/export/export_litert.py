@@ -10,8 +10,9 @@ from pathlib import Path
 import keras
 
 from keras_calibration._compat import counted_searches
-from keras_calibration._typing import Inputs
+from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration._warn import without_notices
+from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.portable_file import Rows, lookups_of, write_portable
 from keras_calibration.export.serving_spec import ServingSpec, serving_spec
 from keras_calibration.ops.losses import probabilities_from_logits
@@ -28,10 +29,11 @@ def export_litert(
 
     Its only signature, `serving_default`, takes the features under their names in the SavedModel,
     and returns `probability`, `uncalibrated_probability` and `logit`, float32 (batch, 1), or
-    (batch, K) for K classes, for any number of rows. Other outputs of the base model are returned
-    unchanged, by their names. It uses only built-in operations, so that every interpreter can run
-    it. The file is written to a temporary folder, run on sample rows in the interpreter that comes
-    with TensorFlow, and compared with the Keras model. Only then is it moved to `path`.
+    (batch, K) for K classes, for one row or more. One value per row may come as (n,) or (n, 1); any
+    other shape, or numbers of rows that differ, is an error. Other outputs of the base model are
+    returned unchanged, by their names. It uses only built-in operations, so that every interpreter
+    can run it. The file is written to a temporary folder, run on sample rows in the interpreter
+    that comes with TensorFlow, and compared with the Keras model. Only then is it moved to `path`.
 
     Args:
         model: A Functional or Sequential model with a head. Strings and lookup layers have
@@ -92,17 +94,23 @@ def run_litert(file: Path, inputs: Rows) -> Rows:
 
 
 def _to_litert(spec: ServingSpec) -> bytes:
-    """Converts a model by Keras' own export, to built-in operations alone."""
+    """Converts a model by a SavedModel, to built-in operations alone."""
     import tensorflow as tf
 
-    raw = probabilities_from_logits(spec.outputs.output["logit"])
-    outputs = {**spec.outputs.output, "uncalibrated_probability": raw}
-    model = keras.Model(spec.outputs.input, outputs)
-    signature = [spec.found.structured(spec.inputs)]
-    builtins = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
+    def serve(rows: Features) -> dict[str, Tensor]:
+        outputs = dict(spec.outputs(spec.found.structured(rows), training=False))
+        return {**outputs, "uncalibrated_probability": probabilities_from_logits(outputs["logit"])}
+
+    inputs = dict(spec.inputs)
+    archive = keras.export.ExportArchive()
+    archive.track(spec.outputs)
     with tempfile.TemporaryDirectory() as folder, without_notices("tensorflow"), counted_searches():
-        file = Path(folder, "model.tflite")
-        model.export(
-            str(file), "litert", verbose=False, input_signature=signature, target_spec=builtins
+        archive.add_endpoint(
+            "serving_default", with_checked_inputs(serve, inputs), input_signature=[inputs]
         )
-        return file.read_bytes()
+        archive.write_out(folder, verbose=False)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        converter.experimental_enable_resource_variables = True
+        content: bytes = converter.convert()
+        return content

@@ -89,9 +89,11 @@ def export_savedmodel(
     **Invalid input at serving.** An id or string outside the vocabulary of a field of the head is
     the field's "other" value. The base model handles it in its own way: Keras' `Embedding` rejects
     an id outside its table on a CPU, returns zeros on a GPU, and uses the nearest id under XLA. A
-    missing feature, a wrong dtype or a wrong shape is an error of the request, which names the
-    input. NaN in a numeric column of the head's `FieldNetwork` is a missing value. A NaN logit
-    gives a NaN probability, never an error. Rows do not affect each other.
+    missing feature or a wrong dtype is an error of the request, which names the input. One value
+    per row may come as (n,) or (n, 1), whatever the signature declares; any other shape, or numbers
+    of rows that differ, is an error that the graph raises when it runs, in every server. NaN in a
+    numeric column of the head's `FieldNetwork` is a missing value. A NaN logit gives a NaN
+    probability, never an error. Rows do not affect each other.
 
     **XLA.** `jit_compile=True` compiles the base model and the head, each if possible: parts with
     strings or lookups are not compiled, and the provenance says so. It is off by default, because

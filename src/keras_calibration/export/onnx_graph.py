@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,9 @@ import keras
 from keras_calibration._compat import counted_searches, patch_tf2onnx
 from keras_calibration._typing import Features, Tensor
 from keras_calibration._warn import without_notices
+from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.onnx_lookups import ML_DOMAIN, ML_OPSET, label_encoders
+from keras_calibration.export.onnx_operators import correct, handlers
 
 if TYPE_CHECKING:
     import onnx
@@ -56,7 +58,7 @@ def to_onnx(
     tf2onnx, _ = onnx_packages()
     from onnx import helper
 
-    traced = tf.function(function, autograph=False)
+    traced = tf.function(with_checked_inputs(function, inputs), autograph=False)
     signature = {name: _named(name, spec) for name, spec in inputs.items()}
     with (
         warnings.catch_warnings(),
@@ -69,24 +71,51 @@ def to_onnx(
         # Warnings about NumPy from the converter's own code.
         warnings.simplefilter("ignore")
         patch_tf2onnx()
-        handlers = {"SelectV2": _select, **lookups}
+        written = {**handlers(), **lookups}
         converted, _ = tf2onnx.convert.from_function(
             traced,
             [signature],
             opset=OPSET,
             extra_opset=[helper.make_opsetid(ML_DOMAIN, ML_OPSET)],
-            custom_op_handlers={name: (handler, []) for name, handler in handlers.items()},
+            custom_op_handlers={name: (handler, []) for name, handler in written.items()},
         )
-        outputs = traced.get_concrete_function(signature).structured_outputs
-    # The tables that `label_encoders` has replaced are left as inputs without a use.
-    kept = [value for value in converted.graph.input if value.name in inputs]
-    del converted.graph.input[:]
-    converted.graph.input.extend(kept)
+        concrete = traced.get_concrete_function(signature)
+    _keep_inputs(converted, inputs, concrete)
+    correct(converted)
     for value in converted.graph.input:
         _set_shape(value, signature[value.name].shape)
     for value in converted.graph.output:
-        _set_shape(value, outputs[value.name].shape)
+        _set_shape(value, concrete.structured_outputs[value.name].shape)
     return converted
+
+
+def _keep_inputs(model: onnx.ModelProto, inputs: Collection[str], traced: Any) -> None:
+    """Leaves the inputs alone; tensors that the function captures become constants.
+
+    Keras' `Normalization`, for example, holds its mean as a tensor, which the converter makes an
+    input. Tables are captured as well: `label_encoders` has replaced them.
+    """
+    from onnx import numpy_helper
+
+    values = {inner.name: value for value, inner in traced.graph.captures}
+    used = set(_tensors_read(model.graph))
+    kept = []
+    for value in model.graph.input:
+        if value.name in inputs:
+            kept.append(value)
+        elif value.name in used:
+            array = values[value.name].numpy()
+            model.graph.initializer.append(numpy_helper.from_array(array, value.name))
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+
+
+def _tensors_read(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of the tensors that nodes of a graph read, also those in branches."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            yield from _tensors_read(attribute.g)
 
 
 def _set_shape(value: onnx.ValueInfoProto, shape: tf.TensorShape) -> None:
@@ -106,11 +135,6 @@ def _named(name: str, spec: tf.TensorSpec) -> tf.TensorSpec:
     import tensorflow as tf
 
     return tf.TensorSpec(spec.shape, spec.dtype, name=name)
-
-
-def _select(context: Any, node: Any, name: str, arguments: object) -> None:
-    """Selects by `Where`: the converter's own handler multiplies by 0 and 1, also NaN."""
-    node.type = "Where"
 
 
 def with_head(base: onnx.ModelProto, head: onnx.ModelProto, outputs: list[str]) -> onnx.ModelProto:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 
 from keras_calibration._typing import Tensor
+from keras_calibration.export.onnx_operators import Handlers
 
 # Version of the operators of ONNX-ML from which on LabelEncoder maps strings to whole numbers.
 ML_DOMAIN, ML_OPSET = "ai.onnx.ml", 2
 _LOOKUPS = (keras.layers.StringLookup, keras.layers.IntegerLookup)
 _SCOPE = "onnx_lookup_"
-# Operation of TensorFlow → what writes it in ONNX.
-Handlers = dict[str, Callable[..., None]]
 
 
 def is_lookup(layer: keras.layers.Layer) -> bool:

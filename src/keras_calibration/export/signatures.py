@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_calibration._typing import Features, Tensor
 from keras_calibration._warn import without_notices
+from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.head import Head
@@ -159,8 +160,8 @@ def _write(
         parts.fitted_head = spec.head
         archive.add_variable_collection(INTERVAL_WEIGHTS, _values(spec.head.weights))
     for name, endpoint in endpoints.items():
-        inputs = spec.head_inputs if name == CALIBRATE else dict(spec.inputs)
-        archive.add_endpoint(name, endpoint, input_signature=[inputs])
+        inputs = dict(spec.head_inputs if name == CALIBRATE else spec.inputs)
+        archive.add_endpoint(name, with_checked_inputs(endpoint, inputs), input_signature=[inputs])
     # The SavedModel is not trained: without gradients, the graph is smaller and loads faster.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
     with without_notices("tensorflow"):

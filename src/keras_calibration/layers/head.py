@@ -27,7 +27,7 @@ from keras_calibration.layers.field_ids import called_features, id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
-from keras_calibration.layers.logits import calibration_dtype, check_column
+from keras_calibration.layers.logits import calibration_dtype, check_column, check_same_rows
 from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import PosteriorLayer, interval_width
 from keras_calibration.solvers.class_rows import check_rows_or_classes, warn_of_absent_classes
@@ -110,6 +110,8 @@ class Head(PosteriorLayer):
         if features is None or names == ():
             return super().__call__(logits, *args, **kwargs)
         columns = called_features(features, names, readers, type(self).__name__)
+        if isinstance(columns, Mapping):
+            check_same_rows(shape, columns, type(self).__name__)
         return super().__call__(logits, columns, *args, **kwargs)
 
     @property

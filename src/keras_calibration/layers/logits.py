@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import keras
 from keras import ops
@@ -43,6 +43,27 @@ def check_column(shape: Shape, taker: str, name: str) -> None:
             f"The {name} of {taker} must have shape (batch,) or (batch, 1). Received: shape "
             f"{shape}. Pass one number per row; for one logit per class, use a head for classes, "
             f"such as {_CLASS_HEADS}."
+        )
+
+
+def check_same_rows(logits: Shape | None, features: Mapping[str, Tensor], taker: str) -> None:
+    """Raises if a feature has another known number of rows than the logits: it would be broadcast.
+
+    Example:
+        >>> check_same_rows((3, 1), {"site": ops.zeros(1)}, "FieldBias")
+        Traceback (most recent call last):
+        ...
+        ValueError: The features of FieldBias must have as many rows as the logits, 3. Received:
+        {'site': 1}. Pass the feature of every row.
+    """
+    if not logits or logits[0] is None:
+        return
+    shapes = {name: getattr(values, "shape", None) for name, values in features.items()}
+    rows = {name: shape[0] for name, shape in shapes.items() if shape}
+    if other := {name: n for name, n in rows.items() if n not in (None, logits[0])}:
+        raise ValueError(
+            f"The features of {taker} must have as many rows as the logits, {logits[0]}. Received: "
+            f"{other}. Pass the feature of every row."
         )
 
 

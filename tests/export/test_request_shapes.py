@@ -1,0 +1,237 @@
+"""Requests of every shape: one answer for (n,) and (n, 1), an error for all that does not fit."""
+
+import importlib.util
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+from served import serve_as_c
+
+pytestmark = pytest.mark.tensorflow
+
+HAS_ONNX = all(map(importlib.util.find_spec, ("tf2onnx", "onnx", "onnxruntime")))
+if HAS_ONNX:
+    from onnxruntime.capi import onnxruntime_pybind11_state as onnx_errors
+
+    REFUSALS = (onnx_errors.Fail, onnx_errors.InvalidArgument, onnx_errors.RuntimeException)
+else:
+    REFUSALS = ()
+NUM_ROWS = 3
+# Inputs of one value a row, in the base model or in the head, and of several.
+INPUTS = {
+    "x": ((1,), "float32"),
+    "site": ((), "int32"),
+    "device": ((1,), "int64"),
+    "price": ((), "float32"),
+    "vector": ((3,), "float32"),
+}
+
+
+def network():
+    return kc.layers.FieldNetwork({"site": 3, "device": 2}, numeric=["price"], seed=0)
+
+
+HEADS = {
+    "FieldILPS": lambda: kc.layers.FieldILPS({"site": 3, "device": 2}, kc.layers.ILPS(5)),
+    "VectorScaling": lambda: kc.layers.VectorScaling(3),
+    "FieldBias": lambda: kc.layers.FieldBias({"site": 3, "device": 2}, numeric=["price"]),
+    "ILPS": lambda: kc.layers.ILPS(5),
+    "PlattScaling": lambda: kc.layers.PlattScaling(),
+    "IsotonicRegression": lambda: kc.layers.IsotonicRegression(),
+    "BoostedTrees": lambda: kc.layers.BoostedTrees({"site": 3, "device": 2}, ["price"]),
+    "NeuralCalibration": lambda: kc.layers.NeuralCalibration(kc.layers.ILPS(5), network()),
+    "BlendedHead": lambda: kc.layers.BlendedHead(
+        [kc.layers.ILPS(5), kc.layers.FieldBias({"site": 3, "device": 2})]
+    ),
+    "TemperatureScaling": lambda: kc.layers.TemperatureScaling(),
+}
+OF_CLASSES = ("TemperatureScaling", "VectorScaling")
+
+
+def make_rows(num_rows, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "x": rng.normal(size=(num_rows, 1)).astype("float32"),
+        "site": (np.arange(num_rows) % 3).astype("int32"),
+        "device": (np.arange(num_rows)[:, None] // 3 % 2).astype("int64"),
+        "price": rng.normal(size=num_rows).astype("float32"),
+        "vector": rng.normal(size=(num_rows, 3)).astype("float32"),
+    }
+
+
+def make_model(kind):
+    """A model with a fitted head, whose logits differ between the rows."""
+    keras.utils.set_random_seed(1)
+    inputs = {n: keras.Input(shape, dtype=dtype, name=n) for n, (shape, dtype) in INPUTS.items()}
+    number_of_logits = 3 if kind in OF_CLASSES else 1
+    hidden = keras.layers.Concatenate()([inputs["x"], inputs["vector"]])
+    logit = keras.layers.Dense(number_of_logits, name="logit")(hidden)
+    head = HEADS[kind]()
+    features = {name: inputs[name] for name in head.feature_names or ()}
+    activation = "softmax" if kind in OF_CLASSES else "sigmoid"
+    output = keras.layers.Activation(activation)(head(logit, features))
+    model = keras.Model(inputs, output)
+    rows = make_rows(400)
+    logits = np.asarray(keras.Model(inputs, logit)(rows))
+    rng = np.random.default_rng(2)
+    if kind in OF_CLASSES:
+        labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    else:
+        shift = np.array([-2.0, 0.0, 2.0])[rows["site"]]
+        labels = rng.random(400) < 1 / (1 + np.exp(-0.5 * logits[:, 0] - shift))
+    head.fit(logits, labels, {name: rows[name] for name in features})
+    return model
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def model(request):
+    return make_model(request.param)
+
+
+@pytest.fixture(scope="module")
+def requests(model):
+    """Signature → a request, from which the wrong ones are made."""
+    rows = make_rows(NUM_ROWS, seed=5)
+    logit = np.asarray(keras.Model(model.inputs, model.get_layer("logit").output)(rows))
+    (head,) = (layer for layer in model.layers if isinstance(layer, kc.layers.Head))
+    features = {name: rows[name] for name in head.feature_names or ()}
+    return {"serving_default": rows, "raw": rows, "calibrate": {"logit": logit, **features}}
+
+
+def read_by(model):
+    """The inputs that the model's answer depends on: converters leave out what nothing reads."""
+    (head,) = (layer for layer in model.layers if isinstance(layer, kc.layers.Head))
+    return ["x", "vector", *(head.feature_names or ())]
+
+
+def other_forms(request, names):
+    """The same request with the columns in their other form: each one alone, and all together."""
+    turned = {
+        name: request[name][:, 0] if request[name].ndim == 2 else request[name][:, None]
+        for name in names
+        if request[name][0].size == 1
+    }
+    return [{**request, name: values} for name, values in turned.items()] + [{**request, **turned}]
+
+
+def wrong_forms(request, names):
+    """Requests that fit neither the signature nor each other, by what is wrong."""
+    wrong = {}
+    for name in names:
+        values = request[name]
+        flat = values.reshape(-1)
+        if len(request) > 1:
+            wrong[f"{name} of one row"] = {**request, name: values[:1]}
+            wrong[f"{name} of no row"] = {**request, name: values[:0]}
+            wrong[f"{name} of a row too many"] = {**request, name: np.repeat(values, 2, 0)[:4]}
+        wrong[f"{name} with one dimension more"] = {**request, name: flat.reshape(-1, 1, 1)}
+        wrong[f"{name} twice a row"] = {**request, name: np.stack([flat, flat], 1)}
+        wrong[f"{name} as one row"] = {**request, name: flat[None]}
+        wrong[f"{name} without width"] = {**request, name: np.zeros((NUM_ROWS, 0), flat.dtype)}
+        one = {other: column[:1] for other, column in request.items()}
+        wrong[f"{name} as a number"] = {**one, name: flat[0]}
+        if values[0].size > 1:
+            wrong[f"{name} flat"] = {**request, name: flat}
+            wrong[f"{name} of one value a row"] = {**request, name: values[:, :1]}
+            wrong[f"all of one value, {name} too"] = {**one, name: flat[:1]}
+    columns = {name: values.reshape(1, -1) for name, values in request.items()}
+    wrong["all as one row"] = columns
+    return wrong
+
+
+def check(run, request, names=None, takes_both_forms=True, takes_no_rows=True):
+    """Runs every form of a request: `run` gives outputs by name, or raises."""
+    names = request if names is None else names
+    expected = run(request)
+    for name, values in expected.items():
+        assert values.shape[0] == NUM_ROWS, name
+        assert values.ndim == 2, name
+        assert np.ptp(values, axis=0).max() > 1e-3, name
+    for form in other_forms(request, names):
+        if not takes_both_forms:
+            with pytest.raises(Exception, match="Invalid rank"):
+                run(form)
+            continue
+        for name, values in run(form).items():
+            np.testing.assert_array_equal(values, expected[name])
+    for what, form in wrong_forms(request, names).items():
+        assert is_refused(run, form), what
+    check_rows(run, request, expected, takes_no_rows)
+
+
+def is_refused(run, request):
+    try:
+        run(request)
+    except (tf.errors.OpError, ValueError, RuntimeError, *REFUSALS):
+        return True
+    return False
+
+
+def check_rows(run, request, expected, takes_no_rows):
+    """A row's answer depends neither on the other rows nor on their order."""
+    none = {name: values[:0] for name, values in request.items()}
+    if takes_no_rows or not is_refused(run, none):
+        shapes = {name: values.shape for name, values in run(none).items()}
+        assert shapes == {name: (0, values.shape[1]) for name, values in expected.items()}
+    backwards = run({name: values[::-1] for name, values in request.items()})
+    each = [
+        run({name: values[row : row + 1] for name, values in request.items()})
+        for row in range(NUM_ROWS)
+    ]
+    for name, values in expected.items():
+        near = {"rtol": 0, "atol": 1e-6}
+        np.testing.assert_allclose(backwards[name], values[::-1], **near)
+        np.testing.assert_allclose(np.concatenate([e[name] for e in each]), values, **near)
+
+
+@pytest.mark.quick_cases(4)
+def test_every_signature_of_a_savedmodel(model, requests, tmp_path):
+    path = kc.export_savedmodel(model, tmp_path / "1", make_rows(64), verify="same_process")
+    signatures = tf.saved_model.load(str(path)).signatures
+    for name, request in requests.items():
+
+        def run(given, signature=signatures[name]):
+            outputs = signature(**{key: tf.constant(values) for key, values in given.items()})
+            return {key: values.numpy() for key, values in outputs.items()}
+
+        check(run, request)
+        check(serve_as_c(path, name), request)
+
+
+@pytest.mark.quick_cases(3)
+def test_onnx_runtime(model, requests, tmp_path):
+    """An ONNX file declares one form of each input, as it must; the runtime refuses the other."""
+    if not HAS_ONNX:
+        pytest.skip(
+            'tf2onnx, onnx or onnxruntime is missing: pip install "keras-calibration[onnx]"'
+        )
+    import onnxruntime
+
+    file = kc.export_onnx(model, tmp_path / "model.onnx", make_rows(64))
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(file), quiet)
+    outputs = [each.name for each in session.get_outputs()]
+    shapes = {each.name: tuple(each.shape) for each in session.get_inputs()}
+    assert shapes == {name: ("batch", *shape) for name, (shape, _) in INPUTS.items()}
+
+    def run(given):
+        return dict(zip(outputs, session.run(outputs, given), strict=True))
+
+    check(run, requests["serving_default"], read_by(model), takes_both_forms=False)
+
+
+@pytest.mark.quick_cases(3)
+def test_litert(model, requests, tmp_path):
+    file = kc.export_litert(model, tmp_path / "model.tflite", make_rows(64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # this interpreter moves to another package
+        interpreter = tf.lite.Interpreter(str(file))
+    run = interpreter.get_signature_runner()
+    rows, read = requests["serving_default"], read_by(model)
+    # Some operations of LiteRT refuse a batch of no rows.
+    check(lambda given: run(**given), rows, read, takes_no_rows=False)
