@@ -85,6 +85,7 @@ def calibrate(
     folds: Folds | None = None,
     base_output: str = "auto",
     calibrated_output: str | int | None = None,
+    steps_per_epoch: int | None = None,
     seed: int = 0,
     verbose: int | str = "auto",
 ) -> CalibratedModel:
@@ -151,6 +152,8 @@ def calibrate(
         calibrated_output: Which output to calibrate, if the model has several: its key in a
             dictionary, its index in a list, or its name. Labels and weights are those of this
             output, or dictionaries by output.
+        steps_per_epoch: Number of batches to read from a generator or an infinite data set; they
+            are then the whole development set.
         seed: Seed of the folds and of training.
         verbose: `"auto"` or 1 shows a progress bar of the expected time, the report and the last
             fit included; 0 shows none.
@@ -187,6 +190,7 @@ def calibrate(
     names = _names_of(methods)
     folds = _NUM_FOLDS[DEFAULT if names else str(methods)] if folds is None else folds
     check_base_model(model, calibrated_output)
+    output_before = output_name(model, calibrated_output)
     model, base_output, calibrated_output, replaced = _without_head(
         model, base_output, calibrated_output
     )
@@ -194,8 +198,9 @@ def calibrate(
         x,
         y,
         sample_weight,
+        steps_per_epoch,
         expected=named_inputs(symbolic_input(model)),
-        output=output_name(model, calibrated_output),
+        outputs=dict.fromkeys([output_name(model, calibrated_output), output_before]),
         ids=id_names(fields),
     )
     num_columns = num_logits(model, calibrated_output)
