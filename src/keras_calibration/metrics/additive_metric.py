@@ -205,11 +205,13 @@ def one_warning_of_nan() -> Iterator[None]:
 def _warn_of_nan(metrics: Sequence[keras.metrics.Metric]) -> None:
     names = ", ".join(metric.name for metric in metrics)
     classes = ", ".join(dict.fromkeys(type(metric).__name__ for metric in metrics))
+    has_logits = any(hasattr(metric, "from_logits") for metric in metrics)
+    mostly = " (most often logits without from_logits=True)" if has_logits else ""
     are = "is NaN: it is" if len(metrics) == 1 else "are NaN: they are"
     warn(
         f"The {names} {are} undefined for the rows seen so far. Possible reasons: there are no "
         "rows with a positive weight; all labels are of one class and both are needed; a label, "
-        "weight or prediction is outside its range (most often logits without from_logits=True); "
+        f"weight or prediction is outside its range{mostly}; "
         "an id of a field is neither below num_values nor -1 ('other'); or the correction is too "
         "large for the guaranteed accuracy (it moves logits from beyond ±88 close to 0, or "
         f"scales by more than 4). See the documentation of {classes}.",
