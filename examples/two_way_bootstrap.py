@@ -87,7 +87,7 @@ def two_way_interval(
     if error == 0:
         return Estimate(value, value, value, confidence, float(value == 0))
     rng = np.random.default_rng(seed)
-    means, variances = 0.0, 0.0
+    means, variances = np.zeros(NUM_DRAWS), np.zeros(NUM_DRAWS)
     for effects in (of_seeds, of_blocks):
         drawn = rng.choice(effects, (NUM_DRAWS, len(effects)))
         means = means + drawn.mean(axis=1)

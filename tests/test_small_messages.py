@@ -1,6 +1,7 @@
 """What users get wrong at the boundary of the package, and what they are told."""
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -91,6 +92,43 @@ def test_swapped_arguments_of_score():
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         kc.scoring.score((Y, np.linspace(0.1, 0.9, N)), kc.metrics.LogLoss(), verbose=0)
+
+
+def temperature():
+    head = kc.layers.TemperatureScaling()
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(head(inputs)))
+    kc.fit_head(model, PRICE[:, None], PRICE > 1, **QUICK)
+
+
+HINTS = {
+    "a mean that the head cannot correct": (temperature, "PlattScaling", "initialize"),
+    "logits of a delay": (
+        lambda: kc.LabelDelay(5.0).fit(P, P + 1, 9.0).weigh(P, P + 1, 9.0, probability=PRICE),
+        r"1 / \(1 \+ np.exp",
+        "from_logits",
+    ),
+    "a mean squared error of no rows": (
+        lambda: float(kc.metrics.CalibratedQuadraticLoss().result()),
+        "no rows with a positive weight",
+        "from_logits",
+    ),
+    "labels that are missing": (lambda: kc.calibrate(base(), X), "Pass x and y", r"fit\("),
+    "probabilities as logits": (
+        lambda: kc.layers.PlattScaling().fit(np.linspace(0, 1, N), Y),
+        "from_logits=False to the head",
+        "nothing else",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("case", HINTS)
+def test_hints_name_what_the_function_has(case):
+    call, named, not_named = HINTS[case]
+    with pytest.raises((ValueError, UserWarning, RuntimeWarning), match=named) as told:
+        call()
+    assert re.search(not_named, str(told.value)) is None
 
 
 def test_callbacks_that_are_a_list(tmp_path):

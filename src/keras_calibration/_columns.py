@@ -352,8 +352,8 @@ def _refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
     if len(fractions):
         raise ValueError(
             f"Input {name} must hold {reader}. Received: {float(flat[fractions[0]])} in row "
-            f"{fractions[0]}, {len(fractions):,} such rows. Numbers that are not ids belong in "
-            "`numeric`."
+            f"{fractions[0]}, {len(fractions):,} such rows. Numbers that are not ids are no field: "
+            "name them in `numeric` of the functions and heads that have it, or leave them out."
         )
 
 

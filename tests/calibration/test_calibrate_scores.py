@@ -141,3 +141,22 @@ def test_predictions_are_probabilities_unless_it_is_said():
 def test_probabilities_given_as_logits_warn():
     with pytest.warns(UserWarning, match="look like probabilities"):
         fitted(probability(LOGITS), LABELS, method="bias")
+
+
+@pytest.mark.parametrize("methods", ["quick", "thorough", "bias"])
+@pytest.mark.parametrize(
+    ("labels", "received"),
+    [([0, 1], "1 of class 0 and 1 of class 1"), ([1, 0, 1], "1 of class 0 and 2 of class 1")],
+    ids=str,
+)
+def test_too_few_rows_to_divide_are_not_blamed_on_folds(labels, received, methods):
+    with pytest.raises(ValueError, match=f"two rows of each.*Received: {received}") as told:
+        fitted(np.linspace(-1, 1, len(labels)), labels, method=methods)
+    assert "folds" not in str(told.value)
+    with pytest.raises(ValueError, match="folds=3" if len(labels) == 2 else "`folds` must"):
+        fitted(np.linspace(-1, 1, len(labels)), labels, method=methods, folds=3)
+
+
+def test_two_rows_of_each_class_are_enough():
+    model = fitted(np.array([-1.0, 0.5, 0.4, 2.0]), [0, 0, 1, 1], method="thorough")
+    assert model.report.num_folds == 4

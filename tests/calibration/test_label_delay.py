@@ -259,7 +259,7 @@ def test_dates_of_any_kind_give_the_same(rows):
     start = np.datetime64("2026-01-01T00:00", "us")
     micro = np.timedelta64(86_400_000_000, "us")
     dates = [
-        np.where(np.isnan(each), np.datetime64("NaT"), start + np.nan_to_num(each) * micro)
+        np.where(np.isnan(each), np.datetime64("NaT", "us"), start + np.nan_to_num(each) * micro)
         for each in (time, label_time)
     ]
     zone = [pd.Series(each).dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo") for each in dates]

@@ -12,6 +12,7 @@ import tempfile
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 
 from keras_calibration.callbacks import SeedVariance
@@ -211,13 +212,27 @@ def test_two_callbacks_do_not_monitor_each_other(tmp_path):
         assert set(Ledger(tmp_path / folder).runs()[0]["metrics"]) == {"loss", "val_loss"}
 
 
+@pytest.mark.parametrize("lacks", ["epochs", "finite values", "the metric"])
+def test_every_epoch_has_the_same_keys(tmp_path, lacks):
+    """Whatever earlier seeds have: a history is a table, as pandas reads it."""
+    labels = np.full_like(Y, np.nan) if lacks == "finite values" else Y
+    options = {"validation_data": None} if lacks == "the metric" else {}
+    train(tmp_path, 1, labels, epochs=1 if lacks == "epochs" else 2, options=options)
+    table = pd.DataFrame(train(tmp_path, 2, epochs=2))
+    shown = [name.rpartition("_")[2] for name in table if name.startswith("seed/")]
+    assert shown == (["count"] if lacks == "the metric" else ["count", "mean", "std"])
+    assert table["seed/val_loss_count"].iloc[-1] == 1
+    assert lacks == "the metric" or math.isnan(table["seed/val_loss_std"].iloc[-1])
+
+
 @pytest.mark.slow
 def test_epochs_that_earlier_runs_lack(tmp_path):
     first = train(tmp_path, 1, epochs=1)
     second = train(tmp_path, 2, epochs=3)
     assert second["seed/val_loss_count"] == [2.0, 1.0, 1.0]
     expected = np.mean([first["val_loss"][0], second["val_loss"][0]])
-    np.testing.assert_allclose(second["seed/val_loss_mean"], [expected], rtol=1e-12)
+    means = [expected, *second["val_loss"][1:]]
+    np.testing.assert_allclose(second["seed/val_loss_mean"], means, rtol=1e-12)
     callback = SeedVariance(tmp_path, "small", 3, verbose=0)
     later = fit(callback, 3, epochs=5, initial_epoch=2)
     assert later["seed/val_loss_count"] == [2.0, 1.0, 1.0]

@@ -270,7 +270,7 @@ def late_log(**arguments):
     site = rng.integers(0, 2, N)
     at = np.datetime64("2026-03-02") + (rng.uniform(0, 60, N) * 86400).astype("timedelta64[s]")
     waiting = (rng.uniform(0, 20, N) * (0.3 + 0.7 * site) * 86400).astype("timedelta64[s]")
-    bought_at = np.where(rng.random(N) < 0.4, at + waiting, np.datetime64("NaT"))
+    bought_at = np.where(rng.random(N) < 0.4, at + waiting, np.datetime64("NaT", "s"))
     columns = {"at": at, "bought_at": bought_at, "probability": rng.random(N), "site": site}
     table = pa.table({**columns, "id": np.arange(N)})
     arguments = {"fields": ["site"], "timestamp": "at", "row_key": "id", **arguments}

@@ -53,6 +53,42 @@ def test_history_and_evaluate(options):
         assert history[f"val_{name}"][-1] == pytest.approx(scores[name], abs=1e-6)
 
 
+def with_outputs(outputs, kind):
+    """A model whose outputs are a dictionary, or a list, of these names."""
+    inputs = {
+        "site": keras.Input((), dtype="int32", name="site"),
+        "price": keras.Input((2,), name="price"),
+    }
+    made = [keras.layers.Dense(1, "sigmoid", name=name)(inputs["price"]) for name in outputs]
+    named = dict(zip(outputs, made, strict=True))
+    model = FieldMetricsModel(inputs, named if kind is dict else made)
+    model.compile(loss="binary_crossentropy", field_metrics={"site": [FieldECE(5)]})
+    return model
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_one_output_in_a_structure(kind):
+    columns = {name: X[name] for name in ("site", "price")}
+    model = with_outputs(["click"], kind)
+    labels, weights = ({"click": Y}, {"click": W}) if kind is dict else ([Y], [W])
+    scores = model.evaluate(columns, labels, sample_weight=weights, verbose=0, return_dict=True)
+    metric = FieldECE(5)
+    (p,) = keras.tree.flatten(model.predict(columns, verbose=0))
+    metric.update_state(Y, p, W, field=X["site"])
+    assert scores["site_field_ece"] == pytest.approx(float(metric.result()), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_several_outputs_are_refused(kind):
+    columns = {name: X[name] for name in ("site", "price")}
+    model = with_outputs(["click", "buy"], kind)
+    labels = {"click": Y, "buy": 1 - Y} if kind is dict else [Y, 1 - Y]
+    received = r"outputs \['click', 'buy'\]" if kind is dict else "2 outputs"
+    for call in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=f"models with one output. Received: .*{received}"):
+            call(columns, labels, verbose=0)
+
+
 def test_sample_weights_always_count():
     model = build()
     scores = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)

@@ -131,6 +131,37 @@ def test_batches_of_a_dataset():
     np.testing.assert_allclose(model.predict(X, verbose=0), again.predict(X, verbose=0), atol=1e-6)
 
 
+def batches(endless):
+    """A generator of six batches, once or again and again."""
+    while True:
+        for rows in np.split(np.arange(600), 6):
+            yield {name: column[rows] for name, column in X.items()}, LABELS[rows]
+        if not endless:
+            return
+
+
+def calibrated_by(function, model, *data, **arguments):
+    if function is kc.calibrate:
+        return function(model, *data, methods="platt", verbose=0, **arguments)
+    function(model, *data, verbose=0, **arguments)
+    return model
+
+
+@pytest.mark.parametrize("function", [kc.fit_head, kc.calibrate])
+def test_what_is_said_of_a_generator_works(function):
+    expected = calibrated_by(function, functional(kc.layers.PlattScaling()), X, LABELS)
+    for endless in (False, True):
+        model = functional(kc.layers.PlattScaling())
+        with pytest.raises(ValueError, match=r"must be finite.*Pass steps_per_epoch, the number"):
+            calibrated_by(function, model, batches(endless))
+        found = calibrated_by(function, model, batches(endless), steps_per_epoch=6)
+        np.testing.assert_allclose(
+            found.predict(X, verbose=0), expected.predict(X, verbose=0), atol=1e-6
+        )
+    with pytest.raises(ValueError, match="`steps_per_epoch` must be None if `x` holds arrays"):
+        calibrated_by(function, model, X, LABELS, steps_per_epoch=6)
+
+
 def sequential():
     base = keras.Sequential([keras.Input((1,)), layers.Dense(1, kernel_initializer="ones")])
     return keras.Sequential([base, kc.layers.PlattScaling(), layers.Activation("sigmoid")])
@@ -303,6 +334,20 @@ def test_two_heads_for_two_outputs():
     with pytest.raises(ValueError, match=r"an output with a head.*Received: labels of \['sale'\]"):
         fit(model, y={"sale": LABELS})
     assert kc.base_logits(model, X, calibrated_output="buy").shape == (600, 1)
+
+
+def test_two_heads_change_together_or_not_at_all():
+    model = two_heads()
+    before = [each.copy() for each in model.get_weights()]
+    with pytest.raises(ValueError, match="both classes"):
+        fit(model, y={"buy": LABELS, "click": np.zeros(600)})
+    with pytest.raises(ValueError, match=r"each of the heads \['buy', 'click'\].*generator"):
+        fit(model, batches(endless=True), None, steps_per_epoch=3)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    fit(model, batches(endless=True), None, steps_per_epoch=6, calibrated_output="click")
+    mean = model.predict(X, verbose=0)["click"].mean()
+    assert mean == pytest.approx(LABELS.mean(), rel=2e-3)
 
 
 @pytest.mark.tensorflow

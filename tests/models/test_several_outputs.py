@@ -359,8 +359,16 @@ def test_labels_by_output():
     ]
     model.fit(batches_of(batches), verbose=0)
     np.testing.assert_allclose(model.head.get_weights()[0], expected[0], rtol=1e-6)
-    with pytest.raises(ValueError, match=r"calibrated output, 'buy'. Received: .*\['click'\]"):
+    message = r"calibrated output, 'buy' or 'probability'. Received: .*\['click'\]"
+    with pytest.raises(ValueError, match=message):
         model.fit(X, {"click": Y}, verbose=0)
+    for given in (labels, {"buy": Y}, {"probability": Y}):
+        kc.fit_head(model, X, given, weights["buy"], verbose=0)
+        np.testing.assert_array_equal(model.head.get_weights()[0], expected[0])
+    kc.fit_head(model, X, labels, weights, verbose=0)
+    np.testing.assert_array_equal(model.head.get_weights()[0], expected[0])
+    kc.fit_head(model, batches_of(batches), verbose=0)
+    np.testing.assert_allclose(model.head.get_weights()[0], expected[0], rtol=1e-6)
 
 
 def batches_of(batches):
@@ -372,6 +380,21 @@ def batches_of(batches):
             return batches[number]
 
     return Batches()
+
+
+@pytest.mark.parametrize("calibrated", ["CalibratedModel", "all outputs"])
+def test_labels_by_output_of_a_model_with_a_head(calibrated):
+    """A second calibration takes the labels that the first one took."""
+    labels = {"buy": Y, "click": ~Y}
+    given = {"calibrated_output": "buy", "methods": "bias", "verbose": 0}
+    model = kc.calibrate(dictionary(), X, labels, **given)
+    if calibrated == "all outputs":
+        model = model.with_all_outputs()
+    else:
+        del given["calibrated_output"]
+    again = kc.calibrate(model, X, labels, **given)
+    assert again.report.before.log_loss == pytest.approx(again.report.after.log_loss, abs=0.05)
+    assert again.predict(X, verbose=0).mean() == pytest.approx(Y.mean(), abs=0.02)
 
 
 def test_calibrate_and_evaluate_one_output():

@@ -1,5 +1,6 @@
 """The state of a daily monitor counts each row once, or says why it cannot."""
 
+import dataclasses
 import os
 import re
 import shutil
@@ -243,6 +244,83 @@ def test_a_copy_beside_its_file_is_refused(job):
     assert job.num_rows() == ROWS
     shutil.copy(job.log / "0.parquet", job.log / "copy.parquet")
     job.refuses("have the same content")
+
+
+def compressed_anew(path, other):
+    write(pyarrow.parquet.read_table(path), other, compression="zstd")
+
+
+def in_other_row_groups_and_order(path, other):
+    table = pyarrow.parquet.read_table(path)
+    order = np.random.default_rng(0).permutation(len(table))
+    write(table.take(order), other, row_group_size=50)
+
+
+def with_more_columns_in_another_order(path, other):
+    table = pyarrow.parquet.read_table(path)
+    table = table.select(table.column_names[::-1]).append_column("new", table["other"])
+    write(table.cast(table.schema.set(1, pa.field("label", pa.int8()))), other)
+
+
+def as_text(path, other):
+    write(pyarrow.parquet.read_table(path), other)
+
+
+@pytest.mark.parametrize("folder", ["log", "archive"])
+@pytest.mark.parametrize(
+    "rewritten",
+    [
+        compressed_anew,
+        in_other_row_groups_and_order,
+        with_more_columns_in_another_order,
+        as_text,
+    ],
+)
+def test_a_file_that_is_written_anew_is_not_counted_twice(job, rewritten, folder):
+    if rewritten is as_text and folder == "log":
+        pytest.skip("A log has files of one kind.")
+    path = job.add(0)
+    job.add(0, "late.parquet", seed=1)
+    assert job.num_rows(fields=["site"]) == 2 * ROWS
+    log = job.log.parent / folder
+    log.mkdir(exist_ok=True)
+    other = log / ("anew.csv" if rewritten is as_text else "anew.parquet")
+    rewritten(path, other)
+    words = r"0.parquet' and .*anew.*', which hold the same rows"
+    job.refuses(words, fields=["site"], log=log)
+    other.unlink()
+    assert job.num_rows(fields=["site"]) == 2 * ROWS
+    if rewritten is not as_text:
+        job.state.unlink()
+        rewritten(path, other)
+        with pytest.raises(ValueError, match="which hold the same rows"):
+            job.report(fields=["site"], log=[path, other])
+
+
+def test_files_of_the_same_hours_are_others_if_a_row_differs(job):
+    """Of 400 rows, one has another label, field value, time or prediction."""
+    options = {"fields": ["site"], "state": job.state}
+    assert monitor(job.add(0), **options).overall.num_rows == ROWS
+    for number, (column, value) in enumerate(
+        {"label": 1, "site": "shop", "timestamp": START, "probability": 0.5}.items(), start=2
+    ):
+        table = make_day(0)
+        values = table[column].to_numpy().copy()
+        row = int(np.flatnonzero(values != value)[0])
+        values[row] = value
+        table = table.set_column(table.column_names.index(column), column, pa.array(values))
+        path = write(table, job.log / f"{column}.parquet")
+        assert monitor(path, **options).overall.num_rows == number * ROWS
+
+
+def test_a_state_of_an_earlier_version_is_read(job):
+    job.add(0)
+    job.report()
+    state = MonitorState.load(job.state)
+    files = tuple(dataclasses.replace(file, rows=None) for file in state.files)
+    dataclasses.replace(state, files=files).save(job.state)
+    job.add(1)
+    assert job.num_rows() == 2 * ROWS
 
 
 def test_files_without_rows_are_no_copies(job):

@@ -38,7 +38,8 @@ from keras_calibration.calibration.cross_fitted_scores import (
     segments_off,
 )
 from keras_calibration.calibration.fit_progress import FitProgress
-from keras_calibration.calibration.splits import Splits, splits_of
+from keras_calibration.calibration.label_columns import warn_of_label_columns
+from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head import Head
@@ -85,6 +86,7 @@ def calibrate(
     folds: Folds | None = None,
     base_output: str = "auto",
     calibrated_output: str | int | None = None,
+    steps_per_epoch: int | None = None,
     seed: int = 0,
     verbose: int | str = "auto",
 ) -> CalibratedModel:
@@ -151,6 +153,8 @@ def calibrate(
         calibrated_output: Which output to calibrate, if the model has several: its key in a
             dictionary, its index in a list, or its name. Labels and weights are those of this
             output, or dictionaries by output.
+        steps_per_epoch: Number of batches to read from a generator or an infinite data set; they
+            are then the whole development set.
         seed: Seed of the folds and of training.
         verbose: `"auto"` or 1 shows a progress bar of the expected time, the report and the last
             fit included; 0 shows none.
@@ -163,8 +167,10 @@ def calibrate(
 
     Warns:
         UserWarning: If the requested method increases the cross-fitted log loss by more than one
-            standard error; if the logits look like probabilities; if a class has no rows. Such a
-            class is scaled by the temperature of the others, and the report's figures leave it out.
+            standard error; if a column of `fields` or `numeric` alone predicts the labels almost
+            without error, as the label itself would; if the logits look like probabilities; if a
+            class has no rows. Such a class is scaled by the temperature of the others, and the
+            report's figures leave it out.
 
     Example:
         >>> import numpy as np
@@ -185,8 +191,8 @@ def calibrate(
     """
     _check_model(model)
     names = _names_of(methods)
-    folds = _NUM_FOLDS[DEFAULT if names else str(methods)] if folds is None else folds
     check_base_model(model, calibrated_output)
+    output_before = output_name(model, calibrated_output)
     model, base_output, calibrated_output, replaced = _without_head(
         model, base_output, calibrated_output
     )
@@ -194,8 +200,9 @@ def calibrate(
         x,
         y,
         sample_weight,
+        steps_per_epoch,
         expected=named_inputs(symbolic_input(model)),
-        output=output_name(model, calibrated_output),
+        outputs=dict.fromkeys([output_name(model, calibrated_output), output_before]),
         ids=id_names(fields),
     ).counted()
     num_columns = num_logits(model, calibrated_output)
@@ -210,6 +217,8 @@ def calibrate(
         columns = inputs_by_name(development.inputs, inputs)
         fields, numeric = vocabularies(fields, columns), names_of(numeric)
         check_numeric(numeric, columns)
+        if folds is None:
+            folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else str(methods)])
         splits = splits_of(folds, rows, seed)
         # With "forward", the network makes its own folds of the earlier rows.
         num_members = _NUM_MEMBERS if splits.is_forward else splits.num_folds
@@ -218,6 +227,7 @@ def calibrate(
         tried = _requested_candidates(possible, names)
         forced = names[0] if len(names) == 1 else None
         features = {name: columns[name] for name in (*fields, *numeric)}
+        warn_of_label_columns(rows, features, splits.fold)
     with names_from_the_start():
         progress = FitProgress(pieces_of_work(tried, splits, len(features)), verbose)
         race = Race(rows, features, splits, seed, progress)

@@ -302,7 +302,7 @@ class LabelDelay(ShownAsText):
             check_same_rows(
                 "Probabilities and times", {"probability": len(p), "prediction_time": len(labels)}
             )
-            check_probabilities(p, "probability")
+            check_probabilities(p, "probability", "Of logits, pass 1 / (1 + np.exp(-logits)).")
         # Of those without a label, the share that is negative.
         negative = np.divide(
             1.0 - p, 1.0 - p * shares, out=np.ones(len(labels)), where=p * shares < 1.0

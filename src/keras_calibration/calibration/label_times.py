@@ -11,6 +11,8 @@ from keras_calibration._columns import as_array, check_same_rows, is_missing, nu
 from keras_calibration.solvers.data_checks import refuse_rows
 
 _DAY = np.timedelta64(86_400_000_000, "us")
+# With its unit: NumPy 2.5 deprecates times and durations that have none.
+_MISSING = np.datetime64("NaT", "us")
 
 
 def ages_and_delays(
@@ -37,7 +39,7 @@ def ages_and_delays(
         )
     if np.isnan(labelled).all():
         # A column of missing values only has a type by chance.
-        nothing = np.datetime64("NaT", "us") if predicted.dtype.kind == "M" else np.nan
+        nothing = _MISSING if predicted.dtype.kind == "M" else np.nan
         labelled = np.full(len(labelled), nothing)
     kinds = {each.dtype.kind for each in (predicted, labelled, until)}
     if len(kinds) > 1:
@@ -111,4 +113,4 @@ def _moment(value: Any) -> Any:
         return np.datetime64(value, "us")
     if isinstance(value, np.datetime64):
         return value
-    return np.datetime64("NaT") if value is None or is_missing(value) else value
+    return _MISSING if value is None or is_missing(value) else value

@@ -65,6 +65,26 @@ class Splits:
             yield np.flatnonzero(fitted), np.flatnonzero(self.fold == number)
 
 
+def default_folds(rows: Rows, most: int) -> int:
+    """The number of folds where none is asked for; raises for rows that no folds can divide.
+
+    Example:
+        >>> default_folds(Rows(np.zeros(4), np.array([0, 0, 1, 1]), None), most=5)
+        4
+    """
+    # A soft label is of both classes.
+    shares = shares_of_classes(rows.labels[rows.row_weights > 0])
+    counts = np.count_nonzero(shares, axis=0)
+    if np.count_nonzero(counts >= 2) < 2:
+        raise ValueError(
+            "The development set must have at least two rows of each of two classes, because each "
+            "row is scored by a fit to other rows. Received: "
+            f"{' and '.join(f'{count} of class {number}' for number, count in enumerate(counts))}, "
+            "not counting rows of weight 0."
+        )
+    return min(most, len(rows.logits))
+
+
 def splits_of(folds: Folds, rows: Rows, seed: int | None) -> Splits:
     """The splits for the argument `folds` of `calibrate`.
 

@@ -51,7 +51,8 @@ class SeedVariance(keras.callbacks.Callback):
     sample standard deviation √(Σ (xᵢ − x̄)² / (m − 1)) and range. They can be seen in three places:
 
     - **The progress line**, and thus the history: only the monitored metric, as
-      `seed/{metric}_count` and, once two seeds have a value, `_mean` and `_std`.
+      `seed/{metric}_count` and, if earlier seeds have the metric, `_mean` and `_std`. Every epoch
+      has the same keys; a statistic that is undefined at an epoch is NaN.
     - **The table** printed at the end of training: all metrics.
     - **`statistics(epoch)`**: all metrics as a dict, during and after training.
 
@@ -204,7 +205,7 @@ class SeedVariance(keras.callbacks.Callback):
         self._epochs.append(epoch)
 
         if name in measured:
-            logs |= _progress(name, _summarize_metric(name, self._rows(epoch)))
+            logs |= self._progress(name, epoch)
         self._logs[epoch] = dict(logs)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
@@ -246,6 +247,14 @@ class SeedVariance(keras.callbacks.Callback):
             if name == calibrated and plain is not None:
                 statistics[name]["std_reduction"] = _std_reduction(plain, name, rows)
         return statistics
+
+    def _progress(self, name: str, epoch: int) -> dict[str, float]:
+        """The statistics of a metric for the progress line, under the same keys at every epoch."""
+        # Earlier seeds may end sooner: what is shown does not depend on the epoch.
+        has_earlier = any(name in run["metrics"] for run in self._others)
+        summary = _summarize_metric(name, self._rows(epoch))
+        shown = ("count", "mean", "std") if has_earlier else ("count",)
+        return {f"{_PREFIX}{name}_{statistic}": float(summary[statistic]) for statistic in shown}
 
     def _values(self) -> RunRecord:
         return {"epochs": self._epochs, "metrics": self._metrics, "kept_epoch": self._kept_epoch}
@@ -332,12 +341,6 @@ class SeedVariance(keras.callbacks.Callback):
             for name, *figures in cells
         ]
         return "\n".join([title, *lines])
-
-
-def _progress(name: str, summary: Mapping[str, float]) -> dict[str, float]:
-    """What the progress line shows of a metric: no mean and no deviation of one seed."""
-    shown = ("count", "mean", "std") if summary["count"] > 1 else ("count",)
-    return {f"{_PREFIX}{name}_{statistic}": float(summary[statistic]) for statistic in shown}
 
 
 def _at_epoch(

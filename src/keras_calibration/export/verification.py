@@ -138,7 +138,7 @@ def verify_signatures(
                 f"{tolerance.largest(name):g} and a tolerance of {tolerance.share(name):g}. "
                 f"Received: a difference of {difference:g} on the sample rows. Nothing was "
                 "written. Look for layers that compute differently when saved, or pass a higher "
-                "`tolerance`."
+                "`tolerance` to `export_savedmodel`."
             )
     return differences
 

@@ -19,7 +19,8 @@ class Query:
     """Sums of the rows of each group, over columns that `logs.rows` defines.
 
     These columns are y (label), p (probability), l (logit), w (weight), loss (log loss), t (start
-    of the period), k (row key), f (path of its file), and `field_column` of each column of a field.
+    of the period), micros (time in microseconds), k (row key), f (path of its file), and
+    `field_column` of each column of a field.
 
     Args:
         keys: Name → expression of the group of a row.

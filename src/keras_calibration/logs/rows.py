@@ -160,6 +160,7 @@ def _period_columns(log: ScoredLog, types: Mapping[str, str], period: str) -> di
     return {
         "given_time": column_of(log.timestamp or ""),
         "t": f"epoch(date_trunc('{period}', {time}))::BIGINT",
+        "micros": f"epoch_us({time})",
         "valid_time": is_time(time),
     }
 

@@ -185,7 +185,8 @@ class ScoredLog:
             >>> import numpy as np
             >>> from keras_calibration.calibration import LabelDelay
             >>> days = np.datetime64("2026-03-01") + np.arange(60)
-            >>> delay = LabelDelay(window=2).fit(days, days + 2, "2026-05-01")
+            >>> sold = days + np.timedelta64(2, "D")
+            >>> delay = LabelDelay(window=2).fit(days, sold, "2026-05-01")
             >>> log = ScoredLog(
             ...     timestamp="at", label_time="bought_at", observed_until="2026-05-01"
             ... )

@@ -208,6 +208,8 @@ def one_warning_of_nan() -> Iterator[None]:
 def _warn_of_nan(metrics: Sequence[keras.metrics.Metric]) -> None:
     names = ", ".join(metric.name for metric in metrics)
     classes = ", ".join(dict.fromkeys(type(metric).__name__ for metric in metrics))
+    has_logits = any(hasattr(metric, "from_logits") for metric in metrics)
+    mostly = " (most often logits without from_logits=True)" if has_logits else ""
     are = "is NaN: it is" if len(metrics) == 1 else "are NaN: they are"
     warn(
         f"The {names} {are} undefined for the rows seen so far. Possible reasons: there are no "

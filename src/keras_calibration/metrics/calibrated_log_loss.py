@@ -46,7 +46,8 @@ class CalibratedLogLoss(CrossFittedMetric):
     - `num_folds=1`: in-sample. Bias and loss use all rows. It is never above the log loss.
 
     Rows are assigned by a hash of their number since `reset_state`, so neither the batch size nor a
-    periodic order of the rows changes the result.
+    periodic order of the rows changes the result. Another order makes other folds: keep that of the
+    validation rows, since rows that are shuffled for each evaluation change the result by chance.
 
     The state has a fixed size, 27 kB a fold: moments of the logits in 418 bins and exact sums of
     the labels. It adds up over batches, replicas and shards. For logits in [-88, 88) the loss has a

@@ -20,14 +20,17 @@ from keras_calibration.models.base import (
     BaseLogits,
     check_base_model,
     num_logits,
-    output_name,
     serialized_base,
     symbolic_input,
     trainable_flags_kept,
     with_all_outputs,
 )
 from keras_calibration.models.class_log_loss import class_log_loss
-from keras_calibration.models.development_set import DevelopmentSet, read_development_set
+from keras_calibration.models.development_set import (
+    DevelopmentSet,
+    is_batches,
+    read_development_set,
+)
 from keras_calibration.models.epoch_reports import (
     Callbacks,
     EndOfTraining,
@@ -274,8 +277,10 @@ class CalibratedModel(FieldMetricsModel):
                 "The model must be compiled to be trained by gradient. Call `compile()` first, or "
                 "omit `epochs` if the head has a direct fit."
             )
+        num_batches = steps_per_epoch if is_batches(x) else None
+        names = head_of(self).label_names
         development = read_development_set(
-            x, y, sample_weight, steps_per_epoch, self.input, self._output_name, self._ids
+            x, y, sample_weight, num_batches, self.input, names, self._ids, has_epochs=True
         )
         rows = self._with_logits(development, verbose, both_classes=True)
         check_development_rows(rows, is_trained=num_epochs > 0 or not is_exact)
@@ -414,11 +419,6 @@ class CalibratedModel(FieldMetricsModel):
         """Names of the inputs that hold ids of the head's fields."""
         return id_fields(self.head.field_readers())
 
-    @property
-    def _output_name(self) -> str:
-        """The name of the calibrated output of the base model."""
-        return output_name(self.base_model, self.base.calibrated_output)
-
     def _train(
         self,
         rows: HeadRows,
@@ -471,9 +471,10 @@ class CalibratedModel(FieldMetricsModel):
         if data is not None:
             parts = data if isinstance(data, tuple | list) else (data,)
             val_x, val_y, val_weight = (*parts, None, None)[:3]
-            read = read_development_set(
-                val_x, val_y, val_weight, num_steps, self.input, self._output_name, self._ids
-            )
+            names = head_of(self).label_names
+            num_batches = num_steps if is_batches(val_x) else None
+            columns = val_x, val_y, val_weight, num_batches, self.input, names, self._ids
+            read = read_development_set(*columns, steps_name="validation_steps", has_epochs=True)
             held_out = self._with_logits(read, verbose)
             num_steps = num_steps if read.batch_size is None else None
         elif share:

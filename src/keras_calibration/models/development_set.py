@@ -59,24 +59,29 @@ def read_development_set(
     x: Data,
     y: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
-    num_batches: int | None = None,
+    steps_per_epoch: int | None = None,
     expected: Inputs | None = None,
-    output: str | None = None,
+    outputs: Collection[str] = (),
     ids: Collection[str] = (),
+    *,
+    steps_name: str = "steps_per_epoch",
+    has_epochs: bool = False,
 ) -> DevelopmentSet:
     """Reads the data passed to `fit` into arrays.
 
-    Of the inputs, `ids` names those that hold ids, which must be exact.
+    Of the inputs, `ids` names those that hold ids, which must be exact. Of a data set of batches,
+    the first `steps_per_epoch` are read, an argument that the caller may call otherwise. With
+    `has_epochs`, where Keras would go on to other batches, a warning says so.
 
     Labels and weights may be dictionaries, as for a model with several outputs: those of the output
-    with the given name are read.
+    with one of the given names are read.
 
     Example:
         >>> rows = read_development_set({"site": [3, 1]}, [0, 1])
         >>> rows.inputs["site"], rows.labels
         (array([3, 1]), array([0, 1]))
         >>> labels = {"click": [0, 1], "buy": [0, 0]}
-        >>> read_development_set({"site": [3, 1]}, labels, output="click").labels
+        >>> read_development_set({"site": [3, 1]}, labels, outputs=["click"]).labels
         array([0, 1])
     """
     if is_batches(x):
@@ -86,16 +91,21 @@ def read_development_set(
                 f"x={type(x).__name__} and y or sample_weight. Put them into the batches, (x, y) "
                 "or (x, y, sample_weight)."
             )
-        return _read_batches(x, num_batches, output, expected, ids)
+        return _read_batches(x, steps_per_epoch, steps_name, has_epochs, outputs, expected, ids)
+    if steps_per_epoch is not None:
+        raise ValueError(
+            f"Argument `{steps_name}` must be None if `x` holds arrays, all rows of which are "
+            f"read. Received: {steps_name}={steps_per_epoch}."
+        )
     if y is None:
         raise ValueError(
-            "The development set must have labels. Received: arrays without y. Pass fit(x, y), or "
-            "a dataset of batches (x, y)."
+            "The development set must have labels. Received: arrays without y. Pass x and y, or a "
+            "dataset of batches (x, y)."
         )
     warn_of_other_order(x=x, y=y, sample_weight=sample_weight)
     inputs = as_inputs(x, expected, ids)
     num_rows = max((len(part) for part in keras.tree.flatten(inputs)), default=0)
-    y, sample_weight = _one_output(y, output), _one_output(sample_weight, output)
+    y, sample_weight = _one_output(y, outputs), _one_output(sample_weight, outputs)
     _check_one_output(y, num_rows)
     weights = None if sample_weight is None else numbers_of(sample_weight, "Weights")
     return _checked(DevelopmentSet(inputs, numbers_of(y, "Labels"), weights, None))
@@ -118,16 +128,17 @@ def is_batches(x: Data) -> bool:
     return isinstance(x, Iterable) and not _is_arrays(x)
 
 
-def _one_output(values: Any, output: str | None) -> Any:
-    """The labels or weights of an output, if they are given by output."""
+def _one_output(values: Any, names: Collection[str]) -> Any:
+    """The labels or weights of an output with one of the names, if they are given by output."""
     if not isinstance(values, Mapping):
         return values
-    if output not in values:
+    found = [name for name in names if name in values]
+    if not found:
         raise ValueError(
             "Labels and weights must be arrays, or dictionaries with those of the calibrated "
-            f"output, {output!r}. Received: a dictionary with {list(values)}."
+            f"output, {' or '.join(map(repr, names))}. Received: a dictionary with {list(values)}."
         )
-    return values[output]
+    return values[found[0]]
 
 
 def _check_one_output(labels: Any, num_rows: int) -> None:
@@ -146,7 +157,9 @@ def _check_one_output(labels: Any, num_rows: int) -> None:
 def _read_batches(
     batches: Iterable,
     num_batches: int | None,
-    output: str | None,
+    steps_name: str,
+    has_epochs: bool,
+    outputs: Collection[str],
     expected: Inputs | None,
     ids: Collection[str],
 ) -> DevelopmentSet:
@@ -154,20 +167,20 @@ def _read_batches(
         raise ValueError(
             "The development set must be finite, because base logits are computed once for all "
             f"rows. Received: {type(batches).__name__}, a generator or an infinite dataset. Pass "
-            "steps_per_epoch (validation_steps), or dataset.take(...)."
+            f"{steps_name}, the number of batches to read, or dataset.take(...)."
         )
     iterator = _iterate(batches)
     read = itertools.islice(iterator, num_batches)
-    parts = [_batch(batch, output, expected, ids) for batch in read]
+    parts = [_batch(batch, outputs, expected, ids) for batch in read]
     if not parts:
         raise ValueError("The development set is empty. Received: a dataset without batches.")
-    if num_batches is not None and next(iterator, None) is not None:
+    if has_epochs and num_batches is not None and next(iterator, None) is not None:
         num_rows = sum(len(part[1]) for part in parts)
         warn(
-            f"The dataset has more than the {num_batches} batches of steps_per_epoch "
-            "(validation_steps). Rows are read into memory once, so every epoch uses the same "
-            f"first {num_rows:,} rows. To use other rows, pass a finite dataset without "
-            "steps_per_epoch, for example dataset.take(...).",
+            f"The dataset has more than the {num_batches} batches of {steps_name}. Rows are read "
+            f"into memory once, so every epoch uses the same first {num_rows:,} rows. To use "
+            f"other rows, pass a finite dataset without {steps_name}, for example "
+            "dataset.take(...).",
         )
     inputs, labels, *weights = keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays), *parts
@@ -194,7 +207,7 @@ def _iterate(batches: Iterable) -> Iterator:
 
 
 def _batch(
-    batch: Any, output: str | None, expected: Inputs | None, ids: Collection[str]
+    batch: Any, outputs: Collection[str], expected: Inputs | None, ids: Collection[str]
 ) -> tuple[Inputs, ...]:
     """Inputs, labels and, if given, weights of a batch, as NumPy arrays."""
     is_pair = isinstance(batch, tuple | list) and len(batch) in (2, 3)
@@ -206,7 +219,7 @@ def _batch(
     x, *labels_and_weights = batch if batch[-1] is not None else batch[:-1]
     inputs = keras.tree.map_structure(as_numpy, inputs_of(x, expected, ids))
     parts = zip(labels_and_weights, ("Labels", "Weights"), strict=False)
-    arrays = (inputs, *(numbers_of(_one_output(part, output), what) for part, what in parts))
+    arrays = (inputs, *(numbers_of(_one_output(part, outputs), what) for part, what in parts))
     if not all(array.ndim for array in keras.tree.flatten(arrays)):
         raise ValueError(
             "The development set must consist of batches. Received: single rows. Pass, for "

@@ -124,6 +124,19 @@ def _check_sizes(field: str | tuple[str, ...], metric: keras.metrics.Metric) -> 
         )
 
 
+def _of_one_output(y: Any, y_pred: Any, sample_weight: Any) -> list[Tensor | None]:
+    """Labels, predictions and weights of a model with one output, also in a dictionary or list."""
+    if (number := len(keras.tree.flatten(y_pred))) > 1:
+        received = f"outputs {list(y_pred)}" if isinstance(y_pred, Mapping) else f"{number} outputs"
+        raise ValueError(
+            "Argument `field_metrics` of `compile` is for models with one output. Received: a "
+            f"model with {received}. Evaluate a FieldMetricsModel with one of them, which shares "
+            "the layers, or pass its predictions to `scoring.field_ece` or `scoring.field_rce`."
+        )
+    parts = (y, y_pred, sample_weight)
+    return [part if part is None else keras.tree.flatten(part)[0] for part in parts]
+
+
 @keras.saving.register_keras_serializable(package="keras_calibration")
 class FieldMetricsModel(keras.Model):
     """A Keras model that passes a feature of the input to its field metrics.
@@ -131,14 +144,18 @@ class FieldMetricsModel(keras.Model):
     Keras passes labels and predictions to a metric, but no features. This model adds an argument to
     `compile`, `field_metrics={field: [metric]}`. Each metric gets the feature of that name as
     `field=`. Its result appears in the logs of `fit` and `evaluate` as `{field}_{metric}`
-    (`val_…` for validation data). `sample_weight`, if given, is always used. Results are a
-    dictionary, so `EarlyStopping` on one of its keys needs `mode="min"`.
+    (`val_…` for validation data). Results are a dictionary, so `EarlyStopping` on one of its keys
+    needs `mode="min"`.
+
+    `sample_weight`, if given, is always used. So is `class_weight`, which Keras turns into sample
+    weights: in the logs of training, the field metrics are then those of the weighted classes.
+    Those of validation data, and of `evaluate`, do not know it.
 
     For a cross of fields, the key is a tuple of names and the metric has one size per field:
     `{("site_id", "device"): [FieldECE((5000, 12))]}`, in the logs `site_id_x_device_field_ece`.
 
-    Build the model as a Functional model on a dictionary of inputs. Saving it also saves the field
-    metrics.
+    Build the model as a Functional model on a dictionary of inputs, with one output. Saving it
+    also saves the field metrics.
 
     Args:
         *args: As for `keras.Model`: inputs and outputs.
@@ -146,7 +163,7 @@ class FieldMetricsModel(keras.Model):
 
     Raises:
         ValueError: In `compile`, if `field_metrics` is not as described above; in `fit` and
-            `evaluate`, if the input has no feature of that name.
+            `evaluate`, if the input has no feature of that name, or the model several outputs.
 
     Example:
         >>> import numpy as np
@@ -234,7 +251,7 @@ class FieldMetricsModel(keras.Model):
         """Updates all metrics and returns their results."""
         if self._field_metrics is not None:
             field_ids = {field: self.field_ids(x, field) for field in self._field_metrics.fields}
-            self._field_metrics.update_state(y, y_pred, sample_weight, field_ids)
+            self._field_metrics.update_state(*_of_one_output(y, y_pred, sample_weight), field_ids)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def field_ids(self, x: Inputs, field: str) -> Tensor:

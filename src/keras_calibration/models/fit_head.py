@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,10 +10,11 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.head import Head
 from keras_calibration.models.base import output_names, symbolic_input
 from keras_calibration.models.development_set import read_development_set
 from keras_calibration.models.head_in_model import HeadInModel, find_heads, head_of
-from keras_calibration.models.head_rows import rows_for_head
+from keras_calibration.models.head_rows import HeadRows, rows_for_head
 from keras_calibration.models.head_training import (
     check_development_rows,
     fit_exactly,
@@ -29,6 +30,7 @@ def fit_head(
     sample_weight: ArrayLike | None = None,
     *,
     calibrated_output: str | int | None = None,
+    steps_per_epoch: int | None = None,
     settings: FitSettings | None = None,
     verbose: int | str = "auto",
 ) -> ModelFitSummary | dict[str, ModelFitSummary]:
@@ -50,6 +52,8 @@ def fit_head(
         sample_weight: Sample weights (n,), if `x` holds arrays.
         calibrated_output: Key, index or name of the output whose head is fitted. By default all
             heads are fitted; with a dictionary `y`, those of its outputs.
+        steps_per_epoch: Number of batches to read from a generator or an infinite data set; they
+            are then the whole development set.
         settings: How to train the head's network, if it has one.
         verbose: `"auto"` or 1 shows progress and prints the summary; 0 shows nothing.
 
@@ -79,30 +83,48 @@ def fit_head(
         True
     """
     heads = find_heads(model)
+    are_several = calibrated_output is None and len({id(found.head) for found in heads}) > 1
+    wanted: list[Any] = [calibrated_output]
+    if are_several:
+        wanted = _wanted_outputs(model, heads, x, y)
+    found_heads = [head_of(model, name) for name in wanted]
+    # The rows of all heads are read and checked before any head is changed.
+    rows = [_rows(each, x, y, sample_weight, steps_per_epoch, verbose) for each in found_heads]
+    summaries = [
+        _fit(found.head, part, settings, verbose)
+        for found, part in zip(found_heads, rows, strict=True)
+    ]
+    return dict(zip(wanted, summaries, strict=True)) if are_several else summaries[0]
+
+
+def _wanted_outputs(model: keras.Model, heads: Sequence[HeadInModel], x: Data, y: Any) -> list[str]:
+    """The names of the outputs with a head; with labels by output, of those that have labels."""
     names = output_names(model)
-    found_names = list(dict.fromkeys(names[found.position] for found in heads))
-    if calibrated_output is None and len({id(found.head) for found in heads}) > 1:
-        wanted = [name for name in found_names if not isinstance(y, Mapping) or name in y]
-        if not wanted:
-            raise ValueError(
-                f"Argument `y` must have the labels of an output with a head, {found_names}. "
-                f"Received: labels of {list(y)}."
-            )
-        return {
-            name: _fit(head_of(model, name), x, y, sample_weight, settings, verbose)
-            for name in wanted
-        }
-    return _fit(head_of(model, calibrated_output), x, y, sample_weight, settings, verbose)
+    found = list(dict.fromkeys(names[each.position] for each in heads))
+    if isinstance(x, Iterator):
+        raise ValueError(
+            f"Argument `x` must hold rows that can be read for each of the heads {found}. "
+            f"Received: {type(x).__name__}, which can be read once. Pass arrays or a dataset, or "
+            "the `calibrated_output` whose head is to be fitted."
+        )
+    wanted = [name for name in found if not isinstance(y, Mapping) or name in y]
+    if not wanted:
+        raise ValueError(
+            f"Argument `y` must have the labels of an output with a head, {found}. Received: "
+            f"labels of {list(y)}."
+        )
+    return wanted
 
 
-def _fit(
+def _rows(
     found: HeadInModel,
     x: Data,
     y: Any,
-    sample_weight: ArrayLike | None,
-    settings: FitSettings | None,
+    sample_weight: Any,
+    steps_per_epoch: int | None,
     verbose: int | str,
-) -> ModelFitSummary:
+) -> HeadRows:
+    """The development set as one head reads it, checked."""
     found.head.check_direct_fit()
     expected = symbolic_input(found.model)
     development = read_development_set(
@@ -111,9 +133,15 @@ def _fit(
     rows = rows_for_head(found, development, verbose)
     found.head.check_rows(rows.logits, rows.labels, rows.weights, True)
     check_development_rows(rows, is_trained=False)
-    exact = fit_exactly(found.head, rows, bool(verbose), settings)
-    summary = model_summary(found.head, rows, exact)
-    found.head.remember_fit(summary)
+    return rows
+
+
+def _fit(
+    head: Head, rows: HeadRows, settings: FitSettings | None, verbose: int | str
+) -> ModelFitSummary:
+    exact = fit_exactly(head, rows, bool(verbose), settings)
+    summary = model_summary(head, rows, exact)
+    head.remember_fit(summary)
     if verbose:
         print(summary)
     return summary

@@ -15,7 +15,9 @@ from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
 from keras_calibration.models.base import (
+    BaseLogits,
     is_final_activation,
+    output_name,
     output_names,
     output_position,
     passes_on,
@@ -74,6 +76,14 @@ class HeadInModel:
     def output_name(self) -> str:
         """The name of the calibrated output."""
         return output_names(self.model)[self.position]
+
+    @property
+    def label_names(self) -> list[str]:
+        """What labels by output may call the calibrated output: as its base model does, or it."""
+        base = source_of(self.logit)[0]
+        is_base = isinstance(base, BaseLogits)
+        names = [output_name(base.base_model, base.calibrated_output)] if is_base else []
+        return list(dict.fromkeys([*names, self.output_name]))
 
     def structured(self, columns: Mapping[str, Tensor]) -> Inputs:
         """Inputs by name, in the structure that the model takes."""

@@ -37,6 +37,15 @@ _GAIN_IN_ERRORS = 3.0
 # The means of labels and predictions may differ by chance by this many standard errors; a
 # difference below this share of either class is ignored.
 _STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
+_OF_FIT = (
+    "The head cannot correct the mean, as TemperatureScaling cannot, or its fit did not converge. "
+    "Use a head that shifts the logits, such as PlattScaling, or VectorScaling for classes."
+)
+_OF_TRAINING = (
+    "Training ended too early, diverged, or did not minimize the log loss. Use "
+    'initialize="exact", which starts from the direct fit, or use more epochs, another learning '
+    'rate and loss="log_loss".'
+)
 
 
 def fit_exactly(
@@ -135,7 +144,8 @@ def model_summary(
     is_summable = flat.logits.ndim == 1 and np.abs(flat.logits).max(initial=0.0) <= LARGEST_LOGIT
     if isinstance(head, StreamingCalibrator) and is_summable:
         head.remember(flat.logits, flat.labels, sample_weight=flat.weights)
-    _warn_of_bias(logits, flat.labels, flat.row_weights)
+    is_direct = exact is not None and not figures.get("num_epochs")
+    _warn_of_bias(logits, flat.labels, flat.row_weights, _OF_FIT if is_direct else _OF_TRAINING)
     with np.errstate(invalid="ignore"):
         before, after = (
             float(np.average(head_log_losses(flat.labels, each), weights=flat.weights))
@@ -175,7 +185,7 @@ def _log_losses(head: Head, rows: HeadRows) -> np.ndarray:
         return head_log_losses(flat.labels, head_logits(head, flat.logits, rows.features))
 
 
-def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, remedy: str) -> None:
     """Warns if mean prediction and mean label differ by more than chance, for any class."""
     classes = np.arange(1)
     if labels.ndim == 2:
@@ -197,7 +207,5 @@ def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -
     warn(
         f"The mean prediction{which} is {predicted[column]:.4g} and the mean label "
         f"{observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard errors "
-        "apart: the model is not calibrated even on average. Training ended too early, diverged, "
-        'or did not minimize the log loss. Use initialize="exact", which starts from the direct '
-        'fit, or use more epochs, another learning rate and loss="log_loss".',
+        f"apart: the model is not calibrated even on average. {remedy}",
     )

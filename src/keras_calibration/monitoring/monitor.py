@@ -104,7 +104,8 @@ def monitor(
     been counted, and remembers their files by content, so that each call adds the rows of files
     that are new, whatever their dates, and reports on all. Files may be renamed, moved and deleted;
     their rows stay counted. They must not be changed: a file with rows of an hour of which a
-    changed or deleted file is counted raises an error, because rows could count twice. Rows from
+    changed or deleted file is counted raises an error, because rows could count twice; so does a
+    second file of the same rows, such as one that was compressed in another way. Rows from
     `until` on are left for later calls, so that their files may change until then. If a call is
     killed, or two run at once, the state is whole, and what it lacks is read by the next call.
 

@@ -6,14 +6,16 @@ import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
 from keras_calibration.logs.files import LogFile, log_files, names_files
-from keras_calibration.logs.query import Query
-from keras_calibration.logs.rows import Selection
+from keras_calibration.logs.query import Query, field_column
+from keras_calibration.logs.rows import Selection, field_columns
 from keras_calibration.monitoring.monitor_sums import class_sums
 from keras_calibration.monitoring.read_file import ReadFile, content_of, is_remote, stamp_of
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow
 
 _SETTINGS = "settings"
-_HOURS = {"hours": Query({"file": "f", "period": "t"}, {"rows": "1"})}
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class MonitorState:
     """The sums that `monitor` has of the files that it has read.
 
     A file is known by its content. It may be moved, renamed or deleted: its rows are counted once.
-    It must not be changed, or replaced by files that hold rows of the same hours. A file whose
+    It must not be changed, or replaced by files that hold rows of the same hours, and there must be
+    no second file of the same rows, for example compressed in another way. A file whose
     labels are still coming is not counted: it may change, and is read anew by each call.
 
     Args:
@@ -105,13 +107,19 @@ class MonitorState:
         parts = [self.sums_of_classes] if self.sums_of_classes else []
         young: list[tuple[LogSums, ...]] = []
         for start, files in _left_to_read(named, periods):
-            hours = _hours(log, files, start, self.settings["classes"])
-            files = [file for file in files if _is_before(hours.get(file.path, []), until)]
+            hours, rows = _hours(log, files, start, self.settings["classes"])
+            # Of a file that is counted in part, these are not all rows.
+            files = [
+                file if file.is_counted else replace(file, rows=rows[file.path])
+                for file in files
+                if _is_before(hours.get(file.path, []), until)
+            ]
             if not files:
                 continue
             _refuse_copies(named, {file.content for file in files})
             for file in files:
                 self._refuse_twice(named, file, hours[file.path], until)
+            _refuse_rewritten(files, counted.values())
             old = [file for file in files if _is_all_before(hours[file.path], settled)]
             if old:
                 parts.append(self._sums_of(log, old, periods, (start, until), verbose))
@@ -187,7 +195,7 @@ class MonitorState:
             stamp = stamp_of(path)
             content = by_stamp.get((path, stamp)) or content_of(file)
             known = by_content.get(content, ReadFile(path, content, stamp))
-            named.append(dataclasses.replace(known, path=path, stamp=stamp))
+            named.append(replace(known, path=path, stamp=stamp))
         return named
 
     def _refuse_earlier(self, log: ScoredLog, periods: Periods) -> None:
@@ -252,18 +260,28 @@ def _hours(
     files: Sequence[ReadFile],
     start: int | None,
     class_names: Sequence[str] | None,
-) -> dict[str, list[int | None]]:
-    """Path → the hours of its rows, in ascending order; None for times that cannot be read."""
+) -> tuple[dict[str, list[int | None]], dict[str, str]]:
+    """Path → the hours of its rows, in ascending order; None for times that cannot be read.
+
+    Also path → what tells its rows, in any order: their number and the sum of their hashes.
+    """
+    values = ", ".join(
+        ["micros", "p", "y", *(f"{field_column(f)}::VARCHAR" for f in field_columns(log))]
+    )
+    query = Query({"file": "f", "period": "t"}, {"rows": "1", "hash": f"hash({values})"})
     part = log.of([LogFile(file.path) for file in files])
     selection = Selection("hour", (start, None), purpose=None)
     if class_names is not None:
-        selection = dataclasses.replace(selection, class_number=0, class_names=tuple(class_names))
-    sums = log_sums(part, _HOURS, selection, check=False)
-    table = sums.table("hours")
-    found: dict[str, list[int | None]] = {}
-    for path, hour in zip(table["key_file"], table["key_period"].tolist(), strict=True):
-        found.setdefault(path if is_remote(path) else os.path.normpath(path), []).append(hour)
-    return found
+        selection = replace(selection, class_number=0, class_names=tuple(class_names))
+    table = log_sums(part, {"hours": query}, selection, check=False).table("hours")
+    hours: dict[str, list[int | None]] = {}
+    totals: dict[str, np.ndarray] = {}
+    sums = np.stack([table["rows"], table["hash"]], axis=1)
+    for path, hour, each in zip(table["key_file"], table["key_period"].tolist(), sums, strict=True):
+        path = path if is_remote(path) else os.path.normpath(path)
+        hours.setdefault(path, []).append(hour)
+        totals[path] = totals.get(path, 0.0) + each
+    return hours, {path: " ".join(map(repr, total.tolist())) for path, total in totals.items()}
 
 
 def _settled(log: ScoredLog, periods: Periods) -> int | None:
@@ -301,6 +319,19 @@ def _refuse_copies(named: Sequence[ReadFile], contents: Container[str]) -> None:
                 "one of them."
             )
         path_of.setdefault(file.content, file.path)
+
+
+def _refuse_rewritten(files: Sequence[ReadFile], counted: Iterable[ReadFile]) -> None:
+    """Raises if a file holds the rows of another one, written anew."""
+    by_rows = {file.rows: file for file in counted if file.rows is not None}
+    for file in files:
+        other = file if file.rows is None else by_rows.setdefault(file.rows, file)
+        if other.content != file.content:
+            raise ValueError(
+                f"Argument `log` must name each row once. Received: {other.path!r} and "
+                f"{file.path!r}, which hold the same rows: one is the other, written anew. Remove "
+                "one of them."
+            )
 
 
 def _refuse_changed(files: Sequence[ReadFile]) -> None:

@@ -23,6 +23,8 @@ class ReadFile:
         first: Hour of the first row that was counted; None if none was.
         last: Hour of the last row that was counted.
         next: Hour of the first row that was not counted because of `until`; None if all were.
+        rows: What tells its rows, in any order, compressed in any way; None where an earlier
+            version has counted them.
     """
 
     path: str
@@ -31,6 +33,7 @@ class ReadFile:
     first: int | None = None
     last: int | None = None
     next: int | None = None
+    rows: str | None = None
 
     @property
     def is_counted(self) -> bool:

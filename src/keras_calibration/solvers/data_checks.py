@@ -17,8 +17,9 @@ from keras_calibration.solvers.predictions import check_probabilities
 _HANDFUL = 10
 _LOOK_LIKE_PROBABILITIES = (
     "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities is "
-    "wrong, because the layer is called on logits. Pass logits, log(p / (1 - p)), or pass "
-    "from_logits=False to the head's own fit."
+    "wrong, because the layer is called on logits. Pass logits, log(p / (1 - p)), or say what they "
+    "are: from_logits=False to the head's own fit or to calibrate_scores, "
+    'base_output="probability" to calibrate or CalibratedModel.'
 )
 
 
