@@ -96,12 +96,13 @@ def calibrate(
 
     Every candidate is cross-fitted: for each fold, it is fitted on the other folds and scored on
     this one, so that every row is scored by a fit that did not see it. The result is a weighted
-    mean of the candidates' logits (`report.weights`). Each weight is the mean of two: that in the
-    mean that predicts the scored rows best, and the probability that the candidate alone predicts
-    best. "No change" is a candidate too, and if it is more probable than all others together, the
-    model stays as it is. The candidates with a weight are then fitted to all rows. Those that
-    cannot be fitted on these rows, for example with too few positives, are left out; the report
-    lists them.
+    mean of the candidates' logits (`report.weights`). For each fold, the weights are found on the
+    other folds. Each is the mean of two: that in the mean that predicts these rows best, and the
+    probability that the candidate alone predicts best. "No change" is a candidate too, and if it is
+    more probable than all others together, it has the weight 1. The report scores the fold with
+    these weights; the model gets their mean over the folds. The candidates with a weight are then
+    fitted to all rows. Those that cannot be fitted on these rows, for example with too few
+    positives, are left out; the report lists them.
 
     The candidates, simplest first:
 
@@ -166,9 +167,11 @@ def calibrate(
         ValueError: If an argument or a row is invalid. The model is then unchanged.
 
     Warns:
-        UserWarning: If the requested method increases the cross-fitted log loss by more than one
-            standard error; if the logits look like probabilities; if a class has no rows. Such a
-            class is scaled by the temperature of the others, and the report's figures leave it out.
+        UserWarning: If the chosen or requested calibration increases the cross-fitted log loss by
+            more than one standard error; if rows are there several times, as after a join gone
+            wrong, which are then used once; if the logits look like probabilities; if a class has
+            no rows. Such a class is scaled by the temperature of the others, and the report's
+            figures leave it out.
 
     Example:
         >>> import numpy as np
