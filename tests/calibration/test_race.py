@@ -129,5 +129,5 @@ def test_the_report_shows_the_weights():
     assert len(report.weights) > 1
     parts = sorted(report.weights.items(), key=lambda part: -part[1])
     listed = ", ".join(f"{name} {weight:.2f}" for name, weight in parts)
-    assert f"Chosen: blend ({listed}). Each weight is the mean of two" in shown
+    assert f"Chosen: blend ({listed}). Each fold is scored with the weights that the other" in shown
     assert report.to_dict()["weights"] == report.weights

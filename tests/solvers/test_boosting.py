@@ -6,7 +6,7 @@ import pytest
 from scipy import special
 
 from keras_calibration.ops.boosted_trees import tree_sums
-from keras_calibration.solvers.boosting import boost, tables_of
+from keras_calibration.solvers.boosting import _HeldOut, _Trainer, boost, tables_of
 from keras_calibration.solvers.data_checks import Rows
 
 HOSTILE = np.array(
@@ -194,3 +194,50 @@ def test_rows_that_no_part_can_fit_keep_their_logits():
     assert found.num_rounds
     np.testing.assert_array_equal(found.logits[blocks[0]], rows.logits[blocks[0]])
     assert np.all(found.logits[blocks[3]] != rows.logits[blocks[3]])
+
+
+class Steps:
+    """Trees that multiply the distance from the label by what a number of rounds leaves of it."""
+
+    def __init__(self, gains):
+        self.gains = gains
+
+    def predict(self, columns, raw_score, num_iteration):
+        return self.gains[num_iteration] * columns[:, 0]
+
+
+def test_the_rounds_that_score_a_part_are_best_for_the_others():
+    # The column points to the label; by part, other rounds are best.
+    labels = np.arange(300) % 4 == 0
+    columns = (2.0 * labels - 1)[:, None]
+    rows, parts = Rows(np.zeros(300), labels.astype(float), None), np.split(np.arange(300), 3)
+    gains = [[0.0, 0.2, 0.1], [0.0, 0.1, 0.3], [0.0, 0.1, 0.3]]
+    fits = [([np.log1p(np.exp(-gain)) for gain in each], Steps(each)) for each in gains]
+    held_out = _HeldOut(rows, columns, parts, fits, None)
+    assert [held_out.best_rounds(others) for others in ([1, 2], [0], [0, 2])] == [2, 1, 2]
+    without, change, error = held_out.change([0, 1], [1, 2, 0])
+    assert without == pytest.approx(np.log(2))
+    assert change == pytest.approx(np.mean([fits[0][0][1], fits[1][0][2]]) - np.log(2))
+    assert error > 0
+    logits = held_out.logits([1, 2, 0])
+    np.testing.assert_allclose(logits, np.repeat([0.2, 0.3, 0.0], 100) * columns[:, 0])
+    # Not beyond a standard error: no trees.
+    noise = np.where(np.arange(300) % 2, 5.0, -5.0)[:, None] * columns
+    worse = _HeldOut(rows, noise, parts, fits, None)
+    assert worse.best_rounds([1, 2]) == 0
+
+
+def test_the_logits_of_a_part_are_those_of_its_own_rounds():
+    rows, columns = rows_of(1500, 0, 1.0)
+    parts = folds_of(1500)
+    found = boost(rows, columns, parts, largest_num_rounds=80)
+    trainer = _Trainer(rows, columns, 80, 0, ())
+    fits = [trainer.fit_part(fitted, scored) for fitted, scored in parts]
+    length = max(len(curve) for curve, _ in fits)
+    curves = np.stack([np.pad(curve, (0, length - len(curve)), mode="edge") for curve, _ in fits])
+    rounds = []
+    for number, (_, scored) in enumerate(parts):
+        rounds.append(int(np.argmin(np.delete(curves, number, axis=0).mean(axis=0))))
+        trees = fits[number][1].predict(columns[scored], raw_score=True, num_iteration=rounds[-1])
+        np.testing.assert_allclose(found.logits[scored], rows.logits[scored] + trees)
+    assert found.num_rounds == round(np.mean(rounds))

@@ -13,13 +13,14 @@ from keras_calibration._columns import names_of, suggestion
 from keras_calibration._compat import names_from_the_start
 from keras_calibration._typing import Data, Features
 from keras_calibration._warn import warn
-from keras_calibration.calibration.calibration_report import CalibrationReport
+from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
 from keras_calibration.calibration.candidate_fits import (
     REPORT,
     CandidateFit,
     Race,
     pieces_of_work,
     take,
+    taken,
 )
 from keras_calibration.calibration.candidates import (
     DEFAULT,
@@ -32,10 +33,12 @@ from keras_calibration.calibration.candidates import (
     vocabularies,
 )
 from keras_calibration.calibration.cross_fitted_scores import (
+    Choice,
     combined,
     noise_floors,
     scores_of,
     segments_off,
+    with_errors,
 )
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.label_columns import warn_of_label_columns
@@ -94,12 +97,13 @@ def calibrate(
 
     Every candidate is cross-fitted: for each fold, it is fitted on the other folds and scored on
     this one, so that every row is scored by a fit that did not see it. The result is a weighted
-    mean of the candidates' logits (`report.weights`). Each weight is the mean of two: that in the
-    mean that predicts the scored rows best, and the probability that the candidate alone predicts
-    best. "No change" is a candidate too, and if it is more probable than all others together, the
-    model stays as it is. The candidates with a weight are then fitted to all rows. Those that
-    cannot be fitted on these rows, for example with too few positives, are left out; the report
-    lists them.
+    mean of the candidates' logits (`report.weights`). For each fold, the weights are found on the
+    other folds. Each is the mean of two: that in the mean that predicts these rows best, and the
+    probability that the candidate alone predicts best. "No change" is a candidate too, and if it is
+    more probable than all others together, it has the weight 1. The report scores the fold with
+    these weights; the model gets their mean over the folds. The candidates with a weight are then
+    fitted to all rows. Those that cannot be fitted on these rows, for example with too few
+    positives, are left out; the report lists them.
 
     The candidates, simplest first:
 
@@ -214,7 +218,11 @@ def calibrate(
         rows = check_rows_or_classes(logits, development.labels, development.weights)
         warn_of_probabilities(logits, development.labels)
         warn_of_absent_classes(rows)
+        numbers, rows = distinct_rows(keras.tree.flatten(development.inputs), rows)
         columns = inputs_by_name(development.inputs, inputs)
+        if len(numbers) < len(logits):
+            columns = taken(columns, numbers)
+            folds = np.asarray(folds)[numbers] if np.shape(folds) == (len(logits),) else folds
         fields, numeric = vocabularies(fields, columns), names_of(numeric)
         check_numeric(numeric, columns)
         if folds is None:
@@ -235,13 +243,7 @@ def calibrate(
     report = _report(race.fits, rows, features, fields, splits, forced)
     report = replace(report, replaced=replaced)
     progress.end_piece(REPORT)
-    chosen = report.after
-    if chosen.log_loss_change > chosen.log_loss_change_error:
-        warn(
-            f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
-            f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. Use "
-            'methods="default": it leaves the model unchanged if no candidate is better.',
-        )
+    _warn_if_worse(report.after, forced)
     heads = {c.name: race.head_of(c) for c in tried if c.name in report.weights}
     calibrated = CalibratedModel(
         model, _head_of(heads, report.weights), base_output, calibrated_output
@@ -250,6 +252,20 @@ def calibrate(
     calibrated.head.remember_fit(calibrated.head.fit_summary)
     progress.end()
     return calibrated
+
+
+def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:
+    """Warns if the chosen calibration is worse than none by more than a standard error."""
+    if chosen.log_loss_change <= chosen.log_loss_change_error:
+        return
+    remedy = "These rows say too little to choose: use more, or keep the model as it is."
+    if forced is not None:
+        remedy = 'Use methods="default": it mostly leaves a model unchanged that is right already.'
+    warn(
+        f"The calibration {chosen.name!r} makes the cross-fitted log loss worse: "
+        f"{chosen.log_loss_change:+.6f} ± {chosen.log_loss_change_error:.6f} nats per row. "
+        + remedy,
+    )
 
 
 def _head_of(heads: Mapping[str, Head], weights: Mapping[str, float]) -> Head:
@@ -333,27 +349,31 @@ def _report(
         rows = replace(rows, labels=np.delete(rows.labels, absent, axis=1))
         fitted = {name: np.delete(logits, absent, axis=1) for name, logits in fitted.items()}
     if forced is None:
-        weights, reason = combined(fitted, rows, splits.clusters)
+        _, fold = np.unique(splits.fold[splits.scored], return_inverse=True)
+        choice = combined(fitted, rows, fold, splits.clusters)
     else:
-        weights, reason = {forced: 1.0}, "It was requested by `methods`."
+        choice = Choice({forced: 1.0}, "It was requested by `methods`.", fitted[forced])
+    weights = choice.weights
     chosen = BLEND if len(weights) > 1 else next(iter(weights))
     seconds = {BLEND: 0.0, **{name: fit.seconds for name, fit in fits.items()}}
-    if chosen == BLEND:
-        columns_used = np.stack([fitted[name] for name in weights])
-        fitted[BLEND] = np.tensordot(list(weights.values()), columns_used, axes=1)
+    fitted[chosen] = choice.logits
     losses = {name: head_log_losses(rows.labels, logits) for name, logits in fitted.items()}
+    scores = scores_of(rows, fitted, losses, field_columns, seconds, splits.clusters)
+    scores = tuple(
+        with_errors(score, choice.errors) if score.name == chosen else score for score in scores
+    )
     return CalibrationReport(
         num_rows=num_rows,
         num_folds=splits.num_folds,
         is_forward=splits.is_forward,
-        scores=scores_of(rows, fitted, losses, field_columns, seconds, splits.clusters),
+        scores=scores,
         chosen=chosen,
-        reason=reason,
+        reason=choice.reason,
         weights=weights,
-        noise_floor=noise_floors(rows, fitted[chosen], field_columns),
+        noise_floor=noise_floors(rows, choice.logits, field_columns),
         absent_classes=tuple(absent),
         left_out={name: fit.failure for name, fit in fits.items() if fit.failure},
-        still_off=segments_off(rows, fitted[chosen], columns, field_columns),
+        still_off=segments_off(rows, choice.logits, columns, field_columns),
     )
 
 

@@ -15,12 +15,16 @@ _HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/
 class CandidateScore:
     """The cross-fitted figures of one candidate: every row is scored by a fit that did not see it.
 
+    Those of a "blend" are also by weights that did not see the row: each fold is scored with the
+    weights that the other folds give.
+
     Args:
         name: Name of the candidate.
         log_loss: Mean log loss, in nats per row.
         log_loss_change: Log loss minus that of the identity.
         log_loss_change_error: Standard error of the change. It treats rows as independent; with
-            blocks, it treats blocks as independent if that gives a larger error.
+            blocks, it treats blocks as independent if that gives a larger error. Of a blend, it
+            includes how much the choice varies: a jackknife over the folds.
         brier: Mean squared error of the probabilities; for classes, summed over them.
         brier_change_error: Standard error of the change of the Brier score from the identity's.
         auc: Area under the ROC curve; for classes, the mean of each class against the others.
@@ -56,7 +60,7 @@ class CalibrationReport(ShownAsText):
     chance alone gives with the chosen calibration.
 
     Args:
-        num_rows: Number of rows of the development set.
+        num_rows: Number of rows of the development set, those that it holds several times once.
         num_folds: Number of folds.
         is_forward: Whether each fold was scored by a fit on the earlier folds only, and weighted by
             that fit's share of the rows.

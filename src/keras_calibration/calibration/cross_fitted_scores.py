@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from keras import ops
@@ -11,7 +12,7 @@ from scipy import special
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
 from keras_calibration.calibration.candidates import IDENTITY
-from keras_calibration.layers.head_logits import outcome_columns
+from keras_calibration.layers.head_logits import head_log_losses, outcome_columns
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import FieldError, noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
@@ -20,7 +21,7 @@ from keras_calibration.models.development_set import as_numpy
 from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.stacking import combined_weights
+from keras_calibration.solvers.stacking import cross_fitted_weights, mean_weights
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _NUM_DRAWS = 100
@@ -30,31 +31,74 @@ _SIGNIFICANCE = 0.05
 _MOST_COLUMNS_IN_PAIRS = 10
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The candidates that are used together, and what scores them.
+
+    Args:
+        weights: Name of each candidate with a weight → its weight.
+        reason: Why, in one sentence.
+        logits: Their mean logits, for each fold with the weights that the other folds give.
+        errors: The uncertainty of the choice, as standard errors of log loss and Brier score.
+    """
+
+    weights: dict[str, float]
+    reason: str
+    logits: np.ndarray
+    errors: tuple[float, float] = (0.0, 0.0)
+
+
 def combined(
     fitted: Mapping[str, np.ndarray],
     rows: Rows,
+    fold: np.ndarray,
     clusters: np.ndarray | None = None,
-) -> tuple[dict[str, float], str]:
-    """The weights with which candidates are used together, and why (`combined_weights`).
+) -> Choice:
+    """The candidates that are used together, by `cross_fitted_weights`.
 
     Args:
         fitted: Cross-fitted logits of the candidates, the identity first.
         rows: The same rows: labels and weights.
+        fold: The fold of each of them, whole numbers from 0, none of them empty.
         clusters: Which rows belong together.
-
-    Returns:
-        Name of each candidate with a weight → its weight; and the reason, in one sentence.
     """
-    weights = combined_weights(list(fitted.values()), rows, clusters)
-    shares = {name: float(share) for name, share in zip(fitted, weights, strict=True) if share > 0}
-    if set(shares) == {IDENTITY}:
-        return shares, "No candidate gains more than chance or, by blocks of time, drift would."
-    if len(shares) == 1:
-        return shares, "It predicts best, and no mean with others is better."
-    return shares, (
-        "Each weight is the mean of two: that in the mean that predicts best, and the probability "
-        "that the candidate alone predicts best."
+    columns = np.stack(list(fitted.values()))
+    by_fold = cross_fitted_weights(list(columns), rows, fold, clusters)
+    found = mean_weights(by_fold, rows, fold)
+    weights = {name: float(share) for name, share in zip(fitted, found, strict=True) if share > 0}
+    if len(weights) == 1:
+        (name,) = weights
+        reason = "Whichever fold is left out, it alone predicts best on the others."
+        if name == IDENTITY:
+            reason = "No candidate gains more than chance or, by blocks of time, drift would."
+        return Choice(weights, reason, fitted[name])
+    logits = np.empty(columns.shape[1:])
+    for number, share in enumerate(by_fold):
+        own = fold == number
+        logits[own] = np.tensordot(share, columns[:, own], axes=1)
+    reason = (
+        "Each fold is scored with the weights that the other folds give; used is the mean of "
+        "these weights."
     )
+    return Choice(weights, reason, logits, _choice_errors(columns, rows, by_fold))
+
+
+def _choice_errors(
+    columns: np.ndarray, rows: Rows, fold_weights: np.ndarray
+) -> tuple[float, float]:
+    """How much log loss and Brier score vary with the choice: a jackknife over the folds."""
+    means = []
+    for weights in fold_weights:
+        eta = np.tensordot(weights, columns, axes=1)
+        values = head_log_losses(rows.labels, eta), _squares(*outcome_columns(rows.labels, eta))
+        means.append([np.average(each, weights=rows.weights) for each in values])
+    errors = np.sqrt((len(means) - 1) * np.var(means, axis=0))
+    return float(errors[0]), float(errors[1])
+
+
+def _squares(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """The squared error of each row, summed over the classes."""
+    return ((labels - probabilities) ** 2).sum(axis=1)
 
 
 def scores_of(
@@ -68,7 +112,7 @@ def scores_of(
     """The figures of each candidate."""
     identity = next(iter(fitted))
     outcomes = {name: outcome_columns(rows.labels, eta) for name, eta in fitted.items()}
-    squares = {name: ((labels - p) ** 2).sum(axis=1) for name, (labels, p) in outcomes.items()}
+    squares = {name: _squares(*outcome) for name, outcome in outcomes.items()}
     errors = {
         field: _errors_by_candidate(rows, list(outcomes.values()), values)
         for field, values in fields.items()
@@ -133,6 +177,15 @@ def segments_off(
     )
     at_most = _SIGNIFICANCE / len(found.segments)
     return tuple(segment for segment in found.segments if segment.p_value <= at_most)
+
+
+def with_errors(score: CandidateScore, errors: tuple[float, float]) -> CandidateScore:
+    """A score whose standard errors of log loss and Brier score include further ones."""
+    return replace(
+        score,
+        log_loss_change_error=float(np.hypot(score.log_loss_change_error, errors[0])),
+        brier_change_error=float(np.hypot(score.brier_change_error, errors[1])),
+    )
 
 
 def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> float:

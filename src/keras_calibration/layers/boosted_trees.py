@@ -54,9 +54,11 @@ class BoostedTrees(Head):
     1. For each fold of the development set, h is fitted on the other folds. This gives each row a
        logit and offsets that did not see its label.
     2. LightGBM adds trees of eight leaves to these logits, on the rows outside each fold, and
-       scores the rows of the fold after every round. The number of rounds has the lowest mean log
-       loss over the folds. It is 0 if that is not lower than without trees by a standard error.
-    3. h is fitted to all rows, and as many trees to the cross-fitted logits of all rows.
+       scores the rows of the fold after every round. A fold is scored with the number of rounds
+       that has the lowest mean log loss over the other folds. It is 0 if that is not lower than
+       without trees by a standard error.
+    3. h is fitted to all rows, and trees to the cross-fitted logits of all rows, with the mean of
+       these numbers of rounds.
 
     LightGBM is needed for the fit alone: the trees become tables, and the layer computes them by
     comparisons and look-ups (`ops.boosted_trees`), to within rounding of LightGBM's own prediction.

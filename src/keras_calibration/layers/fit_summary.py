@@ -105,8 +105,8 @@ class BoostedFitSummary(FitSummary):
     """The figures of a fit of boosted trees: a `FitSummary` and the cross-fitted results.
 
     `num_iterations` is the number of rounds. The cross-fitted log losses are computed on rows to
-    which neither the inner head nor the trees were fitted. That with trees is slightly optimistic,
-    because the number of rounds was chosen on the same rows. Both are NaN if no trees were tried.
+    which neither the inner head nor the trees were fitted, with a number of rounds that was chosen
+    on other rows. Both are NaN if no trees were tried.
 
     Args:
         cross_fitted_head: Cross-fitted log loss of the inner head alone.

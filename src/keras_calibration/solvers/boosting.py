@@ -82,8 +82,9 @@ def boost(
     """Fits trees on top of given logits, with the number of rounds that is best on held-out rows.
 
     For each part, trees are fitted to some rows and scored on others after every round. The number
-    of rounds has the lowest mean log loss over the parts. It is 0 unless this is lower than without
-    trees by more than a standard error. Then trees are fitted to the rows that the parts score.
+    of rounds that a part is scored with is the best one for the other parts: it has their lowest
+    mean log loss, or is 0 unless this is lower than without trees by more than a standard error.
+    Then trees are fitted to the rows that the parts score, with the mean of these numbers.
 
     Args:
         rows: Cross-fitted logits (n,) or (n, K), on which trees are fitted; labels and weights.
@@ -97,32 +98,87 @@ def boost(
     rows = _trained_rows(rows)
     trainer = _Trainer(rows, columns, largest_num_rounds, seed, increasing)
     fits = [trainer.fit_part(fitted, held_out) for fitted, held_out in parts]
-    length = max(len(curve) for curve, _ in fits)
-    # A part that stopped early would only have become worse.
-    curves = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve, _ in fits]
-    shares = [rows.row_weights[held_out].sum() for _, held_out in parts]
-    num_rounds = int(np.argmin(np.average(curves, axis=0, weights=shares)))
-    logits = rows.logits.copy()
-    for (_, held_out), (_, model) in zip(parts, fits, strict=True):
-        if num_rounds and model is not None:
-            logits[held_out] += model.predict(
-                columns[held_out], raw_score=True, num_iteration=num_rounds
-            )
-    scored = np.concatenate([held_out for _, held_out in parts])
-    before, after = (log_losses(rows.labels, each)[scored] for each in (rows.logits, logits))
-    weights = rows.row_weights[scored]
-    groups = None if clusters is None else clusters[scored]
-    change, error = mean_and_error(after - before, weights, groups)
-    helps = change < -error
-    without = float(np.average(before, weights=weights))
+    held_out = _HeldOut(rows, columns, [scored for _, scored in parts], fits, clusters)
+    everything = list(range(len(parts)))
+    rounds = [
+        held_out.best_rounds([other for other in everything if other != part] or [part])
+        for part in everything
+    ]
+    num_rounds = round(float(np.average(rounds, weights=held_out.shares)))
+    if not num_rounds:
+        # The figures say how far from an improvement the best number of rounds is.
+        rounds = [held_out.lowest(everything)] * len(parts)
+    without, change, error = held_out.change(everything, rounds)
+    scored = np.concatenate(held_out.parts)
     return Boosting(
-        model=trainer.fit(scored, num_rounds) if helps else None,
-        num_rounds=num_rounds if helps else 0,
-        logits=logits if helps else rows.logits,
+        model=trainer.fit(scored, num_rounds) if num_rounds else None,
+        num_rounds=num_rounds,
+        logits=held_out.logits(rounds) if num_rounds else rows.logits,
         log_loss_without=without,
         log_loss_with=without + change,
         standard_error=error,
     )
+
+
+class _HeldOut:
+    """Rows that fits did not see, scored after any number of rounds.
+
+    Args:
+        rows: Logits without trees, labels and weights.
+        columns: What the trees see.
+        parts: Numbers of the rows that each fit scores.
+        fits: The log loss of these after 0, 1, 2 … rounds, and the model, of each part.
+        clusters: Which rows are dependent (n,), for the standard error.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        columns: np.ndarray,
+        parts: Sequence[np.ndarray],
+        fits: Sequence[tuple[np.ndarray, Any]],
+        clusters: np.ndarray | None,
+    ) -> None:
+        self.rows, self.columns, self.parts, self.clusters = rows, columns, parts, clusters
+        self.models = [model for _, model in fits]
+        length = max(len(curve) for curve, _ in fits)
+        # A part that stopped early would only have become worse.
+        padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve, _ in fits]
+        self.curves = np.stack(padded)
+        self.shares = np.array([rows.row_weights[part].sum() for part in parts])
+
+    def lowest(self, parts: Sequence[int]) -> int:
+        """The number of rounds with the lowest mean log loss of some parts."""
+        return int(np.argmin(self.shares[parts] @ self.curves[parts]))
+
+    def best_rounds(self, parts: Sequence[int]) -> int:
+        """The same, or 0 unless it is better than no trees by more than a standard error."""
+        rounds = self.lowest(parts)
+        _, change, error = self.change(parts, [rounds] * len(self.parts))
+        return rounds if change < -error else 0
+
+    def change(self, parts: Sequence[int], rounds: Sequence[int]) -> tuple[float, float, float]:
+        """The log loss of some parts without trees, its change by them, and its standard error."""
+        scored = np.concatenate([self.parts[part] for part in parts])
+        weights = self.rows.row_weights[scored]
+        before, after = (
+            log_losses(self.rows.labels[scored], logits[scored])
+            for logits in (self.rows.logits, self.logits(rounds, parts))
+        )
+        groups = None if self.clusters is None else self.clusters[scored]
+        without = float(np.average(before, weights=weights))
+        return without, *mean_and_error(after - before, weights, groups)
+
+    def logits(self, rounds: Sequence[int], parts: Sequence[int] | None = None) -> np.ndarray:
+        """The logits with as many rounds of trees as each part has, of all or some parts."""
+        logits = self.rows.logits.copy()
+        for part in range(len(self.parts)) if parts is None else parts:
+            scored, model = self.parts[part], self.models[part]
+            if rounds[part] and model is not None:
+                logits[scored] += model.predict(
+                    self.columns[scored], raw_score=True, num_iteration=rounds[part]
+                )
+        return logits
 
 
 def _trained_rows(rows: Rows) -> Rows:

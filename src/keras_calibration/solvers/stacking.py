@@ -15,10 +15,64 @@ from keras_calibration.solvers.standard_errors import mean_and_error
 # The first fit is the model as it is. All weight on others costs this log likelihood, in nats; and
 # its prior odds to each of the others are this power of e.
 _COST_OF_CHANGE = 1.0
-_PRIOR_OF_NO_CHANGE = 3.0
+_PRIOR_OF_NO_CHANGE = 4.0
 _NUM_DRAWS = 1000
 # Smaller weights are left out.
 _SMALLEST_WEIGHT = 0.02
+
+
+def cross_fitted_weights(
+    logits: Sequence[np.ndarray],
+    rows: Rows,
+    fold: np.ndarray,
+    clusters: np.ndarray | None = None,
+) -> np.ndarray:
+    """For each fold, `combined_weights` of the rows of the other folds.
+
+    A fold is scored with its own weights, and their mean is used (`mean_weights`). The log loss is
+    convex, so that the mean predicts at least as well as the weights that are scored do on average.
+    It changes the model exactly if one of the folds is scored with a change, so that no choice
+    follows that the score does not know of.
+
+    Args:
+        logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite; the model as it is
+            first.
+        rows: Labels and weights; its logits are not read.
+        fold: The fold of each row, whole numbers from 0 (n,), none of them empty.
+        clusters: Which rows belong together, whole numbers (n,); None if all are independent.
+
+    Returns:
+        The weights (folds, m).
+
+    Example:
+        >>> labels = np.arange(1000) % 4 == 0
+        >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
+        >>> logits = [np.zeros(1000), np.full(1000, -2.0)]
+        >>> cross_fitted_weights(logits, rows, np.arange(1000) // 500).round(2)
+        array([[0.26, 0.74],
+               [0.26, 0.74]])
+    """
+    found = np.tile(np.eye(len(logits))[0], (int(fold.max()) + 1, 1))
+    for number in range(len(found)):
+        others = np.flatnonzero((fold != number) & (rows.row_weights > 0))
+        if len(others):
+            groups = None if clusters is None else clusters[others]
+            found[number] = combined_weights(
+                [eta[others] for eta in logits], rows.take(others), groups
+            )
+    return found
+
+
+def mean_weights(fold_weights: np.ndarray, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    """The mean of the weights (folds, m) over the rows that they score, (m,).
+
+    Example:
+        >>> rows = Rows(np.zeros(4), np.zeros(4), None)
+        >>> mean_weights(np.eye(2), rows, np.array([0, 1, 1, 1]))
+        array([0.25, 0.75])
+    """
+    shares = np.bincount(fold, rows.row_weights, len(fold_weights))
+    return _without_small(shares @ fold_weights / shares.sum(), _SMALLEST_WEIGHT)
 
 
 def combined_weights(
@@ -47,7 +101,7 @@ def combined_weights(
         >>> labels = np.arange(1000) % 4 == 0
         >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
         >>> combined_weights([np.zeros(1000), np.full(1000, -2.0)], rows).round(2)
-        array([0.23, 0.77])
+        array([0.24, 0.76])
     """
     posterior = posterior_weights(logits, rows, clusters)
     if posterior[0] > 0.5 or not _gains_an_error(logits, rows, clusters):
@@ -62,7 +116,7 @@ def posterior_weights(
     """How probable it is that each fit predicts best: weights (m,) with the sum 1.
 
     The mean over a Bayesian bootstrap of the rows, or of the clusters, of the softmax of the summed
-    log likelihoods (pseudo-BMA+), the first with prior odds of e³. Drawn are the sums, from the
+    log likelihoods (pseudo-BMA+), the first with prior odds of e⁴. Drawn are the sums, from the
     normal distribution that they have with many rows.
 
     Args:

@@ -1,0 +1,205 @@
+"""Is the figure that `calibrate` reports right? `./dev run python benchmarks/report_honesty.py`.
+
+Samples are drawn from a known truth: a model that is right (null), nearly right (weak) or wrong
+(strong). The candidates of `calibrate(methods="quick")` are cross-fitted on each, on the logit
+alone or with four fields and four numeric columns, weighed and scored as `calibrate` does it. The
+change of the log loss that it reports is compared with the true change of the model that it
+returns, by the true probabilities of fresh rows.
+
+Printed for each cell: how often the model is changed; the reported and the true change, means over
+the samples in 1e-5 nats a row; their difference with its standard error; how often the true change
+is within two reported standard errors, over all samples and over those that change the model (one
+that is not is reported with 0 ± 0, which is true); and, of these, how often the change makes the
+model worse.
+
+With --cache FOLDER, the logits of the fits are kept there in parts of fifty samples, and not
+computed again: a run goes on where it stopped, and another rule is measured without fits.
+"""
+
+import argparse
+import pathlib
+import pickle
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+from scipy.stats import norm
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "examples"))
+
+from keras_calibration.calibration.candidate_fits import Race
+from keras_calibration.calibration.candidates import IDENTITY, QUICK, candidates
+from keras_calibration.calibration.cross_fitted_scores import combined, scores_of, with_errors
+from keras_calibration.calibration.fit_progress import FitProgress
+from keras_calibration.calibration.splits import splits_of
+from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.logistic_fit import row_log_losses
+from markdown_table import markdown_table
+
+FIELDS = {"site": 30, "device": 10, "zip": 100, "kind": 5}
+NUMERIC = ("age", "hour", "price", "length")
+EFFECTS = {"null": 0.0, "weak": 0.5, "strong": 2.0}
+COLUMNS = ("logit", "eight")
+PART = 50  # samples of a file of the cache
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The fits of the candidates to a sample.
+
+    Args:
+        labels: Labels of the rows (n,).
+        fold: Their folds (n,).
+        cross_fitted: Name of each candidate → its cross-fitted logits (n,).
+        fresh: Name of each candidate → the logits of the fresh rows (m,) by its fit to all rows.
+    """
+
+    labels: Array
+    fold: Array
+    cross_fitted: dict[str, Array]
+    fresh: dict[str, Array]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--columns", nargs="*", choices=COLUMNS, default=list(COLUMNS))
+    parser.add_argument("--effects", nargs="*", choices=list(EFFECTS), default=list(EFFECTS))
+    parser.add_argument("--rows", nargs="*", type=int, default=[300, 1_000, 10_000])
+    parser.add_argument("--samples", type=int, default=PART, help="samples of each cell")
+    parser.add_argument("--cache", type=pathlib.Path, help="a folder for the logits of the fits")
+    options = parser.parse_args()
+    lines = []
+    for columns in options.columns:
+        for num_rows in options.rows:
+            for effect in options.effects:
+                cell = (columns, effect, num_rows)
+                _, _, truth = fresh_rows(columns, effect)
+                found = [
+                    reported_and_true(sample, truth)
+                    for first in range(0, options.samples, PART)
+                    for sample in samples(cell, first, options)
+                ]
+                lines.append([columns, f"{num_rows:,}", effect, *figures(np.array(found))])
+                print(*lines[-1], flush=True)
+    header = "columns|rows|effect|samples|changed|reported|true|difference|within 2 se"
+    print(markdown_table([*header.split("|"), "of the changed", "worse"], lines))
+
+
+def samples(cell: tuple[str, str, int], first: int, options: Any) -> list[Sample]:
+    """A part of the samples of a cell, from the cache where it has them."""
+    numbers = range(first, min(first + PART, options.samples))
+    if options.cache is None:
+        return [sample_of(*cell, number) for number in numbers]
+    file = options.cache / f"{'-'.join(map(str, (*cell, first, len(numbers))))}.pickle"
+    if not file.exists():
+        found = [sample_of(*cell, number) for number in numbers]
+        options.cache.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(pickle.dumps(found))
+    return pickle.loads(file.read_bytes())
+
+
+def reported_and_true(sample: Sample, truth: Array) -> tuple[float, float, float]:
+    """The change that the report states, its error, and the true change."""
+    rows = Rows(sample.labels, sample.labels, None)
+    fitted = {name: logits.astype(float) for name, logits in sample.cross_fitted.items()}
+    choice = combined(fitted, rows, sample.fold)
+    shown = {"identity": fitted[IDENTITY], "chosen": choice.logits}
+    losses = {name: row_log_losses(rows.labels, eta) for name, eta in shown.items()}
+    _, chosen = scores_of(rows, shown, losses, {}, dict.fromkeys(shown, 0.0))
+    chosen = with_errors(chosen, choice.errors)
+    mean = sum(v * sample.fresh[name].astype(float) for name, v in choice.weights.items())
+    before = row_log_losses(truth, sample.fresh[IDENTITY].astype(float))
+    true = float(np.mean(row_log_losses(truth, mean) - before))
+    return chosen.log_loss_change, chosen.log_loss_change_error, true
+
+
+def figures(found: Array) -> list[str]:
+    """A row of the table."""
+    reported, error, true = found.T
+    changed = error > 0
+    away = reported - true
+    within = np.abs(away) <= 2 * error + 1e-12
+    spread = away.std(ddof=1) / np.sqrt(len(away))
+    return [
+        f"{len(away):,}",
+        f"{changed.mean():.0%}",
+        *(f"{1e5 * values.mean():+.1f}" for values in (reported, true)),
+        f"{1e5 * away.mean():+.1f} ± {1e5 * spread:.1f}",
+        f"{within.mean():.1%}",
+        f"{within[changed].mean():.1%}" if changed.any() else "-",
+        f"{(true[changed] > 0).mean():.0%}" if changed.any() else "-",
+    ]
+
+
+# --- The samples.
+
+
+def sample_of(columns: str, effect: str, num_rows: int, number: int) -> Sample:
+    """A sample, and the candidates fitted to it as `calibrate` fits them."""
+    generator = np.random.default_rng((COLUMNS.index(columns), num_rows, number))
+    logits, features, truth = drawn(columns, effect, num_rows, generator)
+    rows = Rows(logits, (generator.random(num_rows) < truth).astype(float), None)
+    splits = splits_of(3, rows, number)
+    fields, numeric = (FIELDS, NUMERIC) if features else ({}, ())
+    tried = candidates(fields, numeric, 3, number, None, QUICK)
+    if not features:
+        # A layer that is fitted again takes less time than a new one.
+        tried = [replace(each, make_head=kept(each.make_head())) for each in tried]
+    progress = FitProgress([(each.name, 1.0) for each in tried], 0)
+    race = Race(rows, features, splits, number, progress)
+    race.run(tried, None)
+    fitted = {name: fit.logits for name, fit in race.fits.items() if fit.logits is not None}
+    new_logits, new_features, _ = fresh_rows(columns, effect)
+    fresh = {
+        each.name: new_logits
+        if each.name == IDENTITY
+        else head_logits(race.head_of(each), new_logits, new_features)
+        for each in tried
+        if each.name in fitted
+    }
+    small = [
+        {name: eta.astype("float32") for name, eta in each.items()} for each in (fitted, fresh)
+    ]
+    return Sample(rows.labels, splits.fold.astype("int8"), *small)
+
+
+def kept(head: Any) -> Any:
+    return lambda: head
+
+
+def fresh_rows(columns: str, effect: str) -> tuple[Array, dict[str, Array], Array]:
+    """Fresh rows of a cell: of the logit alone, quantiles of its distribution."""
+    if columns == "logit":
+        logits = norm.ppf((np.arange(2000) + 0.5) / 2000, -1.5, 1.2)
+        return logits, {}, true_probabilities(logits, {}, effect)
+    return drawn(columns, effect, 5000, np.random.default_rng(0))
+
+
+def drawn(
+    columns: str, effect: str, num_rows: int, generator: np.random.Generator
+) -> tuple[Array, dict[str, Array], Array]:
+    """Logits, features and true probabilities of rows."""
+    logits = generator.normal(-1.5, 1.2, num_rows).astype("float32").astype(float)
+    features: dict[str, Array] = {}
+    if columns == "eight":
+        features = {name: generator.integers(0, size, num_rows) for name, size in FIELDS.items()}
+        features |= {name: generator.normal(size=num_rows) for name in NUMERIC}
+    return logits, features, true_probabilities(logits, features, effect)
+
+
+def true_probabilities(logits: Array, features: dict[str, Array], effect: str) -> Array:
+    """Of the logit alone, a slope and a bias; else offsets of two fields and two curves."""
+    if not features:
+        return expit(logits - EFFECTS[effect] * (0.2 + 0.15 * logits))
+    offsets = np.random.default_rng(5).normal(size=(2, 30))
+    shift = 0.3 * offsets[0, features["site"]] + 0.2 * offsets[1, features["device"]]
+    shift += 0.2 * np.sin(2 * features["age"]) * (features["hour"] > 0) + 0.1 * features["price"]
+    return expit(logits + EFFECTS[effect] * shift)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""The figures of the chosen calibration: no choice has seen the rows that score it."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import keras_calibration as kc
+from keras_calibration.calibration.cross_fitted_scores import combined
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.row_folds import fold_of_rows
+from keras_calibration.solvers.stacking import combined_weights
+
+NUM_ROWS = 900
+METHODS = ["bias", "platt"]
+
+
+def make_rows(seed=3):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, 1, NUM_ROWS).astype("float32")
+    labels = (generator.random(NUM_ROWS) < expit(0.85 * logits - 0.6)).astype(float)
+    return logits, labels, generator.uniform(0.5, 1.5, NUM_ROWS)
+
+
+def losses_of(labels, logits):
+    return np.logaddexp(0, logits) - labels * logits
+
+
+def cross_fitted(logits, labels, weights, fold, is_forward=False):
+    """Logits of the identity, a bias and Platt scaling; those of unscored rows are not used."""
+    columns = [logits.astype(float)] + [np.zeros(NUM_ROWS) for _ in METHODS]
+    for number in range(int(is_forward), fold.max() + 1):
+        fitted, scored = fold < number if is_forward else fold != number, fold == number
+        layers = (kc.layers.BiasCorrection(), kc.layers.PlattScaling())
+        for column, layer in zip(columns[1:], layers, strict=True):
+            layer.fit(logits[fitted], labels[fitted], sample_weight=weights[fitted])
+            column[scored] = np.asarray(layer(logits[scored])).reshape(-1)
+    return np.stack(columns)
+
+
+@pytest.mark.parametrize("folds", [3, "blocks", "forward"])
+def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
+    logits, labels, weights = make_rows()
+    report = kc.calibrate_scores(
+        logits, labels, sample_weight=weights, from_logits=True, methods=METHODS, folds=folds,
+        verbose=0,
+    ).report  # fmt: skip
+    assert report.chosen == "blend"
+    is_forward = folds == "forward"
+    if is_forward:
+        fold = np.arange(NUM_ROWS) * 8 // NUM_ROWS
+    else:
+        fold = fold_of_rows(folds, Rows(logits, labels, weights), 0)
+    columns = cross_fitted(logits, labels, weights, fold, is_forward)
+    if is_forward:
+        weights = weights * fold
+    numbers = range(int(is_forward), fold.max() + 1)
+    shares, scored = {}, fold >= is_forward
+    for number in numbers:
+        others = scored & (fold != number)
+        clusters = fold[others] if isinstance(folds, str) else None
+        rows = Rows(logits[others], labels[others], weights[others])
+        shares[number] = combined_weights(list(columns[:, others]), rows, clusters)
+    chosen = np.array([shares.get(k, shares[1]) @ columns[:, row] for row, k in enumerate(fold)])
+    change = losses_of(labels, chosen) - losses_of(labels, columns[0])
+    after = report.after
+    mean = np.average(change[scored], weights=weights[scored])
+    assert after.log_loss_change == pytest.approx(mean, abs=2e-7)
+    squares = (labels - expit(chosen)) ** 2
+    brier = np.average(squares[scored], weights=weights[scored])
+    assert after.brier == pytest.approx(brier, abs=2e-7)
+    predicted, observed = weights[scored] @ expit(chosen[scored]), weights[scored] @ labels[scored]
+    assert after.calibration_ratio == pytest.approx(predicted / observed, abs=1e-6)
+    # Used is the mean of the weights, by the rows that they score.
+    sizes = [weights[fold == number].sum() for number in numbers]
+    used = np.average([shares[number] for number in numbers], axis=0, weights=sizes)
+    for name, share in zip(["identity", *METHODS], used, strict=True):
+        assert report.weights.get(name, 0.0) == pytest.approx(share, abs=0.02)
+    # The error is that of the rows, or of the blocks, and that of the choice by a jackknife.
+    away = (weights * (change - mean))[scored]
+    by_row = np.sum(away**2)
+    if isinstance(folds, str):
+        sums = np.bincount(fold[scored], away)[numbers.start :]
+        by_row = max(by_row, len(sums) / (len(sums) - 1) * np.sum(sums**2))
+    means = [
+        np.average(losses_of(labels, share @ columns)[scored], weights=weights[scored])
+        for share in shares.values()
+    ]
+    of_choice = (len(means) - 1) / len(means) * np.sum((means - np.mean(means)) ** 2)
+    error = np.sqrt(by_row / weights[scored].sum() ** 2 + of_choice)
+    assert after.log_loss_change_error == pytest.approx(error, rel=1e-3)
+
+
+def test_the_labels_of_a_fold_do_not_change_the_weights_that_score_it():
+    logits, labels, weights = make_rows()
+    fold = np.arange(NUM_ROWS) % 3
+    columns = cross_fitted(logits, labels, weights, fold)
+    fitted = dict(zip(["identity", *METHODS], columns, strict=True))
+    turned = np.where(fold == 1, 1 - labels, labels)
+    before, after = (
+        combined(fitted, Rows(logits, each, weights), fold).logits for each in (labels, turned)
+    )
+    np.testing.assert_array_equal(before[fold == 1], after[fold == 1])
+    assert np.abs(before - after)[fold != 1].max() > 0.01
+
+
+def test_one_candidate_of_all_folds_keeps_its_figures():
+    logits, labels, _ = make_rows()
+    fold = np.arange(NUM_ROWS) % 3
+    better = np.where(labels > 0, 2.0, -2.0)
+    choice = combined({"identity": logits, "known": better}, Rows(logits, labels, None), fold)
+    assert choice.weights == {"known": 1.0}
+    assert choice.errors == (0.0, 0.0)
+    np.testing.assert_array_equal(choice.logits, better)
+    assert choice.reason == "Whichever fold is left out, it alone predicts best on the others."
+
+
+def test_a_choice_that_does_not_last_is_reported_as_worse():
+    # The rows of each fold ask for another bias, so that what the others say is wrong.
+    shift = np.repeat([1.5, -1.5, 0.0], 300)
+    generator = np.random.default_rng(0)
+    logits = generator.normal(-1, 1, NUM_ROWS)
+    labels = (generator.random(NUM_ROWS) < expit(logits + shift)).astype(float)
+    fold = np.repeat([0, 1, 2], 300)
+    fitted = {"identity": logits, "up": logits + 1, "down": logits - 1}
+    choice = combined(fitted, Rows(logits, labels, None), fold)
+    change = (losses_of(labels, choice.logits) - losses_of(labels, logits)).mean()
+    seen = combined_weights(list(fitted.values()), Rows(logits, labels, None))
+    assert change > 0.01
+    assert choice.errors[0] > 0.01
+    naive = losses_of(labels, np.tensordot(seen, list(fitted.values()), axes=1))
+    assert (naive - losses_of(labels, logits)).mean() <= 1e-12
+
+
+@pytest.mark.slow
+def test_the_reported_change_is_the_true_one_on_average():
+    """As `benchmarks/report_honesty.py`; the weights of all rows, scored on them, fail."""
+    away, naive = [], []
+    grid = np.random.default_rng(99).normal(-1.5, 1.2, 4000)
+    truth = expit(0.92 * grid)
+    for seed in range(150):
+        generator = np.random.default_rng(seed)
+        logits = generator.normal(-1.5, 1.2, 600)
+        labels = (generator.random(600) < expit(0.92 * logits)).astype(float)
+        fold = generator.permutation(600) % 3
+        designs = [lambda eta: np.vander(eta, 2), lambda eta: np.vander(eta, 5)]
+        fitted, fresh = {"identity": logits}, {"identity": grid}
+        for name, design in zip(("line", "curve"), designs, strict=True):
+            fitted[name] = np.empty(600)
+            for number in range(3):
+                own = fold == number
+                beta = coefficients(design(logits[~own]), labels[~own])
+                fitted[name][own] = design(logits[own]) @ beta
+            fresh[name] = design(grid) @ coefficients(design(logits), labels)
+        rows = Rows(logits, labels, None)
+        choice = combined(fitted, rows, fold)
+        seen = combined_weights(list(fitted.values()), rows)
+        for found, weights, scored in (
+            (away, list(choice.weights.items()), choice.logits),
+            (
+                naive,
+                list(zip(fitted, seen, strict=True)),
+                np.tensordot(seen, list(fitted.values()), 1),
+            ),
+        ):
+            told = (losses_of(labels, scored) - losses_of(labels, logits)).mean()
+            mean = sum(share * fresh[name] for name, share in weights)
+            found.append(told - (losses_of(truth, mean) - losses_of(truth, grid)).mean())
+    away, naive = np.array(away), np.array(naive)
+    errors = [values.std(ddof=1) / np.sqrt(len(values)) for values in (away, naive)]
+    assert abs(away.mean()) < 2.5 * errors[0]
+    assert naive.mean() < -2.5 * errors[1]
+
+
+def coefficients(design, labels):
+    """Those of a logistic regression with a small penalty, by Newton's method."""
+    beta = np.zeros(design.shape[1])
+    for _ in range(12):
+        p = expit(design @ beta)
+        hessian = (design.T * (p * (1 - p))) @ design + 0.1 * np.eye(len(beta))
+        beta += np.linalg.solve(hessian, design.T @ (labels - p) - 0.1 * beta)
+    return beta
