@@ -1,6 +1,7 @@
 """Columns of data frames, arrays and lists, as arrays."""
 
 import decimal
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from keras_calibration._columns import (
     column_of,
     field_values,
     ids_of,
+    warn_of_lost_digits,
 )
 
 pytestmark = pytest.mark.tensorflow
@@ -102,3 +104,22 @@ def test_field_values_of_metrics_may_be_missing_but_not_fractions():
 def test_arrays_as_numpy_reads_them():
     assert as_array(pd.Series(pd.to_datetime(["2026-01-01"]))).dtype.kind == "M"
     assert as_array(["a", None]).tolist() == ["a", None]
+
+
+@pytest.mark.parametrize(
+    ("column", "is_warned"),
+    [
+        (20180130 + np.arange(8), True),  # dates as numbers, two apart in float32
+        (1_517_270_400.0 + 30 * np.arange(20), True),  # seconds since 1970
+        (1_517_270_400.0 + 86_400 * np.arange(2000), False),
+        (np.arange(8) * 1e30, False),
+        (np.float32([20180130, 20180132]), False),  # nothing is lost any more
+        (np.full(9, 20180130), False),
+        (np.r_[np.nan, 20180130 + np.arange(8), np.inf], True),
+    ],
+)
+def test_numbers_that_are_equal_in_float32_are_warned_of(column, is_warned):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_lost_digits(column, "day")
+    assert [("'day' loses digits" in str(each.message)) for each in caught] == [True] * is_warned

@@ -23,6 +23,8 @@ from keras_calibration.ops.field_sums import EXACT_WHOLE_NUMBERS
 
 _MISSING_TYPES = ("NAType", "NaTType", "NoneType")
 _NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
+# Largest distance of float32 numbers, in shares of the spread of a column.
+_MOST_LOST = 0.01
 # Beyond int64, also where a float has more digits.
 _MOST = 2**63
 
@@ -182,6 +184,35 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def warn_of_lost_digits(values: Any, name: str) -> None:
+    """Warns if neighbouring numbers of a column become equal in float32, in which layers read it.
+
+    Example:
+        >>> import warnings
+        >>> dates = np.array([20180130, 20180131, 20180201, 20180202])
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_of_lost_digits(dates, "day")
+        >>> str(caught[0].message)[:65]
+        "The column 'day' loses digits in float32, in which layers read it"
+    """
+    column = as_array(values, repr(name))
+    if column.dtype.kind not in "iuf" or column.dtype.itemsize < 4 or column.dtype == np.float32:
+        return
+    present = column[np.isfinite(column)].astype(np.float64)
+    if not present.size:
+        return
+    low, high = np.quantile(present, (0.16, 0.84), method="inverted_cdf")
+    step = float(np.spacing(np.float32(min(np.abs(present).max(), np.finfo(np.float32).max / 2))))
+    if high > low and step > _MOST_LOST * (high - low):
+        warn(
+            f"The column {name!r} loses digits in float32, in which layers read it: numbers about "
+            f"{present[0]:.10g} are {step:g} apart there, and most of these lie within "
+            f"{high - low:g}. Subtract a constant first, in the fit and in every call; give a date "
+            "as days since a date.",
+        )
 
 
 def check_same_rows(what: str, num_rows: Mapping[str, int]) -> None:

@@ -60,6 +60,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         cv: Splits of the cross-validation, as in scikit-learn: a number, an object such as
             `GroupKFold()` or `TimeSeriesSplit()`, or a list of pairs of row numbers. Rows that are
             in no test set, as the first block of `TimeSeriesSplit`, are not used for calibration.
+        weights_are: What sample weights are: `"importance"`, known up to a common factor, or
+            `"counts"` of rows, see `calibrate`.
         seed: Seed of the folds of `calibrate` and of training.
 
     Attributes:
@@ -93,6 +95,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         methods: str | Sequence[str] = "default",
         folds: Any = None,
         cv: Any = None,
+        weights_are: str = "importance",
         seed: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -101,6 +104,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
         self.methods = methods
         self.folds = folds
         self.cv = cv
+        self.weights_are = weights_are
         self.seed = seed
 
     def fit(
@@ -162,6 +166,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
             numeric=[_name(column) for column in _listed(self.numeric)],
             methods=self.methods,
             folds=fold[used] if self.folds is None and is_split_given else self.folds,
+            weights_are=self.weights_are,
             seed=self.seed,
             verbose=0,
         )

@@ -17,7 +17,6 @@ from keras_calibration.layers import (
 )
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.class_scaling import ClassScaling
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from tiers import attack_size, only_in_full_attack
 
 NUM_ROWS, NUM_CLASSES = 300, 3
@@ -122,9 +121,7 @@ def check(layer, kind, features=(), **settings):
 def test_calibrators(form, kind):
     layer = FORMS[form]()
     refused = check(layer, kind)
-    # The others need no bins.
-    assert refused or kind != "past all bins" or not isinstance(layer, StreamingCalibrator)
-    assert not (refused and kind in ("soft", "ties", "many", "falling"))
+    assert not (refused and kind in ("soft", "ties", "many", "falling", "past all bins"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,7 +197,10 @@ def test_class_calibrators(form, kind):
         return -np.average(by_row, weights=weights)
 
     before, received = log_loss(logits, occur), log_loss(after, occur)
-    assert received <= before + 1e-6 * max(1, before)
+    # The prior is about the temperature in units of the logits' spread: of logits of ±1,000, it
+    # weighs more than about 1.
+    room = 1e-3 if kind == "far" else 1e-6
+    assert received <= before + room * max(1, before)
     before, received = log_loss(logits, slice(None)), log_loss(after, slice(None))
     assert summary.log_loss_after == pytest.approx(received, rel=1e-4, abs=1e-6)
     assert summary.log_loss_before == pytest.approx(before, rel=1e-5, abs=1e-6)

@@ -158,5 +158,6 @@ def test_too_few_rows_to_divide_are_not_blamed_on_folds(labels, received, method
 
 
 def test_two_rows_of_each_class_are_enough():
-    model = fitted(np.array([-1.0, 0.5, 0.4, 2.0]), [0, 0, 1, 1], method="thorough")
+    with pytest.warns(UserWarning, match="'platt' could not be fitted"):
+        model = fitted(np.array([-1.0, 0.5, 0.4, 2.0]), [0, 0, 1, 1], method="thorough")
     assert model.report.num_folds == 4

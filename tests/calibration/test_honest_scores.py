@@ -8,6 +8,7 @@ import keras_calibration as kc
 from keras_calibration.calibration.cross_fitted_scores import combined
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.row_folds import fold_of_rows
+from keras_calibration.solvers.row_order import canonical_order
 from keras_calibration.solvers.stacking import combined_weights
 
 NUM_ROWS = 900
@@ -48,8 +49,12 @@ def test_each_fold_is_scored_by_weights_that_did_not_see_it(folds):
     is_forward = folds == "forward"
     if is_forward:
         fold = np.arange(NUM_ROWS) * 8 // NUM_ROWS
-    else:
+    elif folds == "blocks":
         fold = fold_of_rows(folds, Rows(logits, labels, weights), 0)
+    else:
+        rows = Rows(logits, labels, weights)
+        order, fold = canonical_order(rows, []), np.empty(NUM_ROWS, int)
+        fold[order] = fold_of_rows(folds, rows.take(order), 0)
     columns = cross_fitted(logits, labels, weights, fold, is_forward)
     if is_forward:
         weights = weights * fold

@@ -110,7 +110,8 @@ def without_lightgbm(monkeypatch):
 def test_without_lightgbm_the_others_are_compared():
     logits, labels, columns = make_rows(2.0)
     options = {"fields": ["site"], "numeric": ["price"], **OPTIONS}
-    model = kc.calibrate_scores(logits, labels, columns, **options)
+    with pytest.warns(UserWarning, match=r"'trees' could not be fitted.*Install the package"):
+        model = kc.calibrate_scores(logits, labels, columns, **options)
     report = model.report
     assert "Install the package `lightgbm`" in report.left_out["trees"]
     assert "Left out: trees." in str(report)

@@ -29,6 +29,7 @@ def repeated():
     counts = np.where(LABELS, 5, 1)
     classes = np.eye(4)[RNG.integers(0, 4, 300)]
     names = np.array(["a", "b"], object)[SITES % 2]
+    mixed = np.array(["ö", "ö".encode(), None, b"\xff"], object)[SITES % 4]
     missing = np.where(SITES > 7, np.nan, LOGITS)
     return {
         "ten times": (times(10, LOGITS, SITES), *times(10, LABELS), None, 300),
@@ -40,6 +41,10 @@ def repeated():
         "a table twice": ([np.tile(POINTS, 2)], np.tile(PAID, 2), None, 6000),
         "images": (times(3, images, LOGITS), *times(3, LABELS), None, 300),
         "strings": (times(2, names, LOGITS), *times(2, LABELS), None, 300),
+        "strings, bytes and none": (times(2, mixed, LOGITS), *times(2, LABELS), None, 300),
+        "two strings each": (
+            times(2, np.stack([names, mixed], axis=1), LOGITS), *times(2, LABELS), None, 300,
+        ),
         "missing values": (times(2, missing, LOGITS), *times(2, LABELS), None, 300),
         "classes": (times(2, LOGITS), *times(2, classes), None, 300),
         "soft labels": (times(4, LOGITS), *times(4, 0.2 + 0.6 * LABELS), None, 300),

@@ -192,6 +192,7 @@ def test_separated_classes_have_a_finite_answer(num_clicks):
 @settings(max_examples=examples(60))
 @given(HOSTILE_ROWS)
 @pytest.mark.filterwarnings("ignore:.*the best scale:UserWarning")
+@pytest.mark.filterwarnings("ignore:The sample weights:UserWarning")
 def test_any_rows_are_fitted_or_refused(rows):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = BetaCalibration()

@@ -179,7 +179,7 @@ def test_logits_that_mislead_give_the_largest_temperature_and_a_warning():
     layer = TemperatureScaling()
     with pytest.warns(UserWarning, match="order of the classes"):
         layer.fit(logits, logits.argmin(axis=1))
-    assert layer.temperature == pytest.approx(1e6, rel=1e-5)
+    assert layer.temperature > 1e5
 
 
 @pytest.mark.parametrize("kind", LAYERS)

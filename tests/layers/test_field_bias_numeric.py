@@ -220,7 +220,7 @@ def test_a_weight_of_two_is_two_rows():
     twice = np.arange(600) % 3 == 0
     rows = np.r_[np.arange(600), np.flatnonzero(twice)]
     weighted, repeated = (FieldBias({"site": 6}, numeric=["x", "z"]) for _ in range(2))
-    weighted.fit(logits, labels, features, sample_weight=1.0 + twice)
+    weighted.fit(logits, labels, features, sample_weight=1.0 + twice, weights_are="counts")
     repeated.fit(logits[rows], labels[rows], {n: column[rows] for n, column in features.items()})
     for one, other in (
         (weighted(logits, features), repeated(logits, features)),
@@ -261,7 +261,7 @@ def test_hostile_columns(data):
     weights[[0, -1]] = 1
     head = FieldBias((), numeric=["x", "z"], num_knots=data.draw(st.sampled_from([2, 3, 64])))
     with np.errstate(over="ignore"):  # JAX warns of what is infinite in float32
-        summary = head.fit(logits, labels, features, sample_weight=weights)
+        summary = head.fit(logits, labels, features, sample_weight=weights, weights_are="counts")
         numbers = {name: column.astype("float32") for name, column in features.items()}
         received = np.asarray(head(logits, features))[:, 0]
         lower, upper = map(np.ravel, head.interval(logits, features))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from backends import few_lengths
 from keras_calibration.layers import ILPS, PlattScaling
+from keras_calibration.solvers.reference_line import reference_line
 
 
 def sigmoid(logits):
@@ -42,17 +43,18 @@ def curve_at(logits, knots, values, constant=False):
     return values[segment] + slopes[segment] * (logits - knots[segment])
 
 
-def objective(values, knots, logits, labels, weights, smoothness, constant):
-    """What the fit minimises, on the rows, over the sum of the weights."""
+def objective(values, knots, logits, labels, weights, smoothness, constant, unit=1.0):
+    """What the fit minimises, on the rows, over the sum of the weights; slopes by `unit`."""
     curve = curve_at(logits, knots, values, constant)
-    slopes = np.diff(values) / np.diff(knots)
+    slopes = np.diff(values) / np.diff(knots) / unit
     loss = np.sum(weights * (np.logaddexp(0, curve) - labels * curve))
     prior = smoothness / 2 * np.sum(np.diff(slopes) ** 2) + 0.05 * np.mean((slopes - 1) ** 2)
     return (loss + prior) / weights.sum()
 
 
-def reference(knots, logits, labels, weights, smoothness, constant):
+def reference(knots, logits, labels, weights, smoothness, constant, unit=1.0):
     """The lowest objective over level and slopes, by a general method on the rows."""
+    knots, logits = unit * knots, unit * logits
     gaps = np.diff(knots)
     held = np.clip(logits, knots[0], knots[-1]) if constant else logits
     design = np.clip(held[:, None] - knots[:-1], 0, gaps)
@@ -96,7 +98,7 @@ def test_fit_is_the_optimum_on_the_rows(form, smoothness):
     if form == "falling":  # in the middle, so that the bound on the slopes holds some of them
         logits, labels = rows_of(turned, 20_000)
     if form == "weighted":
-        weights = np.random.default_rng(1).choice([0.0, 0.5, 3.0], len(logits))
+        weights = np.random.default_rng(1).choice([0.0, 1.0, 3.0], len(logits))
         labels = 0.9 * labels + 0.02  # soft, too
     layer = ILPS(
         12,
@@ -105,16 +107,19 @@ def test_fit_is_the_optimum_on_the_rows(form, smoothness):
         smoothness=smoothness,
         dtype="float64" if keras.backend.backend() == "tensorflow" else None,
     )
-    summary = layer.fit(logits, labels, sample_weight=weights if form == "weighted" else None)
+    summary = layer.fit(
+        logits, labels, sample_weight=weights if form == "weighted" else None, weights_are="counts"
+    )
     knots, values = layer.get_knots().astype(float), layer.get_values().astype(float)
     rows = logits, labels, weights, smoothness, form == "constant"
-    assert objective(values, knots, *rows) <= reference(knots, *rows) + 1e-8
+    unit = reference_line(logits, labels, weights).scale
+    assert objective(values, knots, *rows, unit) <= reference(knots, *rows, unit) + 1e-8
     curve = curve_at(logits, knots, values, form == "constant")
     loss = np.average(np.logaddexp(0, curve) - labels * curve, weights=weights)
     before = np.average(np.logaddexp(0, logits) - labels * logits, weights=weights)
     assert summary.log_loss_after == pytest.approx(loss, abs=2e-8)
     assert summary.log_loss_before == pytest.approx(before, abs=1e-8)
-    assert summary.num_rows == 20_000
+    assert summary.num_rows == np.count_nonzero(weights)
     assert summary.converged
     assert 0 < summary.num_iterations < 40
     assert (np.diff(values) > 0).all()
@@ -165,8 +170,9 @@ def test_balanced_knots_are_near_the_quantiles_of_the_rows():
     fitted, adapted = ILPS(), ILPS()
     fitted.fit(logits, labels)
     adapted.adapt(logits, labels)
-    np.testing.assert_allclose(fitted.get_knots(), adapted.get_knots(), atol=1 / 64)
-    np.testing.assert_array_equal(fitted.get_knots() * 64 % 1, 0)
+    np.testing.assert_allclose(fitted.get_knots(), adapted.get_knots(), atol=0.03)
+    on_bins = fitted.histogram.bins(fitted.get_knots().astype("float64"))
+    np.testing.assert_allclose(on_bins, np.rint(64 * on_bins) / 64, atol=1e-5)
 
 
 # Smoothness
@@ -283,7 +289,7 @@ def test_few_clicks_give_a_sane_curve(num_clicks, place, smoothness):
     assert summary.log_loss_after < summary.log_loss_before
     values = layer.get_values()
     assert (np.diff(values) > 0).all()
-    assert np.abs(values).max() < 60
+    assert np.abs(values).max() < 100
     curve = curve_at(logits, layer.get_knots().astype(float), values.astype(float))
     assert sigmoid(curve).sum() == pytest.approx(num_clicks, rel=1e-3)
 
@@ -311,6 +317,7 @@ def test_a_threshold_that_separates_the_classes_gives_a_finite_slope():
     st.sampled_from([0.0, 1.0, "auto"]),
     st.sampled_from(["linear", "constant"]),
 )
+@pytest.mark.filterwarnings("ignore:The sample weights:UserWarning")
 def test_any_rows_are_fitted_or_refused(rows, smoothness, extrapolation):
     logits, labels, weights = map(np.array, zip(*rows, strict=True))
     layer = ILPS(6, smoothness=smoothness, extrapolation=extrapolation)

@@ -21,6 +21,7 @@ from keras_calibration.layers import (
     PlattScaling,
     TemperatureScaling,
 )
+from keras_calibration.solvers.reference_line import seen_as_logits
 
 GRID = np.linspace(-5.0, 3.0, 17)
 
@@ -61,7 +62,9 @@ def ilps_columns(layer, logits):
 
 
 def ilps_precision(layer):
-    knots = layer.get_knots().astype("float64")
+    # The prior counts in units of the line that nearly calibrates the logits.
+    unit = seen_as_logits(layer.histogram).line.scale
+    knots = unit * layer.get_knots().astype("float64")
     slopes = np.diff(np.eye(len(knots)), axis=0) / np.diff(knots)[:, None]
     changes = np.diff(slopes, axis=0)
     return layer.smoothness * changes.T @ changes + 0.1 / len(slopes) * slopes.T @ slopes
@@ -85,7 +88,7 @@ FORMULAS = {
 def test_calibrators_against_the_inverse_hessian_of_the_rows(make, weighted):
     logits, labels, weights = made_rows()
     layer = make(6) if make is ILPS else make()
-    layer.fit(logits, labels, sample_weight=weights if weighted else None)
+    layer.fit(logits, labels, sample_weight=weights if weighted else None, weights_are="counts")
     columns, precision = FORMULAS[make]
     curve = numpy_of(layer(logits)).astype("float64")
     covariance = inverse_hessian(
@@ -181,7 +184,7 @@ def test_one_field_against_the_inverse_of_the_whole_hessian(weighted):
     # Site 11 has no rows, and 12 is above the vocabulary.
     site = {"site": np.where(ids["site"] == 11, 3, ids["site"])}
     head = FieldBias({"site": 12})
-    head.fit(logits, labels, site, weights)
+    head.fit(logits, labels, site, weights, weights_are="counts")
     new = {"site": np.arange(14)}
     new_logits = np.linspace(-3, 2, 14)
     expected = dense_deviations(head, logits, labels, site, weights, new_logits, new)
@@ -317,21 +320,21 @@ def test_weights_that_are_not_counts_are_refused(make):
     layer = make()
     given = (ids,) if isinstance(layer, FieldBias) else ()
     layer.fit(logits, labels, *given, sample_weight=weights)
-    with pytest.raises(ValueError, match=r"must hold whole numbers.*not sampled"):
+    with pytest.raises(ValueError, match=r"must be equal, or counts of rows.*unequal importances"):
         layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
-    layer.fit(logits, labels, *given, sample_weight=np.ceil(weights))
+    layer.fit(logits, labels, *given, sample_weight=np.ceil(weights), weights_are="counts")
     layer.interval(logits[:5], *({"site": ids["site"][:5]} for _ in given))
 
 
 def test_updates_keep_an_interval_while_the_weights_are_counts():
     logits, labels, weights = made_rows()
     layer = PlattScaling()
-    layer.fit(logits, labels, sample_weight=weights)
+    layer.fit(logits, labels, sample_weight=weights, weights_are="counts")
     layer.update(logits, labels, forget=0.3)
     layer.interval(GRID)
     layer.update(logits, labels, sample_weight=0.3 * weights)
-    layer.update(logits, labels, sample_weight=weights)
-    with pytest.raises(ValueError, match="must hold whole numbers"):
+    layer.update(logits, labels, sample_weight=weights, weights_are="counts")
+    with pytest.raises(ValueError, match="must be equal, or counts of rows"):
         layer.interval(GRID)
 
 
@@ -452,7 +455,7 @@ def test_hostile_rows(make, rows):
     weights = np.ceil(weights)  # with others, there is no interval
     layer = make()
     try:
-        layer.fit(logits, labels, sample_weight=weights)
+        layer.fit(logits, labels, sample_weight=weights, weights_are="counts")
     except ValueError:
         return
     grid = np.array([-1e30, -20.0, 0.0, 20.0, 1e30])
@@ -472,7 +475,7 @@ def test_hostile_fields(data):
     labels[0] = weights[0] = weights[-1] = 1
     features = {"site": np.array(data.draw(ids)), "device": np.array(data.draw(ids))}
     head = FieldBias({"site": 4, "device": 3})
-    head.fit(logits, labels, features, weights)
+    head.fit(logits, labels, features, weights, weights_are="counts")
     deviations = numpy_of(head.logit_standard_deviation(logits, features))
     assert np.isfinite(deviations).all()
     assert (deviations > 0).all()

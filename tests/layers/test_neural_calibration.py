@@ -199,7 +199,10 @@ def test_fit_learns_segments(num_members, reload):
     head = some_head(num_members=num_members)
     weights = np.random.default_rng(2).choice([0.0, 1.0, 2.0], 3000)
     summary = head.fit(
-        *rows, weights, settings=FitSettings(folds=2, max_epochs=12, learning_rate=5e-3)
+        *rows,
+        weights,
+        weights_are="counts",
+        settings=FitSettings(folds=2, max_epochs=12, learning_rate=5e-3),
     )
     assert summary.network_kept
     assert len(summary.epochs) == 2
@@ -211,7 +214,7 @@ def test_fit_learns_segments(num_members, reload):
     mean = np.average(1 / (1 + np.exp(-calibrated)), weights=weights)
     assert mean == pytest.approx(np.average(rows[1], weights=weights), rel=1e-5)
     curve = ILPS()
-    before = curve.fit(rows[0], rows[1], sample_weight=weights)
+    before = curve.fit(rows[0], rows[1], sample_weight=weights, weights_are="counts")
     np.testing.assert_array_equal(head.calibrator.get_knots(), curve.get_knots())
     assert summary.log_loss_before == pytest.approx(before.log_loss_before, rel=1e-8)
     assert log_loss(head, *held_out) < log_loss(NeuralCalibration(curve), *held_out) - 0.05

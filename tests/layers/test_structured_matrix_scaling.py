@@ -54,8 +54,8 @@ def best(logits, shares, weights, temperature):
         calibrated = z + columns @ theta.T
         residual = (weights / weights.sum())[:, None]
         residual = residual * (scipy.special.softmax(calibrated, axis=1) - shares)
-        value = log_loss(calibrated, shares, weights) + penalty(theta) / len(z)
-        return value, (residual.T @ columns + 2 * factors * theta / len(z)).ravel()
+        value = log_loss(calibrated, shares, weights) + penalty(theta) / weights.sum()
+        return value, (residual.T @ columns + 2 * factors * theta / weights.sum()).ravel()
 
     found = scipy.optimize.minimize(
         value_and_gradient,
@@ -81,14 +81,19 @@ def test_fit_is_the_optimum_on_the_rows(form):
     if form == "soft":
         shares = given_labels = 0.9 * shares + 0.025
     if form == "weighted":
-        weights = np.random.default_rng(1).choice([0.5, 3.0], len(labels))
+        weights = np.random.default_rng(1).choice([1.0, 3.0], len(labels))
     layer = StructuredMatrixScaling(logits.shape[1])
-    summary = layer.fit(logits, given_labels, sample_weight=weights if form == "weighted" else None)
+    summary = layer.fit(
+        logits,
+        given_labels,
+        sample_weight=weights if form == "weighted" else None,
+        weights_are="counts",
+    )
     expected, calibrated = best(logits, shares, weights, layer.temperature)
     theta = np.c_[layer.matrix, layer.biases].astype(np.float64)
     z = scipy.special.log_softmax(logits / layer.temperature, axis=1)
     fitted = z + np.c_[z, np.ones(len(z))] @ theta.T
-    received = log_loss(fitted, shares, weights) + penalty(theta) / len(z)
+    received = log_loss(fitted, shares, weights) + penalty(theta) / weights.sum()
     assert received == pytest.approx(expected, abs=1e-8)
     assert summary.converged
     assert summary.log_loss_after == pytest.approx(log_loss(calibrated, shares, weights), abs=1e-7)

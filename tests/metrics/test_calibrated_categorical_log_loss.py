@@ -53,6 +53,8 @@ def best_beta(labels, logits, weights):
 def reference(labels, logits, weights=None, **mode):
     labels, logits = np.asarray(labels, np.float64), np.asarray(logits, np.float64)
     weights = np.ones(len(labels)) if weights is None else weights
+    # A row of weight 0 is no row: it has no number, and is in no fold.
+    labels, logits, weights = (column[weights > 0] for column in (labels, logits, weights))
     total = scored = 0.0
     for fit, score in parts(len(labels), **mode):
         beta = best_beta(labels[fit], logits[fit], weights[fit])

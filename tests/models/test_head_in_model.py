@@ -113,9 +113,9 @@ def test_forms_of_rows(kind):
         x = pandas.DataFrame({"price": X["price"][:, 0], "site_id": X["site_id"], "other": "a"})
     elif kind == "float64 ids":
         x = {**X, "site_id": X["site_id"].astype("float64")}
-    fit(model, x, sample_weight=weights)
+    fit(model, x, sample_weight=weights, weights_are="counts")
     head = new_head()
-    head.fit(X["price"], LABELS, {"site_id": X["site_id"]}, weights)
+    head.fit(X["price"], LABELS, {"site_id": X["site_id"]}, weights, weights_are="counts")
     offsets = model.layers[-2].get_offsets("site_id")
     np.testing.assert_allclose(offsets, head.get_offsets("site_id"), atol=1e-5)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from keras_calibration._limits import LARGEST_PROBABILITY
+from keras_calibration._limits import largest_probability
 from keras_calibration.calibration import LabelDelay
 from keras_calibration.cli import main
 from keras_calibration.logs import Periods, ScoredLog, log_sums
@@ -22,6 +22,7 @@ from keras_calibration.logs.rows import Selection
 from keras_calibration.monitoring import monitor
 from keras_calibration.monitoring.shifts import SHIFTS, log_ratios
 
+LARGEST = largest_probability("float64")
 START, WINDOW = pd.Timestamp("2026-03-01"), 6
 DAYS = pd.Timedelta(days=1)
 
@@ -84,7 +85,7 @@ def test_the_predictions_are_those_of_the_labels_so_far():
 
 def hazard_reference(p, delay, age, share, before, rate, is_up):
     """The cumulated hazard of one row, from the shares at and before an age."""
-    p = min(rate * p, LARGEST_PROBABILITY)
+    p = min(rate * p, LARGEST)
     if delay is None:
         return -np.log1p(-p * share(age))
     jump = p * (share(delay) - before(delay)) / (1 - p * before(delay))
@@ -93,14 +94,15 @@ def hazard_reference(p, delay, age, share, before, rate, is_up):
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.05])
 @pytest.mark.parametrize("has_all_delays", [True, False])
-def test_hazards_are_those_of_numpy(has_all_delays, tolerance):
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_hazards_are_those_of_numpy(dtype, has_all_delays, tolerance):
     grid, shares = np.array([0.5, 1.0, 2.0, 4.0]), np.array([0.2, 0.5, 0.9, 1.0])
     curves = DelayCurves(grid, shares[None], np.zeros(0, str), 4.0, has_all_delays, 0.01)
     rng = np.random.default_rng(0)
     ages = rng.choice([0.75, 1.0, 1.5, 3.0, 9.0], 300)
     delays = np.where(rng.random(300) < 0.5, rng.choice([0.5, 1.0, 1.25, 2.0, 4.0], 300), np.nan)
     delays = np.where(delays <= ages, delays, np.nan)
-    p = rng.choice([0.0, 0.001, 0.3, 0.97, 1.0], 300)
+    p = rng.choice([0.0, 0.001, 0.3, 0.97, 1.0], 300).astype(dtype)
     until = pd.Timestamp("2026-05-01")
     at = until - pd.to_timedelta(ages, "D")
     columns = {"timestamp": at, "bought_at": at + pd.to_timedelta(delays, "D"), "probability": p}
@@ -123,6 +125,7 @@ def test_hazards_are_those_of_numpy(has_all_delays, tolerance):
         return share(np.nextafter(age, 0))
 
     table = sums.table("all")
+    p = np.minimum(p.astype("float64"), largest_probability(dtype))
     for name, rate in (("hazard_up", 1 + tolerance), ("hazard_down", 1 / (1 + tolerance))):
         expected = sum(
             hazard_reference(
@@ -140,7 +143,7 @@ def test_the_mean_ratio_of_a_row_is_at_most_1(p, first, second, tolerance):
     first, second = sorted((first, second))
     for shift, ratio in (("hazard_up", SHIFTS > 0), ("hazard_down", SHIFTS < 0)):
         rate = 1 + tolerance if shift == "hazard_up" else 1 / (1 + tolerance)
-        true = min(rate * p, LARGEST_PROBABILITY)  # as far off as the tolerance allows
+        true = min(rate * p, LARGEST)  # as far off as the tolerance allows
         mean = np.zeros(len(SHIFTS))
         outcomes = [(true * first, 1, first, 0.0), (true * (second - first), 1, second, first)]
         for chance, y, share, before in [*outcomes, (1 - true * second, 0, second, second)]:

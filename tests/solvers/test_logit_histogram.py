@@ -1,5 +1,7 @@
 """The one-pass summary of labelled logits, against sums over the rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from keras_calibration.solvers.logit_histogram import (
     EDGES,
     LARGEST_LOGIT,
     NUM_BINS,
+    Line,
     LogitHistogram,
     logit_histogram,
     quantile_edges,
@@ -158,11 +161,48 @@ def test_one_class_is_for_the_caller_to_refuse():
 
 
 @pytest.mark.parametrize("far", [-16385.0, 16384.002, 1e30])
-def test_logits_beyond_all_bins_are_refused(far):
+def test_logits_beyond_all_bins_count_as_those_at_their_end(far):
     logits = np.array([1.0, -LARGEST_LOGIT, far, LARGEST_LOGIT], np.float32)
-    with pytest.raises(ValueError, match=r"within ±16,384.*1 of 4 rows.*row 2. Leave them out"):
-        logit_histogram(logits, [0, 1, 0, 1])
-    logit_histogram(np.delete(logits, 2), [0, 1, 1])
+    found = logit_histogram(logits, [0, 1, 0, 1])
+    expected = logit_histogram(np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT), [0, 1, 0, 1])
+    np.testing.assert_array_equal(found.moments, expected.moments)
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_bins_move_with_the_logits(unit):
+    logits, labels, weights = rows(1000)
+    logits = logits.astype("float64")
+    bins = Line(2.0, -1.0)
+    moved = Line(2.0 / unit, -1.0 - 6 / unit)
+    found = logit_histogram(unit * logits + 3, labels, weights, moved)
+    expected = logit_histogram(logits, labels, weights, bins)
+    totals = [each.moments.sum(axis=(0, 1))[0] for each in (found, expected)]
+    assert totals[0] == totals[1]
+    atoms, others = replace(found, view=Line(0.5, 0.5)).atoms(), expected.atoms()
+    # A logit on an edge may be in either bin, after rounding.
+    np.testing.assert_allclose(
+        atoms.weights @ atoms.means, others.weights @ (0.5 * others.means + 0.5), rtol=1e-9
+    )
+    np.testing.assert_allclose(
+        atoms.weights @ atoms.spreads, 0.5 * others.weights @ others.spreads, rtol=1e-3
+    )
+
+
+def test_a_histogram_on_other_bins_keeps_weights_and_means():
+    logits, labels, weights = rows(5000)
+    plain = logit_histogram(logits, labels, weights)
+    moved = plain.on_bins(Line(3.0, 0.7))
+    expected = logit_histogram(logits, labels, weights, Line(3.0, 0.7))
+    sums = [each.moments[:, :, 0].sum(axis=1) for each in (moved, expected)]
+    np.testing.assert_allclose(*sums, rtol=1e-12)
+    means = [
+        (each.atoms().weights @ each.atoms().means) / each.atoms().weights.sum()
+        for each in (moved, expected)
+    ]
+    np.testing.assert_allclose(*means, rtol=1e-9)
+    assert moved.on_bins(moved.bins) is moved
+    with pytest.raises(ValueError, match="bins of the same logits"):
+        moved + plain
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

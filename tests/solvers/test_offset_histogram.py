@@ -49,7 +49,7 @@ def test_a_curve_under_offsets_comes_back(smoothness):
     np.testing.assert_allclose(layer(grid), 0.6 * grid - 0.5, atol=0.2)
     plain = ILPS(smoothness=smoothness)
     plain.fit(logits, labels, sample_weight=weights)
-    np.testing.assert_array_equal(layer.get_knots(), plain.get_knots())
+    np.testing.assert_allclose(layer.get_knots(), plain.get_knots(), atol=0.03)
     assert np.abs(np.asarray(plain(grid)) - 0.6 * grid + 0.5).max() > 0.5
 
 

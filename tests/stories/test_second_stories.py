@@ -73,7 +73,16 @@ def test_labels_of_many_kinds(form, rows):
     labels = form(rows.y, rows.order)
     assert _score(labels, rows.p) == pytest.approx(references.log_loss(rows.y, rows.p))
     weighted = references.log_loss(rows.y, rows.p, rows.weights)
-    assert _score(labels, rows.p, pd.Series(rows.weights, dtype="Int64")) == pytest.approx(weighted)
+    index = labels.index if isinstance(labels, pd.Series) else None
+    weights = pd.Series(rows.weights, index, dtype="Int64")
+    assert _score(labels, rows.p, weights) == pytest.approx(weighted)
+
+
+def test_labels_and_weights_in_another_order(rows):
+    labels, weights = pd.Series(rows.y, index=rows.order), pd.Series(rows.weights)
+    expected = references.log_loss(rows.y, rows.p, rows.weights)
+    with pytest.warns(UserWarning, match="`labels` and `sample_weight` have the same index in"):
+        assert _score(labels, rows.p, weights) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("which", range(3))

@@ -35,7 +35,7 @@ def rows():
 def _interval(rows, weights=None, num_sites=NUM_SITES, sites=None, logit=-2.0):
     """Bounds at one logit for all sites, after a fit of `FieldBias` to arrays."""
     head = kc.layers.FieldBias({"site": num_sites})
-    head.fit(rows["logit"], rows["label"], {"site": rows["site"]}, weights)
+    head.fit(rows["logit"], rows["label"], {"site": rows["site"]}, weights, weights_are="counts")
     return _bounds(head, logit, sites)
 
 
@@ -61,7 +61,7 @@ def test_intervals_after_a_fit_to_a_log_with_inverse_rates(rows):
     head = kc.layers.FieldBias({"site": NUM_SITES})
     log = ScoredLog(rows.assign(w=weights), logit="logit", fields=["site"], sample_weight="w")
     fit_calibrator(head, log, verbose=0)
-    with pytest.raises(ValueError, match="must hold whole numbers"):
+    with pytest.raises(ValueError, match="must be equal, or counts of rows"):
         _bounds(head)
 
 
@@ -89,7 +89,11 @@ def test_intervals_of_the_same_rows_told_otherwise(rows):
 @pytest.mark.parametrize("what", ["labels", "features", "weights"])
 def test_pandas_in_another_order(what, rows):
     # Rows are matched by position; nothing was said, and the calibration was that of noise.
-    parts = {"labels": rows["label"], "features": rows[["site"]], "weights": rows["label"] + 1}
+    parts = {
+        "labels": rows["label"],
+        "features": rows[["site"]],
+        "weights": 0.5 + expit(rows["logit"]),
+    }
     parts[what] = parts[what].sort_index(ascending=False)
     with pytest.warns(UserWarning, match="the same index in another order"):
         kc.calibrate_scores(

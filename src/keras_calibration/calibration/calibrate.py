@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import names_of, suggestion
 from keras_calibration._compat import names_from_the_start
-from keras_calibration._typing import Data, Features
+from keras_calibration._typing import Data, Features, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
 from keras_calibration.calibration.candidate_fits import (
@@ -42,6 +42,7 @@ from keras_calibration.calibration.cross_fitted_scores import (
 )
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.label_columns import warn_of_label_columns
+from keras_calibration.calibration.repeated_rows import distinct_rows
 from keras_calibration.calibration.splits import Splits, default_folds, splits_of
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields, id_names
@@ -58,7 +59,11 @@ from keras_calibration.models.base import (
     trainable_flags_kept,
 )
 from keras_calibration.models.calibrated_model import CalibratedModel
-from keras_calibration.models.development_set import as_numpy, read_development_set
+from keras_calibration.models.development_set import (
+    DevelopmentSet,
+    as_numpy,
+    read_development_set,
+)
 from keras_calibration.models.head_in_model import LOGIT_OUTPUT, find_heads
 from keras_calibration.models.model_inputs import LogitModel, inputs_by_name, named_inputs
 from keras_calibration.solvers.class_rows import (
@@ -68,6 +73,7 @@ from keras_calibration.solvers.class_rows import (
 )
 from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
 from keras_calibration.solvers.row_folds import Folds
+from keras_calibration.solvers.row_order import canonical_order
 
 BLEND = "blend"
 _EFFORTS = (QUICK, DEFAULT, THOROUGH)
@@ -90,6 +96,7 @@ def calibrate(
     base_output: str = "auto",
     calibrated_output: str | int | None = None,
     steps_per_epoch: int | None = None,
+    weights_are: str = "importance",
     seed: int = 0,
     verbose: int | str = "auto",
 ) -> CalibratedModel:
@@ -102,8 +109,8 @@ def calibrate(
     probability that the candidate alone predicts best. "No change" is a candidate too, and if it is
     more probable than all others together, it has the weight 1. The report scores the fold with
     these weights; the model gets their mean over the folds. The candidates with a weight are then
-    fitted to all rows. Those that cannot be fitted on these rows, for example with too few
-    positives, are left out; the report lists them.
+    fitted to all rows. Those that gain nothing, or need more rows, are left out; the report lists
+    them.
 
     The candidates, simplest first:
 
@@ -131,7 +138,8 @@ def calibrate(
             `y`, or a finite data set of batches `(x, y)` or `(x, y, sample_weight)`.
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
             class numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
-        sample_weight: Sample weights (n,), if `x` holds arrays.
+        sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if `x`
+            holds arrays.
         fields: Categorical inputs whose segments are to be calibrated: their names, or name →
             number of ids or lookup layer.
         numeric: Numeric inputs that `"additive"`, `"trees"` and `"neural"` may also use.
@@ -159,6 +167,8 @@ def calibrate(
             output, or dictionaries by output.
         steps_per_epoch: Number of batches to read from a generator or an infinite data set; they
             are then the whole development set.
+        weights_are: `"importance"`, known up to a common factor, or `"counts"`: a row of weight 2
+            is two rows, which are in the same fold (see `Head.fit`).
         seed: Seed of the folds and of training.
         verbose: `"auto"` or 1 shows a progress bar of the expected time, the report and the last
             fit included; 0 shows none.
@@ -167,14 +177,16 @@ def calibrate(
         The calibrated model, not compiled. Its `report` is a `CalibrationReport`.
 
     Raises:
-        ValueError: If an argument or a row is invalid. The model is then unchanged.
+        ValueError: If an argument or a row is invalid, or no candidate can be fitted. The model is
+            then unchanged.
 
     Warns:
-        UserWarning: If the requested method increases the cross-fitted log loss by more than one
-            standard error; if a column of `fields` or `numeric` alone predicts the labels almost
-            without error, as the label itself would; if the logits look like probabilities; if a
-            class has no rows. Such a class is scaled by the temperature of the others, and the
-            report's figures leave it out.
+        UserWarning: If the fit of a candidate fails; if the chosen or requested calibration
+            increases the cross-fitted log loss by more than one standard error; if a column of
+            `fields` or `numeric` alone predicts the labels almost without error, as the label
+            itself would; if rows are there several times, as after a join gone wrong, which are
+            then used once; if the logits look like probabilities; if a class has no rows. Such a
+            class is scaled by the temperature of the others, and the report's figures leave it out.
 
     Example:
         >>> import numpy as np
@@ -208,7 +220,8 @@ def calibrate(
         expected=named_inputs(symbolic_input(model)),
         outputs=dict.fromkeys([output_name(model, calibrated_output), output_before]),
         ids=id_names(fields),
-    ).counted()
+    )
+    development, folds = _counted(development, weights_are, folds)
     num_columns = num_logits(model, calibrated_output)
     num_classes = num_columns if num_columns > 1 else None
     with trainable_flags_kept(model), names_from_the_start():
@@ -222,9 +235,12 @@ def calibrate(
         columns = inputs_by_name(development.inputs, inputs)
         if len(numbers) < len(logits):
             columns = taken(columns, numbers)
-            folds = np.asarray(folds)[numbers] if np.shape(folds) == (len(logits),) else folds
+            folds = _folds_of(folds, numbers, len(logits))
         fields, numeric = vocabularies(fields, columns), names_of(numeric)
         check_numeric(numeric, columns)
+        features = {name: columns[name] for name in (*fields, *numeric)}
+        if not isinstance(folds, str):  # else their order has a meaning
+            rows, features, folds = _in_order(rows, features, folds)
         if folds is None:
             folds = default_folds(rows, _NUM_FOLDS[DEFAULT if names else str(methods)])
         splits = splits_of(folds, rows, seed)
@@ -234,7 +250,6 @@ def calibrate(
         possible = candidates(fields, numeric, num_members, seed, num_classes, effort)
         tried = _requested_candidates(possible, names)
         forced = names[0] if len(names) == 1 else None
-        features = {name: columns[name] for name in (*fields, *numeric)}
         warn_of_label_columns(rows, features, splits.fold)
     with names_from_the_start():
         progress = FitProgress(pieces_of_work(tried, splits, len(features)), verbose)
@@ -252,6 +267,33 @@ def calibrate(
     calibrated.head.remember_fit(calibrated.head.fit_summary)
     progress.end()
     return calibrated
+
+
+def _counted(
+    development: DevelopmentSet, weights_are: str, folds: Folds | None
+) -> tuple[DevelopmentSet, Folds | None]:
+    """The rows that count, and their folds."""
+    counted = development.counted(weights_are)
+    numbers = np.arange(len(development.labels))
+    if len(counted.labels) < len(numbers):
+        numbers = np.flatnonzero(np.asarray(development.weights).reshape(-1))
+    return counted, _folds_of(folds, numbers, len(development.labels))
+
+
+def _folds_of(folds: Folds | None, numbers: np.ndarray, num_rows: int) -> Folds | None:
+    """The argument `folds` for the rows with the given numbers, of so many."""
+    if folds is None or isinstance(folds, str | int):
+        return folds
+    given = np.asarray(folds)
+    return given[numbers] if given.shape == (num_rows,) else given
+
+
+def _in_order(
+    rows: Rows, features: Features, folds: Folds | None
+) -> tuple[Rows, dict[str, Tensor], Folds | None]:
+    """The rows in an order that does not depend on the one given, and their folds."""
+    order = canonical_order(rows, map(as_numpy, features.values()))
+    return rows.take(order), taken(features, order), _folds_of(folds, order, len(order))
 
 
 def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:

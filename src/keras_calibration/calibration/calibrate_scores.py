@@ -17,6 +17,7 @@ from keras_calibration._columns import (
     names_of,
     numbers_of,
     suggestion,
+    warn_of_lost_digits,
     warn_of_other_order,
 )
 from keras_calibration._typing import Data
@@ -24,7 +25,11 @@ from keras_calibration._warn import warn
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
-from keras_calibration.solvers.data_checks import rows_that_count, warn_if_swapped
+from keras_calibration.solvers.data_checks import (
+    columns_that_count,
+    rows_that_count,
+    warn_if_swapped,
+)
 from keras_calibration.solvers.predictions import check_probabilities
 from keras_calibration.solvers.row_folds import Folds
 
@@ -46,6 +51,7 @@ def calibrate_scores(
     numeric: Sequence[str] = (),
     methods: str | Sequence[str] = "default",
     folds: Folds | None = None,
+    weights_are: str = "importance",
     seed: int = 0,
     verbose: int | str = "auto",
 ) -> CalibratedModel:
@@ -65,14 +71,19 @@ def calibrate_scores(
             or (n, 1), or one-hot or soft labels (n, K).
         features: The columns of `fields` and `numeric`: arrays (n,) by name, or a data frame. Other
             columns are ignored.
-        sample_weight: Sample weights (n,), or None.
+        sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise; None
+            for ones.
         from_logits: Whether the scores are logits, or any real numbers that increase with the
-            probability. The exported model takes the same.
+            probability, in any unit and from any zero. The exported model takes the same, in
+            float32. `"identity"`, `"bias"`, `"temperature"` and `"beta"` take them as logits: on
+            scores of another unit they lose to the others.
         fields: As for `calibrate`: names of the categorical columns whose segments are to be
             calibrated, or name → number of ids or lookup layer.
         numeric: Names of numeric columns that the trees, for example, may also use.
         methods: `"default"`, `"quick"`, `"thorough"`, or candidates by name, see `calibrate`.
         folds: How to split the rows, see `calibrate`.
+        weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
+            `calibrate`.
         seed: Seed of the folds and of training.
         verbose: `"auto"` or 1 shows a progress bar over the candidates; 0 shows none.
 
@@ -113,7 +124,7 @@ def calibrate_scores(
     )
     fields = fields if isinstance(fields, Mapping) else names_of(fields)
     numeric = names_of(numeric)
-    columns = _used_columns(features, [*fields, *numeric], id_names(fields))
+    columns = _used_columns(features, sample_weight, [*fields, *numeric], id_names(fields))
     scores = _checked(scores, labels, sample_weight, from_logits)
     inputs = {SCORE: keras.Input(scores.shape[1:], name=SCORE)}
     for feature, column in columns.items():
@@ -130,13 +141,17 @@ def calibrate_scores(
         methods=methods,
         folds=folds,
         base_output="logit" if from_logits else "probability",
+        weights_are=weights_are,
         seed=seed,
         verbose=verbose,
     )
 
 
 def _used_columns(
-    features: Data | None, names: list[str], ids: Collection[str]
+    features: Data | None,
+    sample_weight: ArrayLike | None,
+    names: list[str],
+    ids: Collection[str],
 ) -> dict[str, np.ndarray]:
     """The named columns as arrays; `ids` as integers or strings."""
     if features is None:
@@ -164,11 +179,13 @@ def _used_columns(
             "name. Rename the column."
         )
     read = {}
-    for name in dict.fromkeys(names):
+    columns = columns_that_count({name: columns[name] for name in names}, sample_weight)
+    for name in columns:
         if name in ids:
             column = ids_of(columns[name], repr(name), "strings or whole numbers, to be a field")
         else:
             column = column_of(columns[name], repr(name))
+            warn_of_lost_digits(column, name)
         read[name] = as_array(column)
         check_one_value_a_row(read[name], name, "Feature")
     return read
@@ -200,11 +217,11 @@ def _checked(
     if not from_logits:
         check_probabilities(array, "scores")
         warn_if_swapped(labels, array, "scores", labels_first=False)
-        _warn_of_lost_digits(array)
+        _warn_of_rounding(array)
     return array.astype("float32")
 
 
-def _warn_of_lost_digits(probabilities: np.ndarray) -> None:
+def _warn_of_rounding(probabilities: np.ndarray) -> None:
     """Warns if probabilities are so near to 1 that the nearest float32 is far in logits."""
     if probabilities.dtype.kind != "f" or probabilities.ndim > 1:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -11,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._typing import Features, Tensor
+from keras_calibration._warn import warn
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits
@@ -29,6 +31,8 @@ from keras_calibration.solvers.standard_errors import mean_and_error
 REPORT = "report"
 # Seconds of a row and column in the report, on the machine of the candidates' seconds.
 _SECONDS_OF_A_VALUE = 2e-6
+# Of candidates that take the scores as logits: they need not be.
+_OF_OTHER_UNITS = "(TemperatureScaling|BetaCalibration): the best scale of the logit"
 # A costly candidate ends after the first fold if it is unlikely to add as much on such a fold: its
 # gain there, in nats, and a standard error are less.
 _LEAST_GAIN = 1.0
@@ -43,7 +47,9 @@ class CandidateFit:
         head: A head fitted to all rows, if cross-fitting produced one.
         fold_heads: The heads that were fitted for the folds, in their order.
         seconds: Time of all fits, in seconds.
-        failure: Why the fit failed, or ended after one fold; empty if it did not.
+        failure: Why there are no logits; empty if there are.
+        is_lost: Whether the candidate was left out because it gains nothing, or the rows are too
+            few to try it. Otherwise, its fit has failed.
     """
 
     logits: np.ndarray | None = None
@@ -51,6 +57,11 @@ class CandidateFit:
     fold_heads: Sequence[Head] = ()
     seconds: float = 0.0
     failure: str = ""
+    is_lost: bool = False
+
+
+class _Lost(ValueError):
+    """A candidate gains nothing, or the rows are too few to try it."""
 
 
 class Race:
@@ -76,19 +87,39 @@ class Race:
         self._candidates: dict[str, Candidate] = {}
 
     def run(self, tried: Sequence[Candidate], forced: str | None) -> None:
-        """Cross-fits the candidates; a failure is recorded unless the candidate is forced."""
+        """Cross-fits the candidates; a failure is recorded unless the candidate is forced.
+
+        Raises a `ValueError` if every fit fails, and warns if some do.
+        """
         for candidate in tried:
             start = time.perf_counter()
             self._candidates[candidate.name] = candidate
             try:
-                fit = self._fit(candidate, is_forced=candidate.name == forced)
+                with warnings.catch_warnings():
+                    if candidate.name != forced:  # nobody has asked how this one does
+                        warnings.filterwarnings("ignore", _OF_OTHER_UNITS, UserWarning)
+                    fit = self._fit(candidate, is_forced=candidate.name == forced)
             except (ValueError, ImportError) as error:
                 if candidate.name == forced:
                     raise
-                fit = CandidateFit(failure=str(error))
+                fit = CandidateFit(failure=str(error), is_lost=isinstance(error, _Lost))
             self.fits[candidate.name] = replace(fit, seconds=time.perf_counter() - start)
             if fit.failure:
                 self.progress.skip(candidate.name)
+        self._check_failures()
+
+    def _check_failures(self) -> None:
+        changes = [fit for name, fit in self.fits.items() if name != IDENTITY]
+        failed = {n: f.failure for n, f in self.fits.items() if f.failure and not f.is_lost}
+        if not failed:
+            return
+        reasons = " ".join(f"{name!r}: {reason}" for name, reason in failed.items())
+        if all(fit.failure for fit in changes):
+            raise ValueError(
+                "None of the candidates can be fitted to these rows, which is no reason to leave "
+                f"the model as it is. {reasons}"
+            )
+        warn(f"Of the candidates, {', '.join(map(repr, failed))} could not be fitted. {reasons}")
 
     def head_of(self, candidate: Candidate) -> Head:
         """A head of the candidate that is fitted to all rows."""
@@ -138,7 +169,7 @@ class Race:
         head = cast(NeuralCalibration, candidate.make_head())
         settings = FitSettings(folds=self.splits.fold, seed=self.seed)
         if not enough_for(self.splits.num_folds, self.rows):
-            raise ValueError("The network needs at least ten rows of each class per fold.")
+            raise _Lost("The network needs at least ten rows of each class per fold.")
         if not is_forced:
             is_last = self.splits.fold == self.splits.num_folds - 1
             logits = head.logits_of_fold(self.rows, self.features, is_last, settings)
@@ -151,9 +182,9 @@ class Race:
         """Trees on top of the fits of another candidate, to the folds and to all rows."""
         base = self.fits[candidate.base]
         if base.logits is None:
-            raise ValueError(base.failure)
+            raise _Lost(base.failure)
         if not enough_for(self.splits.num_folds, self.rows):
-            raise ValueError("Trees need at least ten rows of each class per fold.")
+            raise _Lost("Trees need at least ten rows of each class per fold.")
         head = cast(BoostedTrees, candidate.make_head())
         columns = head.read_features(self.features, len(self.rows.logits))
         # This call builds the head.
@@ -171,7 +202,7 @@ class Race:
         if not summary.num_iterations and not is_forced:
             change = summary.cross_fitted_both - summary.cross_fitted_head
             figures = f" by a standard error: {change:+.6f} ± {summary.standard_error:.6f}"
-            raise ValueError(
+            raise _Lost(
                 f"On top of {candidate.base!r}, no number of trees lowers the cross-fitted log "
                 f"loss{figures if change else ''}."
             )
@@ -193,7 +224,7 @@ class Race:
             mean_and_error(losses[0] - losses[1], rows.weights)
         )
         if gain + error < _LEAST_GAIN:
-            raise ValueError(
+            raise _Lost(
                 f"It ended after one fold, in which it added {gain:.1f} ± {error:.1f} nats to what "
                 f"the others gain together on {len(numbers):,} rows."
             )

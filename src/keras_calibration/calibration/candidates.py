@@ -14,6 +14,7 @@ from keras_calibration._columns import (
     ids_of,
     names_of,
     suggestion,
+    warn_of_lost_digits,
 )
 from keras_calibration._typing import Features
 from keras_calibration._warn import warn
@@ -194,6 +195,7 @@ def check_numeric(names: Sequence[str], columns: Features) -> None:
         )
     for name in names:
         check_one_value_a_row(columns[name], name, "Numeric column")
+        warn_of_lost_digits(columns[name], name)
 
 
 def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:

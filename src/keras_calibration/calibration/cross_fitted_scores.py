@@ -16,11 +16,11 @@ from keras_calibration.layers.head_logits import head_log_losses, outcome_column
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import FieldError, noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
-from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.models.development_set import as_numpy
 from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
 from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.rank_auc import rank_auc
 from keras_calibration.solvers.stacking import cross_fitted_weights, mean_weights
 from keras_calibration.solvers.standard_errors import mean_and_error
 
@@ -195,12 +195,12 @@ def _auc(labels: np.ndarray, logits: np.ndarray, weights: np.ndarray | None) -> 
         # The logit of a class against the others ranks as its probability, without ties at 1.
         others = [np.delete(columns, number, axis=1) for number in range(columns.shape[1])]
         columns = columns - np.stack([special.logsumexp(o, axis=1) for o in others], axis=1)
-    found = []
-    for class_labels, logit in zip(labels.T, columns.T, strict=True):
-        auc = LogitAUC(from_logits=True)
-        auc.update_state(class_labels, logit, weights)
-        found.append(float(auc.result()) if class_labels.min() < class_labels.max() else np.nan)
-    return float(np.nanmean(found))
+    found = [
+        rank_auc(class_labels, logit, weights)
+        for class_labels, logit in zip(labels.T, columns.T, strict=True)
+    ]
+    known = [auc for auc in found if not np.isnan(auc)]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def _farthest_ratio(

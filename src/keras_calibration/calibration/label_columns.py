@@ -12,6 +12,7 @@ from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.models.development_set import as_numpy
 from keras_calibration.solvers.data_checks import Rows, shares_of_classes
+from keras_calibration.solvers.segments import distinct_values
 
 # What a column alone may leave of the entropy of the labels, and of the log loss of the model.
 _OF_ENTROPY, _OF_LOSS = 0.05, 0.25
@@ -53,7 +54,8 @@ def warn_of_label_columns(rows: Rows, columns: Mapping[str, Tensor], fold: np.nd
 def _loss_of_column(values: np.ndarray, shares: np.ndarray, *others: np.ndarray) -> float:
     """The cross-fitted loss of a column alone, by its values or, of numbers, by their bins."""
     is_number = values.dtype.kind in "iufb"
-    distinct, group = np.unique(values if is_number else values.astype(str), return_inverse=True)
+    ids = values if is_number else distinct_values(values)[1]
+    distinct, group = np.unique(ids, return_inverse=True)
     loss = _cross_fitted_loss(group.reshape(-1), shares, *others)
     if is_number and len(distinct) > shares.shape[1]:
         loss = min(loss, _cross_fitted_loss(_bins(values, shares), shares, *others))

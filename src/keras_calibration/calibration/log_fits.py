@@ -16,6 +16,7 @@ from keras_calibration.logs import LogSums, ScoredLog, log_sums
 from keras_calibration.logs.log_sums import whole_numbers
 from keras_calibration.logs.query import SAMPLED, Query, logit_bins, num_groups
 from keras_calibration.logs.rows import Selection
+from keras_calibration.solvers.data_checks import are_counts, check_weights_are
 from keras_calibration.solvers.logit_histogram import (
     BINS_PER_UNIT,
     FAR_LOGITS_ADVICE,
@@ -31,11 +32,18 @@ _MOST_CELLS = 1 << 21
 _FIT = Selection(purpose="fit")
 
 
-def fit_calibrator(layer: Head, log: ScoredLog | LogSums, verbose: int = 1) -> FitSummary:
+def fit_calibrator(
+    layer: Head,
+    log: ScoredLog | LogSums,
+    verbose: int = 1,
+    *,
+    weights_are: str = "importance",
+) -> FitSummary:
     """Fits a head to a scored log of any size, in two to five passes.
 
     - A head with `update` (`BiasCorrection`, `TemperatureScaling`, `PlattScaling`, `ILPS`, …) needs
-      a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all rows.
+      a histogram of the logits by label: one pass. The fit is that of `layer.fit` to all rows,
+      except that knots lie on multiples of 1/64.
     - `FieldBias`, `FieldILPS` and all other layers with a direct fit are fitted to groups of rows
       that have the same field values and nearly the same logit, each represented by two rows with
       the group's mean and variance of the logit and its share of positives. Logits are divided into
@@ -47,6 +55,8 @@ def fit_calibrator(layer: Head, log: ScoredLog | LogSums, verbose: int = 1) -> F
         log: The log, or the sums of `calibrator_queries`. Columns named in its `fields` are not
             needed.
         verbose: 1 shows a progress bar, 0 does not.
+        weights_are: What the log's weights are: `"importance"`, known up to a common factor, or
+            `"counts"` of rows, see `Head.fit`.
 
     Returns:
         The `FitSummary`; its log losses are those of the groups.
@@ -70,11 +80,12 @@ def fit_calibrator(layer: Head, log: ScoredLog | LogSums, verbose: int = 1) -> F
     """
     sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
     if isinstance(layer, StreamingCalibrator):
-        return layer.fit_sums(_histogram(sums))
+        return layer.fit_sums(_histogram(sums, weights_are))
     (name,) = (name for name in sums.names if name.startswith(_CELLS))
     table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
     edges = bin_edges(bins_per_unit)
     _refuse_far_logits(table, edges)
+    table = _counted(table, weights_are)
     logits, labels, weights, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
     vocabularies = getattr(layer, "fields", {})
     numeric = numeric_names(layer.field_readers())
@@ -84,7 +95,8 @@ def fit_calibrator(layer: Head, log: ScoredLog | LogSums, verbose: int = 1) -> F
         if feature in numeric:
             values = values.astype("float64")  # with NaN for a missing value
         features[feature] = _values(values, feature, vocabularies.get(feature))[group]
-    summary = layer.fit(logits, labels, features, weights)
+    layer.check_direct_fit()
+    summary = layer.fit_checked(layer.check_rows(logits, labels, weights), features)
     summary = dataclasses.replace(summary, num_rows=sums.num_rows)
     layer.remember_fit(summary)
     return summary
@@ -95,6 +107,8 @@ def update_calibrator(
     log: ScoredLog | LogSums,
     forget: float = 0.0,
     verbose: int = 1,
+    *,
+    weights_are: str = "importance",
 ) -> FitSummary:
     """Adds the rows of a log to those of earlier fits, and fits the calibrator to all of them.
 
@@ -106,6 +120,7 @@ def update_calibrator(
         log: The log of the new rows, or its sums.
         forget: Share of the weight of all earlier rows to drop first, in [0, 1].
         verbose: 1 shows a progress bar, 0 does not.
+        weights_are: What the log's weights are, see `fit_calibrator`.
 
     Raises:
         ValueError: As `update` of the layer.
@@ -126,7 +141,7 @@ def update_calibrator(
             "and call `fit_calibrator`."
         )
     sums = log if isinstance(log, LogSums) else _sums(layer, log, verbose)
-    return layer.update_sums(_histogram(sums), forget)
+    return layer.update_sums(_histogram(sums, weights_are), forget)
 
 
 def calibrator_queries(layer: Head, bins_per_unit: int = 64) -> dict[str, Query]:
@@ -180,9 +195,27 @@ def _refuse_far_logits(table: dict[str, np.ndarray], edges: np.ndarray) -> None:
         )
 
 
-def _histogram(sums: LogSums) -> LogitHistogram:
+def _counted(table: dict[str, np.ndarray], weights_are: str) -> dict[str, np.ndarray]:
+    """The sums of a table, of weights that are numbers of rows (`data_checks.counts_of`)."""
+    check_weights_are(weights_are)
+    parts = [f"{label}_{power}" for label in ("negatives", "positives") for power in range(3)]
+    total, squares = table["negatives_0"].sum() + table["positives_0"].sum(), table["squares"].sum()
+    if weights_are == "counts":
+        if not are_counts(table["negatives_0"] + table["positives_0"]):
+            raise ValueError(
+                'With weights_are="counts", the weights of the log must be whole numbers: a row of '
+                "weight 2 counts as two. Received: weights with fractions. For importances, pass "
+                'weights_are="importance".'
+            )
+        return table
+    factor = total / squares if squares else 1.0
+    return {**table, **{name: factor * table[name] for name in parts}}
+
+
+def _histogram(sums: LogSums, weights_are: str) -> LogitHistogram:
     table = sums.table(_HISTOGRAM)
     _refuse_far_logits(table, bin_edges())
+    table = _counted(table, weights_are)
     moments = np.zeros((2, NUM_BINS, 3))
     places = table["key_bin"] + NUM_BINS // 2
     for label, name in enumerate(("negatives", "positives")):

@@ -11,6 +11,7 @@ from keras_calibration._typing import Tensor
 from keras_calibration._warn import warn
 from keras_calibration.models.development_set import as_numpy
 from keras_calibration.solvers.data_checks import Rows, shares_of_classes
+from keras_calibration.solvers.segments import distinct_values
 
 # Different rows with equal inputs differ in their labels as often as chance has it. If so many of
 # them should, and at most this share of those does, they are the same rows.
@@ -89,6 +90,8 @@ def _equal_rows(inputs: Sequence[Tensor], rows: Rows) -> np.ndarray | None:
         if not len(tied):
             return None
         values = as_numpy(column)[tied].reshape(len(tied), -1)
+        if values.dtype.kind == "O":  # strings, which have no bytes of their own
+            values = distinct_values(values)[1].reshape(values.shape)
         if values.shape[1] != 1:
             values = np.ascontiguousarray(values)
             values = values.view(np.dtype((np.void, values.strides[0] or 1)))

@@ -191,7 +191,7 @@ def _known_logits(head: Head, sample_logits: Tensor | None) -> dict[str, Any] | 
     if histogram is not None:
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
-        return describe_logits(atoms.means, "fit", counts)
+        return describe_logits(histogram.bins.inverse(atoms.means), "fit", counts)
     logits = getattr(head.fit_summary, "logits", None) if head.is_as_fitted else None
     if logits is not None:
         return dict(logits)

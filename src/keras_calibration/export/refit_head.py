@@ -55,6 +55,7 @@ def refit_head(
     sample_weight: ArrayLike | None,
     *,
     from_logits: bool,
+    weights_are: str,
     forget: float,
     settings: FitSettings | None,
 ) -> Refit:
@@ -70,10 +71,16 @@ def refit_head(
         if not from_logits:  # Logits of probabilities may all lie in [0, 1].
             warnings.filterwarnings("ignore", "The logits look like probabilities", UserWarning)
         if forget == 1:
-            summary = head.fit(logits, labels, columns, sample_weight, settings=settings)
+            summary = head.fit(
+                logits, labels, columns, sample_weight, weights_are=weights_are, settings=settings
+            )
         else:
             summary = _with_update(head).update(
-                logits, labels, sample_weight=sample_weight, forget=forget
+                logits,
+                labels,
+                sample_weight=sample_weight,
+                forget=forget,
+                weights_are=weights_are,
             )
     rows = first_rows({"logit": logits, **columns}, tensor_specs(inputs))
     entries = {

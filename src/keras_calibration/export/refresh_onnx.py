@@ -48,6 +48,7 @@ def refresh_onnx(
     *,
     destination: str | os.PathLike[str],
     from_logits: bool = False,
+    weights_are: str = "importance",
     forget: float = 1.0,
     settings: FitSettings | None = None,
 ) -> Path:
@@ -65,9 +66,12 @@ def refresh_onnx(
             `from_logits=True` its logits; see `refresh_savedmodel`.
         labels: Labels in [0, 1], or classes.
         features: Name → values of the features that the head reads, or a data frame.
-        sample_weight: Sample weights (n,), not negative; ones by default.
+        sample_weight: Sample weights (n,), not negative, importances unless `weights_are` says
+            otherwise; ones by default.
         destination: The file to write; it must not exist.
         from_logits: Whether `predictions` holds logits.
+        weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
+            `Head.fit`.
         forget: Share of the weight of the rows of earlier fits to drop, in [0, 1].
         settings: How to train the head's network, if it has one.
 
@@ -101,6 +105,7 @@ def refresh_onnx(
         features,
         sample_weight,
         from_logits=from_logits,
+        weights_are=weights_are,
         forget=forget,
         settings=settings,
     )

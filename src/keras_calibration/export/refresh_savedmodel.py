@@ -62,6 +62,7 @@ def refresh_savedmodel(
     sample_weight: ArrayLike | None = None,
     *,
     from_logits: bool = False,
+    weights_are: str = "importance",
     forget: float = 1.0,
     settings: FitSettings | None = None,
     destination: str | os.PathLike[str] | None = None,
@@ -86,9 +87,12 @@ def refresh_savedmodel(
             one-hot or soft labels (n, K).
         features: Name → values, (n,) or (n, 1), of the features that the head reads, under the
             model's own names, or a data frame. Not needed for a logit-only calibrator.
-        sample_weight: Sample weights (n,), not negative; ones by default.
+        sample_weight: Sample weights (n,), not negative, importances unless `weights_are` says
+            otherwise; ones by default.
         from_logits: Whether `predictions` holds logits. Must be True for K classes, whose
             probabilities leave open a constant of each row.
+        weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
+            `Head.fit`.
         forget: Share of the weight of the rows of earlier fits to drop, in [0, 1]. With 1, the head
             is fitted to the new rows alone. Less requires a head that has `update`, as `ILPS` and
             `PlattScaling` have, and adds the rows to the earlier ones.
@@ -147,6 +151,7 @@ def refresh_savedmodel(
         features,
         sample_weight,
         from_logits=from_logits,
+        weights_are=weights_are,
         forget=forget,
         settings=settings,
     )

@@ -14,8 +14,8 @@ from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.ops.increasing_softplus import increasing_softplus
 from keras_calibration.solvers.logistic_fit import (
     LogisticFit,
-    check_scale,
     fit_two_slopes,
+    warn_of_no_ranking,
 )
 from keras_calibration.solvers.logit_histogram import LogitHistogram
 
@@ -31,8 +31,8 @@ class BetaCalibration(StreamingCalibrator):
     The fit is convex: it maximizes the likelihood under the prior `0.05 [(a - 1)² + (b - 1)²]`,
     which a few positives outweigh. The prior keeps the slopes finite if a threshold separates the
     classes, and b near 1 if no logit is near 0. A slope whose optimum is negative is set to 1e-6,
-    which preserves the ranking; if both are, the fit warns. A sample weight of 2 counts as two
-    rows.
+    which preserves the ranking; if both are, the fit warns. Logits in another unit, or from another
+    zero, get other probabilities: the curve bends at probability ½.
 
     When trained with a model, the weights are log a, log b and c. The layer starts as the identity.
     An infinite logit stays infinite. The curve never falls, not even by rounding.
@@ -93,7 +93,7 @@ class BetaCalibration(StreamingCalibrator):
         fit = fit_two_slopes(histogram, design)
         bias, above, below = fit.parameters
         # A large slope is not an error here: the prior keeps it finite.
-        check_scale(min(1.0, max(above, below)), "BetaCalibration")
+        warn_of_no_ranking(max(above, below), "BetaCalibration")
         self._bias.assign(bias)
         self._log_slope_above.assign(math.log(above))
         self._log_slope_below.assign(math.log(below))

@@ -18,7 +18,8 @@ class BiasCorrection(StreamingCalibrator):
 
     The fit minimizes the log loss: c is the root of `Σ w σ(l + c) = Σ w y`. It corrects for a
     changed positive rate or for negative sampling, and leaves the ranking unchanged. c is one
-    trainable weight. It starts at 0, so that the layer starts as the identity.
+    trainable weight. It starts at 0, so that the layer starts as the identity. Logits plus a
+    constant get the same probabilities; logits in another unit do not, since the slope stays 1.
 
     Args:
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
@@ -36,6 +37,8 @@ class BiasCorrection(StreamingCalibrator):
     Reference:
         Fan et al., *Calibration-then-Calculation*, arXiv 2401.16692 (their bias is -c).
     """
+
+    has_free_shift = True
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the bias, 0 at the start."""

@@ -95,6 +95,11 @@ class BlendedHead(Head):
         return all(head.has_direct_fit for head in self.heads)
 
     @property
+    def draws_by_chance(self) -> bool:
+        """Whether the direct fit draws folds or batches."""
+        return any(head.draws_by_chance for head in self.heads)
+
+    @property
     def is_adapted(self) -> bool:
         """Whether every head is adapted."""
         return all(head.is_adapted for head in self.heads)

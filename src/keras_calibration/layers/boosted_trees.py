@@ -62,7 +62,9 @@ class BoostedTrees(Head):
 
     LightGBM is needed for the fit alone: the trees become tables, and the layer computes them by
     comparisons and look-ups (`ops.boosted_trees`), to within rounding of LightGBM's own prediction.
-    The trees cannot be trained by gradient. There is no interval.
+    The trees cannot be trained by gradient. There is no interval. Folds, and the least number of
+    rows of a leaf, count rows: with `weights_are="counts"`, a row of weight 2 is in one fold, where
+    two equal rows may be in two.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer.
@@ -155,6 +157,11 @@ class BoostedTrees(Head):
     def has_direct_fit(self) -> bool:
         """Whether h has a direct fit."""
         return self.head.has_direct_fit
+
+    @property
+    def draws_by_chance(self) -> bool:
+        """Whether the direct fit draws folds or batches."""
+        return True
 
     @property
     def is_adapted(self) -> bool:

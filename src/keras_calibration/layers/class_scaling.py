@@ -14,13 +14,16 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.logits import check_classes
 from keras_calibration.solvers.class_rows import ClassRows, class_rows_of
 from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.logit_histogram import Line
+from keras_calibration.solvers.reference_line import class_line
 from keras_calibration.solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 
 
 class ClassScaling(Calibrator):
     """Base of `VectorScaling` and `StructuredMatrixScaling`, which serve class logits `(batch, K)`.
 
-    A subclass implements `fit_classes`.
+    A subclass implements `fit_classes`. Logits in another unit get the same probabilities, and so
+    do logits plus a constant (`solvers.reference_line.class_line`).
     """
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
@@ -45,10 +48,10 @@ class ClassScaling(Calibrator):
     ) -> FitSummary:
         """Fits to rows that are already checked."""
         counted = class_rows_of(rows)
-        return class_fit_summary(counted, self.fit_classes(counted))
+        return class_fit_summary(counted, self.fit_classes(counted, class_line(counted)))
 
-    def fit_classes(self, rows: ClassRows) -> SoftmaxFit:
-        """Fits to checked rows; assigns the weights only after the fit has succeeded."""
+    def fit_classes(self, rows: ClassRows, line: Line) -> SoftmaxFit:
+        """Fits to checked rows, seen through a line; assigns the weights only after success."""
         raise NotImplementedError(f"{type(self).__name__} does not define `fit_classes`.")
 
     def get_config(self) -> dict[str, Any]:

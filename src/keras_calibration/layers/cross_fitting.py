@@ -20,6 +20,7 @@ from keras_calibration.layers.network_trainer import NetworkTrainer, TrainingRow
 from keras_calibration.solvers.class_rows import keep_absent_classes, present_classes
 from keras_calibration.solvers.data_checks import Rows, shares_of_classes
 from keras_calibration.solvers.offset_histogram import offset_histogram
+from keras_calibration.solvers.reference_line import bins_of
 from keras_calibration.solvers.standard_errors import mean_and_error
 
 _ROWS_OF_OTHER_CLASSES = 10  # in each fold
@@ -147,7 +148,8 @@ def fit_under(curve: ILPS, rows: Rows, corrections: np.ndarray) -> None:
     to that.
     """
     curve.ensure_built()
-    curve.fit_histogram(offset_histogram(rows.logits, rows.labels, rows.row_weights, corrections))
+    columns = rows.logits, rows.labels, rows.row_weights, corrections
+    curve.fit_curve(offset_histogram(*columns, bins_of(rows.logits, rows.weights)))
 
 
 def _trainer_of(

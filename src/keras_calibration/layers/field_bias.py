@@ -20,7 +20,7 @@ from keras_calibration.layers.field_ids import (
 )
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.logits import as_column, check_column, scaled_logits
+from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.ops.numeric_curves import numeric_curves, places_on_knots
 from keras_calibration.solvers.data_checks import Rows, are_counts
@@ -29,7 +29,7 @@ from keras_calibration.solvers.field_offsets import FieldOffsets, Spreads, fit_f
 from keras_calibration.solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration.solvers.field_spreads import half_cauchy
 from keras_calibration.solvers.knots import separate_quantile_knots
-from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, bin_numbers
+from keras_calibration.solvers.logit_histogram import Line, bin_numbers
 
 # All columns together have at most so many knots, if that leaves each of them so many.
 _MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
@@ -188,7 +188,7 @@ class FieldBias(FieldHead):
         check_features(features, self.feature_names, type(self).__name__)
         check_column(logits.shape, type(self).__name__, "logits")
         column = ops.reshape(ops.cast(logits, self.compute_dtype), (-1,))
-        line = ops.clip(self._curve(column), -LARGEST_LOGIT, LARGEST_LOGIT)
+        line = ops.clip(self._curve(column), -LARGEST_SCORE, LARGEST_SCORE)
         variance, across_line, across_one = self._effect_spreads(features)
         factor = ops.convert_to_tensor(self._posterior_factor)
         spread = (line - across_line)[:, None] * factor[0] + (1.0 - across_one)[:, None] * factor[1]
@@ -365,6 +365,7 @@ class FieldBias(FieldHead):
         curve: np.ndarray,
         ids: list[np.ndarray],
         features: Mapping[str, np.ndarray],
+        line: Line,
     ) -> FieldOffsets:
         knots, columns = self._numeric_columns(features, rows.weights)
         fit = fit_field_offsets(
@@ -376,8 +377,8 @@ class FieldBias(FieldHead):
             self._like,
         )
         self._spreads = fit.spreads
-        self._slope.assign(fit.slope)
-        self._bias.assign(fit.bias)
+        self._slope.assign(fit.slope * line.scale)
+        self._bias.assign(fit.bias + fit.slope * line.shift)
         if self.fields:
             self._offsets.assign(np.concatenate([np.append(u, 0.0) for u in fit.offsets]))
         if self.numeric:
@@ -386,7 +387,7 @@ class FieldBias(FieldHead):
             self._curves.assign(np.stack([_padded(v, num_knots) for v in fit.curves]))
         self._deviations.assign(fit.spreads.deviations)
         if fit.posterior is not None:
-            self._keep_posterior_of(fit.posterior, rows)
+            self._keep_posterior_of(fit.posterior, rows, line)
         return fit
 
     def _assign_knots(self, knots: Sequence[np.ndarray]) -> None:
@@ -408,11 +409,13 @@ class FieldBias(FieldHead):
             columns.append(numeric_column(values, knots[-1]))
         return knots, columns
 
-    def _keep_posterior_of(self, found: FieldPosterior, rows: Rows) -> None:
-        """Assigns the posterior of a fit to these rows."""
-        values = {"factor": found.factor}
+    def _keep_posterior_of(self, found: FieldPosterior, rows: Rows, line: Line) -> None:
+        """Assigns the posterior of a fit to these rows, in which η was seen through a line."""
+        by_line, by_one = found.factor
+        values = {"factor": np.stack([line.scale * by_line, by_one + line.shift * by_line])}
         if self.fields:
-            columns = found.variances, found.responses, found.codes, found.covariances
+            responses = [_of_logit(each, line) for each in found.responses]
+            columns = found.variances, responses, found.codes, found.covariances
             values["offsets"] = np.concatenate(
                 [
                     # A value without rows, and "other", have codes of their own.
@@ -424,9 +427,8 @@ class FieldBias(FieldHead):
             )
             values["leaders"] = found.leaders
         if self.numeric:
-            parts = zip(
-                found.curve_variances, found.curve_responses, found.curve_factors, strict=True
-            )
+            responses = [_of_logit(each, line) for each in found.curve_responses]
+            parts = zip(found.curve_variances, responses, found.curve_factors, strict=True)
             tables = [_padded(np.column_stack(each), self._knots.shape[1]) for each in parts]
             width = CURVE_RANK + 3
             tables = [np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each in tables]
@@ -460,6 +462,13 @@ class FieldBias(FieldHead):
         return curve.num_posterior_columns if isinstance(curve, StreamingCalibrator) else 0
 
 
+def _of_logit(responses: np.ndarray, line: Line) -> np.ndarray:
+    """Responses (k, 2) of effects to η and to the constant, for η in place of its line."""
+    return np.stack(
+        [(responses[:, 0] - line.shift * responses[:, 1]) / line.scale, responses[:, 1]], axis=1
+    )
+
+
 def _padded(curve: np.ndarray, num_knots: int) -> np.ndarray:
     """Values at the knots and, last, of missing values, with that of the last knot repeated."""
     repeated = np.repeat(curve[-2:-1], num_knots - len(curve) + 1, axis=0)
@@ -471,12 +480,13 @@ def _line_of_spread(
 ) -> np.ndarray:
     """Weighted least squares of the posterior spread of η by 1 and η, (2, p)."""
     # Within a bin, η and its spread are straight lines, or nearly.
-    bins = bin_numbers(logits)
+    histogram = calibrator.histogram
+    bins = bin_numbers(logits if histogram is None else histogram.bins(logits))
     totals = np.bincount(bins, weights)
     filled = totals > 0
     means = np.bincount(bins, weights * logits)[filled] / totals[filled]
     curve = ops.convert_to_numpy(calibrator(means)).astype("float64")
-    columns = np.stack([np.ones(len(means)), np.clip(curve, -LARGEST_LOGIT, LARGEST_LOGIT)])
+    columns = np.stack([np.ones(len(means)), np.clip(curve, -LARGEST_SCORE, LARGEST_SCORE)])
     weighted = columns * totals[filled]
     spread = ops.convert_to_numpy(calibrator.posterior_spread(means)).astype("float64")
     return np.linalg.lstsq(weighted @ columns.T, weighted @ spread, rcond=None)[0]

@@ -28,6 +28,8 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets
+from keras_calibration.solvers.logit_histogram import IDENTITY, Line
+from keras_calibration.solvers.reference_line import reference_line
 
 
 class FieldHead(Head):
@@ -94,11 +96,13 @@ class FieldHead(Head):
         if self.fields:
             places = ops.convert_to_numpy(self._places(features))
             ids = list(places - self._starts()[:, None])
-        curve = rows.logits
-        if self.calibrator is not None:
+        if self.calibrator is None:
+            line = reference_line(rows.logits, rows.labels, rows.weights)
+            curve = line(rows.logits)
+        else:
             self.calibrator.fit_rows(rows, {}, settings, verbose)
-            curve = head_logits(self.calibrator, rows.logits, {})
-        fit = self._fit_effects(rows, curve, ids, features)
+            line, curve = IDENTITY, head_logits(self.calibrator, rows.logits, {})
+        fit = self._fit_effects(rows, curve, ids, features, line)
         return self.summary_of(rows, features, fit.num_iterations, fit.converged)
 
     def _add_weights(self) -> None:
@@ -111,8 +115,13 @@ class FieldHead(Head):
         curve: np.ndarray,
         ids: list[np.ndarray],
         features: Mapping[str, np.ndarray],
+        line: Line,
     ) -> FieldOffsets | FieldCurves:
-        """Fits to rows, to their values of η and to the ids of each field; assigns the weights."""
+        """Fits to rows, to their values of η and to the ids of each field; assigns the weights.
+
+        Without η, the values are those of the line, a nearly calibrated logit; the weights are
+        then to be written down for the logit itself.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define `_fit_effects`.")
 
     def num_values(self, field: str) -> int:

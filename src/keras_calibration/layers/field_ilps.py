@@ -17,7 +17,9 @@ from keras_calibration.layers.logits import as_column
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.field_offsets import FieldCurves, fit_field_curves, within_room
 from keras_calibration.solvers.field_spreads import half_cauchy
+from keras_calibration.solvers.ilps_fit import strictly_increasing
 from keras_calibration.solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
+from keras_calibration.solvers.logit_histogram import Line
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -177,15 +179,17 @@ class FieldILPS(FieldHead):
         curve: np.ndarray,
         ids: list[np.ndarray],
         features: Mapping[str, np.ndarray],
+        line: Line,
     ) -> FieldCurves:
         knots = balanced_knots(curve, rows.labels, self.num_knots, rows.weights)
         # Rounded to the dtype in which the layer stores them.
-        knots = knots.astype(self.variable_dtype).astype("float64")
+        stored = strictly_increasing(line.inverse(knots).astype(self.variable_dtype))
+        knots = line(stored.astype("float64"))
         rows = Rows(curve, rows.labels, rows.weights)
         fit = fit_field_curves(
             rows, knots, ids, list(self._num_values.values()), half_cauchy(self.prior_scale)
         )
-        self._knots.assign(knots)
+        self._knots.assign(stored)
         self._values.assign(fit.values)
         other = np.zeros((1, self.num_knots))
         padded = [part for deviations in fit.deviations for part in (deviations, other)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from keras_calibration.solvers.row_folds import Folds
 
@@ -34,3 +36,10 @@ class FitSettings:
     learning_rate: float = 1e-3
     batch_size: int | None = None
     seed: int | None = 0
+
+    def take(self, numbers: np.ndarray, num_rows: int) -> FitSettings:
+        """The settings for the rows with the given numbers, of so many."""
+        if self.folds is None or isinstance(self.folds, str | int):
+            return self
+        folds = np.asarray(self.folds)
+        return replace(self, folds=folds[numbers]) if folds.shape == (num_rows,) else self

@@ -1,7 +1,9 @@
 """FitSummary: the figures of a direct fit; NeuralFitSummary: those of a head with a network."""
 
+from __future__ import annotations
+
 import datetime
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +28,7 @@ class FitSummary(ShownAsText):
     of a prior: `Σ w [softplus(η(l)) - y η(l)] / Σ w`.
 
     Args:
-        num_rows: Number of rows of the fit, including rows of weight 0.
+        num_rows: Number of rows of the fit, without those of weight 0.
         log_loss_before: Log loss of the uncalibrated probabilities σ(l).
         log_loss_after: Log loss of the calibrated probabilities.
         num_iterations: Number of steps of the fit; 0 if it has a closed form.
@@ -44,6 +46,10 @@ class FitSummary(ShownAsText):
     num_iterations: int
     converged: bool
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False, kw_only=True)
+
+    def in_order(self, order: np.ndarray) -> FitSummary:
+        """The summary of rows that were taken by `order`, with what it has of each row put back."""
+        return self
 
     def __str__(self) -> str:
         change = self.log_loss_after - self.log_loss_before
@@ -89,6 +95,10 @@ class NeuralFitSummary(FitSummary):
         default_factory=lambda: np.empty(0), repr=False, compare=False
     )
 
+    def in_order(self, order: np.ndarray) -> NeuralFitSummary:
+        """The summary with the logits of each row put back."""
+        return replace(self, cross_fitted_logits=_put_back(self.cross_fitted_logits, order))
+
     def __str__(self) -> str:
         if not self.epochs:
             return super().__str__()
@@ -128,6 +138,10 @@ class BoostedFitSummary(FitSummary):
         default_factory=lambda: np.empty(0), repr=False, compare=False
     )
 
+    def in_order(self, order: np.ndarray) -> BoostedFitSummary:
+        """The summary with the logits of each row put back."""
+        return replace(self, cross_fitted_logits=_put_back(self.cross_fitted_logits, order))
+
     def __str__(self) -> str:
         if np.isnan(self.cross_fitted_both):
             return super().__str__()
@@ -138,3 +152,11 @@ class BoostedFitSummary(FitSummary):
             f"{self.cross_fitted_both:.6f} with trees ({gain:+.6f} ± {self.standard_error:.6f})"
             f"{left_out}"
         )
+
+
+def _put_back(values: np.ndarray, order: np.ndarray) -> np.ndarray:
+    if not len(values):
+        return values
+    back = np.empty_like(values)
+    back[order] = values
+    return back

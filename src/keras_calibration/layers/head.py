@@ -19,11 +19,12 @@ from keras_calibration._columns import (
     column_of,
     ids_of,
     select_features,
+    warn_of_lost_digits,
     warn_of_other_order,
 )
 from keras_calibration._compat import flatten_layers
 from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.field_ids import called_features, id_fields
+from keras_calibration.layers.field_ids import called_features, id_fields, numeric_names
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
@@ -31,8 +32,15 @@ from keras_calibration.layers.logits import calibration_dtype, check_column, che
 from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import PosteriorLayer, interval_width
 from keras_calibration.solvers.class_rows import check_rows_or_classes, warn_of_absent_classes
-from keras_calibration.solvers.data_checks import Rows, checked_logits, rows_that_count
+from keras_calibration.solvers.data_checks import (
+    Rows,
+    checked_logits,
+    counts_of,
+    rows_that_count,
+    warn_of_weights,
+)
 from keras_calibration.solvers.logit_histogram import LogitHistogram
+from keras_calibration.solvers.row_order import canonical_order
 
 
 class Head(PosteriorLayer):
@@ -166,6 +174,7 @@ class Head(PosteriorLayer):
         sample_weight: ArrayLike | None = None,
         *,
         from_logits: bool = True,
+        weights_are: str = "importance",
         settings: FitSettings | None = None,
         verbose: int = 0,
     ) -> FitSummary:
@@ -178,10 +187,15 @@ class Head(PosteriorLayer):
             labels: Labels in [0, 1] (n,) or (n, 1), of both classes. For class logits: class
                 numbers (n,) or (n, 1), or one-hot or soft labels (n, K).
             features: A mapping of feature names to arrays with n rows, or a data frame.
-            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default.
+            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default. A row of
+                weight 0 is no row.
+            weights_are: `"importance"`, known up to a common factor: 1, 1,000 or 1 / n for all rows
+                are the same fit, and unequal weights count as the number of equal ones that say as
+                much, `(Σ w)² / Σ w²`. Or `"counts"`: a row of weight 2 is two rows.
             from_logits: Whether `logits` holds logits. Pass False for probabilities, which are then
                 converted, those of classes up to a constant of each row. The head itself is always
-                called on logits.
+                called on logits. An exact 0 counts as the smallest float32, and an exact 1 as the
+                number below 1 of its dtype, which is nearer: smooth votes, (k + ½) / (K + 1).
             settings: How to train the head's network, if it has one.
             verbose: 1 shows a progress bar while a network is trained.
 
@@ -207,8 +221,21 @@ class Head(PosteriorLayer):
         self.check_direct_fit()
         self.check_logits(np.shape(logits))
         logits = checked_logits(logits, labels, from_logits, sample_weight)
-        rows = self.check_rows(logits, labels, sample_weight)
+        weights = counts_of(sample_weight, weights_are, np.shape(logits)[0])
+        rows = self.check_rows(logits, labels, weights)
         warn_of_absent_classes(rows)
+        warn_of_weights(rows.labels, sample_weight, weights_are)
+        given = {} if features is None else by_name(features)
+        for name in numeric_names(self.field_readers()):
+            if name in given:
+                warn_of_lost_digits(given[name], name)
+        if weights is not None and not weights.all():
+            columns, used = (
+                self.read_features(features, len(weights), weights),
+                np.flatnonzero(weights),
+            )
+            rows, features = rows.take(used), {name: c[used] for name, c in columns.items()}
+            settings = settings and settings.take(used, len(weights))
         return self.fit_checked(rows, features, settings, verbose)
 
     def fit_checked(
@@ -232,10 +259,21 @@ class Head(PosteriorLayer):
         columns = self.read_features(features, len(rows.logits), rows.weights)
         # This call builds the head and checks the shapes.
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})
+        settings = settings or FitSettings()
+        order = np.arange(len(rows.logits))
+        if self.draws_by_chance and not isinstance(settings.folds, str):
+            order = canonical_order(rows, columns.values())
+            rows, settings = rows.take(order), settings.take(order, len(order))
+            columns = {name: column[order] for name, column in columns.items()}
         with unchanged_if_refused(self):
-            summary = self.fit_rows(rows, columns, settings or FitSettings(), verbose)
+            summary = self.fit_rows(rows, columns, settings, verbose).in_order(order)
         self.remember_fit(summary)
         return summary
+
+    @property
+    def draws_by_chance(self) -> bool:
+        """Whether the direct fit draws folds or batches; the order of the rows then makes none."""
+        return False
 
     def check_direct_fit(self) -> None:
         """Raises if the head has no direct fit."""
@@ -290,11 +328,10 @@ class Head(PosteriorLayer):
         It is an interval of the probability itself, a parameter that is estimated from a finite
         number of rows, and not of the label. It assumes that the rows of the fit are independent
         and resemble those to come, and that the form of the calibrator holds: it knows nothing of
-        drift, nor of rows in which the base model errs in a way that the head cannot express. As in
-        the fit, a sample weight of 2 counts as two rows. After a fit with weights that are not
-        whole numbers, such as inverse sampling rates, there is no interval: it would hold the truth
-        in 34 to 79 % of cases where 95 % are asked for. Inverse rates that happen to be whole
-        numbers cannot be told from counts.
+        drift, nor of rows in which the base model errs in a way that the head cannot express. After
+        a fit with unequal importances, such as inverse sampling rates, there is no interval: it
+        would hold the truth in 34 to 79 % of cases where 95 % are asked for. Counts of rows
+        (`weights_are="counts"`) are no obstacle.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).
@@ -307,7 +344,7 @@ class Head(PosteriorLayer):
 
         Raises:
             ValueError: If the layer has no interval, was not fitted by its direct fit, was fitted
-                with sample weights that are not counts, or its weights were changed after the fit;
+                with unequal importances, or its weights were changed after the fit;
                 or if `level` is out of its range.
 
         Example:

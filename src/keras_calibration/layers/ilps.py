@@ -21,7 +21,7 @@ from keras_calibration.ops.piecewise_linear import (
     running_maximum,
     slope_change_penalty,
 )
-from keras_calibration.solvers.data_checks import check_rows, warn_of_probabilities
+from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
 from keras_calibration.solvers.ilps_fit import fit_ilps, strictly_increasing
 from keras_calibration.solvers.knots import (
     balanced_knots,
@@ -30,7 +30,14 @@ from keras_calibration.solvers.knots import (
     sigmoid_knots,
 )
 from keras_calibration.solvers.logistic_fit import LogisticFit
-from keras_calibration.solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
+from keras_calibration.solvers.logit_histogram import (
+    EDGES,
+    IDENTITY,
+    Line,
+    LogitHistogram,
+    quantile_edges,
+)
+from keras_calibration.solvers.reference_line import bins_of
 
 _KNOT_PLACES = ("balanced", "quantile", "sigmoid")
 _UNIT_SLOPE = math.log(math.e - 1)  # softplus of it is 1
@@ -45,9 +52,11 @@ class ILPS(StreamingCalibrator):
 
     `fit` finds the values with the lowest log loss under the prior below, exactly and in one pass
     over the rows. Every slope is at least 1e-6, with either choice of `monotonic`. With few
-    positives the curve becomes Platt scaling; if even that has no finite optimum, a weak prior with
-    mean 1 on the slopes keeps them finite (`solvers.ilps_fit`). `fit` places learnt knots on
-    multiples of 1/64, where the logit histogram is exact. `update` adds new rows to a fit.
+    positives the curve becomes Platt scaling; if even that has no finite optimum, a weak prior on
+    the slopes keeps them finite (`solvers.ilps_fit`). `fit` places learnt knots on edges of the
+    bins of the logit histogram, where it is exact. `update` adds new rows to a fit. With learnt
+    knots, scores in another unit, or from another zero, get the same probabilities: the priors
+    count in units in which the logits are nearly calibrated (`solvers.reference_line`).
 
     In a model, the layer starts as the identity, b = a, and is trained by the model's loss. The
     curve never decreases, during or after training and under any optimizer:
@@ -99,7 +108,7 @@ class ILPS(StreamingCalibrator):
         array([-1.1,  0. ,  1.1], dtype=float32)
         >>> logits = np.linspace(-3, 3, 600)
         >>> print(ILPS().fit(logits, np.arange(600) % 10 < 3 + logits))
-        600 rows: log loss 0.721444 before, 0.581198 after (-0.140246); converged in 6 steps
+        600 rows: log loss 0.721444 before, 0.581360 after (-0.140085); converged in 3 steps
 
     Reference:
         Pan et al., *Field-aware Calibration*, WWW 2020, section 4.2, eq. 9–11.
@@ -190,15 +199,21 @@ class ILPS(StreamingCalibrator):
         self.read_features(features, len(np.atleast_1d(logits)))
         warn_of_probabilities(logits, labels)
         rows = check_rows(logits, labels, sample_weight, both_classes=self.knots == "balanced")
+        # The smallest gap between knots is one of logits that spread as much as on the bins.
+        bins = bins_of(rows.logits, rows.weights) if np.ptp(rows.logits) else IDENTITY
         if self.knots == "balanced":
             if rows.labels is None:
                 raise ValueError(
                     'Argument `labels` must be given for knots="balanced", because they place the '
                     'knots. Received: labels=None. Pass labels, or choose knots="quantile".'
                 )
-            knots = balanced_knots(rows.logits, rows.labels, self.num_knots, rows.weights)
+            on_bins = balanced_knots(bins(rows.logits), rows.labels, self.num_knots, rows.weights)
+            knots = bins.inverse(on_bins)
         elif self.knots == "quantile":
-            knots = quantile_knots(rows.logits, self.num_knots, rows.weights, smallest_gap=0.01)
+            on_bins = quantile_knots(
+                bins(rows.logits), self.num_knots, rows.weights, smallest_gap=0.01
+            )
+            knots = bins.inverse(on_bins)
         else:
             knots = self.get_knots()
         old_knots, old_values = self.get_knots(), self.get_values()
@@ -207,7 +222,7 @@ class ILPS(StreamingCalibrator):
         # the identity wherever the new knots lie beyond the old ones.
         values = piecewise_linear(self.get_knots(), old_knots, old_values)
         self._assign_values(isotonic_projection(ops.convert_to_numpy(values)))
-        self._num_rows.assign(float(len(rows.logits)))
+        self._num_rows.assign(float(np.count_nonzero(rows.row_weights)))
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
         """The rows of F, one for the value at each knot, interpolated as the values are."""
@@ -220,16 +235,32 @@ class ILPS(StreamingCalibrator):
         left, right = (ops.take(factor, segment + step, axis=0) for step in (0, 1))
         return (1 - share) * left + share * right
 
+    @property
+    def has_free_scale(self) -> bool:
+        """Whether logits in another unit get the same probabilities: unless the knots are given."""
+        return self.knots in ("balanced", "quantile")
+
+    @property
+    def has_free_shift(self) -> bool:
+        """Whether logits from another zero get the same probabilities: unless knots are given."""
+        return self.has_free_scale
+
+    def bins_of(self, rows: Rows) -> Line:
+        """Those of given knots are bins of logits, so that knots lie on their edges if they can."""
+        return super().bins_of(rows) if self.has_free_scale else IDENTITY
+
     def fit_histogram(self, histogram: LogitHistogram) -> LogisticFit:
         """Places the knots and solves for the values."""
-        if self.knots in ("balanced", "quantile"):
+        line = histogram.line
+        if self.has_free_scale:
             knots = quantile_edges(histogram, self.num_knots, balanced=self.knots == "balanced")
         else:
-            knots = self.get_knots()
+            knots = line(self.get_knots().astype("float64"))
         values, fit = fit_ilps(histogram, knots, self.smoothness, self.extrapolation)
-        self._knots.assign(knots)
+        if self.has_free_scale:
+            self._knots.assign(strictly_increasing(line.inverse(knots).astype(self.variable_dtype)))
         self._assign_values(strictly_increasing(values.astype(self.variable_dtype)))
-        self._num_rows.assign(histogram.num_rows)
+        self._num_rows.assign(histogram.positives + histogram.negatives)
         return fit
 
     @property
@@ -300,6 +331,8 @@ class ILPS(StreamingCalibrator):
         )
 
     def _is_affine_in_bins(self) -> bool:
+        if self.has_free_scale:  # then knots lie on edges
+            return True
         return bool(np.isin(self.get_knots(), EDGES.astype(self.variable_dtype)).all())
 
     def _values(self) -> Tensor:
@@ -319,7 +352,7 @@ class ILPS(StreamingCalibrator):
             return
         slopes = np.diff(values.astype("float64")) / np.diff(self.get_knots().astype("float64"))
         # The inverse of softplus; flat segments get a tiny slope.
-        slopes = np.maximum(slopes, 1e-6)
+        slopes = np.maximum(slopes, 1e-6 * slopes.max())
         self._raw_slopes.assign(slopes + np.log(-np.expm1(-slopes)) - _UNIT_SLOPE)
         self._level.assign(values.mean(dtype="float64"))
 

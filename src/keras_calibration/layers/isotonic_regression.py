@@ -17,7 +17,7 @@ from keras_calibration.ops.piecewise_linear import piecewise_linear
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.isotonic_fit import isotonic_steps, largest_logit, tied_rows
 
-# Slope of the steps with `keep_ranking`, divided by the standard deviation of the logits if > 1.
+# Slope of the steps with `keep_ranking`, in logits per standard deviation of the scores.
 _TIE_SLOPE = 1e-4
 
 
@@ -114,7 +114,7 @@ class IsotonicRegression(Calibrator):
         if self.keep_ranking:
             share = tied.weights / tied.weights.sum()
             centre = float(share @ tied.logits)
-            slope = _TIE_SLOPE / max(1.0, float(np.sqrt(share @ (tied.logits - centre) ** 2)))
+            slope = _TIE_SLOPE / (float(np.sqrt(share @ (tied.logits - centre) ** 2)) or 1.0)
         # A step at a single logit has one threshold.
         is_end = np.stack([np.ones_like(steps.first), steps.last > steps.first], axis=1) > 0
         thresholds = np.stack([steps.first, steps.last], axis=1)[is_end]

@@ -9,6 +9,9 @@ from keras import ops
 
 from keras_calibration._typing import Shape, Tensor
 
+# Scores count as at most this in a standard deviation, whose square is then finite in float32.
+LARGEST_SCORE = 1e15
+
 _CLASS_HEADS = "TemperatureScaling, VectorScaling or NeuralCalibration"
 
 

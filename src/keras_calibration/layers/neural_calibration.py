@@ -154,6 +154,11 @@ class NeuralCalibration(Head):
         return self.calibrator is None or self.calibrator.has_direct_fit
 
     @property
+    def draws_by_chance(self) -> bool:
+        """Whether the direct fit draws folds or batches."""
+        return self.field_network is not None
+
+    @property
     def is_adapted(self) -> bool:
         """Whether η and the networks are adapted."""
         return (self.calibrator is None or self.calibrator.is_adapted) and all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import keras
@@ -31,15 +32,17 @@ class PlattScaling(StreamingCalibrator):
     infinite logit stays infinite.
 
     The scale is always positive: at 0 or below, all logits would be equal or their ranking
-    reversed. If the best scale is not positive, the fit sets a = 1e-6, the lowest scale that it
-    allows, and warns.
+    reversed. If the best scale is not positive, the fit sets a to nearly 0, and warns.
+
+    The logit may be any score that increases with the probability: scores in another unit, or from
+    another zero, get the same probabilities.
 
     Args:
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
         ValueError: In `fit`, if a threshold on the logit separates positives from negatives, or
-            nearly so (best scale of 64 or more), or the rows hold one class only or are invalid,
+            nearly so, or the rows hold one class only or are invalid,
             see `Head.fit`.
 
     Example:
@@ -51,6 +54,8 @@ class PlattScaling(StreamingCalibrator):
     Reference:
         Platt (1999), *Probabilistic outputs for support vector machines*.
     """
+
+    has_free_scale, has_free_shift = True, True
 
     def build(self, input_shape: Shape | None = None) -> None:
         """Creates the scale and the bias; the layer starts as the identity."""
@@ -77,11 +82,13 @@ class PlattScaling(StreamingCalibrator):
         scale = starting_scale(histogram)
         start = [starting_bias(histogram, scale), scale]
         fit = fit_logistic(histogram, design, start, lower=[-np.inf, SMALLEST_SCALE])
-        bias, scale = fit.parameters
-        check_scale(scale, "PlattScaling")
-        self._log_scale.assign(math.log(scale))
-        self._bias.assign(bias)
-        return fit
+        bias, scale = fit.parameters[0], check_scale(fit, histogram, "PlattScaling")
+        line = histogram.line
+        self._log_scale.assign(math.log(scale) + math.log(line.scale))
+        self._bias.assign(bias + scale * line.shift)
+        by_bias, by_scale = fit.factor
+        factor = np.stack([by_bias + line.shift * by_scale, line.scale * by_scale])
+        return dataclasses.replace(fit, factor=factor)
 
     @property
     def scale(self) -> float:

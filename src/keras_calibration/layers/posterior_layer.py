@@ -27,7 +27,7 @@ class PosteriorLayer(keras.layers.Layer):
     """
 
     # A number of the weights that the posterior belongs to, negative after a fit with sample
-    # weights that are not counts; 0 before a fit.
+    # weights that are not numbers of rows; 0 before a fit.
     _posterior_checksum: keras.Variable | None = None
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
@@ -108,10 +108,11 @@ class PosteriorLayer(keras.layers.Layer):
             )
         if kept < 0:
             raise ValueError(
-                "Argument `sample_weight` of the fit must hold whole numbers, counts of rows, for "
-                f"the layer to have an interval. Received: a {name} fitted with weights that are "
-                "not, such as inverse sampling rates, with which an interval would be too narrow. "
-                "Fit to rows that were not sampled, without weights or with counts."
+                "The weights of the rows of the fit must be equal, or counts of rows, for the "
+                f"layer to have an interval. Received: a {name} fitted with unequal importances, "
+                "such as inverse sampling rates, with which an interval would be wrong. Fit "
+                'without weights, or pass weights_are="counts" if they are counts of rows; for '
+                "sampled rows, see SamplingCorrection."
             )
         if kept != _checksum(self.weights):
             raise ValueError(

@@ -32,8 +32,9 @@ class SamplingCorrection(Head):
     Nothing is learnt, so no development set is needed: `CalibratedModel(model,
     SamplingCorrection(0.1))` predicts, saves and exports the corrected probabilities. If the model
     is wrong in other ways too, calibrate it on rows that are not sampled: any calibrator with a
-    bias then finds the shift by itself. To evaluate on sampled rows, give each negative the sample
-    weight 1/r: the metrics are then those of all rows.
+    bias then finds the shift by itself. Or calibrate it on the sample, without weights, and put
+    this layer behind: `CalibratedModel(calibrated, SamplingCorrection(0.1))`. To evaluate on
+    sampled rows, give each negative the sample weight 1/r: the metrics are then those of all rows.
 
     Args:
         rate: Share r of the negatives that was kept, in (0, 1], or the name of a feature that holds

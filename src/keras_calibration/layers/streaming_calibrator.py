@@ -17,10 +17,22 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import check_labels_given
 from keras_calibration.layers.head_logits import row_slices
-from keras_calibration.layers.logits import check_column
-from keras_calibration.solvers.data_checks import Rows, checked_logits
+from keras_calibration.layers.logits import LARGEST_SCORE, check_column
+from keras_calibration.solvers.data_checks import (
+    Rows,
+    check_rows,
+    checked_logits,
+    counts_of,
+    warn_of_weights,
+)
 from keras_calibration.solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
-from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT, LogitHistogram, logit_histogram
+from keras_calibration.solvers.logit_histogram import (
+    LARGEST_LOGIT,
+    Line,
+    LogitHistogram,
+    logit_histogram,
+)
+from keras_calibration.solvers.reference_line import bins_of, seen_as_logits
 
 _STORED = "logit_histogram_"
 
@@ -50,6 +62,25 @@ class StreamingCalibrator(Calibrator):
 
     _posterior_factor: keras.Variable | None = None
 
+    @property
+    def has_free_scale(self) -> bool:
+        """Whether logits in another unit get the same probabilities."""
+        return False
+
+    @property
+    def has_free_shift(self) -> bool:
+        """Whether logits from another zero get the same probabilities."""
+        return False
+
+    def bins_of(self, rows: Rows) -> Line:
+        """The line that maps the logits of a first fit to the bins of its histogram."""
+        return bins_of(rows.logits, rows.weights)
+
+    def fit_curve(self, histogram: LogitHistogram) -> LogisticFit:
+        """`fit_histogram`, of logits that are seen as nearly calibrated if their unit is free."""
+        free = {"has_scale": self.has_free_scale, "has_shift": self.has_free_shift}
+        return self.fit_histogram(seen_as_logits(histogram, **free))
+
     def fit_rows(
         self,
         rows: Rows,
@@ -57,9 +88,10 @@ class StreamingCalibrator(Calibrator):
         settings: FitSettings,
         verbose: int,
     ) -> FitSummary:
-        """Fits the curve to the histogram of checked rows; refuses logits beyond ±16384."""
-        summary = self.fit_sums(logit_histogram(rows.logits, rows.labels, rows.weights))
-        if self._is_affine_in_bins():
+        """Fits the curve to the histogram of checked rows."""
+        self.histogram = None
+        summary = self.fit_sums(self._histogram_of(rows))
+        if self._is_affine_in_bins() and not self._has_far_logits(rows):
             return summary
         # The log losses of the rows themselves.
         before, after = (
@@ -77,10 +109,12 @@ class StreamingCalibrator(Calibrator):
         *,
         forget: float = 0.0,
         from_logits: bool = True,
+        weights_are: str = "importance",
     ) -> FitSummary:
         """Adds rows to those of earlier fits and updates, and fits the curve to all of them.
 
-        With `forget=0` the result is the same as one `fit` to all rows. The new rows may be of one
+        With `forget=0` the result is the same as one `fit` to all rows, except that the bins of the
+        histogram, on whose edges knots lie, are those of the first fit. The new rows may be of one
         class, for example an hour without positives, as long as all rows together hold both.
 
         Args:
@@ -91,6 +125,9 @@ class StreamingCalibrator(Calibrator):
             forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
                 updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
             from_logits: As for `fit`.
+            weights_are: As for `fit`. The factor of importances is that of these rows alone: a
+                batch of equal weights, or a single row, counts as its number of rows beside those
+                of earlier fits. If weights are to be compared between updates, pass counts.
 
         Returns:
             The `FitSummary` of the fit to all rows.
@@ -107,7 +144,10 @@ class StreamingCalibrator(Calibrator):
         self._check_update(forget)
         self.read_features(features, len(np.atleast_1d(logits)))
         logits = checked_logits(logits, labels, from_logits, sample_weight)
-        return self.update_sums(logit_histogram(logits, labels, sample_weight), forget)
+        weights = counts_of(sample_weight, weights_are, np.shape(logits)[0])
+        rows = check_rows(logits, labels, weights)
+        warn_of_weights(rows.labels, sample_weight, weights_are)
+        return self.update_sums(self._histogram_of(rows), forget)
 
     def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:
         """Fits the curve to rows that are summed in a histogram, and keeps it for `update`.
@@ -127,7 +167,7 @@ class StreamingCalibrator(Calibrator):
                 "more rows, or check how the labels are made."
             )
         self.ensure_built()
-        fit = self.fit_histogram(histogram)
+        fit = self.fit_curve(histogram)
         are_counts = histogram.is_of_counts if are_counts is None else are_counts
         self.keep_posterior(are_counts, factor=fit.factor)
         self.histogram = histogram
@@ -148,7 +188,7 @@ class StreamingCalibrator(Calibrator):
         are_counts = histogram.is_of_counts
         if self.histogram is not None and forget < 1:
             are_counts = are_counts and self.posterior_is_of_counts
-            histogram = self.histogram.scaled(1 - forget) + histogram
+            histogram = self.histogram.scaled(1 - forget) + histogram.on_bins(self.histogram.bins)
         return self.fit_sums(histogram, are_counts)
 
     def remember(
@@ -166,12 +206,14 @@ class StreamingCalibrator(Calibrator):
             logits: Uncalibrated logits (n,) or (n, 1), finite.
             labels: Labels in [0, 1] (n,) or (n, 1).
             features: Not read.
-            sample_weight: Sample weights (n,) or (n, 1), not negative; ones by default.
+            sample_weight: Sample weights (n,) or (n, 1), importances; ones by default.
 
         Raises:
             ValueError: As for `fit`.
         """
-        self.histogram = logit_histogram(logits, labels, sample_weight)
+        self.histogram = None
+        weights = counts_of(sample_weight, "importance", np.shape(logits)[0])
+        self.histogram = self._histogram_of(check_rows(logits, labels, weights))
 
     def forget_rows(self) -> None:
         """Drops the histogram and the posterior of earlier fits: the weights are of other rows."""
@@ -208,9 +250,9 @@ class StreamingCalibrator(Calibrator):
         return 0 if self._posterior_factor is None else int(self._posterior_factor.shape[1])
 
     def posterior_spread(self, logits: Tensor) -> Tensor:
-        """`dη/dθ F` (batch, p), for logits (batch,); these are clipped to ±16384, as in a fit."""
+        """`dη/dθ F` (batch, p), for logits (batch,)."""
         logits = ops.cast(logits, self.compute_dtype)
-        inside = ops.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
+        inside = ops.clip(logits, -LARGEST_SCORE, LARGEST_SCORE)  # its square is finite
         return self.logit_spread(inside, ops.convert_to_tensor(self._posterior_factor))
 
     def logit_spread(self, logits: Tensor, factor: Tensor) -> Tensor:
@@ -236,6 +278,21 @@ class StreamingCalibrator(Calibrator):
         super().load_own_variables({n: store[n] for n in names if not n.startswith(_STORED)})
         arrays = {n.removeprefix(_STORED): store[n] for n in names if n.startswith(_STORED)}
         self.histogram = LogitHistogram.from_arrays(**arrays) if arrays else None
+
+    def _has_far_logits(self, rows: Rows) -> bool:
+        """Whether logits beyond the last bin count as those at its end."""
+        if self.histogram is None:
+            return False
+        ends = self.histogram.bins(np.array([rows.logits.min(), rows.logits.max()]))
+        return bool(np.abs(ends).max() > LARGEST_LOGIT)
+
+    def _histogram_of(self, rows: Rows) -> LogitHistogram:
+        """The histogram of rows, on the bins of earlier ones if there are any."""
+        if self.histogram is not None:
+            bins = self.histogram.bins
+        else:
+            bins = self.bins_of(rows)
+        return logit_histogram(rows.logits, rows.labels, rows.weights, bins)
 
     def _is_fitted(self) -> bool:
         """Whether the curve differs from the curve of a new layer."""

@@ -12,6 +12,7 @@ from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.class_scaling import ClassScaling
 from keras_calibration.layers.logits import scaled_logits
 from keras_calibration.solvers.class_rows import ClassRows
+from keras_calibration.solvers.logit_histogram import Line
 from keras_calibration.solvers.softmax_fit import (
     SMALLEST_LOG_PROBABILITY,
     MatrixFit,
@@ -34,7 +35,7 @@ class StructuredMatrixScaling(ClassScaling):
         Σ log loss + K Σ_k (b_k² + D_kk²) + K (K - 1) Σ_{j≠k} D_jk².
 
     With few rows a class this stays close to temperature scaling, with more it becomes vector
-    scaling, and with many matrix scaling. Sample weights count relative to their mean. Adding a
+    scaling, and with many matrix scaling. Adding a
     constant to all logits of a row changes nothing.
 
     When trained with a model, the weights are log T, D and b. The layer starts as the identity. An
@@ -81,11 +82,11 @@ class StructuredMatrixScaling(ClassScaling):
         matrix = ops.transpose(ops.convert_to_tensor(self._matrix))
         return scaled + ops.matmul(log_probabilities, matrix) + ops.convert_to_tensor(self._biases)
 
-    def fit_classes(self, rows: ClassRows) -> MatrixFit:
+    def fit_classes(self, rows: ClassRows, line: Line) -> MatrixFit:
         """Fits T, then D and b by Newton's method."""
-        fit = fit_matrix(rows)
+        fit = fit_matrix(rows.seen(line))
         check_class_scale(fit.scales, "StructuredMatrixScaling")
-        self._log_temperature.assign(-math.log(fit.scales))
+        self._log_temperature.assign(-math.log(fit.scales) - math.log(line.scale))
         self._matrix.assign(fit.matrix)
         self._biases.assign(fit.biases)
         return fit

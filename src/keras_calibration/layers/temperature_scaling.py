@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -25,6 +26,7 @@ from keras_calibration.solvers.logistic_fit import (
     starting_scale,
 )
 from keras_calibration.solvers.logit_histogram import LogitHistogram
+from keras_calibration.solvers.reference_line import class_line
 from keras_calibration.solvers.softmax_fit import check_class_scale, fit_temperature
 
 
@@ -43,15 +45,17 @@ class TemperatureScaling(StreamingCalibrator):
 
     When trained with a model, the weight is log T. It starts at 0, so that the layer starts as the
     identity. An infinite logit stays infinite. If the logits are unrelated to the labels or
-    inverted, no temperature is good: the fit then sets T = 10⁶, the largest that it allows, and
-    warns.
+    inverted, no temperature is good: the fit then sets a very large T, and warns.
+
+    Logits in another unit get the same probabilities; logits plus a constant do not, since the
+    logit 0 stays where it is.
 
     Args:
         **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`, `trainable`).
 
     Raises:
-        ValueError: In `fit`, if the sign of the logit predicts every label, or nearly so (best 1/T
-            of 64 or more), or the rows hold one class only or are invalid, see `Head.fit`.
+        ValueError: In `fit`, if the sign of the logit predicts every label, or nearly so, or the
+            rows hold one class only or are invalid, see `Head.fit`.
 
     Example:
         >>> layer = TemperatureScaling()
@@ -67,6 +71,8 @@ class TemperatureScaling(StreamingCalibrator):
     Reference:
         Guo et al., *On Calibration of Modern Neural Networks*, ICML 2017.
     """
+
+    has_free_scale = True
 
     def check_logits(self, shape: Shape) -> None:
         """Raises unless there is one logit per row, or one per class."""
@@ -95,9 +101,10 @@ class TemperatureScaling(StreamingCalibrator):
         if not is_of_classes(rows.logits):
             return super().fit_rows(rows, features, settings, verbose)
         counted = class_rows_of(rows)
-        fit = fit_temperature(counted)
+        line = class_line(counted)
+        fit = fit_temperature(counted.seen(line))
         check_class_scale(fit.scales, "TemperatureScaling")
-        self._log_temperature.assign(-math.log(fit.scales))
+        self._log_temperature.assign(-math.log(fit.scales) - math.log(line.scale))
         self.forget_rows()
         return class_fit_summary(counted, fit)
 
@@ -113,9 +120,9 @@ class TemperatureScaling(StreamingCalibrator):
 
         start = [starting_scale(histogram, with_bias=False)]
         fit = fit_logistic(histogram, design, start, lower=SMALLEST_SCALE)
-        check_scale(fit.parameters[0], "TemperatureScaling")
-        self._log_temperature.assign(-math.log(fit.parameters[0]))
-        return fit
+        scale, unit = check_scale(fit, histogram, "TemperatureScaling"), histogram.line.scale
+        self._log_temperature.assign(-math.log(scale) - math.log(unit))
+        return dataclasses.replace(fit, factor=unit * fit.factor)
 
     @property
     def temperature(self) -> float:

@@ -10,6 +10,7 @@ from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.class_scaling import ClassScaling
 from keras_calibration.layers.logits import scaled_logits
 from keras_calibration.solvers.class_rows import ClassRows
+from keras_calibration.solvers.logit_histogram import Line
 from keras_calibration.solvers.softmax_fit import SoftmaxFit, fit_vector
 
 
@@ -59,11 +60,12 @@ class VectorScaling(ClassScaling):
         scaled = scaled_logits(logits, ops.convert_to_tensor(self._scales))
         return scaled + ops.convert_to_tensor(self._biases)
 
-    def fit_classes(self, rows: ClassRows) -> SoftmaxFit:
+    def fit_classes(self, rows: ClassRows, line: Line) -> SoftmaxFit:
         """Fits a and b by Newton's method."""
-        fit = fit_vector(rows)
-        self._scales.assign(fit.scales)
-        self._biases.assign(fit.biases)
+        fit = fit_vector(rows.seen(line))
+        biases = fit.biases + fit.scales * line.shift
+        self._scales.assign(fit.scales * line.scale)
+        self._biases.assign(biases - biases.mean())
         return fit
 
     @property

@@ -56,18 +56,19 @@ def labels_so_far(rows: str, curves: DelayCurves | None) -> str:
     return rows if curves is None else curves.with_share(rows, "share")
 
 
-def observed_rows(rows: str, curves: DelayCurves, is_logit: bool) -> str:
+def observed_rows(rows: str, curves: DelayCurves, is_logit: bool, largest: float) -> str:
     """Rows old enough to tell, whose prediction is that of the label so far.
 
-    They also have the prediction of the label in the end, `final`, and for positives the shares at
-    the age of their label, `share_then`, and just before, `share_before`.
+    They also have the prediction of the label in the end, `final`, at most `largest`; and for
+    positives the shares at the age of their label, `share_then`, and just before, `share_before`.
     """
     final = "CASE WHEN isfinite(given) THEN 1 / (1 + exp(-given)) END" if is_logit else "given"
     rows = f"SELECT *, {final} AS final, least(delay, age) AS age_then FROM ({rows})"
     rows = curves.with_share(rows, "share_then", "age_then")
     rows = curves.with_share(rows, "share_before", "age_then", "left")
+    columns = f"final * share AS given, least({largest!r}, final) AS final"
     return (
-        f"SELECT * REPLACE (final * share AS given) FROM ({rows}) "
+        f"SELECT * REPLACE ({columns}) FROM ({rows}) "
         f"WHERE share >= {curves.min_share!r} OR NOT valid_label OR NOT valid_time"
     )
 

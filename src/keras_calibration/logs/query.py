@@ -215,7 +215,7 @@ def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
         for label, share in (("negatives", "1 - y"), ("positives", "y"))
         for power in range(3)
     }
-    return Query(keys, {"rows": "1", **sums}, steps)
+    return Query(keys, {"rows": "1", "squares": "w * w", **sums}, steps)
 
 
 # One of so many groups is counted.

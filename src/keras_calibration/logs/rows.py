@@ -117,7 +117,8 @@ def rows_sql(
     if curves is None:
         return _with_losses(rows, log, types, True)
     if selection.purpose == "observed":
-        rows = observed_rows(rows, curves, log.logit is not None)
+        largest = _largest_probability(log, types)
+        rows = observed_rows(rows, curves, log.logit is not None, largest)
         return _with_losses(rows, dataclasses.replace(log, logit=None), types, True)
     return weighted_rows(_with_losses(rows, log, types, True), curves, str(selection.purpose))
 
@@ -213,7 +214,8 @@ def _with_losses(
 
 def _largest_probability(log: ScoredLog, types: Mapping[str, str]) -> float:
     """What 1 is replaced by, as in the metrics: the number below 1 in the type of the column."""
-    columns = [log.probability] if isinstance(log.probability, str) else log.probability
+    names = log.probability if log.logit is None else ()
+    columns = [names] if isinstance(names, str) else names
     kinds = {types[column].partition("[")[0] for column in columns if column in types}
     return largest_probability("float32" if kinds == {"FLOAT"} else "float64")
 

@@ -215,7 +215,7 @@ def _warn_of_nan(metrics: Sequence[keras.metrics.Metric]) -> None:
         f"The {names} {are} undefined for the rows seen so far. Possible reasons: there are no "
         "rows with a positive weight; all labels are of one class and both are needed; a label is "
         "missing (drop the row, or give it weight 0); a label, weight or prediction is outside "
-        "its range (most often logits without from_logits=True); "
+        f"its range{mostly}; "
         "an id of a field is neither below num_values nor -1 ('other'); or the correction is too "
         "large for the guaranteed accuracy (it moves logits from beyond ±88 close to 0, or "
         f"scales by more than 4). See the documentation of {classes}.",

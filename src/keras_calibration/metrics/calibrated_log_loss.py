@@ -13,10 +13,9 @@ from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric, numbers_of_rows
 from keras_calibration.metrics.rows import (
-    aligned_rows,
     rows_or_nan,
+    rows_with_all_digits,
     warn_of_narrow_logits,
-    with_all_digits,
 )
 from keras_calibration.ops.affine_correction import CORRECTIONS, cross_fitted_loss
 from keras_calibration.ops.compiled import compiled, filled_up
@@ -127,8 +126,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         """
         if self.from_logits and self.correction != "bias":
             warn_of_narrow_logits(y_pred, type(self).__name__)
-        y_pred, are_logits = with_all_digits(y_pred, self.from_logits)
-        rows = aligned_rows(y_true, y_pred, sample_weight)
+        rows, are_logits = rows_with_all_digits(y_true, y_pred, sample_weight, self.from_logits)
         first_row = self.count_rows(rows[2])
         sharing = (self.num_folds, self.bias_fraction, self.seed)
         self._moments.add(

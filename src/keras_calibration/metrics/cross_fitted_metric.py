@@ -23,7 +23,9 @@ class CrossFittedMetric(AdditiveMetric):
     - `num_folds=1`: in-sample. Correction and loss use all rows. It is never above the plain loss.
 
     Rows are assigned by a hash of their number since `reset_state`, so neither the batch size nor a
-    periodic order of the rows changes the result. Rows of weight 0 are not numbered.
+    periodic order of the rows changes the result. Rows of weight 0 are not numbered. Another order
+    makes other folds: keep that of the validation rows, since rows that are shuffled for each
+    evaluation change the result by chance.
 
     A subclass keeps one sum per group of rows, `add_sum((self.num_groups, …))`. It asks
     `next_groups` for the groups of a batch, and computes its result from `fitting_sums` and

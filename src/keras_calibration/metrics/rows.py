@@ -53,9 +53,10 @@ def logit_rows(
     dtype: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `probability_rows`, with logits, converted with all digits of the probabilities."""
-    y_pred, from_logits = with_all_digits(y_pred, from_logits)
-    labels, logits, weights = aligned_rows(y_true, y_pred, sample_weight)
-    if not from_logits:
+    (labels, logits, weights), are_logits = rows_with_all_digits(
+        y_true, y_pred, sample_weight, from_logits
+    )
+    if not are_logits:
         # What is nearest to 1 is decided by the dtype of the probabilities.
         inside = inside_unit_interval(logits)
         wider = keras.backend.result_type(inside.dtype, dtype)
@@ -80,17 +81,21 @@ def rows_or_nan(
     return nan_outside_unit_interval(labels), predictions, _nan_where_negative(weights)
 
 
-def with_all_digits(y_pred: Tensor, from_logits: bool) -> tuple[Tensor, bool]:
-    """Predictions, and whether they are logits: NumPy's in float64 if no tensor can hold them.
+def rows_with_all_digits(
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, from_logits: bool
+) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
+    """Aligned rows, and whether their predictions are logits: where no tensor holds all digits.
 
     The nearest float32 of a probability above 1 - 6e-8 is 1, so that its logit would be lost.
     """
+    rows = aligned_rows(y_true, y_pred, sample_weight)
     if from_logits or ops.is_tensor(y_pred) or accumulator_dtype() == "float64":
-        return y_pred, from_logits
+        return rows, from_logits
     values = numbers_of(y_pred, "Predictions")
     valid = (values >= 0) & (values <= 1)
     logits = logits_of_probabilities(np.where(valid, values, 0.5), one_column=True)
-    return np.where(valid, logits, np.nan), True
+    logits = ops.convert_to_tensor(np.where(valid, logits, np.nan).reshape(-1))
+    return (rows[0], logits, rows[2]), True
 
 
 def warn_of_narrow_logits(y_pred: Tensor, metric: str) -> None:

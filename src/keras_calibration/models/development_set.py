@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import (
     as_array,
+    by_name,
     check_same_rows,
     is_table,
     numbers_of,
@@ -22,7 +23,7 @@ from keras_calibration._columns import (
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.models.input_columns import inputs_of
-from keras_calibration.solvers.data_checks import rows_that_count
+from keras_calibration.solvers.data_checks import columns_that_count, counts_of, warn_of_weights
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,19 @@ class DevelopmentSet:
     weights: np.ndarray | None
     batch_size: int | None
 
-    def counted(self) -> DevelopmentSet:
-        """The same, with another row in place of each of weight 0: see `rows_that_count`."""
-        weights = None if self.weights is None else self.weights.reshape(-1)
-        if (numbers := rows_that_count(weights)) is None:
-            return self
+    def counted(self, weights_are: str = "importance") -> DevelopmentSet:
+        """The rows that count, with weights that are numbers of rows: see `counts_of`."""
+        weights = counts_of(self.weights, weights_are, len(self.labels))
+        warn_of_weights(self.labels, self.weights, weights_are)
+        if weights is None or weights.all():
+            return replace(self, weights=weights)
+        used = np.flatnonzero(weights)
 
         def taken(column: Tensor) -> Tensor:
-            return ops.take(column, numbers, 0) if ops.is_tensor(column) else column[numbers]
+            return ops.take(column, used, 0) if ops.is_tensor(column) else column[used]
 
         inputs = keras.tree.map_structure(taken, self.inputs)
-        return replace(self, inputs=inputs, labels=self.labels[numbers])
+        return replace(self, inputs=inputs, labels=self.labels[used], weights=weights[used])
 
 
 def read_development_set(
@@ -103,9 +106,11 @@ def read_development_set(
             "dataset of batches (x, y)."
         )
     warn_of_other_order(x=x, y=y, sample_weight=sample_weight)
+    y, sample_weight = _one_output(y, outputs), _one_output(sample_weight, outputs)
+    if sample_weight is not None and (isinstance(x, Mapping) or is_table(x)):
+        x = columns_that_count(by_name(x), sample_weight)
     inputs = as_inputs(x, expected, ids)
     num_rows = max((len(part) for part in keras.tree.flatten(inputs)), default=0)
-    y, sample_weight = _one_output(y, outputs), _one_output(sample_weight, outputs)
     _check_one_output(y, num_rows)
     weights = None if sample_weight is None else numbers_of(sample_weight, "Weights")
     return _checked(DevelopmentSet(inputs, numbers_of(y, "Labels"), weights, None))

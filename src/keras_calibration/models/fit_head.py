@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Data
@@ -31,6 +32,7 @@ def fit_head(
     *,
     calibrated_output: str | int | None = None,
     steps_per_epoch: int | None = None,
+    weights_are: str = "importance",
     settings: FitSettings | None = None,
     verbose: int | str = "auto",
 ) -> ModelFitSummary | dict[str, ModelFitSummary]:
@@ -49,7 +51,10 @@ def fit_head(
         y: Labels in [0, 1], (n,) or (n, 1), of both classes, if `x` holds arrays. For K classes:
             class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Labels, and weights, may
             also be a dictionary by output.
-        sample_weight: Sample weights (n,), if `x` holds arrays.
+        sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if `x`
+            holds arrays.
+        weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
+            `Head.fit`.
         calibrated_output: Key, index or name of the output whose head is fitted. By default all
             heads are fitted; with a dictionary `y`, those of its outputs.
         steps_per_epoch: Number of batches to read from a generator or an infinite data set; they
@@ -89,10 +94,10 @@ def fit_head(
         wanted = _wanted_outputs(model, heads, x, y)
     found_heads = [head_of(model, name) for name in wanted]
     # The rows of all heads are read and checked before any head is changed.
-    rows = [_rows(each, x, y, sample_weight, steps_per_epoch, verbose) for each in found_heads]
+    data = x, y, sample_weight, steps_per_epoch
+    rows = [_rows(each, *data, weights_are, settings, verbose) for each in found_heads]
     summaries = [
-        _fit(found.head, part, settings, verbose)
-        for found, part in zip(found_heads, rows, strict=True)
+        _fit(found.head, *part, verbose) for found, part in zip(found_heads, rows, strict=True)
     ]
     return dict(zip(wanted, summaries, strict=True)) if are_several else summaries[0]
 
@@ -122,18 +127,22 @@ def _rows(
     y: Any,
     sample_weight: Any,
     steps_per_epoch: int | None,
+    weights_are: str,
+    settings: FitSettings | None,
     verbose: int | str,
-) -> HeadRows:
-    """The development set as one head reads it, checked."""
+) -> tuple[HeadRows, FitSettings | None]:
+    """The rows that count as one head reads them, checked, and the settings for these."""
     found.head.check_direct_fit()
-    expected = symbolic_input(found.model)
-    development = read_development_set(
-        x, y, sample_weight, None, expected, found.output_name, found.ids
-    ).counted()
-    rows = rows_for_head(found, development, verbose)
+    data = x, y, sample_weight, steps_per_epoch, symbolic_input(found.model)
+    development = read_development_set(*data, found.label_names, found.ids)
+    counted = development.counted(weights_are)
+    if settings is not None and len(counted.labels) < len(development.labels):
+        used = np.flatnonzero(np.asarray(development.weights).reshape(-1))
+        settings = settings.take(used, len(development.labels))
+    rows = rows_for_head(found, counted, verbose)
     found.head.check_rows(rows.logits, rows.labels, rows.weights, True)
     check_development_rows(rows, is_trained=False)
-    return rows
+    return rows, settings
 
 
 def _fit(

@@ -182,12 +182,12 @@ class _HeldOut:
 
 
 def _trained_rows(rows: Rows) -> Rows:
-    """Rows with weights of mean 1, and absent classes with the share that their logits give."""
-    labels, weights = rows.labels, rows.row_weights
+    """Rows in which absent classes have the share that their logits give."""
+    labels = rows.labels
     if labels.ndim == 2:
         present = present_classes(labels, rows.weights)
         labels = keep_absent_classes(labels, special.softmax(rows.logits, axis=1), present)
-    return Rows(rows.logits, labels, weights / weights[weights > 0].mean())
+    return Rows(rows.logits, labels, rows.row_weights)
 
 
 class _Trainer:

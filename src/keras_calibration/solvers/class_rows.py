@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,18 +17,19 @@ from keras_calibration.solvers.data_checks import (
     rows_that_count,
 )
 from keras_calibration.solvers.labels import class_advice
+from keras_calibration.solvers.logit_histogram import Line
 
 # Tolerance for the sum of soft labels, which may have been rounded to float32.
 _LABEL_TOLERANCE = 1e-3
-# Far beyond any meaningful logit; differences and products of such logits are still finite.
-_LARGEST_LOGIT = 1e15
+# Differences and products of such logits are still finite.
+_LARGEST_LOGIT = 1e100
 # Classes that a warning names.
 _MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
 class ClassRows:
-    """Class logits (n, K) within ±1e15, label shares (n, K) and weights (n,), in float64.
+    """Class logits (n, K) within ±1e100, label shares (n, K) and weights (n,), in float64.
 
     `num_rows` counts all rows given, including those of weight 0, which are usually left out.
     """
@@ -47,6 +48,10 @@ class ClassRows:
     def absent(self) -> np.ndarray:
         """Numbers of all other classes."""
         return np.flatnonzero(~present_classes(self.labels, self.weights))
+
+    def seen(self, line: Line) -> ClassRows:
+        """The same rows, with logits mapped by a line."""
+        return replace(self, logits=line(self.logits))
 
     def with_classes(self, classes: np.ndarray) -> ClassRows:
         """The columns of the classes with these numbers."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import numbers_of
+from keras_calibration._columns import as_array, numbers_of
 from keras_calibration._limits import SMALLEST_PROBABILITY, largest_probability
 from keras_calibration._warn import warn
 from keras_calibration.solvers.labels import label_advice
 from keras_calibration.solvers.predictions import check_probabilities
+
+# What the sample weights of a fit are: known up to a common factor, or numbers of rows.
+WEIGHTS_ARE = ("importance", "counts")
 
 _HANDFUL = 10
 _LOOK_LIKE_PROBABILITIES = (
@@ -25,7 +29,10 @@ _LOOK_LIKE_PROBABILITIES = (
 
 @dataclass(frozen=True)
 class Rows:
-    """Logits (n,) or class logits (n, K), labels and weights (or None) of rows, in float64."""
+    """Logits (n,) or class logits (n, K), labels and weights (or None) of rows, in float64.
+
+    Weights are numbers of rows (`counts_of`).
+    """
 
     logits: np.ndarray
     labels: Any  # None where the caller passed none
@@ -50,6 +57,84 @@ class Rows:
         return Rows(self.logits[numbers], labels, weights)
 
 
+def counts_of(
+    sample_weight: ArrayLike | None, weights_are: str, num_rows: int
+) -> np.ndarray | None:
+    """Sample weights (n,) as numbers of rows, which is what every fit takes; None for ones.
+
+    Counts stay as they are. Importances are known up to a common factor: they are scaled to the
+    sum `(Σ w)² / Σ w²`, the number of rows of equal weight that say as much (Kish). So equal
+    weights are ones, and priors, shrinkage and intervals do not depend on their unit.
+
+    Example:
+        >>> counts_of([2.0, 2.0, 0.0, 2.0], "importance", 4)
+        array([1., 1., 0., 1.])
+        >>> counts_of([3.0, 1.0], "importance", 2), counts_of([3.0, 1.0], "counts", 2)
+        (array([1.2, 0.4]), array([3., 1.]))
+    """
+    check_weights_are(weights_are)
+    if (weights := _checked_weights(sample_weight, num_rows)) is None:
+        return None
+    if weights_are == "counts":
+        if not are_counts(weights):
+            raise ValueError(
+                'With weights_are="counts", sample weights must be whole numbers: a row of weight '
+                f"2 counts as two. Received: weights such as {weights[~_are_whole(weights)][0]:g}. "
+                'For importances, pass weights_are="importance".'
+            )
+        return np.rint(weights)
+    used = weights > 0
+    shares = weights / weights.max()
+    if (shares[used] == 1).all():
+        return used.astype(np.float64)
+    return shares * (shares.sum() / (shares @ shares))
+
+
+def check_weights_are(weights_are: str) -> None:
+    """Raises unless the argument says what sample weights are."""
+    if weights_are not in WEIGHTS_ARE:
+        raise ValueError(
+            f"Argument `weights_are` must be one of {WEIGHTS_ARE}: sample weights are importances, "
+            "known up to a common factor, or counts of rows. Received: "
+            f"weights_are={weights_are!r}."
+        )
+
+
+def warn_of_weights(labels: np.ndarray, weights: ArrayLike | None, weights_are: str) -> None:
+    """Warns of importances that depend on the label alone, or that look like counts.
+
+    Args:
+        labels: Labels (n,) or (n, 1), or of classes.
+        weights: Sample weights as they were given, (n,) or (n, 1), or None.
+        weights_are: What they are, see `counts_of`.
+    """
+    if weights is None or weights_are == "counts" or labels.size != len(labels):
+        return
+    labels, weights = labels.reshape(-1), np.asarray(weights).reshape(-1)
+    used = weights > 0
+    of_class = [np.unique(weights[used & (labels == label)]) for label in (0, 1)]
+    if all(len(each) == 1 for each in of_class) and np.isin(labels[used], (0, 1)).all():
+        negative, positive = (float(each[0]) for each in of_class)
+        if negative != positive:
+            warn(
+                f"The sample weights depend on the label alone: {negative:g} for negatives, "
+                f"{positive:g} for positives. If they undo a sampling of the negatives, fit to the "
+                "sample without weights: the logits of all rows are those of the sample plus the "
+                "log of the sampling rate (SamplingCorrection), and no row counts for many. If "
+                "they are weights of classes, the calibrated rate will not be that of the rows.",
+            )
+    elif weights.max() > 1 and are_counts(weights) and weights[used].min() == 1:
+        warn(
+            "The sample weights look like counts of rows: all are whole numbers, from 1 to "
+            f"{weights.max():g}. They are taken as importances, {used.sum():,} rows that are worth "
+            'fewer. Pass weights_are="counts" if a row of weight 2 is two rows.',
+        )
+
+
+def _are_whole(weights: np.ndarray) -> np.ndarray:
+    return np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights
+
+
 def rows_that_count(weights: np.ndarray | None) -> np.ndarray | None:
     """Row numbers in which the first row of positive weight stands for each of weight 0.
 
@@ -67,6 +152,28 @@ def rows_that_count(weights: np.ndarray | None) -> np.ndarray | None:
     return np.where(weights == 0, np.argmax(weights != 0), numbers)
 
 
+def columns_that_count(
+    columns: Mapping[str, Any], sample_weight: ArrayLike | None
+) -> Mapping[str, Any]:
+    """The columns with another row in place of each of weight 0: see `rows_that_count`.
+
+    For use before a column is read: a row of weight 0 may hold what no column may.
+
+    Example:
+        >>> columns_that_count({"site": [None, 3]}, [0.0, 1.0])["site"].tolist()
+        [3, 3]
+    """
+    if sample_weight is None:
+        return columns
+    weights = numbers_of(sample_weight, "Weights").reshape(-1)
+    numbers = rows_that_count(weights)
+    if numbers is None or np.isnan(weights.astype(np.float64)).any():
+        return columns
+    arrays = {name: as_array(column, repr(name)) for name, column in columns.items()}
+    fit = {name for name, array in arrays.items() if array.ndim and len(array) == len(weights)}
+    return {n: arrays[n][numbers] if n in fit else column for n, column in columns.items()}
+
+
 def are_counts(weights: np.ndarray | None) -> bool:
     """Whether weights, or sums of weights, are whole numbers: numbers of rows. None are.
 
@@ -76,7 +183,7 @@ def are_counts(weights: np.ndarray | None) -> bool:
     """
     if weights is None:
         return True
-    return bool((np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights).all())
+    return bool(_are_whole(weights).all())
 
 
 def shares_of_classes(labels: np.ndarray) -> np.ndarray:

@@ -1,8 +1,7 @@
 """Isotonic regression of the labels on the logit, as a step function.
 
 A rate of 0 or 1 has no finite logit. A step without positives therefore counts as if it held half a
-positive, and a step without negatives half a negative, where a positive has the mean weight of the
-rows. With equal weights, that is the rate `½ / n` for a step of n rows.
+positive, and a step without negatives half a negative: the rate `½ / n` for a step of n rows.
 """
 
 from dataclasses import dataclass
@@ -15,15 +14,11 @@ from keras_calibration.solvers.data_checks import Rows
 
 @dataclass(frozen=True)
 class TiedRows:
-    """Rows summed over equal logits: increasing `logits`, `weights` Σ w, and `positives` Σ w y.
-
-    `mean_weight` is the mean of the positive weights, the weight of one positive.
-    """
+    """Rows summed over equal logits: increasing `logits`, `weights` Σ w, and `positives` Σ w y."""
 
     logits: np.ndarray
     weights: np.ndarray
     positives: np.ndarray
-    mean_weight: float
 
     def mean_log_loss(self, calibrated: np.ndarray) -> float:
         """The mean log loss of calibrated logits (m,), in nats a row."""
@@ -63,7 +58,6 @@ def tied_rows(rows: Rows, dtype: str) -> TiedRows:
         seen[starts].astype(np.float64),
         np.add.reduceat(weights, starts),
         np.add.reduceat(weights * labels, starts),
-        float(weights.mean()),
     )
 
 
@@ -87,7 +81,7 @@ def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
         np.add.reduceat(rows.positives, starts),
         np.add.reduceat(rows.weights, starts),
     )
-    half_positive = np.minimum(0.5, 0.5 * rows.mean_weight / weights)
+    half_positive = np.minimum(0.5, 0.5 / weights)
     rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
     first, last = rates[0], rates[-1]
     if first == 0:

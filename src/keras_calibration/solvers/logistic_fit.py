@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +11,7 @@ from scipy import special
 
 from keras_calibration._warn import warn
 from keras_calibration.solvers.covariance import covariance_factor
-from keras_calibration.solvers.logit_histogram import Atoms, LogitHistogram
+from keras_calibration.solvers.logit_histogram import IDENTITY, Atoms, LogitHistogram
 
 # Newton steps, and halvings of one step. The problems here take 5 to 30 steps.
 _LARGEST_NUM_STEPS = 200
@@ -23,6 +23,8 @@ _CONVERGED = 1e-11
 # Range of the scale of the logit that a fit may end at.
 SMALLEST_SCALE = 1e-6
 _LARGEST_SCALE = 64.0  # a change of 1 within a bin: the histogram is too coarse for more
+# A positive below a negative costs 2 log 2 at the least, in nats; separated classes nothing.
+_LEAST_LOSS = 0.5
 
 # Precision of the Gaussian prior on each of two slopes (mean 1), in units of summed log likelihood,
 # as for ILPS. It matters only where the rows carry almost no information.
@@ -141,29 +143,38 @@ def fit_two_slopes(
     )
 
 
-def check_scale(scale: float, taker: str) -> None:
-    """Warns if the fitted scale of the logit is at its lower bound; raises if it is 64 or more."""
+def warn_of_no_ranking(scale: float, taker: str) -> None:
+    """Warns if the fitted scale of the logit is at its lower bound."""
     if scale <= SMALLEST_SCALE:
         warn(
             f"{taker}: the best scale of the logit is not above 0, because the logits do not rank "
-            f"positives above negatives. It is set to {SMALLEST_SCALE}, which keeps the ranking. "
+            f"positives above negatives. It is set to nearly 0, which keeps the ranking. "
             "Check the meaning of the labels and the order of the rows.",
         )
-    if not scale < _LARGEST_SCALE:
+
+
+def check_scale(fit: LogisticFit, histogram: LogitHistogram, taker: str) -> float:
+    """The scale, last of the parameters; warns at its lower bound, raises if it has no optimum."""
+    scale = float(fit.parameters[-1])
+    warn_of_no_ranking(scale, taker)
+    total = histogram.positives + histogram.negatives
+    is_separated = fit.log_loss * total < _LEAST_LOSS
+    if is_separated or not scale * histogram.view.scale < _LARGEST_SCALE:
         raise ValueError(
-            f"{taker} fits scales of the logit below {_LARGEST_SCALE:g}. Received: rows whose best "
-            "scale is larger or infinite. Either a threshold on the logit separates, or nearly "
-            "separates, positives and negatives, or the logits hardly differ from row to row. Use "
-            "more rows, or use ILPS or BiasCorrection, which can be fitted to such rows."
+            f"{taker} fits a finite scale of the logit. Received: rows whose best scale is too "
+            "large or infinite, because a threshold on the logit separates, or nearly separates, "
+            "positives and negatives. Use more rows, or use ILPS or BiasCorrection, which can be "
+            "fitted to such rows."
         )
+    return scale
 
 
 def mean_log_loss(histogram: LogitHistogram) -> float:
     """The mean log loss of the uncalibrated probabilities σ(l), in nats a row."""
-    atoms = histogram.atoms()
-    softplus = np.logaddexp(0.0, atoms.means - atoms.spreads)
-    softplus += np.logaddexp(0.0, atoms.means + atoms.spreads)
-    labels = atoms.positives @ atoms.positive_means
+    atoms, line = replace(histogram, view=IDENTITY).atoms(), histogram.bins
+    softplus = np.logaddexp(0.0, line.inverse(atoms.means - atoms.spreads))
+    softplus += np.logaddexp(0.0, line.inverse(atoms.means + atoms.spreads))
+    labels = atoms.positives @ line.inverse(atoms.positive_means)
     return float((0.5 * atoms.weights @ softplus - labels) / atoms.weights.sum())
 
 

@@ -5,7 +5,7 @@ arrays, a few nanoseconds a row. For each bin, it keeps the weight and the first
 the centre, separately for negatives and positives.
 
 Bins are 1/64 wide on [-16, 16]. Beyond, they grow in proportion, 128 to an octave, up to ±16384;
-logits farther out are refused. For a curve that is affine within each bin, the labels count
+logits farther out count as that far. For a curve that is affine within each bin, the labels count
 exactly, and `Σ w softplus` is accurate to second order: at slope 1 the error is at most 8e-9 nats a
 row, and typically below 1e-11. Each bin acts as two atoms, at its mean ± its standard deviation,
 which keeps a fit convex.
@@ -13,14 +13,14 @@ which keeps a fit convex.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import numbers_of
 from keras_calibration._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
-from keras_calibration.solvers.data_checks import are_counts, check_rows, refuse_rows
+from keras_calibration.solvers.data_checks import are_counts, check_rows
 
 BINS_PER_UNIT = 64
 LARGEST_LOGIT = INNER_LIMIT * 2.0**NUM_OCTAVES
@@ -44,6 +44,37 @@ _CHUNK_SIZE = 1 << 15
 
 
 @dataclass(frozen=True)
+class Line:
+    """The line `a l + c`, by which a fit reads scores as logits (`solvers.reference_line`).
+
+    Example:
+        >>> line = Line(2.0, 1.0)
+        >>> line(np.array([0.0, 1.0])), line.inverse(np.array([1.0, 3.0]))
+        (array([1., 3.]), array([0., 1.]))
+        >>> line.then(Line(10.0))
+        Line(scale=20.0, shift=10.0)
+    """
+
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def __call__(self, logits: np.ndarray) -> np.ndarray:
+        """`a l + c`."""
+        return self.scale * logits + self.shift
+
+    def inverse(self, values: np.ndarray) -> np.ndarray:
+        """The logits that the line maps to these values."""
+        return (values - self.shift) / self.scale
+
+    def then(self, line: Line) -> Line:
+        """The line that maps logits by this one, and then by another."""
+        return Line(line.scale * self.scale, line.scale * self.shift + line.shift)
+
+
+IDENTITY = Line()
+
+
+@dataclass(frozen=True)
 class Atoms:
     """The bins that have weight, as input of a fit: two atoms each, at mean ± standard deviation.
 
@@ -58,6 +89,17 @@ class Atoms:
     positive_means: np.ndarray
     offsets: np.ndarray | float = 0.0
 
+    def seen(self, line: Line) -> Atoms:
+        """The same atoms, with logits mapped by a line."""
+        if line == IDENTITY:
+            return self
+        return replace(
+            self,
+            means=line(self.means),
+            spreads=line.scale * self.spreads,
+            positive_means=line(self.positive_means),
+        )
+
 
 @dataclass(frozen=True)
 class LogitHistogram:
@@ -68,6 +110,8 @@ class LogitHistogram:
             positives, float64, shape `(2, NUM_BINS, 3)`. A soft label y counts as y of a positive
             and 1 - y of a negative.
         num_rows: Number of rows, reduced by forgetting.
+        bins: The line that maps the logits of the rows to those of the bins.
+        view: The line that maps the logits of the bins to those that a fit sees in their place.
 
     Example:
         >>> histogram = logit_histogram([-1.0, 0.5, 0.5], [0, 0, 1])
@@ -79,13 +123,41 @@ class LogitHistogram:
 
     moments: np.ndarray
     num_rows: float
+    bins: Line = IDENTITY
+    view: Line = IDENTITY
 
     def __add__(self, other: LogitHistogram) -> LogitHistogram:
-        return LogitHistogram(self.moments + other.moments, self.num_rows + other.num_rows)
+        if self.bins != other.bins:
+            raise ValueError(
+                "Histograms that are added must have bins of the same logits. Received: "
+                f"{self.bins} and {other.bins}."
+            )
+        moments, num_rows = self.moments + other.moments, self.num_rows + other.num_rows
+        return replace(self, moments=moments, num_rows=num_rows)
 
     def scaled(self, factor: float) -> LogitHistogram:
         """The histogram with every weight multiplied by `factor`."""
-        return LogitHistogram(factor * self.moments, factor * self.num_rows)
+        return replace(self, moments=factor * self.moments, num_rows=factor * self.num_rows)
+
+    def on_bins(self, bins: Line) -> LogitHistogram:
+        """The histogram on the bins of another; each bin counts as two atoms of either class."""
+        if bins == self.bins:
+            return self
+        moments = np.zeros_like(self.moments)
+        for old, new in zip(self.moments, moments, strict=True):
+            (filled,) = np.nonzero(old[:, 0])
+            weights, first, second = old[filled].T
+            spreads = np.sqrt(np.maximum(second / weights - (first / weights) ** 2, 0.0))
+            for side in (-1, 1):
+                logits = self.bins.inverse(_CENTRES[filled] + first / weights + side * spreads)
+                numbers, offsets = _numbers_and_offsets(_on_bins(logits, bins))
+                _add_class(new, numbers, offsets, 0.5 * weights)
+        return LogitHistogram(moments, self.num_rows, bins)
+
+    @property
+    def line(self) -> Line:
+        """The line that maps the logits of the rows to those of a fit."""
+        return self.bins.then(self.view)
 
     @property
     def positives(self) -> float:
@@ -109,19 +181,21 @@ class LogitHistogram:
             "bin_numbers": filled,
             "moments": self.moments[:, filled],
             "num_rows": np.asarray(self.num_rows),
+            "bins": np.array([self.bins.scale, self.bins.shift]),
         }
 
     @classmethod
     def from_arrays(
-        cls, bin_numbers: ArrayLike, moments: ArrayLike, num_rows: ArrayLike
+        cls, bin_numbers: ArrayLike, moments: ArrayLike, num_rows: ArrayLike, bins: ArrayLike
     ) -> LogitHistogram:
         """The histogram from the arrays of `to_arrays`."""
         dense = np.zeros((2, NUM_BINS, 3))
         dense[:, np.asarray(bin_numbers)] = moments
-        return cls(dense, float(np.asarray(num_rows)))
+        scale, shift = np.asarray(bins).tolist()
+        return cls(dense, float(np.asarray(num_rows)), Line(scale, shift))
 
     def atoms(self) -> Atoms:
-        """The bins that have weight, in the order of their logits."""
+        """The bins that have weight, in the order of their logits, as a fit sees them."""
         total = self.moments.sum(axis=0)
         (filled,) = np.nonzero(total[:, 0])
         weights, first, second = total[filled].T
@@ -130,37 +204,40 @@ class LogitHistogram:
         positive_offsets = np.divide(
             positive_first, positives, out=offsets.copy(), where=positives > 0
         )
-        return Atoms(
+        atoms = Atoms(
             _CENTRES[filled] + offsets,
             np.sqrt(np.maximum(second / weights - offsets**2, 0.0)),
             weights,
             positives,
             _CENTRES[filled] + positive_offsets,
         )
+        return atoms.seen(self.view)
 
 
 def logit_histogram(
-    logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None = None
+    logits: ArrayLike,
+    labels: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    bins: Line = IDENTITY,
 ) -> LogitHistogram:
     """Sums labelled logits into a histogram and checks them, in one pass over the rows.
 
     float32 and float64 arrays are read chunk by chunk, without a copy. Raises a `ValueError` for
-    invalid rows and for logits beyond ±16384, but accepts labels of one class only.
+    invalid rows, but accepts labels of one class only.
     """
     given = (logits, labels) if sample_weight is None else (logits, labels, sample_weight)
     names = ("Logits", "Labels", "Weights")
     columns = [_column(*each) for each in zip(given, names, strict=False)]
     moments = np.zeros((2, NUM_BINS, 3))
-    if not _add_all(moments, columns) or not moments[..., 0].any():
-        # One of the two raises an error that names the invalid row, if it counts.
+    if not _add_all(moments, columns, bins) or not moments[..., 0].any():
+        # Raises an error that names the invalid row, if it counts.
         rows = check_rows(logits, labels, sample_weight)
-        refuse_far_logits(rows.logits)
         moments = np.zeros_like(moments)
-        _add_all(moments, [rows.logits, rows.labels, rows.row_weights])
-    return LogitHistogram(moments, float(columns[0].size))
+        _add_all(moments, [rows.logits, rows.labels, rows.row_weights], bins)
+    return LogitHistogram(moments, float(columns[0].size), bins)
 
 
-def _add_all(moments: np.ndarray, columns: list[np.ndarray]) -> bool:
+def _add_all(moments: np.ndarray, columns: list[np.ndarray], bins: Line) -> bool:
     """Adds logits, labels and weights if they have any; returns False at an invalid row."""
     num_rows = columns[0].size
     # Overflow and invalid casts come from invalid rows, which are refused below.
@@ -171,7 +248,7 @@ def _add_all(moments: np.ndarray, columns: list[np.ndarray]) -> bool:
             chunk = [_floating(column[start : start + _CHUNK_SIZE]) for column in columns]
             if not _rows_are_fine(*chunk):
                 return False
-            _add_rows(moments, *chunk)
+            _add_rows(moments, _on_bins(chunk[0], bins), *chunk[1:])
     return True
 
 
@@ -190,10 +267,10 @@ def quantile_edges(histogram: LogitHistogram, num_knots: int, balanced: bool = T
     # Empty bins would make the inverse of the cumulative mass ambiguous.
     bin_number = np.minimum(np.searchsorted(cumulative[1:], levels), NUM_BINS - 1)
     share = (levels - cumulative[bin_number]) / mass[bin_number]
-    edge = bin_number + (share > 0.5)
+    edge = bin_number + (share > 0.5 + 1e-9)  # whatever the unit of the weights
     steps = np.arange(num_knots)
     edge = np.maximum.accumulate(edge - steps) + steps
-    return EDGES[np.minimum(edge, NUM_BINS - steps[::-1])]
+    return histogram.view(EDGES[np.minimum(edge, NUM_BINS - steps[::-1])])
 
 
 def bin_numbers(logits: np.ndarray) -> np.ndarray:
@@ -213,16 +290,6 @@ FAR_LOGITS_ADVICE = (
 )
 
 
-def refuse_far_logits(logits: np.ndarray) -> None:
-    """Raises if a logit is beyond all bins."""
-    refuse_rows(
-        np.abs(logits) > LARGEST_LOGIT,
-        logits,
-        f"Logits must be within ±{LARGEST_LOGIT:,.0f} for this fit.",
-        FAR_LOGITS_ADVICE,
-    )
-
-
 def _column(values: ArrayLike, name: str) -> np.ndarray:
     array = numbers_of(values, name)
     return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
@@ -232,11 +299,18 @@ def _floating(values: np.ndarray) -> np.ndarray:
     return values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
 
 
+def _on_bins(logits: np.ndarray, bins: Line) -> np.ndarray:
+    """The logits as the bins hold them."""
+    if bins == IDENTITY and max(-logits.min(), logits.max()) <= LARGEST_LOGIT:
+        return logits
+    return np.clip(bins(logits.astype(np.float64)), -LARGEST_LOGIT, LARGEST_LOGIT)
+
+
 def _rows_are_fine(
     logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
 ) -> bool:
     # Minima and maxima propagate NaN, and comparisons with it are false.
-    within = -LARGEST_LOGIT <= logits.min() and logits.max() <= LARGEST_LOGIT
+    within = -np.inf < logits.min() and logits.max() < np.inf
     in_range = labels.min() >= 0 and labels.max() <= 1
     weighted = weights is None or (weights.min() >= 0 and weights.max() < np.inf)
     return bool(within and in_range and weighted)

@@ -1,12 +1,15 @@
 """A logit histogram with offsets: the fit of η in `η(l) + g(x)`, with g(x) given."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from keras_calibration.solvers.logit_histogram import (
+    IDENTITY,
+    LARGEST_LOGIT,
     NUM_BINS,
     Atoms,
+    Line,
     LogitHistogram,
     bin_numbers,
     logit_histogram,
@@ -23,22 +26,27 @@ class OffsetHistogram(LogitHistogram):
     them.
     """
 
-    cells: Atoms
+    cells: Atoms = field(kw_only=True)
 
     def atoms(self) -> Atoms:
-        """The cells that have weight, in the order of their logits."""
-        return self.cells
+        """The cells that have weight, in the order of their logits, as a fit sees them."""
+        return self.cells.seen(self.view)
 
 
 def offset_histogram(
-    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, offsets: np.ndarray
+    logits: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    offsets: np.ndarray,
+    bins: Line = IDENTITY,
 ) -> OffsetHistogram:
     """Sums rows by their logit and by the offset that is added to their curve."""
-    plain = logit_histogram(logits, labels, weights)
+    plain = logit_histogram(logits, labels, weights, bins)
     counts = weights > 0
     logits, labels, weights, offsets = (
-        values[counts].astype(np.float64) for values in (logits, labels, weights, offsets)
+        values[counts].astype(np.float64) for values in (bins(logits), labels, weights, offsets)
     )
+    logits = np.clip(logits, -LARGEST_LOGIT, LARGEST_LOGIT)
     bin_number = bin_numbers(logits)
     slot = np.floor(np.clip(offsets, -1e6, 1e6) * _CELLS_PER_UNIT).astype(np.int64)
     _, cell = np.unique(slot * NUM_BINS + bin_number, return_inverse=True)
@@ -59,4 +67,5 @@ def offset_histogram(
         mean(logits, weights * labels, means),
         mean(offsets, weights, empty),
     )
-    return OffsetHistogram(plain.moments, plain.num_rows, Atoms(*(each[order] for each in cells)))
+    found = Atoms(*(each[order] for each in cells))
+    return OffsetHistogram(plain.moments, plain.num_rows, bins, cells=found)

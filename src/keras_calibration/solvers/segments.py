@@ -15,6 +15,8 @@ import numpy as np
 from keras_calibration._columns import is_missing
 
 _TEXT = "text"
+# How bytes that are no UTF-8 are read: b"\xff" as "\\xff".
+_UNREADABLE = "backslashreplace"
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
         (['1', "'1'", 'missing'], array([0, 1, 2, 0]))
     """
     if values.dtype.kind != "O":
-        texts = np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
+        texts = np.char.decode(values, "utf-8", _UNREADABLE) if values.dtype.kind == "S" else values
         distinct, ids = np.unique(texts, return_inverse=True)
         return [str(value) for value in distinct], ids.reshape(-1)
     keys = [_key(value) for value in values.reshape(-1).tolist()]
@@ -111,7 +113,7 @@ def distinct_values(values: np.ndarray) -> tuple[list[str], np.ndarray]:
 def _key(value: Any) -> tuple[str, str]:
     """How a value is named, and of what kind it is: equal for equal values only."""
     if isinstance(value, bytes):
-        return value.decode("utf-8"), _TEXT
+        return value.decode("utf-8", _UNREADABLE), _TEXT
     if isinstance(value, str):
         return str(value), _TEXT
     if is_missing(value):

@@ -23,7 +23,7 @@ from keras_calibration._warn import warn
 from keras_calibration.solvers.class_rows import ClassRows
 from keras_calibration.solvers.logistic_fit import SMALLEST_SCALE, row_log_losses
 
-# The precision of the prior, in units of the log likelihood of a row of mean weight.
+# The precision of the prior, in units of the log likelihood of a row of weight 1.
 PRECISION = 0.1
 # Lower log probabilities count as this one in the matrix, as products with -inf are not defined.
 SMALLEST_LOG_PROBABILITY = float(np.log(np.finfo(np.float32).tiny))
@@ -73,7 +73,7 @@ def log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
 def fit_temperature(rows: ClassRows) -> SoftmaxFit:
     """`argmin_β Σ w log loss(y, softmax(β l)) + κ/2 (β - 1)²`, β ≥ 1e-6, as a scale of shape ().
 
-    Weights are relative to their mean. The derivative is increasing; Brent's method finds its root
+    The derivative is increasing; Brent's method finds its root
     in log β.
     """
     all_classes, rows = rows, rows.with_classes(rows.present)
@@ -101,7 +101,7 @@ def fit_temperature(rows: ClassRows) -> SoftmaxFit:
 def fit_vector(rows: ClassRows) -> SoftmaxFit:
     """`argmin Σ w log loss(y, softmax(a_k l_k + b_k)) + κ/2 Σ_k [(a_k - 1)² + b_k²]`, a and b (K,).
 
-    Newton's method, with weights relative to their mean. The biases are shifted to sum 0, which
+    Newton's method. The biases are shifted to sum 0, which
     changes only the prior. A class with m < 10 rows has a further prior of precision 10 - m, about
     the temperature: it would otherwise follow its few rows.
     """
@@ -110,9 +110,9 @@ def fit_vector(rows: ClassRows) -> SoftmaxFit:
     share = rows.weights / rows.weights.sum()
     mean_square = float(share @ np.mean(rows.logits**2, axis=1))
     # A class with a handful of rows stays near the temperature, as one without rows does.
-    missing = np.maximum(_FEW_ROWS - share @ rows.labels * len(share), 0.0)
+    missing = np.maximum(_FEW_ROWS - rows.weights @ rows.labels, 0.0)
     towards = fit_temperature(rows).scales if missing.any() else 1.0
-    scale_precision, bias_precision = _precision(rows, mean_square), PRECISION / len(share)
+    scale_precision, bias_precision = _precision(rows, mean_square), PRECISION / rows.weights.sum()
     precision = np.concatenate(
         [part * (1 + missing / PRECISION) for part in (scale_precision, bias_precision)]
     )
@@ -146,7 +146,7 @@ def fit_matrix(rows: ClassRows) -> MatrixFit:
     """`softmax(z + D z + b)` with the log probabilities `z = log softmax(β l)` of the temperature.
 
     After `fit_temperature`, minimizes `Σ w log loss + K Σ_k (b_k² + D_kk²) + K (K - 1) Σ_{j≠k}
-    D_jk²`, with weights relative to their mean, by Newton's method; conjugate gradients find its
+    D_jk²` by Newton's method; conjugate gradients find its
     steps.
 
     Reference:
@@ -160,13 +160,13 @@ def fit_matrix(rows: ClassRows) -> MatrixFit:
         scipy.special.log_softmax(all_scaled, axis=1), SMALLEST_LOG_PROBABILITY
     )[:, present]
     rows, scaled = rows.with_classes(present), all_scaled[:, present]
-    num_rows, num_classes = scaled.shape
+    num_classes = scaled.shape[1]
     # The last column of the parameters (K, K + 1) is the bias.
-    columns = np.concatenate([log_probabilities, np.ones((num_rows, 1))], axis=1)
+    columns = np.concatenate([log_probabilities, np.ones((len(scaled), 1))], axis=1)
     precision = np.full((num_classes, num_classes + 1), 2.0 * num_classes * (num_classes - 1))
     np.fill_diagonal(precision, 2.0 * num_classes)
     precision[:, -1] = 2.0 * num_classes
-    precision /= num_rows
+    precision /= rows.weights.sum()
     shape = precision.shape
 
     def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -211,7 +211,7 @@ def check_class_scale(scale: np.ndarray, taker: str) -> None:
     if scale <= SMALLEST_SCALE:
         warn(
             f"{taker}: the best 1 / T is not above 0, because the logits do not separate the "
-            f"classes. It is set to {SMALLEST_SCALE}, which keeps the ranking. Check the order of "
+            "classes. It is set to nearly 0, which keeps the ranking. Check the order of "
             "the classes and of the rows.",
         )
 
@@ -250,7 +250,7 @@ def _bias_of_absent(rows: ClassRows, scaled: np.ndarray, change: np.ndarray) -> 
     reach = float(np.abs(after - before).max()) + 1e-6  # more than the odds of any row move
     if not excess(-reach) <= 0 <= excess(reach):  # by rounding, of odds that nothing moves
         return 0.0
-    return float(scipy.optimize.brentq(excess, -reach, reach))
+    return float(scipy.optimize.brentq(excess, -reach, reach, maxiter=1000))
 
 
 def _minimum(
@@ -305,7 +305,7 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 def _precision(rows: ClassRows, mean_square: float) -> float:
     """The prior precision of a scale for logits of this mean square, in units of the mean loss."""
-    return PRECISION / len(rows.weights) * (min(1.0, mean_square) or 1.0)
+    return PRECISION / rows.weights.sum() * (min(1.0, mean_square) or 1.0)
 
 
 def _loss_and_probabilities(rows: ClassRows, logits: np.ndarray) -> tuple[float, np.ndarray]:

@@ -1,0 +1,48 @@
+"""The order of rows in which a fit by chance (folds, batches) depends on the rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.segments import distinct_values
+
+
+def canonical_order(rows: Rows, columns: Iterable[np.ndarray]) -> np.ndarray:
+    """Row numbers by increasing logit, and of equal logits by label, weight and features.
+
+    Rows that are still equal can be exchanged. So whatever is drawn by chance for the rows in this
+    order does not depend on the order in which they were given.
+
+    Args:
+        rows: Logits, labels and weights.
+        columns: Features, arrays with n rows.
+
+    Example:
+        >>> rows = Rows(np.array([2.0, 1.0, 1.0, 1.0]), np.array([0, 1, 0, 0]), None)
+        >>> canonical_order(rows, [np.array(["a", "b", "d", "c"])])
+        array([3, 2, 1, 0])
+    """
+    logits = rows.logits.reshape(len(rows.logits), -1)
+    order = np.argsort(logits[:, 0], kind="stable")
+    first = logits[order, 0]
+    is_tied = np.zeros(len(order), bool)
+    is_tied[1:] = first[1:] == first[:-1]
+    is_tied[:-1] |= is_tied[1:]
+    if is_tied.any():
+        tied = order[is_tied]
+        keys = [*logits.T, rows.labels, rows.row_weights, *columns]
+        ranks = [_rank(part) for key in keys for part in _parts(np.asarray(key)[tied])]
+        order[is_tied] = tied[np.lexsort(ranks[::-1])]
+    return order
+
+
+def _parts(column: np.ndarray) -> np.ndarray:
+    return np.atleast_2d(column.reshape(len(column), -1).T)
+
+
+def _rank(values: np.ndarray) -> np.ndarray:
+    """Numbers that sort as the values do, of any type."""
+    return values if values.dtype.kind in "biuf" else distinct_values(values)[1]

@@ -1,0 +1,158 @@
+"""The same facts, the same answer: what `calibrate_scores` and `fit_head` may not depend on."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+
+NUM_ROWS = 900
+RNG = np.random.default_rng(0)
+SCORES = np.round(RNG.normal(-1, 1.2, NUM_ROWS) * 64) / 64
+SITES, PRICES = RNG.integers(0, 6, NUM_ROWS), RNG.normal(size=NUM_ROWS)
+OFFSETS = np.array([-1.0, 0, 0.4, 1.0, -0.3, 0.2])
+LABELS = (RNG.random(NUM_ROWS) < 1 / (1 + np.exp(-0.6 * SCORES - OFFSETS[SITES]))) * 1.0
+FEATURES = {"site": SITES, "price": PRICES}
+IMPORTANCES = RNG.exponential(size=NUM_ROWS)
+# Candidates for scores of any unit; the others take them as logits.
+METHODS = ["platt", "ilps", "field_bias", "additive", "trees"]
+
+
+def calibrated(scores=SCORES, labels=LABELS, features=FEATURES, weights=None, **arguments):
+    arguments = {"methods": METHODS, "from_logits": True, **arguments}
+    return kc.calibrate_scores(
+        scores,
+        labels,
+        features,
+        weights,
+        fields=["site"],
+        numeric=["price"],
+        verbose=0,
+        **arguments,
+    )
+
+
+def predicted(model, scores=SCORES):
+    return model.predict({"score": scores, **FEATURES}, verbose=0, batch_size=NUM_ROWS)[:, 0]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    model = calibrated()
+    assert len(model.report.weights) > 1
+    return predicted(model), model.report
+
+
+def assert_same(model, expected, scores=SCORES, accuracy=2e-6):
+    probabilities, report = expected
+    np.testing.assert_allclose(predicted(model, scores), probabilities, rtol=0, atol=accuracy)
+    assert model.report.chosen == report.chosen
+    assert model.report.after.log_loss == pytest.approx(report.after.log_loss, abs=accuracy)
+    change = model.report.after.log_loss - model.report.before.log_loss
+    assert change < 0
+
+
+@pytest.mark.parametrize(("unit", "zero"), [(2.0**-20, 0.0), (2.0**20, 0.0), (1.0, 4.0)])
+def test_unit_and_zero_of_the_score(expected, unit, zero):
+    # Each method by itself is the same. "No change" is another candidate in another unit, and its
+    # part in the weights of a mean is all that is left of the unit.
+    model = calibrated(unit * SCORES + zero)
+    assert_same(model, expected, unit * SCORES + zero, accuracy=1e-3)
+    for one, other in zip(model.report.scores[1:], expected[1].scores[1:-1], strict=False):
+        assert one.name == other.name
+        assert one.log_loss == pytest.approx(other.log_loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1 / NUM_ROWS, 1.0, 1e6])
+def test_a_common_factor_of_the_weights(expected, factor):
+    assert_same(calibrated(weights=np.full(NUM_ROWS, factor)), expected)
+
+
+def test_a_common_factor_of_unequal_weights():
+    one, other = (calibrated(weights=factor * IMPORTANCES) for factor in (1.0, 1e-6))
+    assert one.report.weights == pytest.approx(other.report.weights, abs=1e-6)
+    np.testing.assert_allclose(predicted(one), predicted(other), rtol=0, atol=2e-6)
+
+
+def test_rows_of_weight_0_are_no_rows(expected):
+    features = {"site": np.r_[5, SITES, 0], "price": np.r_[np.nan, PRICES, 1e30]}
+    weights = np.r_[0.0, np.ones(NUM_ROWS), 0.0]
+    model = calibrated(np.r_[1e9, SCORES, -1e9], np.r_[-1, LABELS, np.nan], features, weights)
+    assert_same(model, expected)
+    folds = np.arange(NUM_ROWS) % 3
+    given = np.r_[7, folds, 8]
+    one = calibrated(folds=folds)
+    other = calibrated(np.r_[1e9, SCORES, 0], np.r_[-1, LABELS, -1], features, weights, folds=given)
+    np.testing.assert_allclose(predicted(one), predicted(other), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("missing", [np.nan, None, 2.5, np.inf])
+def test_a_row_of_weight_0_may_miss_its_id(expected, missing):
+    features = {"site": [missing, *SITES.tolist()], "price": np.r_[np.nan, PRICES]}
+    weights = np.r_[0.0, np.ones(NUM_ROWS)]
+    model = calibrated(
+        np.r_[0.0, SCORES], np.r_[0.0, LABELS], features, weights, methods="field_bias"
+    )
+    alone = calibrated(methods="field_bias")
+    np.testing.assert_allclose(predicted(model), predicted(alone), rtol=0, atol=2e-6)
+
+
+def test_order_of_rows_and_columns(expected):
+    order = np.random.default_rng(1).permutation(NUM_ROWS)
+    features = {"price": PRICES[order], "site": SITES[order]}
+    assert_same(calibrated(SCORES[order], LABELS[order], features), expected)
+
+
+def test_shapes_and_dtypes(expected):
+    features = {"site": SITES.astype("int8"), "price": PRICES.astype("float32")[:, None]}
+    model = calibrated(SCORES.astype("float32")[:, None], LABELS.astype(bool), features)
+    probabilities = model.predict(
+        {"score": SCORES, "site": SITES, "price": PRICES[:, None]}, verbose=0
+    )
+    np.testing.assert_allclose(probabilities[:, 0], expected[0], rtol=0, atol=1e-4)
+
+
+def test_counts_are_rows():
+    counts = np.random.default_rng(2).integers(1, 3, NUM_ROWS)
+    model = calibrated(weights=counts, weights_are="counts", methods=["field_bias"])
+    head = kc.layers.FieldBias.from_config(model.head.get_config())
+    rows = np.repeat(np.arange(NUM_ROWS), counts)
+    head.fit(SCORES[rows], LABELS[rows], {"site": SITES[rows]})
+    logits = keras.ops.reshape(head(SCORES, {"site": SITES}), (-1,))
+    received = predicted(model)
+    np.testing.assert_allclose(received, keras.ops.sigmoid(logits), rtol=0, atol=1e-5)
+
+
+def test_a_candidate_that_fails_is_no_candidate_that_loses(monkeypatch):
+    def refuse(self, *arguments):
+        raise ValueError("no such rows")
+
+    monkeypatch.setattr(kc.layers.PlattScaling, "fit_rows", refuse)
+    with pytest.warns(UserWarning, match=r"'platt' could not be fitted. 'platt': no such rows"):
+        model = calibrated(methods=["platt", "field_bias"])
+    assert model.report.chosen == "field_bias"
+    assert model.report.left_out["platt"] == "no such rows"
+    with pytest.raises(ValueError, match=r"None of the candidates can be fitted.*'platt': no such"):
+        calibrated(methods=["identity", "platt"])
+
+
+def test_fit_head_takes_what_a_head_takes():
+    inputs = {
+        "score": keras.Input((), name="score"),
+        "site": keras.Input((), name="site", dtype="int32"),
+    }
+    logit = keras.layers.Reshape((1,))(inputs["score"])
+    x = {"score": np.r_[SCORES, 1e9], "site": np.r_[SITES, -1].astype("int32")}
+    y, weights = np.r_[LABELS, -1.0], np.r_[np.full(NUM_ROWS, 1e-3), 0.0]
+    head = kc.layers.FieldBias({"site": 6})
+    model = keras.Model(
+        inputs,
+        keras.layers.Activation("sigmoid")(head(logit, {"site": inputs["site"]})),
+    )
+    summary = kc.fit_head(model, x, y, weights, verbose=0)
+    alone = kc.layers.FieldBias({"site": 6})
+    alone.fit(SCORES, LABELS, {"site": SITES})
+    assert summary.num_rows == NUM_ROWS
+    np.testing.assert_allclose(head.get_offsets("site"), alone.get_offsets("site"), atol=1e-6)
+    with pytest.raises(ValueError, match="whole numbers"):
+        kc.fit_head(model, x, y, weights, weights_are="counts", verbose=0)

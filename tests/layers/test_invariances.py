@@ -1,0 +1,284 @@
+"""The same facts, the same answer: what no fit may depend on, for every head with a direct fit.
+
+Unit and zero of the scores, a common factor of the weights, rows of weight 0, the order of rows and
+of columns, shape and dtype, labels and logits that are both turned round, rows that stand twice.
+"""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration import layers
+from tiers import slow_except
+
+NUM_ROWS, NUM_SITES, NUM_CLASSES = 600, 5, 3
+RNG = np.random.default_rng(0)
+# Whole numbers of 1/64: shifts and powers of two are then exact in float32.
+LOGITS = np.round(RNG.normal(-0.5, 1.5, NUM_ROWS) * 64) / 64
+SITES = RNG.integers(0, NUM_SITES, NUM_ROWS)
+PRICES = RNG.normal(size=NUM_ROWS).astype("float32")
+CHANCES = 1 / (1 + np.exp(-0.6 * LOGITS - 0.5 * SITES + 1 - 0.4 * PRICES))
+LABELS = (RNG.random(NUM_ROWS) < CHANCES).astype("float64")
+FEATURES = {"site": SITES, "price": PRICES}
+CLASS_LOGITS = np.round(RNG.normal(0, 1.5, (NUM_ROWS, NUM_CLASSES)) * 64) / 64
+CLASSES = np.argmax(0.6 * CLASS_LOGITS + RNG.gumbel(size=CLASS_LOGITS.shape), axis=1)
+IMPORTANCES = RNG.exponential(size=NUM_ROWS)
+COUNTS = RNG.integers(1, 4, NUM_ROWS)
+
+pytestmark = pytest.mark.filterwarnings("ignore:The logits look like probabilities")
+
+
+def trees(inner, fields, numeric):
+    return layers.BoostedTrees(fields, numeric, inner, num_rounds=8)
+
+
+def network(num_outputs=1):
+    return layers.FieldNetwork(
+        {"site": NUM_SITES},
+        embedding_dim=2,
+        hidden_units=(2,),
+        dropout=0,
+        num_outputs=num_outputs,
+        seed=0,
+    )
+
+
+SITE = {"site": NUM_SITES}
+# Name → how to make the head, and which units are free: the scale, the zero, or both.
+HEADS = {
+    "BiasCorrection": (layers.BiasCorrection, "zero"),
+    "TemperatureScaling": (layers.TemperatureScaling, "scale"),
+    "PlattScaling": (layers.PlattScaling, "both"),
+    "BetaCalibration": (layers.BetaCalibration, ""),
+    "IsotonicRegression": (layers.IsotonicRegression, "both"),
+    "ILPS": (layers.ILPS, "both"),
+    "ILPS, strict": (lambda: layers.ILPS(8, "quantile", monotonic="strict"), "both"),
+    "ILPS, auto": (lambda: layers.ILPS(8, smoothness="auto"), "both"),
+    "FieldBias": (lambda: layers.FieldBias(SITE), "both"),
+    "FieldBias, curve": (lambda: layers.FieldBias(SITE, layers.ILPS(6), ["price"]), "both"),
+    "FieldILPS": (lambda: layers.FieldILPS(SITE), "both"),
+    "FieldILPS, curve": (lambda: layers.FieldILPS(SITE, layers.PlattScaling()), "both"),
+    "BoostedTrees": (lambda: trees(layers.FieldBias(SITE), SITE, ["price"]), "both"),
+    "NeuralCalibration": (lambda: layers.NeuralCalibration(layers.ILPS(6), network()), "both"),
+    "NeuralCalibration, alone": (lambda: layers.NeuralCalibration(layers.PlattScaling()), "both"),
+    "BlendedHead": (
+        lambda: layers.BlendedHead([layers.FieldBias(SITE), layers.PlattScaling()]),
+        "both",
+    ),
+    "TemperatureScaling, classes": (layers.TemperatureScaling, "both"),
+    "VectorScaling": (lambda: layers.VectorScaling(NUM_CLASSES), "both"),
+    "StructuredMatrixScaling": (lambda: layers.StructuredMatrixScaling(NUM_CLASSES), "both"),
+    "BoostedTrees, classes": (
+        lambda: trees(layers.VectorScaling(NUM_CLASSES), {}, ["price"]),
+        "both",
+    ),
+    "NeuralCalibration, classes": (
+        lambda: layers.NeuralCalibration(layers.VectorScaling(NUM_CLASSES), network(NUM_CLASSES)),
+        "both",
+    ),
+}
+NAMES = sorted(HEADS)
+# Of the others, fits take seconds. Where chance is drawn, one of them stays.
+QUICK = [
+    "BetaCalibration",
+    "BiasCorrection",
+    "FieldBias",
+    "FieldILPS",
+    "ILPS",
+    "IsotonicRegression",
+    "PlattScaling",
+    "TemperatureScaling",
+    "VectorScaling",
+]
+ALL_HEADS = slow_except(QUICK, NAMES)
+# The splits of trees and the shares of classes round in one direction.
+NOT_MIRRORED = ("BoostedTrees", "NeuralCalibration, classes")
+# Trees ask for 20 rows in a leaf, and networks for batches: rows, not weights.
+NOT_COUNTED = (
+    "BoostedTrees",
+    "BoostedTrees, classes",
+    "NeuralCalibration",
+    "NeuralCalibration, classes",
+)
+
+
+def with_free(unit):
+    """The heads for whose fit the unit is free."""
+    return [name for name in NAMES if HEADS[name][1] in (unit, "both")]
+
+
+def has_classes(name):
+    return "classes" in name or name in ("VectorScaling", "StructuredMatrixScaling")
+
+
+def scores_of(name):
+    return CLASS_LOGITS if has_classes(name) else LOGITS
+
+
+def labels_of(name):
+    return CLASSES if has_classes(name) else LABELS
+
+
+def probabilities_of(head, scores, features=FEATURES):
+    calibrated = head(np.asarray(scores, "float32"), features)
+    if len(calibrated.shape) == 2 and calibrated.shape[1] > 1:
+        calibrated = keras.ops.softmax(calibrated)
+    else:
+        calibrated = keras.ops.sigmoid(keras.ops.reshape(calibrated, (-1,)))
+    return keras.ops.convert_to_numpy(calibrated).astype("float64")
+
+
+def fitted(name, scores=None, labels=None, features=FEATURES, weights=None, **arguments):
+    keras.utils.set_random_seed(0)
+    head = HEADS[name][0]()
+    scores = scores_of(name) if scores is None else scores
+    labels = labels_of(name) if labels is None else labels
+    settings = layers.FitSettings(folds=2, max_epochs=2)
+    head.fit(scores, labels, features, weights, settings=settings, **arguments)
+    return head
+
+
+_expected = {}
+
+
+def expected(name):
+    """The probabilities of the plain fit, computed once."""
+    if name not in _expected:
+        _expected[name] = probabilities_of(fitted(name), scores_of(name))
+    return _expected[name]
+
+
+def assert_same(received, wanted, tolerance=1e-6):
+    np.testing.assert_allclose(received, wanted, rtol=0, atol=tolerance)
+
+
+def test_every_head_with_a_direct_fit_is_listed():
+    from keras_calibration.layers.head import Head
+
+    public = {
+        name
+        for name, each in vars(layers).items()
+        if isinstance(each, type) and issubclass(each, Head) and each.__module__ != Head.__module__
+    }
+    without = {"Head", "Calibrator", "SamplingCorrection"}  # the last has nothing to fit
+    assert public - without <= {name.split(",")[0] for name in HEADS}
+
+
+@pytest.mark.parametrize("unit", [2.0**-20, 2.0**20])
+@pytest.mark.parametrize("name", slow_except(QUICK, with_free("scale")))
+def test_the_unit_of_the_score(name, unit):
+    scores = unit * scores_of(name)
+    assert_same(probabilities_of(fitted(name, scores), scores), expected(name))
+
+
+@pytest.mark.parametrize("name", slow_except(QUICK, with_free("zero")))
+def test_the_zero_of_the_score(name):
+    scores = scores_of(name) + 4
+    assert_same(probabilities_of(fitted(name, scores), scores), expected(name))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if HEADS[name][1] != "both"])
+def test_units_that_have_a_meaning_are_said(name):
+    documented = " ".join(type(HEADS[name][0]()).__doc__.split())
+    assert "other probabilities" in documented or "do not, since the" in documented
+
+
+@pytest.mark.parametrize("name", slow_except(QUICK, with_free("both")))
+def test_one_far_score(name):
+    if has_classes(name):
+        pytest.skip("a far logit of a class is a certain class")
+    scores, labels = np.append(LOGITS, 2e5), np.append(LABELS, 1.0)
+    features = {key: np.append(column, column[:1]) for key, column in FEATURES.items()}
+    received = probabilities_of(fitted(name, scores, labels, features), LOGITS)
+    assert np.abs(received - expected(name)).max() < 0.15
+    assert abs(received.mean() - LABELS.mean()) < 0.01
+
+
+@pytest.mark.parametrize("factor", [1 / NUM_ROWS, 1e9])
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_a_common_factor_of_the_weights(name, factor):
+    received = probabilities_of(fitted(name, weights=np.full(NUM_ROWS, factor)), scores_of(name))
+    assert_same(received, expected(name))
+    one, other = (
+        probabilities_of(fitted(name, weights=each * IMPORTANCES), scores_of(name))
+        for each in (1.0, factor)
+    )
+    assert_same(one, other)
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_rows_of_weight_0_are_no_rows(name):
+    scores = np.concatenate([scores_of(name)[:1] * 0 + 1e9, scores_of(name), scores_of(name)[:1]])
+    labels = np.concatenate([[-1.0], labels_of(name), [np.nan]])
+    features = {
+        "site": np.r_[99, SITES, -7],
+        "price": np.r_[np.nan, PRICES, np.inf].astype("float32"),
+    }
+    weights = np.r_[0.0, np.ones(NUM_ROWS), 0.0]
+    head = fitted(name, scores, labels, features, weights)
+    assert_same(probabilities_of(head, scores_of(name)), expected(name))
+    assert head.fit_summary.num_rows == NUM_ROWS
+
+
+@pytest.mark.parametrize("name", slow_except([*QUICK, "BoostedTrees", "NeuralCalibration"], NAMES))
+def test_the_order_of_rows_and_of_columns(name):
+    order = np.random.default_rng(1).permutation(NUM_ROWS)
+    features = {key: FEATURES[key][order] for key in reversed(FEATURES)}
+    head = fitted(name, scores_of(name)[order], labels_of(name)[order], features)
+    assert_same(probabilities_of(head, scores_of(name)), expected(name))
+
+
+@pytest.mark.parametrize("name", slow_except(QUICK, [n for n in NAMES if n not in NOT_COUNTED]))
+def test_a_row_twice_is_a_row_of_weight_2_where_weights_count(name):
+    rows = np.repeat(np.arange(NUM_ROWS), COUNTS)
+    repeated = fitted(
+        name,
+        scores_of(name)[rows],
+        labels_of(name)[rows],
+        {key: column[rows] for key, column in FEATURES.items()},
+    )
+    counted = fitted(name, weights=COUNTS, weights_are="counts")
+    received = probabilities_of(counted, scores_of(name))
+    assert_same(received, probabilities_of(repeated, scores_of(name)), 2e-6)
+
+
+@pytest.mark.parametrize("name", ALL_HEADS)
+def test_shape_and_dtype(name):
+    scores, labels = scores_of(name), labels_of(name)
+    features = {"site": SITES.astype("int32")[:, None], "price": PRICES.astype("float64")}
+    column = scores if has_classes(name) else scores.astype("float32")[:, None]
+    head = fitted(name, column, labels[:, None].astype("int64"), features, np.ones((NUM_ROWS, 1)))
+    assert_same(probabilities_of(head, column), expected(name))
+    if not has_classes(name):
+        head = fitted(name, scores.tolist(), labels > 0)
+        assert_same(probabilities_of(head, scores), expected(name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    slow_except(QUICK, [n for n in NAMES if not has_classes(n) and n not in NOT_MIRRORED]),
+)
+def test_labels_and_logits_turned_round(name):
+    received = probabilities_of(fitted(name, -LOGITS, 1 - LABELS), -LOGITS)
+    # Knots lie on edges of bins and at ranks, which round in one direction.
+    has_knots = any(part in name for part in ("ILPS", "curve", "Neural", "Isotonic"))
+    assert_same(1 - received, expected(name), 0.02 if has_knots else 1e-5)
+
+
+def test_weights_that_contradict_what_they_are_said_to_be():
+    head = layers.PlattScaling()
+    with pytest.raises(ValueError, match=r"whole numbers.*weights such as 0\.5.*importance"):
+        head.fit(LOGITS, LABELS, sample_weight=np.full(NUM_ROWS, 0.5), weights_are="counts")
+    with pytest.raises(ValueError, match=r"`weights_are` must be one of.*'rows'"):
+        head.fit(LOGITS, LABELS, sample_weight=COUNTS, weights_are="rows")
+    with pytest.warns(UserWarning, match=r"look like counts.*weights_are=\"counts\""):
+        head.fit(LOGITS, LABELS, sample_weight=COUNTS)
+    with pytest.warns(UserWarning, match=r"depend on the label alone: 10 for negatives, 1 for"):
+        head.fit(LOGITS, LABELS, sample_weight=np.where(LABELS == 1, 1, 10))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        head.fit(LOGITS, LABELS, sample_weight=IMPORTANCES)
+        head.fit(LOGITS, LABELS, sample_weight=np.full(NUM_ROWS, 1000))
+        head.fit(LOGITS, LABELS, sample_weight=COUNTS, weights_are="counts")
