@@ -72,7 +72,7 @@ from keras_calibration.solvers.class_rows import (
     warn_of_absent_classes,
 )
 from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
-from keras_calibration.solvers.row_folds import Folds
+from keras_calibration.solvers.row_folds import Folds, taken_folds
 from keras_calibration.solvers.row_order import canonical_order
 
 BLEND = "blend"
@@ -235,7 +235,7 @@ def calibrate(
         columns = inputs_by_name(development.inputs, inputs)
         if len(numbers) < len(logits):
             columns = taken(columns, numbers)
-            folds = _folds_of(folds, numbers, len(logits))
+            folds = taken_folds(folds, numbers, len(logits))
         fields, numeric = vocabularies(fields, columns), names_of(numeric)
         check_numeric(numeric, columns)
         features = {name: columns[name] for name in (*fields, *numeric)}
@@ -277,15 +277,7 @@ def _counted(
     numbers = np.arange(len(development.labels))
     if len(counted.labels) < len(numbers):
         numbers = np.flatnonzero(np.asarray(development.weights).reshape(-1))
-    return counted, _folds_of(folds, numbers, len(development.labels))
-
-
-def _folds_of(folds: Folds | None, numbers: np.ndarray, num_rows: int) -> Folds | None:
-    """The argument `folds` for the rows with the given numbers, of so many."""
-    if folds is None or isinstance(folds, str | int):
-        return folds
-    given = np.asarray(folds)
-    return given[numbers] if given.shape == (num_rows,) else given
+    return counted, taken_folds(folds, numbers, len(development.labels))
 
 
 def _in_order(
@@ -293,7 +285,7 @@ def _in_order(
 ) -> tuple[Rows, dict[str, Tensor], Folds | None]:
     """The rows in an order that does not depend on the one given, and their folds."""
     order = canonical_order(rows, map(as_numpy, features.values()))
-    return rows.take(order), taken(features, order), _folds_of(folds, order, len(order))
+    return rows.take(order), taken(features, order), taken_folds(folds, order, len(order))
 
 
 def _warn_if_worse(chosen: CandidateScore, forced: str | None) -> None:

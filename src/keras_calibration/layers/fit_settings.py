@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keras_calibration.solvers.row_folds import Folds
+from keras_calibration.solvers.row_folds import Folds, taken_folds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,4 @@ class FitSettings:
 
     def take(self, numbers: np.ndarray, num_rows: int) -> FitSettings:
         """The settings for the rows with the given numbers, of so many."""
-        if self.folds is None or isinstance(self.folds, str | int):
-            return self
-        folds = np.asarray(self.folds)
-        return replace(self, folds=folds[numbers]) if folds.shape == (num_rows,) else self
+        return replace(self, folds=taken_folds(self.folds, numbers, num_rows))

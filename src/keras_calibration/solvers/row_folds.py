@@ -56,3 +56,18 @@ def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
             "Argument `folds` must define at least two folds. Received: all rows in one fold."
         )
     return fold
+
+
+def taken_folds(folds: Folds | None, numbers: np.ndarray, num_rows: int) -> Folds | None:
+    """The argument `folds` for the rows with the given numbers, of so many.
+
+    Example:
+        >>> taken_folds([0, 1, 0, 1], np.array([1, 2]), 4)
+        array([1, 0])
+        >>> taken_folds("blocks", np.array([1, 2]), 4)
+        'blocks'
+    """
+    if folds is None or isinstance(folds, str | int):
+        return folds
+    given = np.asarray(folds)
+    return given[numbers] if given.shape == (num_rows,) else given
