@@ -59,11 +59,7 @@ from keras_calibration.models.base import (
     trainable_flags_kept,
 )
 from keras_calibration.models.calibrated_model import CalibratedModel
-from keras_calibration.models.development_set import (
-    DevelopmentSet,
-    as_numpy,
-    read_development_set,
-)
+from keras_calibration.models.development_set import as_numpy, read_development_set
 from keras_calibration.models.head_in_model import LOGIT_OUTPUT, find_heads
 from keras_calibration.models.model_inputs import LogitModel, inputs_by_name, named_inputs
 from keras_calibration.solvers.class_rows import (
@@ -221,7 +217,9 @@ def calibrate(
         outputs=dict.fromkeys([output_name(model, calibrated_output), output_before]),
         ids=id_names(fields),
     )
-    development, folds = _counted(development, weights_are, folds)
+    num_given = len(development.labels)
+    development, used = development.counted(weights_are)
+    folds = taken_folds(folds, used, num_given)
     num_columns = num_logits(model, calibrated_output)
     num_classes = num_columns if num_columns > 1 else None
     with trainable_flags_kept(model), names_from_the_start():
@@ -267,17 +265,6 @@ def calibrate(
     calibrated.head.remember_fit(calibrated.head.fit_summary)
     progress.end()
     return calibrated
-
-
-def _counted(
-    development: DevelopmentSet, weights_are: str, folds: Folds | None
-) -> tuple[DevelopmentSet, Folds | None]:
-    """The rows that count, and their folds."""
-    counted = development.counted(weights_are)
-    numbers = np.arange(len(development.labels))
-    if len(counted.labels) < len(numbers):
-        numbers = np.flatnonzero(np.asarray(development.weights).reshape(-1))
-    return counted, taken_folds(folds, numbers, len(development.labels))
 
 
 def _in_order(

@@ -43,19 +43,20 @@ class DevelopmentSet:
     weights: np.ndarray | None
     batch_size: int | None
 
-    def counted(self, weights_are: str = "importance") -> DevelopmentSet:
-        """The rows that count, with weights that are numbers of rows: see `counts_of`."""
+    def counted(self, weights_are: str = "importance") -> tuple[DevelopmentSet, np.ndarray]:
+        """The rows that count, with weights that are numbers of rows, and their numbers."""
         weights = counts_of(self.weights, weights_are, len(self.labels))
         warn_of_weights(self.labels, self.weights, weights_are)
         if weights is None or weights.all():
-            return replace(self, weights=weights)
+            return replace(self, weights=weights), np.arange(len(self.labels))
         used = np.flatnonzero(weights)
 
         def taken(column: Tensor) -> Tensor:
             return ops.take(column, used, 0) if ops.is_tensor(column) else column[used]
 
         inputs = keras.tree.map_structure(taken, self.inputs)
-        return replace(self, inputs=inputs, labels=self.labels[used], weights=weights[used])
+        counted = replace(self, inputs=inputs, labels=self.labels[used], weights=weights[used])
+        return counted, used
 
 
 def read_development_set(

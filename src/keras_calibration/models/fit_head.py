@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._typing import Data
@@ -135,10 +134,8 @@ def _rows(
     found.head.check_direct_fit()
     data = x, y, sample_weight, steps_per_epoch, symbolic_input(found.model)
     development = read_development_set(*data, found.label_names, found.ids)
-    counted = development.counted(weights_are)
-    if settings is not None and len(counted.labels) < len(development.labels):
-        used = np.flatnonzero(np.asarray(development.weights).reshape(-1))
-        settings = settings.take(used, len(development.labels))
+    counted, used = development.counted(weights_are)
+    settings = settings and settings.take(used, len(development.labels))
     rows = rows_for_head(found, counted, verbose)
     found.head.check_rows(rows.logits, rows.labels, rows.weights, True)
     check_development_rows(rows, is_trained=False)
