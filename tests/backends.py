@@ -30,7 +30,7 @@ def digits(tolerance, in_float32=1e-5):
 def examples(number):
     """Hypothesis' examples of one run: fewer where every number of rows is compiled anew.
 
-    Every run draws others: for the sake of the time, one run has a part of them.
+    A run with the slow tests draws others: for the sake of the time, one run has a part of them.
     """
     return number // (4 if ON_TENSORFLOW else 8)
 

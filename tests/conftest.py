@@ -28,13 +28,20 @@ if (
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
-# No test fails for a machine that is busy, or for the first example that compiles.
-hypothesis.settings.register_profile(
-    "keras_calibration",
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("keras_calibration")
+
+def pytest_configure(config):
+    """Draws Hypothesis' examples anew only where the slow tests run too.
+
+    A change must not fail for an example that it has nothing to do with. No test fails for a
+    machine that is busy either, or for the first example that compiles.
+    """
+    hypothesis.settings.register_profile(
+        "keras_calibration",
+        deadline=None,
+        derandomize=config.option.markexpr == "not slow",
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("keras_calibration")
 
 
 def pytest_collection_modifyitems(items):

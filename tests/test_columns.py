@@ -116,6 +116,8 @@ def test_arrays_as_numpy_reads_them():
         (np.float32([20180130, 20180132]), False),  # nothing is lost any more
         (np.full(9, 20180130), False),
         (np.r_[np.nan, 20180130 + np.arange(8), np.inf], True),
+        (np.r_[20180130 + np.arange(8), 3e38], True),
+        (np.r_[np.arange(8), 3e38], False),
     ],
 )
 def test_numbers_that_are_equal_in_float32_are_warned_of(column, is_warned):

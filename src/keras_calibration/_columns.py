@@ -205,11 +205,13 @@ def warn_of_lost_digits(values: Any, name: str) -> None:
     if not present.size:
         return
     low, high = np.quantile(present, (0.16, 0.84), method="inverted_cdf")
-    step = float(np.spacing(np.float32(min(np.abs(present).max(), np.finfo(np.float32).max / 2))))
+    # Of the numbers in the middle: one far number takes no digits from the others.
+    largest = max(abs(low), abs(high))
+    step = float(np.spacing(np.float32(min(largest, np.finfo(np.float32).max / 2))))
     if high > low and step > _MOST_LOST * (high - low):
         warn(
             f"The column {name!r} loses digits in float32, in which layers read it: numbers about "
-            f"{present[0]:.10g} are {step:g} apart there, and most of these lie within "
+            f"{largest:.10g} are {step:g} apart there, and most of these lie within "
             f"{high - low:g}. Subtract a constant first, in the fit and in every call; give a date "
             "as days since a date.",
         )
