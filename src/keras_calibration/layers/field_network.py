@@ -82,8 +82,8 @@ class FieldNetwork(keras.layers.Layer):
          [0.]]
 
     Reference:
-        Pan et al., *Field-aware Calibration*, WWW 2020, section 4.3. (The paper uses
-        `embedding_dim=256, hidden_units=(200, 200)`.)
+        Pan et al., *Field-aware Calibration*, WWW 2020, section 4.2. (The paper uses
+        `embedding_dim=256, hidden_units=(200, 200)`, section 5.1.)
     """
 
     def __init__(

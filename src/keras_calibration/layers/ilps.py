@@ -111,7 +111,7 @@ class ILPS(StreamingCalibrator):
         600 rows: log loss 0.721444 before, 0.581360 after (-0.140085); converged in 3 steps
 
     Reference:
-        Pan et al., *Field-aware Calibration*, WWW 2020, section 4.2, eq. 9–11.
+        Pan et al., *Field-aware Calibration*, WWW 2020, section 4.1, eq. 9–11.
     """
 
     def __init__(

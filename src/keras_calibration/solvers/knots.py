@@ -13,7 +13,7 @@ def sigmoid_knots(num_knots: int) -> np.ndarray:
     """K knots evenly spaced in probability: `σ(a_k) = k / (K + 1)`, k = 1 … K.
 
     Reference:
-        Pan et al., *Field-aware Calibration*, WWW 2020, section 4.2.
+        Pan et al., *Field-aware Calibration*, WWW 2020, section 4.1.
     """
     probabilities = np.arange(1, num_knots + 1) / (num_knots + 1)
     return np.log(probabilities) - np.log1p(-probabilities)
