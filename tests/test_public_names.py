@@ -45,8 +45,8 @@ ROOMS = {
         group_rates
     """,
     "scoring": """
-        calibrated_log_loss field_ece
-        field_rce log_queries multicalibration_error score score_by_period
+        calibrated_log_loss field_ece field_rce log_queries
+        multicalibration_error rolling_quadratic_loss score score_by_period
     """,
     "seeds": """
         Ledger compare metric_accuracy set_seeds train

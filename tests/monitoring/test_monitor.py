@@ -425,9 +425,9 @@ def test_the_text_of_a_small_log(tmp_path):
 
 
 GOLDEN = """\
-day         rows  predicted  observed  ratio     interval     cal. loss         bounds
-2026-03-01   400        0.3       0.3  1.000  0.737–1.467        0.5867  0.4963–0.6771
-2026-03-02   400        0.3       0.1  3.000  1.644–6.654  !     0.2866  0.2573–0.3730
+day         rows  predicted  observed  ratio     interval     rolling  cal. loss         bounds
+2026-03-01   400        0.3       0.3  1.000  0.737–1.467                 0.5867  0.4963–0.6771
+2026-03-02   400        0.3       0.1  3.000  1.644–6.654  !   0.4075     0.2866  0.2573–0.3730
 all          800        0.3       0.2  1.500  1.117–2.123  !
 Shift of all since 2026-03-02: 66.7% fewer than predicted, by chance less than once in a million
   years !

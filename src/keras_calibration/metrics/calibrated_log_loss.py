@@ -148,6 +148,11 @@ class CalibratedLogLoss(CrossFittedMetric):
         """The fitted scale a of each scored part, the inverse temperature, shape `(parts,)`."""
         return ops.convert_to_numpy(self._scored()[1])
 
+    def moments_of_all_rows(self) -> np.ndarray:
+        """The summary (418, 8) of the logits of all rows, as of `ops.logit_moments`, float64."""
+        moments = np.asarray(ops.convert_to_numpy(self._moments.value()), np.float64)
+        return moments.reshape(-1, NUM_BINS, NUM_COLUMNS).sum(axis=0)
+
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, as plain Python values."""
         return {

@@ -18,6 +18,7 @@ from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.class_names import class_names
 from keras_calibration.monitoring.field_error_bound import field_rce, field_rce_bound
+from keras_calibration.monitoring.moment_losses import MomentLosses
 from keras_calibration.monitoring.monitor_report import (
     FieldErrorCheck,
     FieldReport,
@@ -37,6 +38,7 @@ from keras_calibration.monitoring.monitor_sums import (
     value_sums,
 )
 from keras_calibration.monitoring.shifts import find_shifts, most_log_years
+from keras_calibration.solvers.rolling_bias import bias_before
 
 # Values of a field that are listed: those with most rows, and all that are off.
 _MOST_LISTED = 10_000
@@ -279,9 +281,10 @@ def _report(
     starts, period_rows = period_sums(sums)
     risk_of_look = risk / num_looks
     rates = _rates([periods.name(start) for start in starts], period_rows, tolerance, risk_of_look)
+    moments = list(period_moments(sums))
     reports = [
-        PeriodReport(rate, _loss(moments, tolerance, 1 - risk_of_look))
-        for rate, moments in zip(rates, period_moments(sums), strict=True)
+        PeriodReport(rate, _loss(of_period, tolerance, 1 - risk_of_look), rolling)
+        for rate, of_period, rolling in zip(rates, moments, _rolling_losses(moments), strict=True)
     ]
     budget = _Budget(tolerance, false_alarms_per_year, num_kinds, risk)
     every = ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts))
@@ -379,6 +382,16 @@ def _loss(moments: np.ndarray, tolerance: float, confidence: float) -> LossCheck
     low, high = low - tolerance * expected, high + tolerance * expected
     is_off = not (np.isnan(value) or low <= value <= high)
     return LossCheck(value, expected, max(low, 0.0), high, is_off)
+
+
+def _rolling_losses(moments: Sequence[np.ndarray]) -> list[float]:
+    """The mean log loss of each period with the bias of the period before."""
+    periods = [MomentLosses(each) for each in moments]
+    biases = bias_before([period.bias() for period in periods])
+    return [
+        period.loss(bias) / float(period.weights.sum()) if np.isfinite(bias) else math.nan
+        for period, bias in zip(periods, biases.tolist(), strict=True)
+    ]
 
 
 def _field_check(sums: np.ndarray, tolerance: float, risk: float) -> FieldErrorCheck:

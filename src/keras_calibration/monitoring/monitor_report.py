@@ -122,10 +122,13 @@ class PeriodReport:
     Args:
         rates: Predicted and observed rate.
         loss: Calibrated Log Loss.
+        rolling_loss: Mean log loss of `σ(l + c)`, where the bias c is that of the period before: of
+            a model that is corrected once a period. NaN for the first.
     """
 
     rates: RateCheck
     loss: LossCheck
+    rolling_loss: float
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A monitor report as text of at most 100 columns."""
+"""A monitor report as text of about 100 columns."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
     from keras_calibration.monitoring.monitor_report import (
         FieldErrorCheck,
-        LossCheck,
         MonitorReport,
+        PeriodReport,
         RateCheck,
         Shift,
     )
@@ -28,7 +28,7 @@ ADVICE = (
 # Field values shown: this many, and all that are out of bounds.
 NUM_VALUES_SHOWN = 10
 RATES_HEADER = ("rows", "predicted", "observed", "ratio", "interval", "")
-LOSS_HEADER = ("cal. loss", "bounds", "")
+LOSS_HEADER = ("rolling", "cal. loss", "bounds", "")
 CLASS_HEADER = ("class", *RATES_HEADER, "alerts")
 
 
@@ -48,9 +48,9 @@ def class_monitor_text(report: ClassMonitorReport) -> str:
 
 def _tables(report: MonitorReport) -> list[str]:
     """The periods and the fields, each followed by an empty line."""
-    periods = [[*rates_cells(period.rates), *loss_cells(period.loss)] for period in report.periods]
+    periods = [[*rates_cells(period.rates), *loss_cells(period)] for period in report.periods]
     header = [report.period, *RATES_HEADER, *LOSS_HEADER]
-    total = [*rates_cells(report.overall), "", "", ""]
+    total = [*rates_cells(report.overall), *[""] * len(LOSS_HEADER)]
     lines = [*grid([header, *periods, total]), *wrap(shift_text([report.overall])), ""]
     for name, field in report.fields.items():
         shown = shown_values(field.values)
@@ -92,11 +92,14 @@ def rates_cells(rates: RateCheck) -> list[str]:
     ]
 
 
-def loss_cells(loss: LossCheck) -> list[str]:
-    """The table cells of a Calibrated Log Loss; empty where it is undefined."""
+def loss_cells(period: PeriodReport) -> list[str]:
+    """The table cells of the losses of a period; empty where they are undefined."""
+    loss, rolling = period.loss, period.rolling_loss
+    first = "" if math.isnan(rolling) else f"{rolling:.4f}"
     if math.isnan(loss.value):
-        return ["", "", ""]
-    return [f"{loss.value:.4f}", f"{loss.low:.4f}–{loss.high:.4f}", "!" if loss.is_off else ""]
+        return [first, "", "", ""]
+    bounds = f"{loss.low:.4f}–{loss.high:.4f}"
+    return [first, f"{loss.value:.4f}", bounds, "!" if loss.is_off else ""]
 
 
 def error_text(error: FieldErrorCheck) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from keras_calibration.monitoring.class_monitor_report import ClassMonitorReport
 from keras_calibration.monitoring.monitor_report import (
     FieldReport,
-    LossCheck,
     MonitorReport,
+    PeriodReport,
     RateCheck,
 )
 from keras_calibration.monitoring.monitor_text import (
@@ -35,7 +35,7 @@ _RATIO_CAPTION = (
 )
 _LOSS_CAPTION = (
     "Calibrated Log Loss (mark) and its bounds (line) if the bias-corrected probabilities were "
-    "correct."
+    "correct. Rolling: the log loss with the bias of the period before."
 )
 _METHOD = (
     "Intervals of the ratio are Clopper–Pearson intervals of a binomial variable with the mean and "
@@ -105,8 +105,8 @@ def _sections(report: MonitorReport) -> list[Section]:
 
 def _time_section(report: MonitorReport) -> Section:
     shown = report.periods[-_MAX_SHOWN:]
-    rates, losses = [period.rates for period in shown], [period.loss for period in shown]
-    rows = [[*rates_cells(period.rates), *loss_cells(period.loss)] for period in report.periods]
+    rates = [period.rates for period in shown]
+    rows = [[*rates_cells(period.rates), *loss_cells(period)] for period in report.periods]
     head = (report.period, *RATES_HEADER, *LOSS_HEADER)
     parts = [
         Section(
@@ -116,7 +116,7 @@ def _time_section(report: MonitorReport) -> Section:
         ),
         Section(
             "Calibrated Log Loss",
-            table=_loss_table(report.period, rates, losses),
+            table=_loss_table(report.period, shown),
             caption=_LOSS_CAPTION,
         ),
         *_folded(f"{len(rows):,} periods", head, rows, len(shown)),
@@ -166,7 +166,8 @@ def _log(ratio: float) -> float:
     return math.log(ratio) if ratio > 0 else -math.inf
 
 
-def _loss_table(name: str, rates: Sequence[RateCheck], losses: Sequence[LossCheck]) -> Table:
+def _loss_table(name: str, periods: Sequence[PeriodReport]) -> Table:
+    losses = [period.loss for period in periods]
     bars = [
         None if math.isnan(loss.value) else Bar([loss.value], loss.low, loss.high, loss.is_off)
         for loss in losses
@@ -174,7 +175,5 @@ def _loss_table(name: str, rates: Sequence[RateCheck], losses: Sequence[LossChec
     ends = [end for bar in bars if bar for end in (bar.low, bar.high, *bar.marks)]
     low, high = range_of(ends)
     axis = Axis(low, high, (f"{low:.4g}", f"{high:.4g}"))
-    rows = [
-        [rates_cells(rate)[0], *loss_cells(loss)] for rate, loss in zip(rates, losses, strict=True)
-    ]
+    rows = [[rates_cells(period.rates)[0], *loss_cells(period)] for period in periods]
     return Table((name, *LOSS_HEADER), rows, bars, axis)

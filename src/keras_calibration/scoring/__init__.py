@@ -5,6 +5,7 @@ from keras_calibration.scoring.log_metrics import log_queries
 from keras_calibration.scoring.multicalibration_error import (
     multicalibration_error,
 )
+from keras_calibration.scoring.rolling import rolling_quadratic_loss
 from keras_calibration.scoring.score import score
 from keras_calibration.scoring.score_log import score_by_period
 
@@ -14,6 +15,7 @@ __all__ = [
     "field_rce",
     "log_queries",
     "multicalibration_error",
+    "rolling_quadratic_loss",
     "score",
     "score_by_period",
 ]

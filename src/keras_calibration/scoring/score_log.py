@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 import keras
+import numpy as np
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
 from keras_calibration.logs.compute import is_ray
@@ -14,6 +15,7 @@ from keras_calibration.logs.log_sums import TOTALS
 from keras_calibration.logs.query import FIELD, Query
 from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import field_name
+from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.models.field_metrics_model import FieldMetrics
 from keras_calibration.scoring.log_metrics import (
@@ -23,6 +25,7 @@ from keras_calibration.scoring.log_metrics import (
     has_sums,
     log_queries,
 )
+from keras_calibration.scoring.rolling import rolling_log_losses
 from keras_calibration.scoring.rows_to_score import RowsToScore, checked_rows
 from keras_calibration.scoring.updates import CHUNK_SIZE, update_metrics
 
@@ -81,6 +84,12 @@ def score_by_period(
 ) -> dict[str, dict[str, float]]:
     """Computes metrics of a scored log for each hour, day, week or month, in the same passes.
 
+    Beside a `CalibratedLogLoss` of `correction="bias"` stands `rolling_calibrated_log_loss`, the
+    log loss of `σ(l + c)` where the bias c is fitted on the period before: of a model whose bias is
+    corrected once a period, with what was known then. A bias that cannot be foreseen counts, which
+    the Calibrated Log Loss forgives. It is NaN for the first period; one whose labels are all equal
+    determines no bias, and leaves the one before in force.
+
     Args:
         log: The log, with its `timestamp`.
         metrics: Metrics as for `log_queries`; the field errors of the log's fields are added.
@@ -107,6 +116,10 @@ def score_by_period(
         >>> by_day = score_by_period(ScoredLog(rows, timestamp="at"), LogLoss(), verbose=0)
         >>> {day: round(scores["log_loss"], 3) for day, scores in by_day.items()}
         {'2026-03-01': 0.693, '2026-03-02': 0.105}
+
+    Reference:
+        Of the rolling bias: Fan, Si, Song, Zhang, *Calibration-then-Calculation*, the version with
+        regression, section 5.5.
     """
     periods = period if isinstance(period, Periods) else Periods(period)
     given = [metrics] if isinstance(metrics, keras.Metric) else list(metrics)
@@ -120,14 +133,20 @@ def score_by_period(
             "The log has no rows in these periods. Received: "
             f"since={periods.since!r}, until={periods.until!r}."
         )
-    scores = {}
+    scores: dict[str, dict[str, float]] = {}
+    moments: dict[str, list[np.ndarray]] = {}
     for start, part in sums.by_period().items():
         results = {}
         for metric in given:
             fresh = type(metric).from_config(metric.get_config())
             add_log(fresh, part)
             results[metric.name] = float(fresh.result())
+            if type(fresh) is CalibratedLogLoss and fresh.correction == "bias":
+                moments.setdefault(metric.name, []).append(fresh.moments_of_all_rows())
         scores[periods.name(start)] = results | field_errors(part)
+    for name, summaries in moments.items():
+        for results, loss in zip(scores.values(), rolling_log_losses(summaries), strict=True):
+            results[f"rolling_{name}"] = float(loss)
     return scores
 
 

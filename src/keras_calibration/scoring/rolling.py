@@ -1,0 +1,98 @@
+"""Rolling calibration: the bias of each period corrects the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+from numpy.typing import ArrayLike, NDArray
+
+from keras_calibration._columns import as_array, is_missing, warn_of_other_order
+from keras_calibration.ops.logit_moments import bias_root, log_loss_and_weight
+from keras_calibration.scoring.rows_to_score import checked_rows
+from keras_calibration.solvers.data_checks import refuse_rows
+from keras_calibration.solvers.rolling_bias import bias_before
+
+
+def rolling_log_losses(moments: Sequence[np.ndarray]) -> NDArray[np.float64]:
+    """The mean log loss of each period with the bias of the period before, from its summary.
+
+    Args:
+        moments: The summary (418, 8) of each period, as of `ops.logit_moments`, in order.
+
+    Returns:
+        The losses (periods,), NaN for the first; a period that determines no bias, because its
+        labels are all equal, leaves the one before in force.
+    """
+    summary = ops.convert_to_tensor(np.stack(moments))
+    bias = bias_before(ops.convert_to_numpy(bias_root(summary)))
+    loss, weight = log_loss_and_weight(summary, ops.cast(bias, summary.dtype))
+    return np.asarray(ops.convert_to_numpy(loss / weight), np.float64)
+
+
+def rolling_quadratic_loss(
+    labels: ArrayLike,
+    predictions: ArrayLike,
+    period: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+) -> dict[Any, float]:
+    """Mean of `(y - p - c)²` by period, where c is the mean residual of the period before.
+
+    It is the loss of a model whose bias is corrected once a period, with what was known then: a
+    bias that cannot be foreseen counts, which `CalibratedQuadraticLoss` forgives. For
+    probabilities, see `score_by_period`.
+
+    Args:
+        labels: Real numbers, shape `(n,)` or `(n, 1)`.
+        predictions: Predictions, shape `(n,)` or `(n, 1)`.
+        period: The period of each row, for example its month: numbers, strings or dates that sort
+            in the order of time, shape `(n,)` or `(n, 1)`.
+        sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None. A common factor
+            changes nothing, and a row of weight 0 is no row.
+
+    Returns:
+        Period → loss in squared units of the label, in ascending order; NaN for the first.
+
+    Raises:
+        ValueError: If arrays differ in length, a label or prediction is not finite, a weight is
+            negative, or a period is missing.
+
+    Example:
+        >>> labels, predictions = [3.0, 4.0, 5.0, 7.0], [2.0, 3.0, 3.0, 5.0]
+        >>> rolling_quadratic_loss(labels, predictions, ["May", "May", "June", "June"][::-1])
+        {'June': nan, 'May': 1.0}
+
+    Reference:
+        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, the version with regression, section
+        5.5: the bias of a month corrects the next. (Their bias is -c.)
+    """
+    warn_of_other_order(labels=labels, predictions=predictions, period=period)
+    rows = checked_rows((labels, predictions, sample_weight), ())
+    y, p = (np.asarray(each, np.float64).reshape(-1) for each in (rows.labels, rows.predictions))
+    w = np.ones(len(y)) if rows.sample_weight is None else rows.sample_weight.reshape(-1)
+    times = as_array(period, "period").reshape(-1)
+    if len(times) != len(y):
+        raise ValueError(
+            "Argument `period` must have one entry for each label. Received: "
+            f"{len(times)} entries for {len(y)} labels."
+        )
+    refuse_rows(~(w >= 0), w, "Argument `sample_weight` must not be negative.", "Mend it.")
+    counted = w > 0
+    for name, column in (("labels", y), ("predictions", p)):
+        expected = f"Argument `{name}` must hold finite numbers."
+        refuse_rows(~np.isfinite(column), column, expected, "Leave these rows out.", counted)
+    missing = np.array([is_missing(time) for time in times.tolist()], bool)
+    if times.dtype.kind == "M":
+        missing = np.isnat(times)
+    refuse_rows(
+        missing, times, "Argument `period` must have no missing value.", "Drop such rows.", counted
+    )
+    names, number = np.unique(times[counted], return_inverse=True)
+    residual, w = (y - p)[counted], w[counted].astype(np.float64)
+    weight = np.bincount(number, w)
+    bias = bias_before(np.bincount(number, w * residual) / weight)
+    losses = np.bincount(number, w * (residual - bias[number]) ** 2) / weight
+    names = names.astype(str) if names.dtype.kind == "M" else names
+    return dict(zip(names.tolist(), losses.tolist(), strict=True))

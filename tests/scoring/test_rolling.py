@@ -1,0 +1,113 @@
+"""Rolling calibration: the bias of each period corrects the next."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import brentq
+from scipy.special import expit, logit
+
+from keras_calibration import monitor
+from keras_calibration.logs import ScoredLog
+from keras_calibration.metrics import CalibratedLogLoss
+from keras_calibration.scoring import rolling_quadratic_loss, score_by_period
+
+DAYS = np.array(["2026-03-01", "2026-03-02", "2026-03-04", "2026-03-05"])
+
+
+def made_log(num_rows=4000, seed=0, weighted=False):
+    """Rows of four days, each with a bias of its own; the labels of the third are all 0."""
+    rng = np.random.default_rng(seed)
+    day = rng.integers(0, 4, num_rows)
+    logits = rng.normal(-1, 1, num_rows)
+    labels = rng.random(num_rows) < expit(logits + np.array([0.5, -0.3, 0.0, 0.8])[day])
+    labels[day == 2] = 0
+    frame = pd.DataFrame({"label": labels * 1, "probability": expit(logits), "at": DAYS[day]})
+    if weighted:
+        frame["w"] = rng.choice([0.0, 1.0, 2.5], num_rows)
+    return frame
+
+
+def rolling(frame):
+    """By the definition: a root, and a mean of log losses, for each day."""
+    w = frame["w"] if "w" in frame else pd.Series(1.0, frame.index)
+    found, bias = {}, np.nan
+    for day in DAYS:
+        rows = frame["at"] == day
+        y, weight = frame["label"][rows].to_numpy(), w[rows].to_numpy()
+        x = logit(frame["probability"][rows].to_numpy())
+        p = expit(x + bias)
+        losses = -np.log(np.where(y == 1, p, 1 - p))
+        found[day] = np.average(losses, weights=weight)
+        if 0 < (weight * y).sum() < weight.sum():
+            bias = brentq(lambda c: weight @ (expit(x + c) - y), -20, 20, xtol=1e-13)  # noqa: B023
+    return found
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_log_loss_of_each_period_with_the_bias_of_the_one_before(weighted):
+    frame = made_log(weighted=weighted)
+    log = ScoredLog(frame, timestamp="at", sample_weight="w" if weighted else None)
+    scores = score_by_period(log, [CalibratedLogLoss(num_folds=3)], verbose=0)
+    received = {day: each["rolling_calibrated_log_loss"] for day, each in scores.items()}
+    expected = rolling(frame)
+    assert list(received) == list(expected)
+    np.testing.assert_allclose(list(received.values()), list(expected.values()), rtol=1e-6)
+    assert np.isnan(received["2026-03-01"])
+
+
+def test_only_where_the_correction_is_a_bias():
+    log = ScoredLog(made_log(), timestamp="at")
+    (scores, *_) = score_by_period(log, CalibratedLogLoss(correction="platt"), verbose=0).values()
+    assert list(scores) == ["calibrated_log_loss"]
+
+
+def test_the_monitor_has_the_same_losses():
+    frame = made_log(seed=1)
+    report = monitor(frame, timestamp="at", label="label", probability="probability", verbose=0)
+    received = [period.rolling_loss for period in report.periods]
+    np.testing.assert_allclose(received, list(rolling(frame).values()), rtol=1e-6)
+    assert report.to_dict()["periods"][0]["rolling_loss"] is None
+    assert f"{received[1]:.4f}" in str(report)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_quadratic_loss(seed):
+    rng = np.random.default_rng(seed)
+    month = rng.integers(1, 5, 200)
+    predictions = rng.normal(100, 3, 200)
+    labels = predictions + month + rng.normal(0, 1, 200)
+    weights = rng.choice([0.0, 1.0, 3.0], 200)
+    labels[weights == 0] = np.nan
+    expected = {}
+    for number in range(1, 5):
+        rows = (month == number) & (weights > 0)
+        before = (month == number - 1) & (weights > 0)
+        if number > 1:
+            bias = np.average((labels - predictions)[before], weights=weights[before])
+            squares = (labels - predictions - bias)[rows] ** 2
+            expected[number] = np.average(squares, weights=weights[rows])
+    first, *others = rolling_quadratic_loss(labels, predictions, month, 1e6 * weights).values()
+    np.testing.assert_allclose(others, list(expected.values()), rtol=1e-12)
+    assert np.isnan(first)
+
+
+def test_periods_of_any_kind_in_the_order_of_time():
+    labels, predictions = np.arange(4.0), np.zeros(4)
+    days = pd.to_datetime(["2026-03-02", "2026-03-01", "2026-03-02", "2026-03-01"])
+    expected = {0: np.nan, 1: ((0 - 2) ** 2 + (2 - 2) ** 2) / 2}
+    for column in (days, days.strftime("%Y-%m-%d"), days.day.to_numpy().reshape(-1, 1)):
+        received = rolling_quadratic_loss(labels, predictions.reshape(-1, 1), column)
+        np.testing.assert_equal(list(received.values()), list(expected.values()))
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="one entry for each label"):
+        rolling_quadratic_loss([1, 2], [1, 2], [1])
+    with pytest.raises(ValueError, match="`labels` must hold finite numbers"):
+        rolling_quadratic_loss([1, np.nan], [1, 2], [1, 2])
+    with pytest.raises(ValueError, match="`period` must have no missing value"):
+        rolling_quadratic_loss([1, 2], [1, 2], [1, None])
+    with pytest.raises(ValueError, match="`period` must have no missing value"):
+        rolling_quadratic_loss([1, 2], [1, 2], np.array(["2026-01-01", "NaT"], "M8[D]"))
+    with pytest.raises(ValueError, match="`sample_weight` must not be negative"):
+        rolling_quadratic_loss([1, 2], [1, 2], [1, 2], [1, -1])
