@@ -53,10 +53,10 @@ def export_onnx(
     (batch, 1), or (batch, K) for K classes, for any number of rows, also none; with `interval`,
     also `probability_lower` and `probability_upper`. Other outputs of the base model are returned
     unchanged, by their names. A request whose inputs differ in their numbers of rows is an error,
-    as is another shape than the file declares, which has to be one: a feature (batch,) is not taken
-    as (batch, 1). `StringLookup` and `IntegerLookup` layers become `LabelEncoder`s of ONNX-ML. The
-    file is written to a temporary folder, run in onnxruntime on sample rows and compared with the
-    Keras model. Only then is it moved to `path`.
+    as is another shape than the file declares: a feature (batch,) is not taken as (batch, 1). (An
+    ONNX file has to declare the rank of its inputs.) `StringLookup` and `IntegerLookup` layers
+    become `LabelEncoder`s of ONNX-ML. The file is written to a temporary folder, run in onnxruntime
+    on sample rows and compared with the Keras model. Only then is it moved to `path`.
 
     A base model from elsewhere (LightGBM, scikit-learn, PyTorch) that is an ONNX file itself can be
     a part of the file: pass the model of `calibrate_scores`, and `base`. The file then takes the
