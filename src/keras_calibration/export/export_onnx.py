@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from keras_calibration._columns import text_of
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.onnx_base import OnnxBase
 from keras_calibration.export.onnx_graph import onnx_packages, to_onnx, with_head
@@ -128,15 +129,15 @@ def run_onnx(file: Path, inputs: Mapping[str, np.ndarray]) -> Rows:
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     taken = {each.name for each in session.get_inputs()}
-    given = {name: _texts(values) for name, values in inputs.items() if name in taken}
+    given = {n: _texts(values, n) for n, values in inputs.items() if n in taken}
     return dict(zip(names, session.run(names, given), strict=True))
 
 
-def _texts(values: np.ndarray) -> np.ndarray:
+def _texts(values: np.ndarray, name: str) -> np.ndarray:
     """Strings as onnxruntime takes them; numbers as they are."""
     if values.dtype.kind not in "OSU":
         return values
-    texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values.reshape(-1).tolist()]
+    texts = [text_of(value, repr(name)) for value in values.reshape(-1).tolist()]
     return np.array(texts, object).reshape(values.shape)
 
 
