@@ -255,7 +255,7 @@ class CalibratedModel(FieldMetricsModel):
                 development set. For arrays, the number of batches per epoch. None uses all.
             validation_steps: As `steps_per_epoch`, for the validation data.
             weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
-                `Head.fit`. Those of `validation_data` are Keras' own: their factor cancels.
+                `Head.fit`. A factor of those of `validation_data` does not change what is kept.
             **kwargs: Other arguments of `keras.Model.fit`, except `class_weight`.
                 `validation_split` holds out the last rows.
 
