@@ -3,6 +3,7 @@
 import decimal
 import warnings
 
+import keras
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -17,6 +18,7 @@ from keras_calibration._columns import (
     ids_of,
     warn_of_lost_digits,
 )
+from keras_calibration.calibration.candidates import vocabularies
 
 pytestmark = pytest.mark.tensorflow
 
@@ -125,3 +127,29 @@ def test_numbers_that_are_equal_in_float32_are_warned_of(column, is_warned):
         warnings.simplefilter("always")
         warn_of_lost_digits(column, "day")
     assert [("'day' loses digits" in str(each.message)) for each in caught] == [True] * is_warned
+
+
+LATIN = [b"tea", "café".encode("latin-1"), b"tea", b"bar"]
+
+
+@pytest.mark.parametrize("column", [LATIN, np.array(LATIN), np.array(LATIN, object)])
+def test_bytes_that_are_no_utf8_are_refused_by_name(column):
+    """Also in the vocabulary of a field, and where the head's own lookup reads them."""
+    scores, labels = [0.2, 0.8, 0.4, 0.6], [0, 1, 1, 0]
+    columns, lookup = {"shop": column}, keras.layers.StringLookup(vocabulary=["tea"])
+    doors = {
+        "column": lambda: column_of(column, "'shop'"),
+        "vocabulary": lambda: vocabularies(["shop"], {"shop": np.asarray(column)}),
+        "fit": lambda: kc.layers.FieldBias({"shop": lookup}).fit(scores, labels, columns),
+        "scores": lambda: kc.calibrate_scores(scores, labels, columns, fields=["shop"], verbose=0),
+    }
+    for door in doors.values():
+        with pytest.raises(ValueError, match=r"'shop' must hold strings of UTF-8.*caf.xe9.*latin"):
+            door()
+    with pytest.raises(ValueError, match=r"Labels must be numbers.*strings, such as 'bar'"):
+        kc.layers.ILPS().fit(scores, column)
+    texts = np.array(["café", "tea"])
+    np.testing.assert_array_equal(column_of([text.encode() for text in texts], "'shop'"), texts)
+    encoded = np.char.encode(texts)
+    assert column_of(encoded, "'shop'") is encoded
+    assert vocabularies(["shop"], {"shop": encoded})["shop"].get_vocabulary()[1:] == [*texts]

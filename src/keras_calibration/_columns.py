@@ -155,7 +155,9 @@ def numbers_of(values: Any, what: str) -> np.ndarray:
     if array.dtype.kind in "OSUT":
         present = [value for value in array.reshape(-1).tolist() if not is_missing(value)]
     if any(isinstance(value, str | bytes) for value in present):
-        texts = [v.decode() if isinstance(v, bytes) else str(v) for v in present]
+        texts = [
+            v.decode(errors="backslashreplace") if isinstance(v, bytes) else str(v) for v in present
+        ]
         raise ValueError(
             f"{what} must be numbers. {_texts(texts, len(present) < array.size, what)}"
         )
@@ -295,6 +297,9 @@ def column_of(values: Any, name: str) -> Tensor:
     array = as_array(values, name)
     if array.dtype.kind == "O":
         array = numbers_or_strings(array, name, values)
+    elif array.dtype.kind == "S" and not array.tobytes().isascii():
+        for value in set(array.reshape(-1).tolist()):
+            text_of(value, name)
     is_number = array.dtype.kind in "biufOSU" or array.dtype.name in EXACT_WHOLE_NUMBERS
     if not is_number:
         raise ValueError(
@@ -449,9 +454,7 @@ def numbers_or_strings(
                 f"that the base model was trained on, for example with {filled(column, True)}.",
             )
         strings = ["" if gone else value for value, gone in zip(values, missing, strict=True)]
-        return np.array(
-            [v.decode() if isinstance(v, bytes) else v for v in strings], dtype=np.str_
-        ).reshape(array.shape)
+        return np.array([text_of(v, name) for v in strings], dtype=np.str_).reshape(array.shape)
     if not all(issubclass(kind, _NUMBERS) for kind in kinds):
         names = sorted(kind.__name__ for kind in kinds)
         raise ValueError(
@@ -463,6 +466,25 @@ def numbers_or_strings(
     numbers = np.asarray([float(v) if isinstance(v, decimal.Decimal) else v for v in values])
     # Whole numbers beyond 64 bits stay Python objects.
     return (numbers.astype("float64") if numbers.dtype == object else numbers).reshape(array.shape)
+
+
+def text_of(value: object, name: str) -> str:
+    """A value as text; raises for bytes that are not UTF-8.
+
+    Example:
+        >>> text_of("café".encode(), "'shop'"), text_of(3, "'shop'")
+        ('café', '3')
+    """
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Input {name} must hold strings of UTF-8. Received: {bytes(value)!r}. Decode the "
+            "column with its own encoding first, for example each value with "
+            'value.decode("latin-1").'
+        ) from error
 
 
 def is_missing(value: object) -> bool:

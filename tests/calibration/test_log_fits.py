@@ -188,6 +188,24 @@ def test_refusals(layer, arguments, message):
         fit_calibrator(layer, ScoredLog(frame(), logit="z", **arguments), verbose=0)
 
 
+@pytest.mark.parametrize("layer", [layers.PlattScaling(), layers.FieldBias({"site": 40})])
+@pytest.mark.parametrize("weight", [0.5, [0.5, 1.5]])
+def test_counts_are_whole_as_in_a_fit_to_rows(layer, weight):
+    """Also where two fractions in one group sum to a whole number, their squares do not."""
+    rows = pd.DataFrame({"label": [0, 1] * 3, "z": 0.5, "w": np.resize(weight, 6), "site": 1})
+    features = rows[["site"]]
+    with pytest.raises(
+        ValueError, match=r'weights_are="counts", sample weights must be whole.*0\.5'
+    ):
+        layer.fit(rows["z"], rows["label"], features, rows["w"], weights_are="counts")
+    with pytest.raises(
+        ValueError, match=r'weights_are="counts", sample weights must be whole.*\.5'
+    ):
+        fit_calibrator(
+            layer, ScoredLog(rows, logit="z", sample_weight="w"), 0, weights_are="counts"
+        )
+
+
 def test_heads_have_no_update():
     with pytest.raises(ValueError, match="Add the sums of `calibrator_queries`"):
         update_calibrator(layers.FieldBias({"site": 3}), log(), verbose=0)

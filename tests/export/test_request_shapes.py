@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
+from keras_calibration.export.checked_inputs import CHECK
 from served import serve_as_c
 
 pytestmark = pytest.mark.tensorflow
@@ -204,14 +205,21 @@ def test_every_signature_of_a_savedmodel(model, requests, tmp_path):
 
 @pytest.mark.quick_cases(3)
 def test_onnx_runtime(model, requests, tmp_path):
-    """An ONNX file declares one form of each input, as it must; the runtime refuses the other."""
+    """An ONNX file declares one form of each input, as it must; the runtime refuses the other.
+
+    The format demands shapes of inputs (`onnx.checker`), and Triton loads no model without.
+    """
     if not HAS_ONNX:
         pytest.skip(
             'tf2onnx, onnx or onnxruntime is missing: pip install "keras-calibration[onnx]"'
         )
+    import onnx
     import onnxruntime
 
     file = kc.export_onnx(model, tmp_path / "model.onnx", make_rows(64))
+    onnx.checker.check_model(str(file), full_check=True)
+    nodes = [node for node in onnx.load(file).graph.node if CHECK in node.name]
+    assert len(nodes) <= 2 * len(INPUTS)  # each costs time in every request
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 4
     session = onnxruntime.InferenceSession(str(file), quiet)
@@ -223,6 +231,43 @@ def test_onnx_runtime(model, requests, tmp_path):
         return dict(zip(outputs, session.run(outputs, given), strict=True))
 
     check(run, requests["serving_default"], read_by(model), takes_both_forms=False)
+
+
+@pytest.mark.skipif(not HAS_ONNX, reason="needs tf2onnx, onnx and onnxruntime")
+@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
+def test_rows_of_onnx_inputs_of_any_width(level):
+    """Of inputs whose width the graph leaves open, only the rows are compared."""
+    import onnxruntime
+
+    from keras_calibration.export.onnx_graph import to_onnx
+
+    shapes = {"words": (None, None), "grid": (None, None, 2), "site": (None,), "price": (None, 1)}
+    inputs = {name: tf.TensorSpec(shape, tf.float32) for name, shape in shapes.items()}
+
+    def total(given):
+        columns = [tf.reshape(given["site"], (-1, 1)), given["price"]]
+        columns += [tf.reduce_sum(given["words"], 1, True)]
+        columns += [tf.reduce_sum(given["grid"], (1, 2))[:, None]]
+        return {"total": sum(columns)}
+
+    model = to_onnx(total, inputs, [])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    rng = np.random.default_rng(0)
+    for num_rows, width in ((3, 4), (3, 3), (1, 5), (0, 2)):
+        sizes = {"words": (num_rows, width), "grid": (num_rows, width, 2)}
+        sizes |= {"site": (num_rows,), "price": (num_rows, 1)}
+        rows = {name: rng.normal(size=size).astype("float32") for name, size in sizes.items()}
+        (found,) = session.run(None, rows)
+        columns = [values.sum(tuple(range(1, values.ndim))) for values in rows.values()]
+        np.testing.assert_allclose(found, sum(columns)[:, None], rtol=1e-5, atol=1e-5)
+        for name, values in rows.items():
+            for wrong in (values[:1], np.concatenate([values, values])[: num_rows + 1]):
+                if len(wrong) != num_rows:
+                    with pytest.raises(REFUSALS):
+                        session.run(None, {**rows, name: wrong})
 
 
 @pytest.mark.quick_cases(3)

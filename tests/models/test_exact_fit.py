@@ -401,3 +401,28 @@ def test_no_epoch_is_beyond_their_number(capsys):
     printed = capsys.readouterr().out
     assert "Epoch 3/3" in printed
     assert "Epoch 3/2" not in printed
+
+
+def test_counts_are_repeated_rows_and_importances_have_no_unit():
+    x, y = draw(600)
+    counts = np.random.default_rng(3).integers(0, 4, 600)
+    repeated = np.repeat(np.arange(600), counts)
+
+    def intercepts(rows, weights=None, **arguments):
+        head = kc.layers.FieldBias({"site": NUM_SITES})
+        model = CalibratedModel(make_base(), head)
+        columns = {name: values[rows] for name, values in x.items()}
+        model.fit(columns, y[rows], verbose=0, sample_weight=weights, **arguments)
+        return np.ravel(head_logits(head, np.zeros(NUM_SITES), {"site": np.arange(NUM_SITES)}))
+
+    every = np.arange(600)
+    counted = intercepts(every, counts, weights_are="counts")
+    np.testing.assert_allclose(counted, intercepts(repeated), atol=1e-5)
+    with pytest.warns(UserWarning, match=r'look like counts.*weights_are="counts"'):
+        importance = intercepts(every, counts)
+    assert np.abs(importance - counted).max() > 1e-3  # fewer rows: more shrinkage
+    np.testing.assert_allclose(intercepts(every, counts * 1e-3), importance, atol=1e-5)
+    with pytest.raises(ValueError, match=r"whole numbers.*such as \d\.5"):
+        intercepts(every, counts + 0.5, weights_are="counts")
+    with pytest.raises(ValueError, match=r"`weights_are` must be one of"):
+        intercepts(every, counts, weights_are="rows")

@@ -14,6 +14,7 @@ from keras_calibration._columns import (
     ids_of,
     names_of,
     suggestion,
+    text_of,
     warn_of_lost_digits,
 )
 from keras_calibration._typing import Features
@@ -200,7 +201,7 @@ def check_numeric(names: Sequence[str], columns: Features) -> None:
 
 def _vocabulary(name: str, column: np.ndarray) -> Vocabulary:
     if column.dtype.kind in "OSU":
-        values = sorted({v.decode() if isinstance(v, bytes) else str(v) for v in column.tolist()})
+        values = sorted({text_of(value, repr(name)) for value in column.tolist()})
         return keras.layers.StringLookup(vocabulary=values)
     # A float input may hold whole numbers.
     distinct = np.unique(ids_of(column, repr(name), "strings or whole numbers, to be a field"))

@@ -16,7 +16,7 @@ from keras_calibration.logs import LogSums, ScoredLog, log_sums
 from keras_calibration.logs.log_sums import whole_numbers
 from keras_calibration.logs.query import SAMPLED, Query, logit_bins, num_groups
 from keras_calibration.logs.rows import Selection
-from keras_calibration.solvers.data_checks import are_counts, check_weights_are
+from keras_calibration.solvers.data_checks import check_counts, check_weights_are
 from keras_calibration.solvers.logit_histogram import (
     BINS_PER_UNIT,
     FAR_LOGITS_ADVICE,
@@ -201,12 +201,8 @@ def _counted(table: dict[str, np.ndarray], weights_are: str) -> dict[str, np.nda
     parts = [f"{label}_{power}" for label in ("negatives", "positives") for power in range(3)]
     total, squares = table["negatives_0"].sum() + table["positives_0"].sum(), table["squares"].sum()
     if weights_are == "counts":
-        if not are_counts(table["negatives_0"] + table["positives_0"]):
-            raise ValueError(
-                'With weights_are="counts", the weights of the log must be whole numbers: a row of '
-                "weight 2 counts as two. Received: weights with fractions. For importances, pass "
-                'weights_are="importance".'
-            )
+        check_counts(table["negatives_0"] + table["positives_0"], "sums of weights")
+        check_counts(table["squares"], "sums of squared weights")
         return table
     factor = total / squares if squares else 1.0
     return {**table, **{name: factor * table[name] for name in parts}}

@@ -1,4 +1,7 @@
-"""The check of the shapes of a request, written into the graph of every signature and format."""
+"""The check of the shapes of a request, written into the graphs of SavedModels and LiteRT files.
+
+That of ONNX files is `onnx_operators.check_rows`.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,8 @@ def with_checked_inputs(
 ) -> Callable[[Features], Any]:
     """The function, of a request whose shapes the graph itself checks when it runs.
 
-    No runtime compares a request with the shapes of a signature to the letter: TensorFlow Serving,
-    C and LiteRT not at all, ONNX Runtime not the numbers of rows. What does not fit would be
-    broadcast to wrong probabilities.
+    TensorFlow Serving, C and LiteRT do not compare a request with the shapes of a signature. What
+    does not fit would be broadcast to wrong probabilities.
 
     Args:
         function: From inputs by name to anything.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from keras_calibration._columns import text_of
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.onnx_base import OnnxBase
 from keras_calibration.export.onnx_graph import onnx_packages, to_onnx, with_head
@@ -53,10 +54,10 @@ def export_onnx(
     (batch, 1), or (batch, K) for K classes, for any number of rows, also none; with `interval`,
     also `probability_lower` and `probability_upper`. Other outputs of the base model are returned
     unchanged, by their names. A request whose inputs differ in their numbers of rows is an error,
-    as is another shape than the file declares, which has to be one: a feature (batch,) is not taken
-    as (batch, 1). `StringLookup` and `IntegerLookup` layers become `LabelEncoder`s of ONNX-ML. The
-    file is written to a temporary folder, run in onnxruntime on sample rows and compared with the
-    Keras model. Only then is it moved to `path`.
+    as is another shape than the file declares: a feature (batch,) is not taken as (batch, 1). (An
+    ONNX file has to declare the rank of its inputs.) `StringLookup` and `IntegerLookup` layers
+    become `LabelEncoder`s of ONNX-ML. The file is written to a temporary folder, run in onnxruntime
+    on sample rows and compared with the Keras model. Only then is it moved to `path`.
 
     A base model from elsewhere (LightGBM, scikit-learn, PyTorch) that is an ONNX file itself can be
     a part of the file: pass the model of `calibrate_scores`, and `base`. The file then takes the
@@ -128,15 +129,15 @@ def run_onnx(file: Path, inputs: Mapping[str, np.ndarray]) -> Rows:
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     taken = {each.name for each in session.get_inputs()}
-    given = {name: _texts(values) for name, values in inputs.items() if name in taken}
+    given = {n: _texts(values, n) for n, values in inputs.items() if n in taken}
     return dict(zip(names, session.run(names, given), strict=True))
 
 
-def _texts(values: np.ndarray) -> np.ndarray:
+def _texts(values: np.ndarray, name: str) -> np.ndarray:
     """Strings as onnxruntime takes them; numbers as they are."""
     if values.dtype.kind not in "OSU":
         return values
-    texts = [v.decode() if isinstance(v, bytes) else str(v) for v in values.reshape(-1).tolist()]
+    texts = [text_of(value, repr(name)) for value in values.reshape(-1).tolist()]
     return np.array(texts, object).reshape(values.shape)
 
 

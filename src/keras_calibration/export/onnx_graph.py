@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,8 @@ import keras
 from keras_calibration._compat import counted_searches, patch_tf2onnx
 from keras_calibration._typing import Features, Tensor
 from keras_calibration._warn import without_notices
-from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.onnx_lookups import ML_DOMAIN, ML_OPSET, label_encoders
-from keras_calibration.export.onnx_operators import correct, handlers
+from keras_calibration.export.onnx_operators import check_rows, correct, handlers, tensors_read
 
 if TYPE_CHECKING:
     import onnx
@@ -48,6 +47,8 @@ def to_onnx(
 ) -> onnx.ModelProto:
     """Converts a function of inputs by name; its inputs and outputs keep their names.
 
+    The graph fails for inputs that differ in their numbers of rows.
+
     Args:
         function: From tensors by name to outputs by name.
         inputs: Name → shape and dtype.
@@ -58,7 +59,7 @@ def to_onnx(
     tf2onnx, _ = onnx_packages()
     from onnx import helper
 
-    traced = tf.function(with_checked_inputs(function, inputs), autograph=False)
+    traced = tf.function(function, autograph=False)
     signature = {name: _named(name, spec) for name, spec in inputs.items()}
     with (
         warnings.catch_warnings(),
@@ -82,6 +83,7 @@ def to_onnx(
         concrete = traced.get_concrete_function(signature)
     _keep_inputs(converted, inputs, concrete)
     correct(converted)
+    check_rows(converted, inputs)
     for value in converted.graph.input:
         _set_shape(value, signature[value.name].shape)
     for value in converted.graph.output:
@@ -98,7 +100,7 @@ def _keep_inputs(model: onnx.ModelProto, inputs: Collection[str], traced: Any) -
     from onnx import numpy_helper
 
     values = {inner.name: value for value, inner in traced.graph.captures}
-    used = set(_tensors_read(model.graph))
+    used = set(tensors_read(model.graph))
     kept = []
     for value in model.graph.input:
         if value.name in inputs:
@@ -110,16 +112,12 @@ def _keep_inputs(model: onnx.ModelProto, inputs: Collection[str], traced: Any) -
     model.graph.input.extend(kept)
 
 
-def _tensors_read(graph: onnx.GraphProto) -> Iterator[str]:
-    """The names of the tensors that nodes of a graph read, also those in branches."""
-    for node in graph.node:
-        yield from node.input
-        for attribute in node.attribute:
-            yield from _tensors_read(attribute.g)
-
-
 def _set_shape(value: onnx.ValueInfoProto, shape: tf.TensorShape) -> None:
-    """Writes a shape of any number of rows."""
+    """Writes a shape of any number of rows.
+
+    It has to be written. The format demands it, and Triton loads no model without: "the shape
+    should have at least 1 dimension". ONNX Runtime compares requests with it, but for the rows.
+    """
     dims = value.type.tensor_type.shape.dim
     del dims[:]
     for place, size in enumerate(shape):

@@ -1,8 +1,8 @@
-"""Where tf2onnx or ONNX Runtime would compute something else than TensorFlow."""
+"""What the converter does not write: operations that would compute something else, and checks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from keras_calibration.export.checked_inputs import CHECK
 
 if TYPE_CHECKING:
     import onnx
+    import tensorflow as tf
 
 # ONNX' numbers of the types.
 _FLOAT, _INT64 = 1, 7
@@ -99,12 +100,7 @@ def _replace(context: Any, node: Any, output: str) -> None:
 def correct(model: onnx.ModelProto) -> None:
     """Makes operations compute for no rows what TensorFlow computes."""
     import onnx
-    from onnx import helper
 
-    for node in model.graph.node:
-        if node.op_type == "Reshape" and node.name.startswith(CHECK):
-            # Otherwise a size of 0 means the input's own.
-            node.attribute.append(helper.make_attribute("allowzero", 1))
     inferred = onnx.shape_inference.infer_shapes(model).graph
     ranks = {
         each.name: len(each.type.tensor_type.shape.dim)
@@ -133,3 +129,60 @@ def _count_axes(graph: onnx.GraphProto, ranks: dict[str, int], known: dict[str, 
             axes = numpy_helper.to_array(known[node.input[1]])
             node.input[1] = f"{node.output[0]}/axes"
             graph.initializer.append(numpy_helper.from_array(axes % rank, node.input[1]))
+
+
+def check_rows(model: onnx.ModelProto, inputs: Mapping[str, tf.TensorSpec]) -> None:
+    """Makes the graph fail unless all inputs that it reads have as many rows.
+
+    ONNX Runtime itself compares ranks and widths with the file. Here, each input but the first is
+    therefore only reshaped to the rows of the first: one node an input, beside one a width.
+
+    Args:
+        model: The graph; its nodes are changed to read the reshaped inputs.
+        inputs: Name → shape of its inputs.
+    """
+    from onnx import helper
+
+    graph, rows = model.graph, f"{CHECK}/rows"
+    used = set(tensors_read(graph))
+    first, *others = [name for name in inputs if name in used] or [""]
+    if not others:
+        return
+    nodes = [helper.make_node("Shape", [first], [rows], rows, start=0, end=1)]
+    shapes: dict[tuple[int | None, ...], str] = {(): rows}
+    for name in others:
+        width = tuple(inputs[name].shape[1:])
+        # Of widths that are not fixed, the request's own is kept.
+        key = width if None not in width else (None, len(shapes))
+        if key not in shapes:
+            shapes[key] = shape = f"{CHECK}/shape_{len(shapes)}"
+            size = f"{shape}/width"
+            if None in width:
+                nodes.append(helper.make_node("Shape", [name], [size], size, start=1))
+            else:
+                graph.initializer.append(helper.make_tensor(size, _INT64, [len(width)], width))
+            nodes.append(helper.make_node("Concat", [rows, size], [shape], shape, axis=0))
+        checked = f"{CHECK}/{name}/values"
+        _rename(graph, name, checked)
+        # Without `allowzero`, a size of 0 means the input's own.
+        nodes.append(
+            helper.make_node("Reshape", [name, shapes[key]], [checked], checked, allowzero=1)
+        )
+    for place, node in enumerate(nodes):
+        graph.node.insert(place, node)
+
+
+def tensors_read(graph: onnx.GraphProto) -> Iterator[str]:
+    """The names of the tensors that nodes of a graph read, also those in branches."""
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            yield from tensors_read(attribute.g)
+
+
+def _rename(graph: onnx.GraphProto, name: str, new: str) -> None:
+    """Makes all nodes that read a tensor, also those in branches, read another."""
+    for node in graph.node:
+        node.input[:] = [new if each == name else each for each in node.input]
+        for attribute in node.attribute:
+            _rename(attribute.g, name, new)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -55,7 +54,6 @@ from keras_calibration.models.head_training import (
     train_from_exact,
 )
 from keras_calibration.models.model_inputs import expected_inputs, inputs_by_name, named_inputs
-from keras_calibration.solvers.data_checks import counts_of
 
 if TYPE_CHECKING:
     from keras_calibration.calibration.calibration_report import CalibrationReport
@@ -221,6 +219,7 @@ class CalibratedModel(FieldMetricsModel):
         sample_weight: ArrayLike | None = None,
         steps_per_epoch: int | None = None,
         validation_steps: int | None = None,
+        weights_are: str = "importance",
         **kwargs: Any,
     ) -> keras.callbacks.History:
         """Fits the head to the development set: directly, then by training if that is better.
@@ -250,11 +249,13 @@ class CalibratedModel(FieldMetricsModel):
                 epoch. If training is not kept, they see the direct fit as one more epoch.
             initialize: `"exact"` or None, as described above.
             validation_data: Held-out rows, `(x, y)`, `(x, y, sample_weight)` or a data set.
-            sample_weight: Sample weights (n,), importances known up to a common factor, if `x`
-                holds arrays.
+            sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if
+                `x` holds arrays.
             steps_per_epoch: Number of batches to read from a data set; they are then the whole
                 development set. For arrays, the number of batches per epoch. None uses all.
             validation_steps: As `steps_per_epoch`, for the validation data.
+            weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
+                `Head.fit`. A factor of those of `validation_data` does not change what is kept.
             **kwargs: Other arguments of `keras.Model.fit`, except `class_weight`.
                 `validation_split` holds out the last rows.
 
@@ -285,8 +286,7 @@ class CalibratedModel(FieldMetricsModel):
         development = read_development_set(
             x, y, sample_weight, num_batches, self.input, names, self._ids, has_epochs=True
         )
-        weights = counts_of(development.weights, "importance", len(development.labels))
-        development = replace(development, weights=weights)
+        development, _ = development.counted(weights_are)
         rows = self._with_logits(development, verbose, both_classes=True)
         check_development_rows(rows, is_trained=num_epochs > 0 or not is_exact)
         rows, held_out, validation = self._held_out(

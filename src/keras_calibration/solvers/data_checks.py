@@ -76,12 +76,7 @@ def counts_of(
     if (weights := _checked_weights(sample_weight, num_rows)) is None:
         return None
     if weights_are == "counts":
-        if not are_counts(weights):
-            raise ValueError(
-                'With weights_are="counts", sample weights must be whole numbers: a row of weight '
-                f"2 counts as two. Received: weights such as {weights[~_are_whole(weights)][0]:g}. "
-                'For importances, pass weights_are="importance".'
-            )
+        check_counts(weights)
         return np.rint(weights)
     used = weights > 0
     shares = weights / weights.max()
@@ -97,6 +92,16 @@ def check_weights_are(weights_are: str) -> None:
             f"Argument `weights_are` must be one of {WEIGHTS_ARE}: sample weights are importances, "
             "known up to a common factor, or counts of rows. Received: "
             f"weights_are={weights_are!r}."
+        )
+
+
+def check_counts(weights: np.ndarray, what: str = "weights") -> None:
+    """Raises unless weights, or sums of them, are whole numbers: numbers of rows."""
+    if not are_counts(weights):
+        raise ValueError(
+            'With weights_are="counts", sample weights must be whole numbers: a row of weight 2 '
+            f"counts as two. Received: {what} such as {weights[~_are_whole(weights)][0]:g}. For "
+            'importances, pass weights_are="importance".'
         )
 
 
