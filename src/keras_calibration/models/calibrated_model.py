@@ -508,7 +508,6 @@ def _check_arguments(initialize: str | None, class_weight: Mapping[int, float] |
         raise ValueError(
             "Argument `class_weight` must be None, because with class weights the model would "
             "predict the share of positives among the weighted rows, which is not calibrated. "
-            f"Received: class_weight={class_weight!r}. If the rows were sampled at different rates "
-            "for positives and negatives, pass sample_weight, 1 / (sampling rate of the row), "
-            "instead."
+            f"Received: class_weight={class_weight!r}. If negatives were sampled at a rate, fit to "
+            "the sample without weights, and put SamplingCorrection(rate) behind the model."
         )
