@@ -160,3 +160,8 @@ def test_rows_that_agree_with_probabilities_of_0_and_1_are_not_warned_of():
     warn_of_contradicted_ends(Rows(logits, np.array([0.0, 1, 0, 1, 0]), None))
     # Logits that are given may be anything.
     warn_of_contradicted_ends(Rows(np.array([-80.0, 100, -1e6]), np.array([1.0, 0, 1]), None))
+    # Of decisions, or labels in place of probabilities, there are no other rows.
+    decisions = logits_of_probabilities(np.array([0.0, 0, 1, 1]))
+    warn_of_contradicted_ends(Rows(decisions, np.array([0.0, 1, 0, 1]), None))
+    decisions = logits_of_probabilities(np.eye(3))
+    warn_of_contradicted_ends(Rows(decisions, np.eye(3)[::-1], None))

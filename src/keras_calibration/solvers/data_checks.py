@@ -332,13 +332,16 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     """Warns if probabilities of exactly 0 or 1 have labels that contradict them.
 
     Such rows are known by their logits, ±87.3, wherever these were computed. Rows whose labels
-    agree cost nothing and move no fit.
+    agree cost nothing and move no fit; nor are there any to outweigh if all are exactly 0 or 1.
 
     Example:
         >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
     """
     are_ends = np.abs(np.abs(rows.logits) - _FARTHEST_LOGIT) < 1e-4  # as float32 holds them
     ends = rows.take(np.flatnonzero(are_ends.reshape(len(are_ends), -1).any(axis=1)))
+    are_certain = are_ends | (rows.logits == 0) if rows.logits.ndim == 2 else are_ends
+    if are_certain.all():
+        return  # Decisions, not votes: there are no other rows to outweigh.
     logits = ends.logits if ends.logits.ndim == 2 else np.stack([-ends.logits, ends.logits], axis=1)
     is_wrong = (logits < 1e-4 - _FARTHEST_LOGIT) & (shares_of_classes(ends.labels) > 0)
     if num_wrong := np.count_nonzero(is_wrong.any(axis=1) & (ends.row_weights > 0)):
