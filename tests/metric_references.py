@@ -7,8 +7,8 @@ import numpy as np
 import scipy.optimize
 from scipy import special
 
-# The probabilities nearest to 0 and 1 that count (`ops/losses.py`).
-SMALLEST_PROBABILITY, LARGEST_PROBABILITY = 2.0**-126, 1 - 2.0**-24
+# The least that p and 1 - p count as (`_limits.py`).
+SMALLEST_PROBABILITY = 2.0**-126
 # No scale beyond is looked at: a threshold separates the labels.
 LARGEST_SCALE = 200.0
 
@@ -43,8 +43,8 @@ class Rows:
     def logits(self):
         if self.from_logits:
             return self.predictions
-        inside = np.clip(self.predictions, SMALLEST_PROBABILITY, LARGEST_PROBABILITY)
-        return np.log(inside) - np.log1p(-inside)
+        p, rest = np.maximum([self.predictions, 1 - self.predictions], SMALLEST_PROBABILITY)
+        return np.log(p) - np.log(rest)
 
     @property
     def probabilities(self):

@@ -198,7 +198,9 @@ def test_probabilities_of_exactly_0():
     scores = forest.predict_proba(x)
     assert (scores == 0).any()
     calibrator = NeuralCalibrator(FrozenEstimator(forest), methods="temperature")
-    received = calibrator.fit(x[700:], names[700:]).predict_proba(x)
+    with pytest.warns(UserWarning, match="exactly 0 or 1, and a label that says otherwise"):
+        calibrator.fit(x[700:], names[700:])
+    received = calibrator.predict_proba(x)
     logits = np.log(np.maximum(scores.astype("float32"), np.finfo(np.float32).tiny, dtype=float))
     numbers = in_order_of(forest.classes_, names[700:])
 
@@ -302,7 +304,10 @@ def test_weights_reach_the_last_step_of_a_pipeline():
     pipeline = make_pipeline(StandardScaler(), Recording())
     NeuralCalibrator(pipeline, methods="quick").fit(x, y, recording__sample_weight=2 * weights)
     np.testing.assert_array_equal(Recording.fits[6][1], 2 * weights)
-    with pytest.warns(UserWarning, match="KNeighborsClassifier takes no sample weights"):
+    with (
+        pytest.warns(UserWarning, match="KNeighborsClassifier takes no sample weights"),
+        pytest.warns(UserWarning, match="rows have a probability of exactly 0 or 1"),
+    ):
         NeuralCalibrator(KNeighborsClassifier(), methods="quick").fit(x, y, weights)
 
 

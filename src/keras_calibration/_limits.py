@@ -2,23 +2,15 @@
 
 import numpy as np
 
-# A float32 sigmoid is exactly 1 from a logit of about 17 on. Such a probability is replaced by the
-# largest float32 below 1, and an exact 0 by the smallest normal number.
-LARGEST_PROBABILITY = float(np.nextafter(np.float32(1), np.float32(0)))
+# The least that a probability p, and 1 - p, counts as: the smallest normal float32, in every dtype.
+# An exact 0 has the logit -87.3, and an exact 1 its mirror image, 87.3. It must be the same number
+# at both ends, or labels and probabilities turned round would give another fit; it must not be
+# larger, or 0 would lie above the small probabilities that every dtype holds; and it must not
+# depend on the dtype, or votes fitted in float64 would be served as others in float32. The price: a
+# float32 sigmoid is exactly 1 from a logit of about 17 on. What it was is lost, pass logits.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
-
-
-def largest_probability(dtype: str) -> float:
-    """The largest probability below 1 of a dtype; of float32 for all that is narrower.
-
-    A float64 probability above 1 - 6e-8 is then as far from 1 as its mirror image is from 0.
-
-    Example:
-        >>> 1 - largest_probability("float64")
-        1.1102230246251565e-16
-    """
-    return float(np.nextafter(1.0, 0.0)) if dtype == "float64" else LARGEST_PROBABILITY
-
+# The largest below 1, in float64: 1 minus a share of it is still positive.
+LARGEST_PROBABILITY = float(np.nextafter(1.0, 0.0))
 
 # Largest error of the sum of the probabilities of K classes. A softmax in bfloat16 rounds three
 # times: the sum of 1,000 probabilities was off by 0.019.

@@ -45,8 +45,8 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
     numeric columns, and its method is chosen by cross-fitting.
 
     The scores are the columns of `predict_proba`, or else of `decision_function`. Probabilities of
-    exactly 0, as forests and nearest neighbours give them, are replaced as in `calibrate_scores`,
-    by the smallest normal float32.
+    exactly 0 or 1, as forests and nearest neighbours give them, count as logits of ±87.3, as in
+    `calibrate_scores`; `fit` warns if labels contradict them.
 
     Args:
         estimator: The classifier, with `predict_proba` or `decision_function`; None is a

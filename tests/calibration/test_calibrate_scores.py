@@ -95,6 +95,29 @@ def test_the_exported_model_takes_score_and_features(tmp_path):
     )
 
 
+def test_votes_and_labels_turned_round_are_served_as_the_mirror_image(tmp_path):
+    """Of some rows all trees vote for the label, of some none; a few are wrong."""
+    import tensorflow as tf
+
+    logits, labels, _ = make_rows()
+    votes = np.round(8 * probability(3 * logits)) / 8
+    num_wrong = np.sum((votes == 0) & (labels == 1)) + np.sum((votes == 1) & (labels == 0))
+    answers = []
+    for turned in (False, True):
+        scores, truth = (1 - votes, 1 - labels) if turned else (votes, labels)
+        with pytest.warns(UserWarning, match=f"{num_wrong} of 3,000 rows.*exactly 0 or 1.*Smooth"):
+            model = fitted(scores, truth, method="temperature", from_logits=False)
+        path = str(tmp_path / str(turned))
+        kc.export_savedmodel(model, path, verify="same_process")
+        serve = tf.saved_model.load(path).signatures["serving_default"]
+        answers.append(serve(score=tf.constant(scores, tf.float32)))
+    given, mirrored = (np.ravel(answer["probability"]) for answer in answers)
+    np.testing.assert_allclose(mirrored, 1 - given, atol=1e-6)
+    logit = np.ravel(answers[0]["logit"])
+    assert logit[votes == 1].min() > 5
+    np.testing.assert_allclose(logit[votes == 1].mean(), -logit[votes == 0].mean(), rtol=1e-6)
+
+
 def test_it_is_saved_and_loaded(tmp_path):
     logits, labels, columns = make_rows()
     model = fitted(logits, labels, columns, fields=["site"])

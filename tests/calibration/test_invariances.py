@@ -103,6 +103,19 @@ def test_order_of_rows_and_columns(expected):
     assert_same(calibrated(SCORES[order], LABELS[order], features), expected)
 
 
+def test_labels_and_scores_turned_round():
+    """Folds are drawn alike; trees round in one direction, and knots where scores lie on them."""
+    scores = SCORES + RNG.uniform(-0.01, 0.01, NUM_ROWS)
+    methods = ["platt", "ilps", "field_bias", "additive"]
+    given = calibrated(scores, methods=methods)
+    turned = calibrated(-scores, 1 - LABELS, methods=methods)
+    np.testing.assert_allclose(
+        1 - predicted(turned, -scores), predicted(given, scores), rtol=0, atol=1e-4
+    )
+    assert turned.report.after.log_loss == pytest.approx(given.report.after.log_loss, abs=1e-5)
+    assert turned.report.weights == pytest.approx(given.report.weights, abs=1e-3)
+
+
 def test_shapes_and_dtypes(expected):
     features = {"site": SITES.astype("int8"), "price": PRICES.astype("float32")[:, None]}
     model = calibrated(SCORES.astype("float32")[:, None], LABELS.astype(bool), features)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from keras_calibration import layers
+from keras_calibration.solvers.data_checks import logits_of_probabilities
 from tiers import slow_except
 
 NUM_ROWS, NUM_SITES, NUM_CLASSES = 600, 5, 3
@@ -101,6 +102,12 @@ NOT_COUNTED = (
     "BoostedTrees, classes",
     "NeuralCalibration",
     "NeuralCalibration, classes",
+)
+
+
+# Where knots meet, they make way in one direction.
+TURNED_ROUND = dict.fromkeys(
+    ["ILPS", "ILPS, auto", "ILPS, strict", "FieldBias, curve", "NeuralCalibration"], 1e-3
 )
 
 
@@ -265,6 +272,23 @@ def test_labels_and_logits_turned_round(name):
     # Knots lie on edges of bins and at ranks, which round in one direction.
     has_knots = any(part in name for part in ("ILPS", "curve", "Neural", "Isotonic"))
     assert_same(1 - received, expected(name), 0.02 if has_knots else 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*rows have a probability of exactly 0 or 1")
+@pytest.mark.parametrize(
+    "name",
+    slow_except(QUICK, [n for n in NAMES if not has_classes(n) and n != "BoostedTrees"]),
+)
+def test_votes_and_labels_turned_round(name):
+    """Votes of a forest: of some rows all, of some none, in either dtype."""
+    votes = np.clip(np.round(8 / (1 + np.exp(-1.5 * LOGITS))), 0, 8) / 8
+    assert 20 < min(np.sum((votes == end) & (LABELS == end)) for end in (0, 1))
+    assert all(np.any((votes == end) & (LABELS == 1 - end)) for end in (0, 1))
+    scores = logits_of_probabilities(votes)
+    head = fitted(name, votes, from_logits=False)
+    wanted = probabilities_of(head, scores)
+    turned = fitted(name, (1 - votes).astype("float32"), 1 - LABELS, from_logits=False)
+    assert_same(1 - probabilities_of(turned, -scores), wanted, TURNED_ROUND.get(name, 1e-6))
 
 
 def test_weights_that_contradict_what_they_are_said_to_be():

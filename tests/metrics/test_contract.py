@@ -294,13 +294,16 @@ def test_the_order_of_the_rows_changes_nothing(case):
     assert float(seen(case, order).result()) == pytest.approx(expected, **tolerance)
 
 
+# Powers of 2, of which the mirror image is exact.
+@pytest.mark.parametrize(("dtype", "bits"), [("float32", [24, 20, 16]), ("float64", [50, 40, 30])])
 @every_metric
-def test_labels_and_predictions_turned_round_give_the_mirrored_result(case):
-    predictions = np.array(case.predictions, "float64")
-    # Powers of 2, of which the mirror image is exact.
-    near = 2.0 ** -np.resize([50.0, 40.0, 30.0, 26.0], 8)
+def test_labels_and_predictions_turned_round_give_the_mirrored_result(case, dtype, bits):
+    near = np.resize([0.0, *np.exp2(np.negative(bits, dtype=float))], 16)
+    near = np.where(np.arange(16) < 8, near, 1 - near)
+    predictions = np.array(case.predictions, dtype)
     if predictions.ndim == 1 and case.predictions is not LOGITS:
-        predictions[:8] = np.where(np.arange(8) % 2, near, 1 - near)
+        predictions = np.round(predictions * 2.0**20) / np.array(2.0**20, dtype)
+        predictions[:16] = near
     results = []
     for turned in (False, True):
         metric = case.make()
@@ -319,7 +322,7 @@ def test_labels_and_predictions_turned_round_give_the_mirrored_result(case):
         return
     # Bins of equal mass cut ties at the other end.
     tolerance = 0.1 if case is RULES["ExpectedCalibrationError, equal mass"] else digits(1e-6, 1e-4)
-    assert results[1] == pytest.approx(results[0], rel=tolerance)
+    assert results[1] == pytest.approx(results[0], rel=tolerance, abs=digits(1e-12, 2e-6))
 
 
 @pytest.mark.parametrize(

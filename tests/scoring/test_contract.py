@@ -136,16 +136,25 @@ def test_the_order_of_the_rows_changes_nothing(door):
     np.testing.assert_allclose(through(door, order), through(door), rtol=rtol, atol=1e-15)
 
 
-@pytest.mark.parametrize("door", [name for name in COMPARING if name != "field_rce"])
-def test_labels_and_probabilities_turned_round_mirror_the_result(door):
-    near = ROWS["predictions"].copy()
-    near[:4] = 2.0**-50, 1 - 2.0**-50, 2.0**-30, 1 - 2.0**-30
+# Bits of the probabilities near 1, of which the mirror image is exact.
+@pytest.mark.parametrize(("dtype", "bits"), [("float32", 24), ("float64", 50)])
+@pytest.mark.parametrize(
+    "door", [*(each for each in COMPARING if each != "field_rce"), "ScoredLog"]
+)
+def test_labels_and_probabilities_turned_round_mirror_the_result(door, dtype, bits):
+    near = np.round(ROWS["predictions"] * 2.0**bits).astype(dtype) / np.array(2.0**bits, dtype)
+    near[:4] = 2.0**-bits, 1 - 2.0**-bits, 2.0**-20, 1 - 2.0**-20
+    near[4:8] = 0, 1, 0, 1
     labels = ROWS["labels"].copy()
-    labels[:4] = 1, 0, 0, 1
-    received = through(door, labels=labels, predictions=near)
-    turned = through(door, labels=1 - labels, predictions=1 - near)
+    labels[:8] = 1, 0, 0, 1, 1, 0, 0, 1
+    # So that no row is halved by an edge between bins of equal mass.
+    rows = {"labels": labels, "predictions": near, "weights": 0.123 + ROWS["weights"]}
+    received = through(door, **rows)
+    turned = through(door, **rows | {"labels": 1 - labels, "predictions": 1 - near})
     if door == "multicalibration_error":
         received, turned = ([*each[:3], each[-1]] for each in (received, turned))
+    elif door == "ScoredLog":
+        received, turned = received[:2], turned[:2]  # the last is relative to the positives
     elif door.endswith("Display"):
         bins = len(received) // 4
         predicted, observed, lower, upper = np.reshape(received, (4, bins))

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 
 from keras_calibration.solvers.class_rows import check_class_rows
-from keras_calibration.solvers.data_checks import check_rows, checked_logits, rows_that_count
+from keras_calibration.solvers.data_checks import (
+    Rows,
+    check_rows,
+    checked_logits,
+    logits_of_probabilities,
+    rows_that_count,
+    warn_of_contradicted_ends,
+)
 from keras_calibration.solvers.logit_histogram import logit_histogram
 
 
@@ -127,5 +134,34 @@ def test_probabilities_near_0_and_1_are_mirrored():
     # 1 - p has an error of 1e-16.
     np.testing.assert_allclose(logits, -mirrored, atol=0.2)
     np.testing.assert_allclose(logits[1:], -mirrored[1:], atol=1e-4)
-    ends = checked_logits(np.float32([1, 0]), [0, 1], False)
-    np.testing.assert_allclose(ends, [16.6355, -87.3365], rtol=1e-5)
+    for dtype in ("float32", "float64"):
+        ends = checked_logits(np.array([1, 0, 1e-40], dtype), [1, 0, 0], False)
+        np.testing.assert_allclose(ends, [87.3365, -87.3365, -87.3365], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_labels_that_contradict_probabilities_of_0_and_1_are_counted(dtype):
+    probabilities = np.array([0, 0, 0, 1, 1, 1, 0.5, 1e-30], dtype)
+    labels = np.array([1, 0, 0.1, 0, 1, 0, 1, 1])
+    logits = logits_of_probabilities(probabilities).astype(dtype).astype("float64")
+    with pytest.warns(UserWarning, match=r"^4 of 8 rows have a probability of exactly 0 or 1"):
+        warn_of_contradicted_ends(Rows(logits, labels, None))
+    weights = np.array([0.0, 1, 0, 3, 1, 0, 1, 1])
+    with pytest.warns(UserWarning, match=r"^1 of 5 rows"):
+        warn_of_contradicted_ends(Rows(logits, labels, weights))
+    shares = np.array([[0.0, 0.5, 0.5], [0, 0, 1], [0.2, 0.8, 0]])
+    rows = Rows(logits_of_probabilities(shares), np.eye(3)[[0, 2, 0]], None)
+    with pytest.warns(UserWarning, match=r"^1 of 3 rows"):
+        warn_of_contradicted_ends(rows)
+
+
+def test_rows_that_agree_with_probabilities_of_0_and_1_are_not_warned_of():
+    logits = logits_of_probabilities(np.array([0, 1, 0.5, 1e-30, 1e-300]))
+    warn_of_contradicted_ends(Rows(logits, np.array([0.0, 1, 0, 1, 0]), None))
+    # Logits that are given may be anything.
+    warn_of_contradicted_ends(Rows(np.array([-80.0, 100, -1e6]), np.array([1.0, 0, 1]), None))
+    # Of decisions, or labels in place of probabilities, there are no other rows.
+    decisions = logits_of_probabilities(np.array([0.0, 0, 1, 1]))
+    warn_of_contradicted_ends(Rows(decisions, np.array([0.0, 1, 0, 1]), None))
+    decisions = logits_of_probabilities(np.eye(3))
+    warn_of_contradicted_ends(Rows(decisions, np.eye(3)[::-1], None))

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.row_order import canonical_order
+from keras_calibration.solvers.row_folds import fold_of_rows
+from keras_calibration.solvers.row_order import are_turned_round, canonical_order
 
 RNG = np.random.default_rng(0)
 SITES = ["a", "ä", "b", "", "中", "😀"]
 NUMBER = RNG.integers(0, len(SITES), 60)
-LABELS = RNG.integers(0, 2, 60)
+LABELS = (RNG.random(60) < 0.4).astype(int)
 TEXTS = np.array(SITES)[NUMBER]
 BYTES = np.char.encode(TEXTS, "utf-8")
 FORMS = {
@@ -24,6 +25,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_texts_are_ordered_alike_in_every_type(form):
     rows = Rows(np.zeros(60), LABELS, None)
+    assert not are_turned_round(rows)
     expected = sorted(range(60), key=lambda row: (LABELS[row], TEXTS[row]))
     found = canonical_order(rows, [FORMS[form]])
     assert [(LABELS[row], TEXTS[row]) for row in found] == [
@@ -53,3 +55,19 @@ def test_the_order_given_does_not_matter(kind):
     again = order[canonical_order(Rows(np.zeros(60), LABELS[order], None), [column[order]])]
     assert (LABELS[first] == LABELS[again]).all()
     assert told(column[first]) == told(column[again])
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_labels_and_logits_turned_round_are_ordered_and_divided_alike(rate, weighted):
+    logits = np.round(RNG.normal(1.0, 1.0, 60), 1)  # with ties
+    labels = RNG.permutation(np.arange(60) < 60 * rate).astype(float)
+    weights = RNG.integers(0, 3, 60).astype(float) if weighted else None
+    given, turned = Rows(logits, labels, weights), Rows(-logits, 1 - labels, weights)
+    assert are_turned_round(given) != are_turned_round(turned)
+    order = canonical_order(given, [np.arange(60)])
+    np.testing.assert_array_equal(canonical_order(turned, [np.arange(60)]), order)
+    folds = [fold_of_rows(3, rows.take(order), 0) for rows in (given, turned)]
+    np.testing.assert_array_equal(*folds)
+    in_fold = [labels[order][folds[0] == fold].sum() for fold in range(3)]
+    assert weighted or np.ptp(in_fold) <= 1

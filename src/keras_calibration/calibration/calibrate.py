@@ -67,7 +67,11 @@ from keras_calibration.solvers.class_rows import (
     check_rows_or_classes,
     warn_of_absent_classes,
 )
-from keras_calibration.solvers.data_checks import Rows, warn_of_probabilities
+from keras_calibration.solvers.data_checks import (
+    Rows,
+    warn_of_contradicted_ends,
+    warn_of_probabilities,
+)
 from keras_calibration.solvers.row_folds import Folds, taken_folds
 from keras_calibration.solvers.row_order import canonical_order
 
@@ -181,8 +185,9 @@ def calibrate(
             increases the cross-fitted log loss by more than one standard error; if a column of
             `fields` or `numeric` alone predicts the labels almost without error, as the label
             itself would; if rows are there several times, as after a join gone wrong, which are
-            then used once; if the logits look like probabilities; if a class has no rows. Such a
-            class is scaled by the temperature of the others, and the report's figures leave it out.
+            then used once; if the logits look like probabilities; if labels contradict
+            probabilities of exactly 0 or 1; if a class has no rows. Such a class is scaled by the
+            temperature of the others, and the report's figures leave it out.
 
     Example:
         >>> import numpy as np
@@ -229,6 +234,7 @@ def calibrate(
         rows = check_rows_or_classes(logits, development.labels, development.weights)
         warn_of_probabilities(logits, development.labels)
         warn_of_absent_classes(rows)
+        warn_of_contradicted_ends(rows)
         numbers, rows = distinct_rows(keras.tree.flatten(development.inputs), rows)
         columns = inputs_by_name(development.inputs, inputs)
         if len(numbers) < len(logits):

@@ -20,6 +20,7 @@ from keras_calibration._columns import (
     warn_of_lost_digits,
     warn_of_other_order,
 )
+from keras_calibration._limits import SMALLEST_PROBABILITY
 from keras_calibration._typing import Data
 from keras_calibration._warn import warn
 from keras_calibration.calibration.calibrate import calibrate
@@ -227,8 +228,7 @@ def _warn_of_rounding(probabilities: np.ndarray) -> None:
         return
     above = probabilities[(probabilities > _NEAR_1) & (probabilities < 1)].astype("float64")
     rounded = above.astype("float32").astype("float64")
-    # One that is rounded to 1 is served as the float32 below.
-    rest = np.maximum(1 - rounded, 2.0**-24)
+    rest = np.maximum(1 - rounded, SMALLEST_PROBABILITY)
     num_lost = int(np.sum(np.abs(np.log(rest / (1 - above))) > _LARGEST_LOSS))
     if num_lost:
         warn(

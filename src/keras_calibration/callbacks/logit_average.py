@@ -46,7 +46,8 @@ class LogitAverage(keras.callbacks.Callback):
         every: Number of batches between evaluations; `None` for one at the end of each epoch. For a
             single epoch, use about a twentieth of its steps. The end of an epoch is always
             evaluated.
-        from_logits: Whether the model returns logits. Probabilities rounded to 1 lose precision.
+        from_logits: Whether the model returns logits. Prefer them: a float32 sigmoid is exactly 1
+            from a logit of 17 on, and counts as a logit of 87.3 in the average.
         metrics: Metrics of labels and logits; `None` for the two losses.
         batch_size: Batch size of the predictions.
 

@@ -23,7 +23,8 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.input_columns import entering
 from keras_calibration.models.logit_range import describe_logits
-from keras_calibration.ops.losses import logits_from_probabilities, probabilities_from_logits
+from keras_calibration.ops.losses import probabilities_from_logits
+from keras_calibration.solvers.data_checks import logits_of_probabilities
 from keras_calibration.solvers.predictions import check_probabilities
 
 # Provenance entries kept from the previous version, including its own `refreshed_from`.
@@ -115,7 +116,7 @@ def _logits(predictions: ArrayLike, from_logits: bool) -> np.ndarray:
             "`logit`."
         )
     check_probabilities(values, "predictions")
-    return np.asarray(ops.convert_to_numpy(logits_from_probabilities(values)))
+    return logits_of_probabilities(values)
 
 
 def _warn_of_other_logits(logits: np.ndarray, before: Mapping[str, Any] | None) -> None:

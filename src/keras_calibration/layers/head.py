@@ -37,6 +37,7 @@ from keras_calibration.solvers.data_checks import (
     checked_logits,
     counts_of,
     rows_that_count,
+    warn_of_contradicted_ends,
     warn_of_weights,
 )
 from keras_calibration.solvers.logit_histogram import LogitHistogram
@@ -194,8 +195,8 @@ class Head(PosteriorLayer):
                 much, `(Σ w)² / Σ w²`. Or `"counts"`: a row of weight 2 is two rows.
             from_logits: Whether `logits` holds logits. Pass False for probabilities, which are then
                 converted, those of classes up to a constant of each row. The head itself is always
-                called on logits. An exact 0 counts as the smallest float32, and an exact 1 as the
-                number below 1 of its dtype, which is nearer: smooth votes, (k + ½) / (K + 1).
+                called on logits. An exact 0 or 1 counts as a logit of ±87.3: smooth votes,
+                (k + ½) / (K + 1).
             settings: How to train the head's network, if it has one.
             verbose: 1 shows a progress bar while a network is trained.
 
@@ -209,9 +210,10 @@ class Head(PosteriorLayer):
                 shape, or it has no direct fit. The layer is then unchanged.
 
         Warns:
-            UserWarning: If the logits look like probabilities or like the labels; if a class has no
-                rows. The rows say nothing about such a class: it is scaled by the temperature of
-                the others, and keeps the mean probability that this gives it.
+            UserWarning: If the logits look like probabilities or like the labels; if labels
+                contradict probabilities of exactly 0 or 1; if a class has no rows. The rows say
+                nothing about such a class: it is scaled by the temperature of the others, and keeps
+                the mean probability that this gives it.
         """
         taker = type(self).__name__
         check_labels_given(labels, taker)
@@ -224,6 +226,7 @@ class Head(PosteriorLayer):
         weights = counts_of(sample_weight, weights_are, np.shape(logits)[0])
         rows = self.check_rows(logits, labels, weights)
         warn_of_absent_classes(rows)
+        warn_of_contradicted_ends(rows)
         warn_of_weights(rows.labels, sample_weight, weights_are)
         given = {} if features is None else by_name(features)
         for name in numeric_names(self.field_readers()):

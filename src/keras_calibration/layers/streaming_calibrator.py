@@ -23,6 +23,7 @@ from keras_calibration.solvers.data_checks import (
     check_rows,
     checked_logits,
     counts_of,
+    warn_of_contradicted_ends,
     warn_of_weights,
 )
 from keras_calibration.solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
@@ -146,6 +147,7 @@ class StreamingCalibrator(Calibrator):
         logits = checked_logits(logits, labels, from_logits, sample_weight)
         weights = counts_of(sample_weight, weights_are, np.shape(logits)[0])
         rows = check_rows(logits, labels, weights)
+        warn_of_contradicted_ends(rows)
         warn_of_weights(rows.labels, sample_weight, weights_are)
         return self.update_sums(self._histogram_of(rows), forget)
 

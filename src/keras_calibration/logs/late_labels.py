@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from keras_calibration._limits import largest_probability
+from keras_calibration._limits import LARGEST_PROBABILITY
 from keras_calibration.logs.columns import LARGEST_TIME, column_of, field_value, kind_of, time_of
 from keras_calibration.logs.delay_curves import DelayCurves
 from keras_calibration.logs.scored_log import ScoredLog
@@ -56,17 +56,17 @@ def labels_so_far(rows: str, curves: DelayCurves | None) -> str:
     return rows if curves is None else curves.with_share(rows, "share")
 
 
-def observed_rows(rows: str, curves: DelayCurves, is_logit: bool, largest: float) -> str:
+def observed_rows(rows: str, curves: DelayCurves, is_logit: bool) -> str:
     """Rows old enough to tell, whose prediction is that of the label so far.
 
-    They also have the prediction of the label in the end, `final`, at most `largest`; and for
+    They also have the prediction of the label in the end, `final`, below 1; and for
     positives the shares at the age of their label, `share_then`, and just before, `share_before`.
     """
     final = "CASE WHEN isfinite(given) THEN 1 / (1 + exp(-given)) END" if is_logit else "given"
     rows = f"SELECT *, {final} AS final, least(delay, age) AS age_then FROM ({rows})"
     rows = curves.with_share(rows, "share_then", "age_then")
     rows = curves.with_share(rows, "share_before", "age_then", "left")
-    columns = f"final * share AS given, least({largest!r}, final) AS final"
+    columns = f"final * share AS given, least({LARGEST_PROBABILITY!r}, final) AS final"
     return (
         f"SELECT * REPLACE ({columns}) FROM ({rows}) "
         f"WHERE share >= {curves.min_share!r} OR NOT valid_label OR NOT valid_time"
@@ -85,7 +85,7 @@ def hazard_sums(tolerance: float) -> dict[str, str]:
     """
 
     def hazard(rate: float, is_up: bool) -> str:
-        p = f"least({largest_probability('float64')!r}, {rate!r} * final)"
+        p = f"least({LARGEST_PROBABILITY!r}, {rate!r} * final)"
         jump = f"{p} * (share_then - share_before) / (1 - {p} * share_before)"
         jump = f"-ln(1 - {jump}) / 2" if is_up else f"{jump} / 2"
         return (

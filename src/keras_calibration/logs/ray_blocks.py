@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keras_calibration._files import write_atomically
-from keras_calibration._limits import largest_probability
 from keras_calibration.logs.columns import column_of
 from keras_calibration.logs.delay_curves import DelayCurves
 from keras_calibration.logs.embedded import Embedded
@@ -233,7 +232,7 @@ def _sent_to_workers() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         used = (_sums_of_block, DelayCurves, Embedded, LogSums, Query, ScoredLog)
         functions = (check_columns, column_of, label_columns, log_files, open_source)
-        others = (largest_probability, microseconds_since_1970, write_atomically)
+        others = (microseconds_since_1970, write_atomically)
         for code in (*used, *functions, *others):
             module = sys.modules[code.__module__]
             if module.__name__ not in registered:

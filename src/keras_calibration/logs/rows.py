@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from keras_calibration._limits import SMALLEST_PROBABILITY, SUM_TOLERANCE, largest_probability
+from keras_calibration._limits import SMALLEST_PROBABILITY, SUM_TOLERANCE
 from keras_calibration.logs.columns import (
     CSV_TEXT,
     NUMBERS,
@@ -117,8 +117,7 @@ def rows_sql(
     if curves is None:
         return _with_losses(rows, log, types, True)
     if selection.purpose == "observed":
-        largest = _largest_probability(log, types)
-        rows = observed_rows(rows, curves, log.logit is not None, largest)
+        rows = observed_rows(rows, curves, log.logit is not None)
         return _with_losses(rows, dataclasses.replace(log, logit=None), types, True)
     return weighted_rows(_with_losses(rows, log, types, True), curves, str(selection.purpose))
 
@@ -181,16 +180,14 @@ def _with_losses(
 ) -> str:
     """Rows with logit, probability and log loss, and whether their columns are valid."""
     if log.logit is None:
-        least = f"least({_largest_probability(log, types)!r}, given)"
-        rows = f"SELECT *, greatest({SMALLEST_PROBABILITY!r}, {least}) AS clipped FROM ({rows})"
         valid = "isfinite(given) AND given >= 0 AND given <= 1 AND adds_up"
         columns = {
-            "l": "ln(clipped / (1 - clipped))",
+            "l": f"ln({_not_0('given')} / {_not_0('1 - given')})",
             "p": "given",
             # One logarithm, of 1 - p or of p, where the label cannot be a share.
-            "loss": "-ln(abs(1 - y - clipped))"
+            "loss": f"-ln({_not_0('abs(1 - y - given)')})"
             if has_whole_labels
-            else "-(1 - y) * ln(1 - clipped) - y * ln(clipped)",
+            else f"-(1 - y) * ln({_not_0('1 - given')}) - y * ln({_not_0('given')})",
         }
     else:
         valid = "isfinite(given)"
@@ -212,12 +209,9 @@ def _with_losses(
     return f"SELECT *, {_selected(columns)} FROM ({rows})"
 
 
-def _largest_probability(log: ScoredLog, types: Mapping[str, str]) -> float:
-    """What 1 is replaced by, as in the metrics: the number below 1 in the type of the column."""
-    names = log.probability if log.logit is None else ()
-    columns = [names] if isinstance(names, str) else names
-    kinds = {types[column].partition("[")[0] for column in columns if column in types}
-    return largest_probability("float32" if kinds == {"FLOAT"} else "float64")
+def _not_0(probability: str) -> str:
+    """A probability, or 1 minus one, as the metrics take its logarithm."""
+    return f"greatest({SMALLEST_PROBABILITY!r}, {probability})"
 
 
 def field_columns(log: ScoredLog) -> list[str]:

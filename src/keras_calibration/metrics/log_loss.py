@@ -30,9 +30,10 @@ class LogLoss(AdditiveMetric):
 
     Args:
         from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
-            probability of exactly 0 is replaced by the smallest normal float32, one of exactly 1
-            by the number below 1 in its dtype. Keras' models give float32, in which all above
-            1 - 3e-8 are 1; float64 keeps a probability near 1 as well as its mirror image near 0.
+            probability of exactly 0 or 1 counts as a logit of ±87.3, and costs 87.3 nats where the
+            label says otherwise. Keras' models give float32, in which all above 1 - 3e-8 are 1,
+            from a logit of 17 on; float64 keeps a probability near 1 as well as its mirror image
+            near 0.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
 

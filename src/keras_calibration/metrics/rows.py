@@ -20,7 +20,7 @@ from keras_calibration._typing import Tensor
 from keras_calibration._warn import warn
 from keras_calibration.metrics.additive_metric import accumulator_dtype
 from keras_calibration.ops.field_sums import id_tensor
-from keras_calibration.ops.losses import inside_unit_interval, logits_from_probabilities
+from keras_calibration.ops.losses import logits_from_probabilities
 from keras_calibration.solvers.data_checks import logits_of_probabilities, warn_if_swapped
 
 # Logits of more distinct values than a handful, within an eighth: in eight bins of the AUC.
@@ -57,10 +57,8 @@ def logit_rows(
         y_true, y_pred, sample_weight, from_logits
     )
     if not are_logits:
-        # What is nearest to 1 is decided by the dtype of the probabilities.
-        inside = inside_unit_interval(logits)
-        wider = keras.backend.result_type(inside.dtype, dtype)
-        logits = logits_from_probabilities(ops.cast(inside, wider))
+        wider = keras.backend.result_type(logits.dtype, "float32", dtype)
+        logits = logits_from_probabilities(ops.cast(logits, wider))
     return rows_or_nan(labels, logits, weights, dtype)
 
 

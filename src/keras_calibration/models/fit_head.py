@@ -70,8 +70,8 @@ def fit_head(
             model is then unchanged.
 
     Warns:
-        UserWarning: If the mean prediction differs from the mean label after the fit; if a class
-            has no rows (see `Head.fit`).
+        UserWarning: If the mean prediction differs from the mean label after the fit; if labels
+            contradict probabilities of exactly 0 or 1; if a class has no rows (see `Head.fit`).
 
     Example:
         >>> import numpy as np

@@ -26,7 +26,10 @@ from keras_calibration.solvers.class_rows import (
     present_classes,
     warn_of_absent_classes,
 )
-from keras_calibration.solvers.data_checks import warn_of_probabilities
+from keras_calibration.solvers.data_checks import (
+    warn_of_contradicted_ends,
+    warn_of_probabilities,
+)
 from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT
 from keras_calibration.solvers.standard_errors import mean_and_error
 
@@ -68,6 +71,7 @@ def check_development_rows(rows: HeadRows, is_trained: bool) -> None:
         )
     warn_of_probabilities(flat.logits, flat.labels)
     warn_of_absent_classes(flat)
+    warn_of_contradicted_ends(flat)
 
 
 def split_off(rows: HeadRows, seed: int = 0) -> tuple[HeadRows, HeadRows]:

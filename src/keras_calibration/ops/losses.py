@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_calibration._limits import SMALLEST_PROBABILITY, largest_probability
+from keras_calibration._limits import SMALLEST_PROBABILITY
 from keras_calibration._typing import Tensor
 
 
@@ -33,10 +33,11 @@ def log_loss_from_logits(labels: Tensor, logits: Tensor) -> Tensor:
 def logits_from_probabilities(probabilities: Tensor) -> Tensor:
     """Logit of a probability: `log(p / (1 - p))`.
 
-    A probability below the smallest normal float32 is replaced by it, and 1 by the number below it
-    in the dtype of the probabilities, at least float32. The logit is therefore finite, in
-    [-87.3, 16.6], or in [-87.3, 36.7] for float64. Values outside [0, 1] (most often logits) give
-    NaN, so that everything computed from them is NaN instead of a plausible number.
+    Where p or 1 - p is below the smallest normal float32, it is replaced by it. The logit is
+    therefore finite, in [-87.3, 87.3], and that of 1 - p is its mirror image. The largest below
+    87.3 is 16.6, or 36.7 for float64: of probabilities nearer to 1, which are rounded to it, pass
+    the logits. Values outside [0, 1] (most often logits) give NaN, so that everything computed from
+    them is NaN instead of a plausible number.
 
     Args:
         probabilities: Probabilities in [0, 1], any float dtype, any shape.
@@ -45,11 +46,11 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
         Logits of the same shape: float64 for float64 probabilities, else float32.
 
     Example:
-        >>> float(logits_from_probabilities(0.5))
-        0.0
+        >>> print(logits_from_probabilities(ops.array([0.0, 0.5, 1.0])).numpy().round(2))
+        [-87.34   0.    87.34]
     """
-    inside = inside_unit_interval(probabilities)
-    return ops.log(inside / (1 - inside))
+    probabilities = _within_unit_interval(probabilities)
+    return ops.log(_not_0(probabilities) / _not_0(1 - probabilities))
 
 
 def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
@@ -68,7 +69,7 @@ def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
         >>> print(class_logits_from_probabilities(ops.array([[0.5, 0.5, 0.0]])).numpy().round(2))
         [[ -0.69  -0.69 -87.34]]
     """
-    return ops.log(inside_unit_interval(probabilities, largest=1.0))
+    return ops.log(_not_0(_within_unit_interval(probabilities)))
 
 
 def probabilities_from_logits(logits: Tensor) -> Tensor:
@@ -90,15 +91,15 @@ def probabilities_from_logits(logits: Tensor) -> Tensor:
     return ops.softmax(logits) if is_of_classes else ops.sigmoid(logits)
 
 
-def inside_unit_interval(probabilities: Tensor, largest: float | None = None) -> Tensor:
-    """Probabilities as float32 or float64, no closer to 0 than float32 can be; NaN if invalid.
-
-    They are at most `largest`, by default the number below 1 in their dtype.
-    """
+def _within_unit_interval(probabilities: Tensor) -> Tensor:
+    """Probabilities as float32 or float64, with NaN for values outside [0, 1]."""
     probabilities = ops.convert_to_tensor(probabilities)
     dtype = keras.backend.result_type(probabilities.dtype, "float32")
     probabilities = ops.cast(probabilities, dtype)
     valid = ops.logical_and(probabilities >= 0, probabilities <= 1)
-    largest = largest_probability(dtype) if largest is None else largest
-    inside = ops.clip(probabilities, SMALLEST_PROBABILITY, largest)
-    return ops.where(valid, inside, float("nan"))
+    return ops.where(valid, probabilities, float("nan"))
+
+
+def _not_0(values: Tensor) -> Tensor:
+    # Written so that NaN stays NaN.
+    return ops.where(values < SMALLEST_PROBABILITY, SMALLEST_PROBABILITY, values)

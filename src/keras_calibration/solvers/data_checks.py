@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import as_array, numbers_of
-from keras_calibration._limits import SMALLEST_PROBABILITY, largest_probability
+from keras_calibration._limits import SMALLEST_PROBABILITY
 from keras_calibration._warn import warn
 from keras_calibration.solvers.labels import label_advice
 from keras_calibration.solvers.predictions import check_probabilities
@@ -19,6 +19,8 @@ from keras_calibration.solvers.predictions import check_probabilities
 WEIGHTS_ARE = ("importance", "counts")
 
 _HANDFUL = 10
+# The logit of a probability of exactly 1; its negative is that of 0, and the class logit of 0.
+_FARTHEST_LOGIT = -np.log(SMALLEST_PROBABILITY)
 _LOOK_LIKE_PROBABILITIES = (
     "The logits look like probabilities: all are in [0, 1]. Received: {} A fit to probabilities is "
     "wrong, because the layer is called on logits. Pass logits, log(p / (1 - p)), or say what they "
@@ -298,18 +300,17 @@ def logits_of_probabilities(probabilities: np.ndarray, one_column: bool = False)
 
     With `one_column=True`, several columns are no classes.
 
-    The probabilities are brought inside (0, 1) first: no nearer to 1 than their dtype can be, and
-    no nearer to 0 than a normal float32 can be.
+    Where p or 1 - p is below the smallest normal float32, it is replaced by it.
 
     Example:
-        >>> logits_of_probabilities(np.array([1e-9, 1 - 1e-9])).round(6)
-        array([-20.723266,  20.723266])
+        >>> logits_of_probabilities(np.array([0, 1e-9, 1 - 1e-9, 1])).round(6)
+        array([-87.336545, -20.723266,  20.723266,  87.336545])
     """
+    given = np.asarray(probabilities, np.float64)
     if is_of_classes(probabilities) and not one_column:
-        return np.log(np.maximum(np.asarray(probabilities, np.float64), SMALLEST_PROBABILITY))
-    largest = largest_probability(probabilities.dtype.name)
-    inside = np.clip(np.asarray(probabilities, np.float64), SMALLEST_PROBABILITY, largest)
-    return np.log(inside) - np.log1p(-inside)
+        return np.log(np.maximum(given, SMALLEST_PROBABILITY))
+    odds = np.maximum(given, SMALLEST_PROBABILITY) / np.maximum(1 - given, SMALLEST_PROBABILITY)
+    return np.log(odds)
 
 
 def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) -> None:
@@ -330,6 +331,32 @@ def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) ->
         warn(_LOOK_LIKE_PROBABILITIES.format(seen))
     elif labels is not None:
         warn_if_swapped(labels, values, "logits", labels_first=False)
+
+
+def warn_of_contradicted_ends(rows: Rows) -> None:
+    """Warns if probabilities of exactly 0 or 1 have labels that contradict them.
+
+    Such rows are known by their logits, ±87.3, wherever these were computed. Rows whose labels
+    agree cost nothing and move no fit; nor are there any to outweigh if all are exactly 0 or 1.
+
+    Example:
+        >>> warn_of_contradicted_ends(Rows(np.array([-1.0, 1.0]), np.array([1.0, 0.0]), None))
+    """
+    are_ends = np.abs(np.abs(rows.logits) - _FARTHEST_LOGIT) < 1e-4  # as float32 holds them
+    ends = rows.take(np.flatnonzero(are_ends.reshape(len(are_ends), -1).any(axis=1)))
+    are_certain = are_ends | (rows.logits == 0) if rows.logits.ndim == 2 else are_ends
+    if are_certain.all():
+        return  # Decisions, not votes: there are no other rows to outweigh.
+    logits = ends.logits if ends.logits.ndim == 2 else np.stack([-ends.logits, ends.logits], axis=1)
+    is_wrong = (logits < 1e-4 - _FARTHEST_LOGIT) & (shares_of_classes(ends.labels) > 0)
+    if num_wrong := np.count_nonzero(is_wrong.any(axis=1) & (ends.row_weights > 0)):
+        warn(
+            f"{num_wrong:,} of {np.count_nonzero(rows.row_weights):,} rows have a probability of "
+            "exactly 0 or 1, and a label that says otherwise. Each counts as a logit of ±87.3, of "
+            "which a few outweigh all other rows. Smooth the votes of a forest, (k + ½) / (K + 1) "
+            "for k of K votes, when fitting and when predicting; of other models, pass logits: a "
+            "float32 probability is exactly 1 from a logit of 17 on."
+        )
 
 
 def warn_if_swapped(

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._seeds import generator_of
 from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.row_order import are_turned_round
 
 _NUM_BLOCKS = 5
 
@@ -32,6 +33,8 @@ def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
         fold = np.arange(num_rows) * _NUM_BLOCKS // num_rows
     elif isinstance(folds, int | np.integer) and 2 <= folds <= num_rows:
         labels = rows.labels if rows.labels.ndim == 1 else rows.labels.argmax(axis=1)
+        # The class with more rows first, whichever it is called.
+        labels = -1 * labels if are_turned_round(rows) else labels
         by_chance = generator_of(seed).random(num_rows)
         fold = np.empty(num_rows, np.int64)
         # Rows of weight 0 are distributed separately.
