@@ -8,7 +8,7 @@ import scipy.optimize
 from scipy import special
 
 # The least that p and 1 - p count as (`_limits.py`).
-SMALLEST_PROBABILITY = 2.0**-126
+SMALLEST_PROBABILITY = 2.0**-53
 # No scale beyond is looked at: a threshold separates the labels.
 LARGEST_SCALE = 200.0
 

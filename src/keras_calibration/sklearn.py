@@ -45,7 +45,7 @@ class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator)
     numeric columns, and its method is chosen by cross-fitting.
 
     The scores are the columns of `predict_proba`, or else of `decision_function`. Probabilities of
-    exactly 0 or 1, as forests and nearest neighbours give them, count as logits of ±87.3, as in
+    exactly 0 or 1, as forests and nearest neighbours give them, count as logits of ±36.7, as in
     `calibrate_scores`; `fit` warns if labels contradict them.
 
     Args:

@@ -325,7 +325,7 @@ def test_string_features(form, tmp_path):
 
 def test_class_weight_is_refused():
     model = make_model()
-    with pytest.raises(ValueError, match="pass sample_weight"):
+    with pytest.raises(ValueError, match="SamplingCorrection"):
         model.fit(X, Y, class_weight={0: 1.0, 1: 3.0}, verbose=0)
     assert not model.head.is_adapted
 

@@ -47,7 +47,7 @@ class LogitAverage(keras.callbacks.Callback):
             single epoch, use about a twentieth of its steps. The end of an epoch is always
             evaluated.
         from_logits: Whether the model returns logits. Prefer them: a float32 sigmoid is exactly 1
-            from a logit of 17 on, and counts as a logit of 87.3 in the average.
+            from a logit of 17 on, and counts as a logit of 36.7 in the average.
         metrics: Metrics of labels and logits; `None` for the two losses.
         batch_size: Batch size of the predictions.
 

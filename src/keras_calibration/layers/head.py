@@ -195,7 +195,7 @@ class Head(PosteriorLayer):
                 much, `(Σ w)² / Σ w²`. Or `"counts"`: a row of weight 2 is two rows.
             from_logits: Whether `logits` holds logits. Pass False for probabilities, which are then
                 converted, those of classes up to a constant of each row. The head itself is always
-                called on logits. An exact 0 or 1 counts as a logit of ±87.3: smooth votes,
+                called on logits. An exact 0 or 1 counts as a logit of ±36.7: smooth votes,
                 (k + ½) / (K + 1).
             settings: How to train the head's network, if it has one.
             verbose: 1 shows a progress bar while a network is trained.

@@ -30,7 +30,7 @@ class LogLoss(AdditiveMetric):
 
     Args:
         from_logits: Whether predictions are logits. Prefer logits where the model provides them: a
-            probability of exactly 0 or 1 counts as a logit of ±87.3, and costs 87.3 nats where the
+            probability of exactly 0 or 1 counts as a logit of ±36.7, and costs 36.7 nats where the
             label says otherwise. Keras' models give float32, in which all above 1 - 3e-8 are 1,
             from a logit of 17 on; float64 keeps a probability near 1 as well as its mirror image
             near 0.

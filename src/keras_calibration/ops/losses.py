@@ -33,11 +33,11 @@ def log_loss_from_logits(labels: Tensor, logits: Tensor) -> Tensor:
 def logits_from_probabilities(probabilities: Tensor) -> Tensor:
     """Logit of a probability: `log(p / (1 - p))`.
 
-    Where p or 1 - p is below the smallest normal float32, it is replaced by it. The logit is
-    therefore finite, in [-87.3, 87.3], and that of 1 - p is its mirror image. The largest below
-    87.3 is 16.6, or 36.7 for float64: of probabilities nearer to 1, which are rounded to it, pass
-    the logits. Values outside [0, 1] (most often logits) give NaN, so that everything computed from
-    them is NaN instead of a plausible number.
+    Where p or 1 - p is below 2⁻⁵³ (1.1e-16), it is replaced by it. The logit is therefore in
+    [-36.7, 36.7], and that of 1 - p is its mirror image. In float32, the largest below 36.7 is
+    16.6: of probabilities nearer to 1, which are rounded to it, pass the logits. Values outside
+    [0, 1] (most often logits) give NaN, so that everything computed from them is NaN instead of a
+    plausible number.
 
     Args:
         probabilities: Probabilities in [0, 1], any float dtype, any shape.
@@ -47,7 +47,7 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
 
     Example:
         >>> print(logits_from_probabilities(ops.array([0.0, 0.5, 1.0])).numpy().round(2))
-        [-87.34   0.    87.34]
+        [-36.74   0.    36.74]
     """
     probabilities = _within_unit_interval(probabilities)
     return ops.log(_not_0(probabilities) / _not_0(1 - probabilities))
@@ -56,8 +56,8 @@ def logits_from_probabilities(probabilities: Tensor) -> Tensor:
 def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
     """Class logits `log p` of class probabilities, whose softmax they are if these add up to 1.
 
-    A probability below the smallest normal float32 is replaced by that float32. A value outside
-    [0, 1] gives NaN, as in `logits_from_probabilities`.
+    A probability below 2⁻⁵³ (1.1e-16) is replaced by it. A value outside [0, 1] gives NaN, as in
+    `logits_from_probabilities`.
 
     Args:
         probabilities: Probabilities (..., K) in [0, 1], any float dtype.
@@ -67,7 +67,7 @@ def class_logits_from_probabilities(probabilities: Tensor) -> Tensor:
 
     Example:
         >>> print(class_logits_from_probabilities(ops.array([[0.5, 0.5, 0.0]])).numpy().round(2))
-        [[ -0.69  -0.69 -87.34]]
+        [[ -0.69  -0.69 -36.74]]
     """
     return ops.log(_not_0(_within_unit_interval(probabilities)))
 

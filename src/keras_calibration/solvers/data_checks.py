@@ -300,11 +300,11 @@ def logits_of_probabilities(probabilities: np.ndarray, one_column: bool = False)
 
     With `one_column=True`, several columns are no classes.
 
-    Where p or 1 - p is below the smallest normal float32, it is replaced by it.
+    Where p or 1 - p is below 2⁻⁵³ (1.1e-16), it is replaced by it.
 
     Example:
         >>> logits_of_probabilities(np.array([0, 1e-9, 1 - 1e-9, 1])).round(6)
-        array([-87.336545, -20.723266,  20.723266,  87.336545])
+        array([-36.736801, -20.723266,  20.723266,  36.736801])
     """
     given = np.asarray(probabilities, np.float64)
     if is_of_classes(probabilities) and not one_column:
@@ -336,7 +336,7 @@ def warn_of_probabilities(logits: ArrayLike, labels: ArrayLike | None = None) ->
 def warn_of_contradicted_ends(rows: Rows) -> None:
     """Warns if probabilities of exactly 0 or 1 have labels that contradict them.
 
-    Such rows are known by their logits, ±87.3, wherever these were computed. Rows whose labels
+    Such rows are known by their logits, ±36.7, wherever these were computed. Rows whose labels
     agree cost nothing and move no fit; nor are there any to outweigh if all are exactly 0 or 1.
 
     Example:
@@ -352,7 +352,7 @@ def warn_of_contradicted_ends(rows: Rows) -> None:
     if num_wrong := np.count_nonzero(is_wrong.any(axis=1) & (ends.row_weights > 0)):
         warn(
             f"{num_wrong:,} of {np.count_nonzero(rows.row_weights):,} rows have a probability of "
-            "exactly 0 or 1, and a label that says otherwise. Each counts as a logit of ±87.3, of "
+            "exactly 0 or 1, and a label that says otherwise. Each counts as a logit of ±36.7, of "
             "which a few outweigh all other rows. Smooth the votes of a forest, (k + ½) / (K + 1) "
             "for k of K votes, when fitting and when predicting; of other models, pass logits: a "
             "float32 probability is exactly 1 from a logit of 17 on."
