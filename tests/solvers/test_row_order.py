@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from keras_calibration.solvers import row_order
 from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.row_order import canonical_order
+from keras_calibration.solvers.row_order import canonical_order, single_rows
 
 RNG = np.random.default_rng(0)
 SITES = ["a", "ä", "b", "", "中", "😀"]
@@ -53,3 +54,40 @@ def test_the_order_given_does_not_matter(kind):
     again = order[canonical_order(Rows(np.zeros(60), LABELS[order], None), [column[order]])]
     assert (LABELS[first] == LABELS[again]).all()
     assert told(column[first]) == told(column[again])
+
+
+def test_repeated_rows_take_the_place_of_counted_ones():
+    counts = RNG.integers(0, 4, 60)
+    logits, column = RNG.integers(0, 3, 60) * 1.0, RNG.integers(0, 9, 60)
+    rows = Rows(logits, LABELS, counts * 1.0)
+    numbers, weights = single_rows(canonical_order(rows, [column]), rows.weights)
+    assert (weights == 1).all()
+    again = np.repeat(np.arange(60), counts)
+    repeated = Rows(logits[again], LABELS[again], None)
+    order = again[canonical_order(repeated, [column[again]])]
+    for values in (logits, LABELS, column):
+        np.testing.assert_array_equal(values[numbers], values[order])
+
+
+@pytest.mark.parametrize("most", [1, 90, 5000])
+def test_many_rows_are_fewer_rows_of_larger_counts(most, monkeypatch):
+    monkeypatch.setattr(row_order, "_MOST_ROWS", most)
+    counts = np.concatenate([[0, 10**15, 40], RNG.integers(1, 30, 57)]).astype(float)
+    numbers, weights = single_rows(np.arange(60), counts)
+    assert len(numbers) <= max(most, 59)
+    np.testing.assert_array_equal(np.bincount(numbers, weights), counts)
+    assert (weights == np.rint(weights)).all()
+    assert weights.min() >= 1
+    for number in range(1, 60):  # as equal as can be
+        assert np.ptp(weights[numbers == number]) <= 1
+    copies = np.bincount(numbers)
+    assert copies[1] == copies.max()
+    if most == 5000:
+        np.testing.assert_array_equal(copies[2:], counts[2:])
+
+
+def test_importances_stay_as_they_are():
+    weights = np.array([0.5, 0.0, 2.0, 1.0])
+    numbers, kept = single_rows(np.array([3, 1, 0, 2]), weights)
+    np.testing.assert_array_equal(numbers, [3, 0, 2])
+    np.testing.assert_array_equal(kept, [1.0, 0.5, 2.0])

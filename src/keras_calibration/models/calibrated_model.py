@@ -55,7 +55,7 @@ from keras_calibration.models.head_training import (
     train_from_exact,
 )
 from keras_calibration.models.model_inputs import expected_inputs, inputs_by_name, named_inputs
-from keras_calibration.solvers.data_checks import counts_of
+from keras_calibration.solvers.data_checks import counts_of, unit_of
 
 if TYPE_CHECKING:
     from keras_calibration.calibration.calibration_report import CalibrationReport
@@ -286,7 +286,8 @@ class CalibratedModel(FieldMetricsModel):
             x, y, sample_weight, num_batches, self.input, names, self._ids, has_epochs=True
         )
         weights = counts_of(development.weights, "importance", len(development.labels))
-        development = replace(development, weights=weights)
+        unit = unit_of(development.weights, weights)
+        development = replace(development, weights=weights, unit=unit)
         rows = self._with_logits(development, verbose, both_classes=True)
         check_development_rows(rows, is_trained=num_epochs > 0 or not is_exact)
         rows, held_out, validation = self._held_out(

@@ -31,12 +31,13 @@ _LOOK_LIKE_PROBABILITIES = (
 class Rows:
     """Logits (n,) or class logits (n, K), labels and weights (or None) of rows, in float64.
 
-    Weights are numbers of rows (`counts_of`).
+    Weights are numbers of rows (`counts_of`), and `unit` is the sample weight of one row.
     """
 
     logits: np.ndarray
     labels: Any  # None where the caller passed none
     weights: np.ndarray | None
+    unit: float = 1.0
 
     @property
     def row_weights(self) -> np.ndarray:
@@ -54,7 +55,7 @@ class Rows:
         labels, weights = (
             None if column is None else column[numbers] for column in (self.labels, self.weights)
         )
-        return Rows(self.logits[numbers], labels, weights)
+        return replace(self, logits=self.logits[numbers], labels=labels, weights=weights)
 
 
 def counts_of(
@@ -88,6 +89,18 @@ def counts_of(
     if (shares[used] == 1).all():
         return used.astype(np.float64)
     return shares * (shares.sum() / (shares @ shares))
+
+
+def unit_of(sample_weight: ArrayLike | None, counts: np.ndarray | None) -> float:
+    """The sample weight of one row: what `counts_of` has divided the weights by.
+
+    Example:
+        >>> unit_of([30.0, 10.0], counts_of([30.0, 10.0], "importance", 2))
+        25.0
+    """
+    if sample_weight is None or counts is None:
+        return 1.0
+    return float(np.max(sample_weight) / counts.max())
 
 
 def check_weights_are(weights_are: str) -> None:

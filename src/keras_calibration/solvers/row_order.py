@@ -1,17 +1,21 @@
-"""The order of rows in which a fit by chance (folds, batches) depends on the rows alone."""
+"""Rows for a fit by chance (folds, batches): in an order, and each apart, whatever their form."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
 import numpy as np
 
-from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows, are_counts
 from keras_calibration.solvers.segments import distinct_values
+
+# Beyond so many rows, the share that chance gives to a fold hardly varies.
+_MOST_ROWS = 1 << 20
 
 
 def canonical_order(rows: Rows, columns: Iterable[np.ndarray]) -> np.ndarray:
-    """Row numbers by increasing logit, and of equal logits by label, weight and features.
+    """Row numbers by increasing logit, and of equal logits by label, features and weight.
 
     Rows that are still equal can be exchanged. So whatever is drawn by chance for the rows in this
     order does not depend on the order in which they were given.
@@ -33,10 +37,48 @@ def canonical_order(rows: Rows, columns: Iterable[np.ndarray]) -> np.ndarray:
     is_tied[:-1] |= is_tied[1:]
     if is_tied.any():
         tied = order[is_tied]
-        keys = [*logits.T, rows.labels, rows.row_weights, *columns]
+        # The weight last: rows that are there twice take the place of one of weight 2.
+        keys = [*logits.T, rows.labels, *columns, rows.row_weights]
         ranks = [_rank(part) for key in keys for part in _parts(np.asarray(key)[tied])]
         order[is_tied] = tied[np.lexsort(ranks[::-1])]
     return order
+
+
+def single_rows(numbers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers in which a row of weight 2 is there twice, and the weights of these rows.
+
+    Folds, batches and the leaves of trees are made of rows. If the weights are counts, rows that
+    are counted and rows that are repeated are the same rows here. If there are more than a million,
+    those of the largest counts are fewer rows, whose weights are still whole numbers with the same
+    sum. Importances stay as they are. Rows of weight 0 are left out.
+
+    Args:
+        numbers: Row numbers (m,).
+        weights: Weights of all rows (n,).
+
+    Example:
+        >>> single_rows(np.array([1, 0, 2]), np.array([1.0, 2.0, 0.0]))
+        (array([1, 1, 0]), array([1., 1., 1.]))
+        >>> single_rows(np.array([1, 0]), np.array([1.0, 2.5]))
+        (array([1, 0]), array([2.5, 1. ]))
+    """
+    numbers = numbers[weights[numbers] > 0]
+    weights = weights[numbers]
+    if not are_counts(weights) or not len(numbers):
+        return numbers, weights
+    counts = np.rint(weights).astype(np.int64)
+    copies = np.minimum(counts, _most_copies(counts))
+    each, left = np.divmod(counts, copies)
+    place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
+    single = np.repeat(each, copies) + (place < np.repeat(left, copies))
+    return np.repeat(numbers, copies), single.astype(np.float64)
+
+
+def _most_copies(counts: np.ndarray) -> int:
+    """The largest number of copies of a row with which there are not too many rows in all."""
+    most = max(_MOST_ROWS, len(counts))
+    copies = range(1, int(counts.max()) + 1)
+    return bisect_right(copies, most, key=lambda number: np.minimum(counts, number).sum())
 
 
 def _parts(column: np.ndarray) -> np.ndarray:
