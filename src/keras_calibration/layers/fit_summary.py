@@ -80,8 +80,8 @@ class NeuralFitSummary(FitSummary):
         standard_error: Standard error of the difference between the two.
         epochs: The best epoch of each fold.
         network_kept: Whether g was kept; otherwise it is 0.
-        cross_fitted_logits: Cross-fitted `η + g` of each row, (n,) or (n, K); empty if no network
-            was tried.
+        cross_fitted_logits: Cross-fitted `η + g` of each row, (n,) or (n, K), the mean of
+            those of a row that is counted in several folds; empty if no network was tried.
 
     Example:
         >>> print(NeuralFitSummary(900, 0.31, 0.28, 9, True, 0.3, 0.29, 0.002, (2, 3, 4), True))
@@ -127,8 +127,8 @@ class BoostedFitSummary(FitSummary):
         cross_fitted_head: Cross-fitted log loss of the inner head alone.
         cross_fitted_both: Cross-fitted log loss with trees.
         standard_error: Standard error of the difference between the two.
-        cross_fitted_logits: Cross-fitted calibrated logits of each row, (n,) or (n, K); empty if no
-            trees were tried.
+        cross_fitted_logits: Cross-fitted calibrated logits of each row, (n,) or (n, K), the mean of
+            those of a row that is counted in several folds; empty if no trees were tried.
 
     Example:
         >>> print(BoostedFitSummary(900, 0.31, 0.28, 40, True, 0.3, 0.29, 0.002))
