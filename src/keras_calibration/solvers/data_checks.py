@@ -145,7 +145,9 @@ def warn_of_weights(labels: np.ndarray, weights: ArrayLike | None, weights_are: 
 
 
 def _are_whole(weights: np.ndarray) -> np.ndarray:
-    return np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights
+    # A small weight is no count of 0.
+    is_counted = (weights == 0) | (weights > 0.5)
+    return is_counted & (np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights)
 
 
 def rows_that_count(weights: np.ndarray | None) -> np.ndarray | None:
