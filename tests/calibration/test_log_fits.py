@@ -139,6 +139,25 @@ def test_sums_of_days_are_a_fit_to_all_days():
     np.testing.assert_allclose(head.get_offsets("site"), whole.get_offsets("site"), atol=1e-6)
 
 
+def test_importances_of_days_are_those_of_all_rows():
+    whole, by_days, by_sums = (layers.PlattScaling() for _ in range(3))
+    weights = np.where(np.arange(N) < 9000, 0.5, 2.5)  # equal within each day
+    whole.fit(Z, Y, sample_weight=weights)
+    queries = calibrator_queries(by_sums)
+    description = ScoredLog(logit="z", sample_weight="w")
+    days = [frame(part).assign(w=weights[part]) for part in (slice(0, 9000), slice(9000, None))]
+    for day in days:
+        update_calibrator(by_days, description.of(day), verbose=0)
+    sums = sum((log_sums(description.of(day), queries) for day in days), LogSums())
+    fit_calibrator(by_sums, sums, verbose=0)
+    expected = keras.ops.convert_to_numpy(whole(GRID))
+    for layer in (by_days, by_sums):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(GRID)), expected, atol=2e-6)
+        assert layer.histogram.unit == pytest.approx(whole.histogram.unit)
+        with pytest.raises(ValueError, match="must be equal, or counts of rows"):
+            layer.interval([0.0])
+
+
 def test_far_logits_stay_in_their_bins():
     z = np.array([-16200, -17.0, -16.0, -15.99, 0.0, 15.99, 16.0, 16.1, 300.0, 16200])
     y = np.array([0, 1, 0, 1, 0, 1, 0, 1, 0, 1.0])

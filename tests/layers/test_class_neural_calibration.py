@@ -127,9 +127,9 @@ def test_fit_learns_segments(num_members, reload):
     )
     used = weights > 0
     assert summary.cross_fitted_logits.shape == (used.sum(), 3)
-    assert summary.cross_fitted_both == pytest.approx(
-        log_loss(summary.cross_fitted_logits, rows[1][used], weights[used]), rel=1e-6
-    )
+    # A row of weight 2 may be in both folds: its logits are the mean, whose loss is lower.
+    crossed = log_loss(summary.cross_fitted_logits, rows[1][used], weights[used])
+    assert summary.cross_fitted_both - 0.005 < crossed <= summary.cross_fitted_both
     assert 0.003 < summary.standard_error < 0.02
 
     truth = log_loss(0.6 * held_out[0] + OFFSETS[held_out[2]["site"]], held_out[1])

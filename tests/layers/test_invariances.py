@@ -1,7 +1,8 @@
 """The same facts, the same answer: what no fit may depend on, for every head with a direct fit.
 
 Unit and zero of the scores, a common factor of the weights, rows of weight 0, the order of rows and
-of columns, shape and dtype, labels and logits that are both turned round, rows that stand twice.
+of columns, shape and dtype, labels and logits that are both turned round, rows that stand twice,
+the batches of updates.
 """
 
 import warnings
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from keras_calibration import layers
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.solvers.data_checks import logits_of_probabilities
 from tiers import slow_except
 
@@ -96,13 +98,6 @@ QUICK = [
 ALL_HEADS = slow_except(QUICK, NAMES)
 # The splits of trees and the shares of classes round in one direction.
 NOT_MIRRORED = ("BoostedTrees", "NeuralCalibration, classes")
-# Trees ask for 20 rows in a leaf, and networks for batches: rows, not weights.
-NOT_COUNTED = (
-    "BoostedTrees",
-    "BoostedTrees, classes",
-    "NeuralCalibration",
-    "NeuralCalibration, classes",
-)
 
 
 # Where knots meet, they make way in one direction.
@@ -237,7 +232,7 @@ def test_the_order_of_rows_and_of_columns(name):
     assert_same(probabilities_of(head, scores_of(name)), expected(name))
 
 
-@pytest.mark.parametrize("name", slow_except(QUICK, [n for n in NAMES if n not in NOT_COUNTED]))
+@pytest.mark.parametrize("name", slow_except([*QUICK, "BoostedTrees", "NeuralCalibration"], NAMES))
 def test_a_row_twice_is_a_row_of_weight_2_where_weights_count(name):
     rows = np.repeat(np.arange(NUM_ROWS), COUNTS)
     repeated = fitted(
@@ -249,6 +244,58 @@ def test_a_row_twice_is_a_row_of_weight_2_where_weights_count(name):
     counted = fitted(name, weights=COUNTS, weights_are="counts")
     received = probabilities_of(counted, scores_of(name))
     assert_same(received, probabilities_of(repeated, scores_of(name)), 2e-6)
+    assert counted.fit_summary.num_rows == NUM_ROWS
+
+
+@pytest.mark.parametrize("name", ["BoostedTrees", "NeuralCalibration"])
+def test_cross_fitted_logits_are_of_the_rows_that_were_given(name):
+    rows = np.repeat(np.arange(NUM_ROWS), COUNTS)
+    features = {key: column[rows] for key, column in FEATURES.items()}
+    repeated = fitted(name, LOGITS[rows], LABELS[rows], features).fit_summary
+    counted = fitted(name, weights=COUNTS, weights_are="counts").fit_summary
+    if name == "BoostedTrees":  # for which all rows differ
+        means = np.bincount(rows, repeated.cross_fitted_logits) / COUNTS
+        np.testing.assert_allclose(counted.cross_fitted_logits, means, atol=1e-6)
+    assert counted.cross_fitted_both == pytest.approx(repeated.cross_fitted_both, abs=1e-9)
+    assert counted.standard_error == pytest.approx(repeated.standard_error, abs=1e-9)
+
+
+UPDATED = [name for name in QUICK if issubclass(getattr(layers, name), StreamingCalibrator)]
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-3])
+@pytest.mark.parametrize("sizes", [[300], [20] * 20, [1] * 30 + [400]])
+@pytest.mark.parametrize("name", UPDATED)
+def test_batches_of_updates_do_not_matter(name, sizes, unit):
+    """Not with importances either, whose factor is that of all rows."""
+    whole = fitted(name, weights=IMPORTANCES)
+    head, end = HEADS[name][0](), NUM_ROWS - sum(sizes)
+    for size in (end, *sizes):
+        batch = slice(end - size, end) if head.histogram is None else slice(end, end + size)
+        given = LOGITS[batch], LABELS[batch], None, unit * IMPORTANCES[batch]
+        summary = head.fit(*given) if head.histogram is None else head.update(*given)
+        end = batch.stop
+    assert summary.num_rows == NUM_ROWS
+    # Knots lie on the bins of the first batch; a beta curve bends within them.
+    tolerance = {"ILPS": 0.02, "BetaCalibration": 1e-5}.get(name, 1e-6)
+    assert_same(probabilities_of(head, LOGITS), probabilities_of(whole, LOGITS), tolerance)
+    assert summary.log_loss_after == pytest.approx(whole.fit_summary.log_loss_after, abs=1e-4)
+    # The weight that a prior gives way to is that of one fit, (Σ w)² / Σ w².
+    rows = head.histogram.positives + head.histogram.negatives
+    assert rows == pytest.approx(IMPORTANCES.sum() ** 2 / (IMPORTANCES @ IMPORTANCES))
+
+
+@pytest.mark.parametrize("name", UPDATED)
+def test_updates_with_counts_are_updates_with_repeated_rows(name):
+    rows = np.repeat(np.arange(NUM_ROWS), COUNTS)
+    counted, repeated = HEADS[name][0](), HEADS[name][0]()
+    for head in (counted, repeated):
+        head.fit(LOGITS[:200], LABELS[:200])
+    counted.update(LOGITS, LABELS, sample_weight=COUNTS, weights_are="counts")
+    repeated.update(LOGITS[rows], LABELS[rows])
+    assert_same(probabilities_of(counted, LOGITS), probabilities_of(repeated, LOGITS))
+    intervals = [np.stack(head.interval(LOGITS)) for head in (counted, repeated)]
+    assert_same(*intervals)
 
 
 @pytest.mark.parametrize("name", ALL_HEADS)

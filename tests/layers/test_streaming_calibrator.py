@@ -11,6 +11,7 @@ from keras_calibration.layers import (
     PlattScaling,
     TemperatureScaling,
 )
+from keras_calibration.models.fit_head import fit_head
 
 LAYERS = [ILPS, BiasCorrection, TemperatureScaling, PlattScaling, BetaCalibration]
 
@@ -193,3 +194,62 @@ def test_update_is_the_first_fit_of_a_layer_that_has_only_adapted():
     layer, fresh = ILPS(), ILPS()
     layer.adapt(*first)
     assert layer.update(*second) == fresh.update(*second)
+
+
+def test_the_unit_of_importances_is_kept_with_the_rows(reload):
+    first, second = list(hours(2))
+    whole, layer = PlattScaling(), PlattScaling()
+    whole.fit(*together(first, second))
+    model = keras.Sequential([keras.Input((1,)), layer])
+    layer.fit(*first)
+    loaded = reload(model).layers[0]
+    loaded.update(*second)
+    np.testing.assert_allclose(outputs(loaded), outputs(whole), rtol=1e-6, atol=1e-6)
+    merged = loaded.histogram
+    assert merged.unit == pytest.approx(whole.histogram.unit)
+    assert merged.positives == pytest.approx(whole.histogram.positives)
+
+
+def test_equal_weights_of_two_batches_may_differ():
+    first, second = (
+        (*part[:3], np.full(3000, w)) for part, w in zip(hours(2), (0.5, 1.5), strict=True)
+    )
+    whole, layer = PlattScaling(), PlattScaling()
+    whole.fit(*together(first, second))
+    layer.fit(*first)
+    assert layer.posterior_is_of_counts
+    layer.update(*second)
+    np.testing.assert_allclose(outputs(layer), outputs(whole), rtol=1e-6, atol=1e-6)
+    for each in (layer, whole):
+        with pytest.raises(ValueError, match="must be equal, or counts of rows"):
+            each.interval([0.0])
+
+
+def test_weights_in_another_unit_are_warned_of():
+    first, second = list(hours(2))
+    layer = PlattScaling()
+    layer.fit(*first[:2])
+    before = layer.bias
+    with pytest.warns(UserWarning, match=r"in another unit: about 0\.000333.* before are about 1 "):
+        layer.update(*second[:3], np.full(3000, 1 / 3000))
+    assert layer.bias == pytest.approx(before, abs=1e-3)
+    layer.update(*second[:3], np.full(3000, 1 / 3000), forget=1.0)  # nothing to compare with
+    layer.update(*(column[:5] for column in second[:2]), sample_weight=np.full(5, 1e-6))  # too few
+
+
+@pytest.mark.parametrize("weights_are", ["importance", "counts"])
+def test_rows_of_fit_head_are_those_of_fit(weights_are):
+    first, second = counted(*hours(2)) if weights_are == "counts" else hours(2)
+    first[3][:9] = 0.0
+    whole, layer = PlattScaling(), PlattScaling()
+    whole.fit(*first, weights_are=weights_are)
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Activation("sigmoid")(layer(inputs)))
+    x = first[0].astype("float32")[:, None]
+    fit_head(model, x, first[1], first[3], weights_are=weights_are, verbose=0)
+    for each in (layer, whole):
+        each.update(*second, weights_are=weights_are)
+    np.testing.assert_allclose(outputs(layer), outputs(whole), rtol=1e-5, atol=1e-5)
+    for attribute in ("unit", "positives", "negatives"):
+        kept, expected = (getattr(each.histogram, attribute) for each in (layer, whole))
+        assert kept == pytest.approx(expected, rel=1e-6)

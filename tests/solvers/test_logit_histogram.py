@@ -1,5 +1,7 @@
 """The one-pass summary of labelled logits, against sums over the rows."""
 
+import functools
+import operator
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_calibration.solvers.data_checks import counts_of, unit_of
 from keras_calibration.solvers.logit_histogram import (
     EDGES,
     LARGEST_LOGIT,
@@ -125,6 +128,29 @@ def test_scaled_and_stored():
     np.testing.assert_array_equal(restored.moments, histogram.moments)
     assert restored.num_rows == 500
     assert restored.negatives == histogram.negatives
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-300, 1e300])
+def test_importances_add_up_to_those_of_all_rows(unit):
+    logits, labels, _ = rows(900)
+    weights = np.random.default_rng(1).exponential(size=900) ** 2
+
+    def histogram_of(part):
+        counts = counts_of(unit * weights[part], "importance", len(weights[part]))
+        scaled = unit_of(unit * weights[part], counts)
+        return replace(logit_histogram(logits[part], labels[part], counts), unit=scaled)
+
+    whole, parts = histogram_of(slice(None)), [histogram_of(slice(p, None, 7)) for p in range(7)]
+    for order in (parts, parts[::-1]):
+        merged = functools.reduce(operator.add, order)
+        np.testing.assert_allclose(merged.moments, whole.moments, rtol=1e-9, atol=1e-12)
+        assert merged.unit == pytest.approx(whole.unit)
+    assert whole.unit == pytest.approx(unit * (weights @ weights) / weights.sum())
+    # To forget half is to drop half of the rows, whatever their weights.
+    kept, added = parts[0].scaled(0.5), parts[0].scaled(0.5) + parts[0].scaled(0.5)
+    assert kept.unit == parts[0].unit
+    np.testing.assert_allclose(added.moments, parts[0].moments)
+    assert LogitHistogram.from_arrays(**whole.to_arrays()).unit == whole.unit
 
 
 @pytest.mark.parametrize("balanced", [True, False])

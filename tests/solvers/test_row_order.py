@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from keras_calibration.solvers import row_order
 from keras_calibration.solvers.data_checks import Rows
 from keras_calibration.solvers.row_folds import fold_of_rows
-from keras_calibration.solvers.row_order import are_turned_round, canonical_order
+from keras_calibration.solvers.row_order import are_turned_round, canonical_order, single_rows
 
 RNG = np.random.default_rng(0)
 SITES = ["a", "ä", "b", "", "中", "😀"]
@@ -71,3 +72,41 @@ def test_labels_and_logits_turned_round_are_ordered_and_divided_alike(rate, weig
     np.testing.assert_array_equal(*folds)
     in_fold = [labels[order][folds[0] == fold].sum() for fold in range(3)]
     assert weighted or np.ptp(in_fold) <= 1
+
+
+def test_repeated_rows_take_the_place_of_counted_ones():
+    counts = RNG.integers(0, 4, 60)
+    logits, column = RNG.integers(0, 3, 60) * 1.0, RNG.integers(0, 9, 60)
+    rows = Rows(logits, LABELS, counts * 1.0)
+    numbers, weights = single_rows(canonical_order(rows, [column]), rows.weights)
+    assert (weights == 1).all()
+    again = np.repeat(np.arange(60), counts)
+    repeated = Rows(logits[again], LABELS[again], None)
+    order = again[canonical_order(repeated, [column[again]])]
+    for values in (logits, LABELS, column):
+        np.testing.assert_array_equal(values[numbers], values[order])
+
+
+@pytest.mark.parametrize("most", [1, 90, 5000])
+def test_many_rows_are_fewer_rows_of_larger_counts(most, monkeypatch):
+    monkeypatch.setattr(row_order, "_MOST_ROWS", most)
+    counts = np.concatenate([[0, 10**15, 40], RNG.integers(1, 30, 57)]).astype(float)
+    numbers, weights = single_rows(np.arange(60), counts)
+    assert len(numbers) <= max(most, 59)
+    np.testing.assert_array_equal(np.bincount(numbers, weights), counts)
+    assert (weights == np.rint(weights)).all()
+    assert weights.min() >= 1
+    for number in range(1, 60):  # as equal as can be
+        assert np.ptp(weights[numbers == number]) <= 1
+    copies = np.bincount(numbers)
+    assert copies[1] == copies.max()
+    if most == 5000:
+        np.testing.assert_array_equal(copies[2:], counts[2:])
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-7])  # a tiny weight is no count of 0
+def test_importances_stay_as_they_are(unit):
+    weights = unit * np.array([0.5, 0.0, 2.0, 1.0])
+    numbers, kept = single_rows(np.array([3, 1, 0, 2]), weights)
+    np.testing.assert_array_equal(numbers, [3, 0, 2])
+    np.testing.assert_array_equal(kept, weights[[3, 0, 2]])

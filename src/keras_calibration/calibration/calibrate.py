@@ -232,6 +232,7 @@ def calibrate(
         base = BaseLogits(model, base_output, calibrated_output)
         logits = LogitModel(inputs, base(inputs)).values(development.inputs)
         rows = check_rows_or_classes(logits, development.labels, development.weights)
+        rows = replace(rows, unit=development.unit)
         warn_of_probabilities(logits, development.labels)
         warn_of_absent_classes(rows)
         warn_of_contradicted_ends(rows)

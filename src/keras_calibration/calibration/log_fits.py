@@ -85,7 +85,7 @@ def fit_calibrator(
     table, bins_per_unit = sums.table(name), int(name.removeprefix(_CELLS))
     edges = bin_edges(bins_per_unit)
     _refuse_far_logits(table, edges)
-    table = _counted(table, weights_are)
+    table, _ = _counted(table, weights_are)
     logits, labels, weights, group = _pseudo_rows(table, 0.5 * (edges[:-1] + edges[1:]))
     vocabularies = getattr(layer, "fields", {})
     numeric = numeric_names(layer.field_readers())
@@ -195,29 +195,29 @@ def _refuse_far_logits(table: dict[str, np.ndarray], edges: np.ndarray) -> None:
         )
 
 
-def _counted(table: dict[str, np.ndarray], weights_are: str) -> dict[str, np.ndarray]:
-    """The sums of a table, of weights that are numbers of rows (`data_checks.counts_of`)."""
+def _counted(table: dict[str, np.ndarray], weights_are: str) -> tuple[dict[str, np.ndarray], float]:
+    """The sums of a table, of weights that are numbers of rows, and the weight of one row."""
     check_weights_are(weights_are)
     parts = [f"{label}_{power}" for label in ("negatives", "positives") for power in range(3)]
     total, squares = table["negatives_0"].sum() + table["positives_0"].sum(), table["squares"].sum()
     if weights_are == "counts":
         check_counts(table["negatives_0"] + table["positives_0"], "sums of weights")
         check_counts(table["squares"], "sums of squared weights")
-        return table
-    factor = total / squares if squares else 1.0
-    return {**table, **{name: factor * table[name] for name in parts}}
+        return table, 1.0
+    unit = float(squares / total) if squares else 1.0
+    return {**table, **{name: table[name] / unit for name in parts}}, unit
 
 
 def _histogram(sums: LogSums, weights_are: str) -> LogitHistogram:
     table = sums.table(_HISTOGRAM)
     _refuse_far_logits(table, bin_edges())
-    table = _counted(table, weights_are)
+    table, unit = _counted(table, weights_are)
     moments = np.zeros((2, NUM_BINS, 3))
     places = table["key_bin"] + NUM_BINS // 2
     for label, name in enumerate(("negatives", "positives")):
         for power in range(3):
             moments[label, places, power] = table[f"{name}_{power}"]
-    return LogitHistogram(moments, float(sums.num_rows))
+    return LogitHistogram(moments, float(sums.num_rows), unit=unit)
 
 
 def _pseudo_rows(

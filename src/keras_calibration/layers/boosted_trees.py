@@ -62,9 +62,7 @@ class BoostedTrees(Head):
 
     LightGBM is needed for the fit alone: the trees become tables, and the layer computes them by
     comparisons and look-ups (`ops.boosted_trees`), to within rounding of LightGBM's own prediction.
-    The trees cannot be trained by gradient. There is no interval. Folds, and the least number of
-    rows of a leaf, count rows: with `weights_are="counts"`, a row of weight 2 is in one fold, where
-    two equal rows may be in two.
+    The trees cannot be trained by gradient. There is no interval.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer.

@@ -18,7 +18,7 @@ from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.keras_trainer import KerasTrainer
 from keras_calibration.layers.network_trainer import NetworkTrainer, TrainingRows, copy_of
 from keras_calibration.solvers.class_rows import keep_absent_classes, present_classes
-from keras_calibration.solvers.data_checks import Rows, shares_of_classes
+from keras_calibration.solvers.data_checks import Rows, are_counts, shares_of_classes
 from keras_calibration.solvers.offset_histogram import offset_histogram
 from keras_calibration.solvers.reference_line import bins_of
 from keras_calibration.solvers.standard_errors import mean_and_error
@@ -68,8 +68,9 @@ def enough_for(num_folds: int, rows: Rows) -> bool:
         >>> enough_for(2, Rows(np.zeros(40), np.arange(40) % 2, None))
         True
     """
-    shares = shares_of_classes(rows.labels[rows.row_weights > 0])
-    others = len(shares) - float(shares.sum(axis=0).max())
+    weights = rows.row_weights if are_counts(rows.weights) else rows.row_weights > 0
+    totals = weights @ shares_of_classes(rows.labels)
+    others = float(totals.sum() - totals.max())
     return others >= _ROWS_OF_OTHER_CLASSES * num_folds
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 
@@ -47,9 +48,12 @@ class FitSummary(ShownAsText):
     converged: bool
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False, kw_only=True)
 
-    def in_order(self, order: np.ndarray) -> FitSummary:
-        """The summary of rows that were taken by `order`, with what it has of each row put back."""
-        return self
+    def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
+        """The summary for all rows, of a fit to those with the given numbers, some several times.
+
+        What it has of each row is put back.
+        """
+        return replace(self, num_rows=int(np.count_nonzero(np.bincount(numbers))))
 
     def __str__(self) -> str:
         change = self.log_loss_after - self.log_loss_before
@@ -76,8 +80,8 @@ class NeuralFitSummary(FitSummary):
         standard_error: Standard error of the difference between the two.
         epochs: The best epoch of each fold.
         network_kept: Whether g was kept; otherwise it is 0.
-        cross_fitted_logits: Cross-fitted `η + g` of each row, (n,) or (n, K); empty if no network
-            was tried.
+        cross_fitted_logits: Cross-fitted `η + g` of each row, (n,) or (n, K), the mean of
+            those of a row that is counted in several folds; empty if no network was tried.
 
     Example:
         >>> print(NeuralFitSummary(900, 0.31, 0.28, 9, True, 0.3, 0.29, 0.002, (2, 3, 4), True))
@@ -95,9 +99,10 @@ class NeuralFitSummary(FitSummary):
         default_factory=lambda: np.empty(0), repr=False, compare=False
     )
 
-    def in_order(self, order: np.ndarray) -> NeuralFitSummary:
-        """The summary with the logits of each row put back."""
-        return replace(self, cross_fitted_logits=_put_back(self.cross_fitted_logits, order))
+    def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
+        """The summary for all rows, with the mean of the logits that each has."""
+        logits = _means_of_rows(self.cross_fitted_logits, numbers, num_rows)
+        return replace(super().of_rows(numbers, num_rows), cross_fitted_logits=logits)
 
     def __str__(self) -> str:
         if not self.epochs:
@@ -122,8 +127,8 @@ class BoostedFitSummary(FitSummary):
         cross_fitted_head: Cross-fitted log loss of the inner head alone.
         cross_fitted_both: Cross-fitted log loss with trees.
         standard_error: Standard error of the difference between the two.
-        cross_fitted_logits: Cross-fitted calibrated logits of each row, (n,) or (n, K); empty if no
-            trees were tried.
+        cross_fitted_logits: Cross-fitted calibrated logits of each row, (n,) or (n, K), the mean of
+            those of a row that is counted in several folds; empty if no trees were tried.
 
     Example:
         >>> print(BoostedFitSummary(900, 0.31, 0.28, 40, True, 0.3, 0.29, 0.002))
@@ -138,9 +143,10 @@ class BoostedFitSummary(FitSummary):
         default_factory=lambda: np.empty(0), repr=False, compare=False
     )
 
-    def in_order(self, order: np.ndarray) -> BoostedFitSummary:
-        """The summary with the logits of each row put back."""
-        return replace(self, cross_fitted_logits=_put_back(self.cross_fitted_logits, order))
+    def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
+        """The summary for all rows, with the mean of the logits that each has."""
+        logits = _means_of_rows(self.cross_fitted_logits, numbers, num_rows)
+        return replace(super().of_rows(numbers, num_rows), cross_fitted_logits=logits)
 
     def __str__(self) -> str:
         if np.isnan(self.cross_fitted_both):
@@ -154,9 +160,13 @@ class BoostedFitSummary(FitSummary):
         )
 
 
-def _put_back(values: np.ndarray, order: np.ndarray) -> np.ndarray:
-    if not len(values):
-        return values
-    back = np.empty_like(values)
-    back[order] = values
-    return back
+def _means_of_rows(logits: np.ndarray, numbers: np.ndarray, num_rows: int) -> np.ndarray:
+    """The mean logit of each row (n, …), of logits of the rows with the given numbers (m, …)."""
+    if not len(logits):
+        return logits
+    times = np.bincount(numbers, minlength=num_rows)
+    columns = logits.reshape(len(logits), -1).T
+    sums = [np.bincount(numbers, column, minlength=num_rows) for column in columns]
+    with np.errstate(invalid="ignore"):  # a row of weight 0 has none
+        means = np.stack(sums, axis=1) / times[:, None]
+    return means.reshape(num_rows, *logits.shape[1:])

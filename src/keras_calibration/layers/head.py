@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -37,11 +38,12 @@ from keras_calibration.solvers.data_checks import (
     checked_logits,
     counts_of,
     rows_that_count,
+    unit_of,
     warn_of_contradicted_ends,
     warn_of_weights,
 )
 from keras_calibration.solvers.logit_histogram import LogitHistogram
-from keras_calibration.solvers.row_order import canonical_order
+from keras_calibration.solvers.row_order import canonical_order, single_rows
 
 
 class Head(PosteriorLayer):
@@ -192,7 +194,9 @@ class Head(PosteriorLayer):
                 weight 0 is no row.
             weights_are: `"importance"`, known up to a common factor: 1, 1,000 or 1 / n for all rows
                 are the same fit, and unequal weights count as the number of equal ones that say as
-                much, `(Σ w)² / Σ w²`. Or `"counts"`: a row of weight 2 is two rows.
+                much, `(Σ w)² / Σ w²`. Or `"counts"`: a row of weight 2 is two rows. Heads that draw
+                folds or batches take up to a million rows apart; of more, those of the largest
+                counts are fewer rows of larger weights.
             from_logits: Whether `logits` holds logits. Pass False for probabilities, which are then
                 converted, those of classes up to a constant of each row. The head itself is always
                 called on logits. An exact 0 or 1 counts as a logit of ±36.7: smooth votes,
@@ -225,6 +229,7 @@ class Head(PosteriorLayer):
         logits = checked_logits(logits, labels, from_logits, sample_weight)
         weights = counts_of(sample_weight, weights_are, np.shape(logits)[0])
         rows = self.check_rows(logits, labels, weights)
+        rows = replace(rows, unit=unit_of(sample_weight, weights))
         warn_of_absent_classes(rows)
         warn_of_contradicted_ends(rows)
         warn_of_weights(rows.labels, sample_weight, weights_are)
@@ -263,19 +268,29 @@ class Head(PosteriorLayer):
         # This call builds the head and checks the shapes.
         self(rows.logits[:1], {name: column[:1] for name, column in columns.items()})
         settings = settings or FitSettings()
-        order = np.arange(len(rows.logits))
-        if self.draws_by_chance and not isinstance(settings.folds, str):
-            order = canonical_order(rows, columns.values())
-            rows, settings = rows.take(order), settings.take(order, len(order))
-            columns = {name: column[order] for name, column in columns.items()}
+        num_rows = len(rows.logits)
+        numbers = np.arange(num_rows)
+        if self.draws_by_chance:
+            if not isinstance(settings.folds, str):
+                numbers = canonical_order(rows, columns.values())
+            numbers, weights = single_rows(numbers, rows.row_weights)
+            rows = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
+            columns = {name: column[numbers] for name, column in columns.items()}
+            settings = settings.take(numbers, num_rows)
         with unchanged_if_refused(self):
-            summary = self.fit_rows(rows, columns, settings, verbose).in_order(order)
+            summary = self.fit_rows(rows, columns, settings, verbose)
+        if self.draws_by_chance:
+            summary = summary.of_rows(numbers, num_rows)
         self.remember_fit(summary)
         return summary
 
     @property
     def draws_by_chance(self) -> bool:
-        """Whether the direct fit draws folds or batches; the order of the rows then makes none."""
+        """Whether the direct fit draws folds or batches of rows.
+
+        The rows then come to `fit_rows` in an order of their own, and each apart: a row of weight 2
+        as two rows, if weights are counts.
+        """
         return False
 
     def check_direct_fit(self) -> None:

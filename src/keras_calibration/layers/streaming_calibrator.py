@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from keras_calibration.solvers.data_checks import (
     check_rows,
     checked_logits,
     counts_of,
+    unit_of,
     warn_of_contradicted_ends,
     warn_of_weights,
 )
@@ -32,6 +34,7 @@ from keras_calibration.solvers.logit_histogram import (
     Line,
     LogitHistogram,
     logit_histogram,
+    warn_of_other_unit,
 )
 from keras_calibration.solvers.reference_line import bins_of, seen_as_logits
 
@@ -126,9 +129,10 @@ class StreamingCalibrator(Calibrator):
             forget: Share of the weight of all earlier rows to drop first, in [0, 1]. With hourly
                 updates, a half-life of h hours is `forget = 1 - 0.5 ** (1 / h)`.
             from_logits: As for `fit`.
-            weights_are: As for `fit`. The factor of importances is that of these rows alone: a
-                batch of equal weights, or a single row, counts as its number of rows beside those
-                of earlier fits. If weights are to be compared between updates, pass counts.
+            weights_are: As for `fit`. Importances must be in the unit of those of earlier rows:
+                their common factor is that of all rows together, so that it does not matter how
+                rows are divided into batches. Rows without weights have weight 1, and so has a row
+                of counts.
 
         Returns:
             The `FitSummary` of the fit to all rows.
@@ -149,6 +153,7 @@ class StreamingCalibrator(Calibrator):
         rows = check_rows(logits, labels, weights)
         warn_of_contradicted_ends(rows)
         warn_of_weights(rows.labels, sample_weight, weights_are)
+        rows = replace(rows, unit=unit_of(sample_weight, weights))
         return self.update_sums(self._histogram_of(rows), forget)
 
     def fit_sums(self, histogram: LogitHistogram, are_counts: bool | None = None) -> FitSummary:
@@ -189,7 +194,9 @@ class StreamingCalibrator(Calibrator):
         # Forgetting makes fractions of counts, with which an interval is not too narrow.
         are_counts = histogram.is_of_counts
         if self.histogram is not None and forget < 1:
-            are_counts = are_counts and self.posterior_is_of_counts
+            warn_of_other_unit(self.histogram, histogram)
+            are_equal = math.isclose(self.histogram.unit, histogram.unit)
+            are_counts = are_counts and self.posterior_is_of_counts and are_equal
             histogram = self.histogram.scaled(1 - forget) + histogram.on_bins(self.histogram.bins)
         return self.fit_sums(histogram, are_counts)
 
@@ -213,9 +220,14 @@ class StreamingCalibrator(Calibrator):
         Raises:
             ValueError: As for `fit`.
         """
-        self.histogram = None
         weights = counts_of(sample_weight, "importance", np.shape(logits)[0])
-        self.histogram = self._histogram_of(check_rows(logits, labels, weights))
+        rows = check_rows(logits, labels, weights)
+        self.remember_rows(replace(rows, unit=unit_of(sample_weight, weights)))
+
+    def remember_rows(self, rows: Rows) -> None:
+        """`remember`, of checked rows."""
+        self.histogram = None
+        self.histogram = self._histogram_of(rows)
 
     def forget_rows(self) -> None:
         """Drops the histogram and the posterior of earlier fits: the weights are of other rows."""
@@ -294,7 +306,8 @@ class StreamingCalibrator(Calibrator):
             bins = self.histogram.bins
         else:
             bins = self.bins_of(rows)
-        return logit_histogram(rows.logits, rows.labels, rows.weights, bins)
+        histogram = logit_histogram(rows.logits, rows.labels, rows.weights, bins)
+        return replace(histogram, unit=rows.unit)
 
     def _is_fitted(self) -> bool:
         """Whether the curve differs from the curve of a new layer."""

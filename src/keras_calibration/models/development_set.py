@@ -23,7 +23,12 @@ from keras_calibration._columns import (
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.models.input_columns import inputs_of
-from keras_calibration.solvers.data_checks import columns_that_count, counts_of, warn_of_weights
+from keras_calibration.solvers.data_checks import (
+    columns_that_count,
+    counts_of,
+    unit_of,
+    warn_of_weights,
+)
 
 
 @dataclass(frozen=True)
@@ -36,27 +41,30 @@ class DevelopmentSet:
         labels: Array of labels with n rows.
         weights: Array of sample weights with n rows, or None.
         batch_size: Rows per batch of the data set that was read; None for arrays.
+        unit: The sample weight of one row, if the weights are numbers of rows.
     """
 
     inputs: Inputs
     labels: np.ndarray
     weights: np.ndarray | None
     batch_size: int | None
+    unit: float = 1.0
 
     def counted(self, weights_are: str = "importance") -> tuple[DevelopmentSet, np.ndarray]:
         """The rows that count, with weights that are numbers of rows, and their numbers."""
         weights = counts_of(self.weights, weights_are, len(self.labels))
         warn_of_weights(self.labels, self.weights, weights_are)
+        counted = replace(self, weights=weights, unit=unit_of(self.weights, weights))
         if weights is None or weights.all():
-            return replace(self, weights=weights), np.arange(len(self.labels))
+            return counted, np.arange(len(self.labels))
         used = np.flatnonzero(weights)
 
         def taken(column: Tensor) -> Tensor:
             return ops.take(column, used, 0) if ops.is_tensor(column) else column[used]
 
         inputs = keras.tree.map_structure(taken, self.inputs)
-        counted = replace(self, inputs=inputs, labels=self.labels[used], weights=weights[used])
-        return counted, used
+        labels, weights = self.labels[used], weights[used]
+        return replace(counted, inputs=inputs, labels=labels, weights=weights), used
 
 
 def read_development_set(

@@ -29,12 +29,14 @@ class HeadRows:
         features: Feature name → array or tensor with n rows.
         labels: Labels (n, 1), float32, in [0, 1]; class numbers (n, 1) or shares (n, K).
         weights: Sample weights (n,), float32, or None.
+        unit: The sample weight of one row, if the weights are numbers of rows.
     """
 
     logits: np.ndarray
     features: dict[str, Tensor]
     labels: np.ndarray
     weights: np.ndarray | None
+    unit: float = 1.0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -45,8 +47,8 @@ class HeadRows:
         weights = None if self.weights is None else self.weights.astype("float64")
         logits, labels = (values.astype("float64") for values in (self.logits, self.labels))
         if logits.shape[1] > 1:
-            return Rows(logits, class_shares(labels, *logits.shape), weights)
-        return Rows(logits[:, 0], labels[:, 0], weights)
+            return Rows(logits, class_shares(labels, *logits.shape), weights, self.unit)
+        return Rows(logits[:, 0], labels[:, 0], weights, self.unit)
 
     @property
     def keras_data(
@@ -62,7 +64,8 @@ class HeadRows:
             for name, column in self.features.items()
         }
         weights = None if self.weights is None else self.weights[numbers]
-        return HeadRows(self.logits[numbers], features, self.labels[numbers], weights)
+        columns = self.logits[numbers], features, self.labels[numbers], weights
+        return HeadRows(*columns, self.unit)
 
 
 def is_head_input(inputs: Inputs) -> bool:
@@ -97,4 +100,4 @@ def rows_for_head(
         are_invalid = ~((values >= 0) & (values < np.inf)).all(axis=1)
         numbers = np.where(are_invalid, numbers, np.arange(len(labels)))
         labels, logits = labels[numbers], logits[numbers]
-    return HeadRows(logits, features, labels, weights)
+    return HeadRows(logits, features, labels, weights, rows.unit)

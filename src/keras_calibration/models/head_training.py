@@ -1,6 +1,7 @@
 """Fits a head directly, then by training, which is kept only if it improves on the direct fit."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ def fit_exactly(
 ) -> FitSummary:
     """Fits a head by its direct fit, to rows about which `check_development_rows` has warned."""
     checked = head.check_rows(rows.logits, rows.labels, rows.weights)
+    checked = replace(checked, unit=rows.unit)
     return head.fit_checked(checked, rows.features, settings, int(verbose))
 
 
@@ -147,7 +149,7 @@ def model_summary(
     # A curve that was trained by gradient alone has seen any logit. No histogram can hold all.
     is_summable = flat.logits.ndim == 1 and np.abs(flat.logits).max(initial=0.0) <= LARGEST_LOGIT
     if isinstance(head, StreamingCalibrator) and is_summable:
-        head.remember(flat.logits, flat.labels, sample_weight=flat.weights)
+        head.remember_rows(flat)
     is_direct = exact is not None and not figures.get("num_epochs")
     _warn_of_bias(logits, flat.labels, flat.row_weights, _OF_FIT if is_direct else _OF_TRAINING)
     with np.errstate(invalid="ignore"):

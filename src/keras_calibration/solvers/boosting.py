@@ -12,6 +12,7 @@ from scipy import special
 from keras_calibration.ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
 from keras_calibration.solvers.class_rows import keep_absent_classes, present_classes
 from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.row_order import single_rows
 from keras_calibration.solvers.softmax_fit import log_losses
 from keras_calibration.solvers.standard_errors import mean_and_error
 
@@ -221,7 +222,7 @@ class _Trainer:
         """The log loss of held-out rows after 0, 1, 2 … rounds, and the model."""
         losses = log_losses(self.rows.labels[held_out], self.rows.logits[held_out])
         start = np.average(losses, weights=self.rows.row_weights[held_out])
-        if len(fitted) < 2 * _PARAMETERS["min_data_in_leaf"]:
+        if len(single_rows(fitted, self.rows.row_weights)[0]) < 2 * _PARAMETERS["min_data_in_leaf"]:
             return np.array([start]), None
         train = self._dataset(fitted)
         curve = [start]
@@ -247,9 +248,9 @@ class _Trainer:
         return self.lightgbm.train(self.parameters, self._dataset(fitted), num_rounds)
 
     def _dataset(self, chosen: np.ndarray, reference: Any = None) -> Any:
-        # Rows of weight 0 would count as rows of a leaf.
-        chosen = chosen[self.rows.row_weights[chosen] > 0]
-        labels, weights = self.rows.labels[chosen], self.rows.row_weights[chosen]
+        # Rows, not weights, are counted in a leaf.
+        chosen, weights = single_rows(chosen, self.rows.row_weights)
+        labels = self.rows.labels[chosen]
         if labels.ndim == 2:
             # A row for each class that it may be of: LightGBM knows no shares of classes.
             place, label = np.nonzero(labels)

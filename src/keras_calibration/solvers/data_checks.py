@@ -33,12 +33,13 @@ _LOOK_LIKE_PROBABILITIES = (
 class Rows:
     """Logits (n,) or class logits (n, K), labels and weights (or None) of rows, in float64.
 
-    Weights are numbers of rows (`counts_of`).
+    Weights are numbers of rows (`counts_of`), and `unit` is the sample weight of one row.
     """
 
     logits: np.ndarray
     labels: Any  # None where the caller passed none
     weights: np.ndarray | None
+    unit: float = 1.0
 
     @property
     def row_weights(self) -> np.ndarray:
@@ -56,7 +57,7 @@ class Rows:
         labels, weights = (
             None if column is None else column[numbers] for column in (self.labels, self.weights)
         )
-        return Rows(self.logits[numbers], labels, weights)
+        return replace(self, logits=self.logits[numbers], labels=labels, weights=weights)
 
 
 def counts_of(
@@ -85,6 +86,18 @@ def counts_of(
     if (shares[used] == 1).all():
         return used.astype(np.float64)
     return shares * (shares.sum() / (shares @ shares))
+
+
+def unit_of(sample_weight: ArrayLike | None, counts: np.ndarray | None) -> float:
+    """The sample weight of one row: what `counts_of` has divided the weights by.
+
+    Example:
+        >>> unit_of([30.0, 10.0], counts_of([30.0, 10.0], "importance", 2))
+        25.0
+    """
+    if sample_weight is None or counts is None:
+        return 1.0
+    return float(np.max(sample_weight) / counts.max())
 
 
 def check_weights_are(weights_are: str) -> None:
@@ -139,7 +152,9 @@ def warn_of_weights(labels: np.ndarray, weights: ArrayLike | None, weights_are: 
 
 
 def _are_whole(weights: np.ndarray) -> np.ndarray:
-    return np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights
+    # A small weight is no count of 0.
+    is_counted = (weights == 0) | (weights > 0.5)
+    return is_counted & (np.abs(weights - np.rint(weights)) <= 1e-6 + 1e-12 * weights)
 
 
 def rows_that_count(weights: np.ndarray | None) -> np.ndarray | None:

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import numbers_of
 from keras_calibration._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
+from keras_calibration._warn import warn
 from keras_calibration.solvers.data_checks import are_counts, check_rows
 
 BINS_PER_UNIT = 64
@@ -38,6 +39,9 @@ EDGES = bin_edges()
 NUM_BINS = len(EDGES) - 1
 _CENTRES = 0.5 * (EDGES[:-1] + EDGES[1:])
 _BIN_ABOVE_ZERO = NUM_BINS // 2
+
+# Of so many rows, weights that differ by more than this factor are hardly in the same unit.
+_FEW_ROWS, _LARGEST_RATIO = 20, 100.0
 
 # Arrays of this many rows fit into the processor's cache.
 _CHUNK_SIZE = 1 << 15
@@ -112,6 +116,8 @@ class LogitHistogram:
         num_rows: Number of rows, reduced by forgetting.
         bins: The line that maps the logits of the rows to those of the bins.
         view: The line that maps the logits of the bins to those that a fit sees in their place.
+        unit: The sample weight of one row, `Σ w² / Σ w` of importances and 1 of counts. The weights
+            in the moments are divided by it, so that they are numbers of rows.
 
     Example:
         >>> histogram = logit_histogram([-1.0, 0.5, 0.5], [0, 0, 1])
@@ -125,6 +131,7 @@ class LogitHistogram:
     num_rows: float
     bins: Line = IDENTITY
     view: Line = IDENTITY
+    unit: float = 1.0
 
     def __add__(self, other: LogitHistogram) -> LogitHistogram:
         if self.bins != other.bins:
@@ -132,11 +139,21 @@ class LogitHistogram:
                 "Histograms that are added must have bins of the same logits. Received: "
                 f"{self.bins} and {other.bins}."
             )
-        moments, num_rows = self.moments + other.moments, self.num_rows + other.num_rows
-        return replace(self, moments=moments, num_rows=num_rows)
+        parts = (self, other)
+        largest = max(self.unit, other.unit)
+        units = np.array([part.unit for part in parts]) / largest
+        sums = units * [part.moments[..., 0].sum() for part in parts]  # Σ w
+        unit = units @ sums / sums.sum() if sums.any() else 1.0  # Σ w² / Σ w
+        mine, others = units / unit
+        return replace(
+            self,
+            moments=mine * self.moments + others * other.moments,
+            num_rows=self.num_rows + other.num_rows,
+            unit=float(largest * unit),
+        )
 
     def scaled(self, factor: float) -> LogitHistogram:
-        """The histogram with every weight multiplied by `factor`."""
+        """The histogram with every number of rows multiplied by `factor`."""
         return replace(self, moments=factor * self.moments, num_rows=factor * self.num_rows)
 
     def on_bins(self, bins: Line) -> LogitHistogram:
@@ -152,7 +169,7 @@ class LogitHistogram:
                 logits = self.bins.inverse(_CENTRES[filled] + first / weights + side * spreads)
                 numbers, offsets = _numbers_and_offsets(_on_bins(logits, bins))
                 _add_class(new, numbers, offsets, 0.5 * weights)
-        return LogitHistogram(moments, self.num_rows, bins)
+        return LogitHistogram(moments, self.num_rows, bins, unit=self.unit)
 
     @property
     def line(self) -> Line:
@@ -182,17 +199,24 @@ class LogitHistogram:
             "moments": self.moments[:, filled],
             "num_rows": np.asarray(self.num_rows),
             "bins": np.array([self.bins.scale, self.bins.shift]),
+            "unit": np.asarray(self.unit),
         }
 
     @classmethod
     def from_arrays(
-        cls, bin_numbers: ArrayLike, moments: ArrayLike, num_rows: ArrayLike, bins: ArrayLike
+        cls,
+        bin_numbers: ArrayLike,
+        moments: ArrayLike,
+        num_rows: ArrayLike,
+        bins: ArrayLike,
+        unit: ArrayLike,
     ) -> LogitHistogram:
         """The histogram from the arrays of `to_arrays`."""
         dense = np.zeros((2, NUM_BINS, 3))
         dense[:, np.asarray(bin_numbers)] = moments
         scale, shift = np.asarray(bins).tolist()
-        return cls(dense, float(np.asarray(num_rows)), Line(scale, shift))
+        rows, weight = (float(np.asarray(number)) for number in (num_rows, unit))
+        return cls(dense, rows, Line(scale, shift), unit=weight)
 
     def atoms(self) -> Atoms:
         """The bins that have weight, in the order of their logits, as a fit sees them."""
@@ -250,6 +274,18 @@ def _add_all(moments: np.ndarray, columns: list[np.ndarray], bins: Line) -> bool
                 return False
             _add_rows(moments, _on_bins(chunk[0], bins), *chunk[1:])
     return True
+
+
+def warn_of_other_unit(old: LogitHistogram, new: LogitHistogram) -> None:
+    """Warns if the weights of new rows can hardly be in the unit of those of old ones."""
+    num_rows = min(part.moments[..., 0].sum() for part in (old, new))
+    if num_rows >= _FEW_ROWS and not 1 / _LARGEST_RATIO <= new.unit / old.unit <= _LARGEST_RATIO:
+        warn(
+            f"The sample weights of the new rows are in another unit: about {new.unit:g}, where "
+            f"those of the rows before are about {old.unit:g} (a row without a weight has 1). "
+            "They are compared as they are, so that the rows of smaller weights hardly count. Pass "
+            "weights in the same unit in every fit and update.",
+        )
 
 
 def quantile_edges(histogram: LogitHistogram, num_knots: int, balanced: bool = True) -> np.ndarray:

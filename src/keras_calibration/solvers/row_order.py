@@ -1,17 +1,21 @@
-"""The order of rows in which a fit by chance (folds, batches) depends on the rows alone."""
+"""Rows for a fit by chance (folds, batches): in an order, and each apart, whatever their form."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
 import numpy as np
 
-from keras_calibration.solvers.data_checks import Rows
+from keras_calibration.solvers.data_checks import Rows, are_counts
 from keras_calibration.solvers.segments import distinct_values
+
+# Beyond so many rows, the share that chance gives to a fold hardly varies.
+_MOST_ROWS = 1 << 20
 
 
 def canonical_order(rows: Rows, columns: Iterable[np.ndarray]) -> np.ndarray:
-    """Row numbers by increasing logit, and of equal logits by label, weight and features.
+    """Row numbers by increasing logit, and of equal logits by label, features and weight.
 
     Rows that are still equal can be exchanged. So whatever is drawn by chance for the rows in this
     order does not depend on the order in which they were given; nor on which class is called the
@@ -35,7 +39,8 @@ def canonical_order(rows: Rows, columns: Iterable[np.ndarray]) -> np.ndarray:
     is_tied[:-1] |= is_tied[1:]
     if is_tied.any():
         tied = order[is_tied]
-        keys = [*logits.T, side * rows.labels, rows.row_weights, *columns]
+        # The weight last: rows that are there twice take the place of one of weight 2.
+        keys = [*logits.T, side * rows.labels, *columns, rows.row_weights]
         ranks = [_rank(part) for key in keys for part in _parts(np.asarray(key)[tied])]
         order[is_tied] = tied[np.lexsort(ranks[::-1])]
     return order
@@ -45,7 +50,7 @@ def are_turned_round(rows: Rows) -> bool:
     """Whether rows of one logit have more positives than negatives.
 
     Of rows, and the same with labels and logits turned round, it is true of one. If both classes
-    have as many rows, the farthest logits decide. Never of rows of K classes.
+    weigh as much, the farthest logits decide. Never of rows of K classes.
 
     Example:
         >>> are_turned_round(Rows(np.array([2.0, 1.0, 1.0]), np.array([1, 0, 1]), None))
@@ -53,9 +58,48 @@ def are_turned_round(rows: Rows) -> bool:
     """
     if rows.logits.ndim > 1:
         return False
-    labels = rows.labels[rows.row_weights > 0]
-    excess = np.count_nonzero(labels > 0.5) - np.count_nonzero(labels < 0.5)
-    return bool(excess > 0 or (excess == 0 and rows.logits.min() + rows.logits.max() > 0))
+    excess = float(rows.row_weights @ np.sign(rows.labels - 0.5))
+    if abs(excess) > 1e-9 * rows.row_weights.sum():  # not a rounding of equal weights
+        return excess > 0
+    used = rows.logits[rows.row_weights > 0]
+    return bool(used.min() + used.max() > 0) if len(used) else False
+
+
+def single_rows(numbers: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers in which a row of weight 2 is there twice, and the weights of these rows.
+
+    Folds, batches and the leaves of trees are made of rows. If the weights are counts, rows that
+    are counted and rows that are repeated are the same rows here. If there are more than a million,
+    those of the largest counts are fewer rows, whose weights are still whole numbers with the same
+    sum. Importances stay as they are. Rows of weight 0 are left out.
+
+    Args:
+        numbers: Row numbers (m,).
+        weights: Weights of all rows (n,).
+
+    Example:
+        >>> single_rows(np.array([1, 0, 2]), np.array([1.0, 2.0, 0.0]))
+        (array([1, 1, 0]), array([1., 1., 1.]))
+        >>> single_rows(np.array([1, 0]), np.array([1.0, 2.5]))
+        (array([1, 0]), array([2.5, 1. ]))
+    """
+    numbers = numbers[weights[numbers] > 0]
+    weights = weights[numbers]
+    if not are_counts(weights) or not len(numbers):
+        return numbers, weights
+    counts = np.rint(weights).astype(np.int64)
+    copies = np.minimum(counts, _most_copies(counts))
+    each, left = np.divmod(counts, copies)
+    place = np.arange(copies.sum()) - np.repeat(np.cumsum(copies) - copies, copies)
+    single = np.repeat(each, copies) + (place < np.repeat(left, copies))
+    return np.repeat(numbers, copies), single.astype(np.float64)
+
+
+def _most_copies(counts: np.ndarray) -> int:
+    """The largest number of copies of a row with which there are not too many rows in all."""
+    most = max(_MOST_ROWS, len(counts))
+    copies = range(1, int(counts.max()) + 1)
+    return bisect_right(copies, most, key=lambda number: np.minimum(counts, number).sum())
 
 
 def _parts(column: np.ndarray) -> np.ndarray:
