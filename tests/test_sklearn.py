@@ -201,7 +201,7 @@ def test_probabilities_of_exactly_0():
     with pytest.warns(UserWarning, match="exactly 0 or 1, and a label that says otherwise"):
         calibrator.fit(x[700:], names[700:])
     received = calibrator.predict_proba(x)
-    logits = np.log(np.maximum(scores.astype("float32"), np.finfo(np.float32).tiny, dtype=float))
+    logits = np.log(np.maximum(scores.astype("float32"), 2.0**-53, dtype=float))
     numbers = in_order_of(forest.classes_, names[700:])
 
     def loss(scale):
