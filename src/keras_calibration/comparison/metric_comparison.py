@@ -41,8 +41,15 @@ class MetricComparison:
     b_beats_a_same_seed: Estimate | None
 
     @property
+    def favors(self) -> str | None:
+        """`"A"` or `"B"` with the better mean, however small the difference; `None` if none has."""
+        value = self.mean_b - self.mean_a if self.difference is None else self.difference.value
+        if self.maximize is None or not abs(value) > 0:
+            return None
+        return "B" if (value > 0) == self.maximize else "A"
+
+    @property
     def better(self) -> str | None:
         """`"A"` or `"B"` if the interval of the difference excludes 0, otherwise `None`."""
-        if self.maximize is None or self.difference is None or not self.difference.excludes(0.0):
-            return None
-        return "B" if (self.difference.value > 0) == self.maximize else "A"
+        is_known = self.difference is not None and self.difference.excludes(0.0)
+        return self.favors if is_known else None
