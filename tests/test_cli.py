@@ -53,10 +53,10 @@ def test_compare_answers_by_its_exit_code(folder, capsys):
 
 def test_the_command_asks_what_the_function_asks(folder, capsys):
     for options, expected in (
-        ([], ("val_calibrated_log_loss", None, False, 3)),
-        (["--recalibrated", "yes"], ("val_calibrated_log_loss", True, False, 3)),
+        ([], ("val_calibrated_log_loss", None, False, "advised")),
+        (["--recalibrated", "yes"], ("val_calibrated_log_loss", True, False, "advised")),
         (["--recalibrated", "no", "--looks", "1"], ("val_loss", False, False, 1)),
-        (["--days"], ("val_calibrated_log_loss", None, True, 3)),
+        (["--days"], ("val_calibrated_log_loss", None, True, "advised")),
     ):
         main(["compare", folder, "deepfm", "dcn", "--json", *options])
         found = json.loads(capsys.readouterr().out)

@@ -192,10 +192,10 @@ def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--looks",
         type=_looks,
-        default=3,
-        metavar="K|any",
+        default="advised",
+        metavar="advised|K|any",
         help="number of times that you plan to look at the growing ledger; default: %(default)s, "
-        "for training 'about k more seeds each' and looking again",
+        "as often as it takes to train 'about k more seeds each' and look again",
     )
     command.add_argument(
         "--recalibrated",
@@ -221,7 +221,9 @@ def _epoch(text: str) -> int | str:
         ) from None
 
 
-def _looks(text: str) -> int | None:
+def _looks(text: str) -> int | str | None:
+    if text == "advised":
+        return text
     try:
         return None if text == "any" else int(text)
     except ValueError:

@@ -80,7 +80,7 @@ def test_agrees_with_the_functions_for_independent_seeds(ledger):
     a, b = losses(0, 9), losses(1, 14, shift=-1e-4)
     fill(ledger, "deepfm", a)
     fill(ledger, "dcn", b)
-    comparison = compare(ledger, "deepfm", "dcn", num_looks=1)
+    comparison = compare(ledger, "deepfm", "dcn")
     values = [[run["val_calibrated_log_loss"] for run in runs] for runs in (a, b)]
     assert comparison.difference == mean_difference(*values)
     assert comparison.deciding.b_beats_a.value == metric_accuracy(values[1], values[0])
@@ -347,7 +347,7 @@ def test_seeds_that_each_loss_needs_for_this_pair(ledger, shared):
         a, b = (np.array(runs.metric_values(name)) for runs in (comparison.a, comparison.b))
         variance = np.var(b - a, ddof=1) if shared else a.var(ddof=1) + b.var(ddof=1)
         effect = b.mean() - a.mean()
-        level = comparison.deciding.difference.confidence
+        level = comparison.deciding.judged.confidence
         assert needed == seeds_needed(effect, variance, paired=shared, confidence=level)
     plain, calibrated = comparison.seeds_needed.values()
     text = " ".join(str(comparison).split())
@@ -541,9 +541,15 @@ def test_looks_widen_the_interval(ledger):
     four = compare(ledger, "deepfm", "dcn", num_looks=4)
     once = compare(ledger, "deepfm", "dcn", confidence=0.9875, num_looks=1)
     assert four.difference == once.difference
-    # Without a number, "about k more seeds" and another look are planned for.
-    default, three = compare(ledger, "deepfm", "dcn"), compare(ledger, "deepfm", "dcn", num_looks=3)
-    assert default.difference == three.difference
+    # Without a number the interval is that of this look, and "about k more seeds" with another look
+    # is allowed for.
+    default = compare(ledger, "deepfm", "dcn")
+    three = compare(ledger, "deepfm", "dcn", num_looks=3)
+    assert default.difference == compare(ledger, "deepfm", "dcn", num_looks=1).difference
+    assert default.deciding.judged == three.difference
+    assert three.deciding.judged is None
+    for name in ("verdict", "more_seeds", "minimum_detectable_effect"):
+        assert getattr(default, name) == getattr(three, name)
     assert four.method == "Welch's t, independent seeds, Bonferroni's level for 4 looks"
     assert comparison.method == "always-valid t, independent seeds"
 
@@ -606,6 +612,7 @@ def test_json_is_strict(ledger):
         ({"confidence": 95}, "between 0 and 1.*confidence=95"),
         ({"num_looks": 0}, "between 1 and 50.*num_looks=0"),
         ({"num_looks": 51}, "between 1 and 50.*num_looks=51"),
+        ({"num_looks": "any"}, "must be 'advised', between 1 and 50.*num_looks='any'"),
         ({"recalibrated": "yes"}, "`recalibrated` must be True, False or None.*'yes'"),
     ],
 )

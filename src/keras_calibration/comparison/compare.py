@@ -17,7 +17,7 @@ from keras_calibration.comparison.notes import make_notes
 from keras_calibration.comparison.pipeline_runs import PipelineRuns, gather_runs
 from keras_calibration.comparison.plan import Plan, make_plan
 from keras_calibration.comparison.question import (
-    DEFAULT_LOOKS,
+    ADVISED,
     Question,
     check_question,
     deciding_direction,
@@ -53,7 +53,7 @@ def compare(
     epoch: int | str = "kept",
     delta: float | None = None,
     confidence: float = 0.95,
-    num_looks: int | None = DEFAULT_LOOKS,
+    num_looks: int | str | None = ADVISED,
     directions: Mapping[str, str] | None = None,
     recalibrated: bool | None = None,
     days: bool = False,
@@ -78,8 +78,9 @@ def compare(
             verdict is never "no difference".
         confidence: Coverage of the intervals, in (0, 1).
         num_looks: Planned number of looks at the growing ledger, whose intervals hold together
-            (Bonferroni). The default allows for training "about k more seeds each" and looking
-            again. 1 if there is no second look; `None` for any number of looks, with intervals that
+            (Bonferroni). `"advised"`: the intervals are those of this look, and a verdict needs a
+            third of the risk, so that it may be followed by "about k more seeds each" and another
+            look. 1 if there is no other look; `None` for any number of looks, with intervals that
             hold at all times.
         directions: Metric name → `"min"` or `"max"`, for metrics whose direction is neither
             recorded nor known from the name. Other metrics of unknown direction are shown and not
@@ -142,12 +143,12 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     common = [name for name in wanted if all(pipeline.complete(name) for pipeline in runs)]
     # The deciding metric is shown even without runs; a fitted bias is not a loss and never shown.
     metrics = {
-        name: _compare_metric(name, runs, plan, directions[name], question.confidence)
+        name: _compare_metric(name, runs, plan, directions[name])
         for name in dict.fromkeys([deciding, *common])
         if name == deciding or not name.endswith(BIAS_SUFFIX)
     }
     plain, calibrated = loss_partners(deciding, common)
-    calibration = _calibration(plain, calibrated, runs, plan, question.confidence)
+    calibration = _calibration(plain, calibrated, runs, plan)
     power = _power(metrics[deciding], runs, plan, question.delta, noise)
     verdict = judge(
         metrics[deciding],
@@ -184,27 +185,23 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
 
 
 def _compare_metric(
-    metric: str,
-    runs: tuple[PipelineRuns, PipelineRuns],
-    plan: Plan,
-    direction: str | None,
-    confidence: float,
+    metric: str, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan, direction: str | None
 ) -> MetricComparison:
     a, b = (np.asarray(pipeline.metric_values(metric)) for pipeline in runs)
     paired_a, paired_b = plan.values(metric, *runs)
     sign = -1 if direction == "max" else 1
-    beats = same = difference = None
+    beats = same = difference = judged = None
     if direction is None or plan.days:
         # How often B beats A would need days that are independent.
         pass
     elif plan.paired:
         sides = (sign * paired_b, sign * paired_a)
-        beats = independent_seed_accuracy(*sides, confidence=confidence)
-        same = same_seed_accuracy(*sides, confidence=confidence)
+        beats = independent_seed_accuracy(*sides, confidence=plan.shown)
+        same = same_seed_accuracy(*sides, confidence=plan.shown)
     elif min(a.size, b.size) > 0:
-        beats = accuracy_interval(sign * b, sign * a, confidence=confidence)
+        beats = accuracy_interval(sign * b, sign * a, confidence=plan.shown)
     if min(a.size, b.size) > 0:
-        difference = plan.difference(paired_a, paired_b)
+        difference, judged = plan.differences(paired_a, paired_b)
     return MetricComparison(
         metric=metric,
         maximize=None if direction is None else direction == "max",
@@ -217,6 +214,7 @@ def _compare_metric(
         difference=difference,
         b_beats_a=beats,
         b_beats_a_same_seed=same,
+        judged=judged,
     )
 
 
@@ -225,7 +223,6 @@ def _calibration(
     calibrated: str | None,
     runs: tuple[PipelineRuns, PipelineRuns],
     plan: Plan,
-    confidence: float,
 ) -> dict[str, Any]:
     """The fields that tell what calibration does to the difference and to its noise."""
     if plain is None or calibrated is None:
@@ -233,11 +230,11 @@ def _calibration(
     losses, corrected = plan.values(plain, *runs), plan.values(calibrated, *runs)
     # The calibration gain, G = LL − CLL, of B minus that of A.
     gains = [log_loss - loss for log_loss, loss in zip(losses, corrected, strict=True)]
-    found: dict[str, Any] = {"gain_difference": plan.difference(*gains)}
+    found: dict[str, Any] = {"gain_difference": plan.differences(*gains)[0]}
     if plan.num_runs < plan.fewest:
         return found
     found["surviving_share"] = surviving_share(
-        losses, corrected, **plan.pairing, confidence=confidence
+        losses, corrected, **plan.pairing, confidence=plan.shown
     )
     found["seeds_needed"] = {
         name: _seeds_needed(float(b.mean() - a.mean()), _variance(a, b, plan), plan)
@@ -245,7 +242,7 @@ def _calibration(
     }
     if min(map(len, losses)) >= _MIN_RUNS_FOR_BIAS and not plan.days:
         found["bias_share"] = bias_share(
-            losses, corrected, paired=plan.paired, confidence=confidence
+            losses, corrected, paired=plan.paired, confidence=plan.shown
         )
     return found
 
@@ -273,7 +270,7 @@ def _power(
     noise: SeedNoise | None,
 ) -> dict[str, Any]:
     """The fields of a comparison that tell what its seeds can show; none without a seed noise."""
-    difference = deciding.difference
+    difference = deciding.judged or deciding.difference
     if difference is None and noise is None:
         return {}
     a, b = plan.values(deciding.metric, *runs)

@@ -33,7 +33,7 @@ class Comparison(ShownAsText):
         confidence: Joint confidence of all looks.
         delta: Largest difference that does not matter, if given.
         epoch: Epoch whose values were compared, as requested.
-        num_looks: Planned number of looks; `None` for any number.
+        num_looks: Planned number of looks, as in `compare`.
         recalibrated: Whether the model is calibrated again before it is served, if that was told.
         days: Whether the seeds are days, in order of time.
         seed_noise: Seed noise of the ledger, with fewer than four runs of a pipeline.
@@ -70,7 +70,7 @@ class Comparison(ShownAsText):
     confidence: float = 0.95
     delta: float | None = None
     epoch: int | str = "kept"
-    num_looks: int | None = 1
+    num_looks: int | str | None = 1
     recalibrated: bool | None = None
     days: bool = False
     seed_noise: SeedNoise | None = None

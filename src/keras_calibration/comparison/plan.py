@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
-from keras_calibration.comparison.question import Question
+from keras_calibration.comparison.question import ADVISED, NUM_ADVISED_LOOKS, Question
 from keras_calibration.statistics.difference import (
     always_valid_difference,
     mean_difference,
@@ -24,8 +24,10 @@ class Plan(NamedTuple):
 
     Args:
         seeds: shared seeds by which the runs are paired; empty for independent runs.
-        level: confidence of each interval.
-        num_looks: planned looks at the ledger; `None` for intervals that hold at every look.
+        level: confidence of each interval by which a verdict is judged.
+        shown: confidence of each interval that is shown: that of this look alone if no number of
+            looks was planned.
+        num_looks: planned looks at the ledger, as in `compare`.
         days: whether the seeds are days, in order of time.
         num_runs: number of pairs, or of runs of the pipeline with fewer.
         fewest: fewest of them that allow a verdict.
@@ -33,7 +35,8 @@ class Plan(NamedTuple):
 
     seeds: tuple[int, ...]
     level: float
-    num_looks: int | None
+    shown: float
+    num_looks: int | str | None
     days: bool
     num_runs: int
     fewest: int
@@ -57,15 +60,23 @@ class Plan(NamedTuple):
         """The values of a metric in the runs that are compared, an array a pipeline."""
         return [np.asarray(runs.metric_values(metric, self.seeds)) for runs in pipelines]
 
-    def difference(self, a: RunValues, b: RunValues) -> Estimate | None:
+    def differences(self, a: RunValues, b: RunValues) -> tuple[Estimate | None, Estimate | None]:
+        """The mean of B − A with the interval that is shown, and with that which is judged.
+
+        The second is `None` if it is the first; both are with too few runs.
+        """
+        judged = None if self.shown == self.level else self._difference(a, b, self.level)
+        return self._difference(a, b, self.shown), judged
+
+    def _difference(self, a: RunValues, b: RunValues, confidence: float) -> Estimate | None:
         """The mean of B − A with its interval; `None` with too few runs."""
         num_pairs = min(len(a), len(b))
         if num_pairs < 2:
             return None
         if self.num_looks is None:
             # Pairs in the order of time, or of the shared seeds.
-            return always_valid_difference(a[:num_pairs], b[:num_pairs], confidence=self.level)
-        return mean_difference(a, b, **self.pairing, confidence=self.level)
+            return always_valid_difference(a[:num_pairs], b[:num_pairs], confidence=confidence)
+        return mean_difference(a, b, **self.pairing, confidence=confidence)
 
     def standard_error(self, a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
         """The standard error of the difference and its degrees of freedom, of two runs or more."""
@@ -79,7 +90,11 @@ class Plan(NamedTuple):
             return f"always-valid t, {pairing}"
         test = "Student's t" if self.paired else "Welch's t"
         slow = " and autocorrelated" if self.days and self.paired else ""
-        looks = "" if self.num_looks == 1 else f", Bonferroni's level for {self.num_looks} looks"
+        looks = f", Bonferroni's level for {self.num_looks} looks"
+        if self.num_looks == ADVISED:
+            looks = f"; decided if p < {1 - self.level:.2g}, which allows for another look"
+        elif self.num_looks == 1:
+            looks = ""
         return f"{test}, {pairing}{slow}{looks}"
 
     def obstacle(self, metric: str, *pipelines: PipelineRuns) -> str | None:
@@ -102,12 +117,14 @@ def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Pl
     shared = tuple(seed for seed in a.seeds if seed in set(b.seeds))
     smaller = min(len(a), len(b))
     share_seeds = question.days or len(shared) >= max(1, _MIN_SHARED_PART * smaller)
+    looks = NUM_ADVISED_LOOKS if question.num_looks == ADVISED else question.num_looks or 1
+    # Each of several looks errs with its share of the risk; the always-valid interval needs none.
+    level = 1 - (1 - question.confidence) / int(looks)
     return Plan(
         # A single pair has no interval.
         seeds=shared if share_seeds and len(shared) > 1 else (),
-        # Each of several looks errs with its share of the risk; the always-valid interval needs
-        # none.
-        level=1 - (1 - question.confidence) / (question.num_looks or 1),
+        level=level,
+        shown=question.confidence if question.num_looks == ADVISED else level,
         num_looks=question.num_looks,
         days=question.days,
         num_runs=len(shared) if share_seeds else smaller,

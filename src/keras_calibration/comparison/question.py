@@ -13,8 +13,9 @@ from keras_calibration.statistics.estimate import check_confidence
 
 MAX_LOOKS = 50
 # Who looks, trains "about k more seeds each", and looks again until it is decided, errs in 4 to 5 %
-# of the cases with three looks, 6 to 7 % with two and 11 to 12 % with one (compare_decisions.py).
-DEFAULT_LOOKS = 3
+# of the cases with the level of three looks, 6 to 7 % with that of two and 10 to 12 % with that of
+# one (benchmarks/compare_decisions.py).
+ADVISED, NUM_ADVISED_LOOKS = "advised", 3
 
 
 class Question(NamedTuple):
@@ -26,7 +27,7 @@ class Question(NamedTuple):
     epoch: int | str = "kept"
     delta: float | None = None
     confidence: float = 0.95
-    num_looks: int | None = DEFAULT_LOOKS
+    num_looks: int | str | None = ADVISED
     directions: Mapping[str, str] | None = None
     recalibrated: bool | None = None
     days: bool = False
@@ -53,10 +54,14 @@ def check_question(question: Question) -> None:
             f"Received: delta={delta!r}."
         )
     looks = question.num_looks
-    if looks is not None and not 1 <= looks <= MAX_LOOKS:
+    if (
+        looks is not None
+        and looks != ADVISED
+        and (isinstance(looks, str) or not 1 <= looks <= MAX_LOOKS)
+    ):
         raise ValueError(
-            f"Argument `num_looks` must be between 1 and {MAX_LOOKS}, or None for any number of "
-            f"looks. Received: num_looks={looks!r}."
+            f"Argument `num_looks` must be {ADVISED!r}, between 1 and {MAX_LOOKS}, or None for any "
+            f"number of looks. Received: num_looks={looks!r}."
         )
     if question.days and looks is None:
         raise ValueError(

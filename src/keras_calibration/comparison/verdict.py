@@ -85,7 +85,8 @@ def judge(
     """
     if is_borrowed:
         return undecided(more_seeds, unit)
-    if obstacle is not None or deciding.difference is None:
+    difference = deciding.judged or deciding.difference
+    if obstacle is not None or difference is None:
         return Verdict(Outcome.CANNOT_TELL, f"cannot tell: {obstacle or 'too few runs'}")
     if (
         plain is not None
@@ -98,12 +99,12 @@ def judge(
         and gain.value / plain.difference.value >= 1 - MOSTLY_CALIBRATION
     ):
         return Verdict(Outcome.CALIBRATION_ONLY, "the gain is calibration only", plain.better)
-    if delta is not None and deciding.difference.lies_within(delta):
+    if delta is not None and difference.lies_within(delta):
         return Verdict(Outcome.NO_DIFFERENCE, f"no difference larger than {delta:g}")
     if deciding.better is not None:
         outcome = Outcome.B_BETTER if deciding.better == "B" else Outcome.A_BETTER
         return Verdict(outcome, outcome.value, deciding.better)
-    if deciding.difference.low == deciding.difference.high == 0:
+    if difference.low == difference.high == 0:
         return Verdict(Outcome.NO_DIFFERENCE, "no difference larger than 0")
     return undecided(more_seeds, unit)
 
