@@ -33,6 +33,7 @@ import numpy as np
 from keras_calibration.comparison.compare import compare_runs
 from keras_calibration.comparison.comparison import Comparison
 from keras_calibration.comparison.question import Question
+from keras_calibration.comparison.verdict import Outcome
 from keras_calibration.ledger.run_record import validate_record
 from keras_calibration.statistics import independent_seed_accuracy, mean_difference
 
@@ -203,46 +204,47 @@ class Counts:
         difference, probability = found.difference, found.probability_b_better()
         self.draws += 1
         self.lower += is_right
-        if found.verdict.better is not None:
-            self.named[0, int(found.verdict.better != truth)] += 1
+        if found.verdict.outcome in (Outcome.A_BETTER, Outcome.B_BETTER):
+            self.named[0, int(not is_right)] += 1
         if difference is not None and (difference.p_value or 1) < 0.05:
             self.named[1, int(not is_right)] += 1
         if max(probability, 1 - probability) >= LIKELY:
             self.likely += 1
             self.likely_right += (probability > 0.5) == is_b_better
 
-    def cells(self) -> str:
-        """Lower mean right; named right and wrong; truth and share of P ≥ 0.9. In percent."""
+    def percent(self) -> list[str]:
+        """Lower mean right, draws with P ≥ 0.9, right of these, named rightly and wrongly."""
         if not self.draws:
-            return "– | – | – |"
-        lower, likely = 100 * self.lower / self.draws, 100 * self.likely / self.draws
-        named = ", ".join("{:.0f} / {:.0f}".format(*100 * k / self.draws) for k in self.named)
+            return ["–"] * 5
+        named = [" / ".join(f"{k:.0f}" for k in 100 * row / self.draws) for row in self.named]
         truth = f"{100 * self.likely_right / self.likely:.0f}" if self.likely else "–"
-        return f"{lower:.0f} | {named} | {truth} of {likely:.0f} |"
+        shares = [f"{100 * number / self.draws:.0f}" for number in (self.lower, self.likely)]
+        return [*shares, truth, *named]
 
 
 def decisions_table(studies: dict[str, dict[str, dict[int, Runs]]], draws: int) -> None:
-    heads = "lower mean right | named right / wrong, one look | right of P >= .9 |"
     tables: dict[tuple[str, int], dict[tuple[int, int], Counts]] = {}
     for study, pipelines in studies.items():
         rng = np.random.default_rng(zlib.crc32(study.encode()))
         for pair, num_runs in itertools.product(archived_pairs(pipelines), NUMBERS_OF_RUNS):
             for _ in range(draws):
                 count_draw(pair, num_runs, rng, tables.setdefault((study, num_runs), {}))
-    for title, chosen in (
-        ("The loss that counts is asked", ((0, 0), (1, 1))),
-        ("The other loss is asked", ((0, 1), (1, 0))),
-    ):
-        print(f"\n{title}; figures in percent")
-        kinds = [
-            f"{('plain', 'calibrated')[asked]} asked, {('plain', 'calibrated')[truth]} counts: "
-            for asked, truth in chosen
-        ]
-        print("| study, runs each |", *(kind + heads for kind in kinds))
-        print("| --- |" + " ---: |" * 6)
-        for (study, num_runs), counts in tables.items():
-            cells = [counts.get(key, Counts()).cells() for key in chosen]
-            print(f"| {study}, {num_runs} |", *cells)
+    kinds, runs = ("plain", "calibrated"), " / ".join(map(str, NUMBERS_OF_RUNS))
+    for truth, asked in itertools.product((0, 1), (0, 1)):
+        print(f"\nThe {kinds[asked]} loss is asked, the {kinds[truth]} loss counts; in percent")
+        print(
+            f"| study | lower mean right, {runs} runs | draws with P >= .9, {runs} runs "
+            f"| right of these, {runs} runs | named right / wrong, {NUMBERS_OF_RUNS[-1]} runs "
+            "| the same with one look |"
+        )
+        print("| --- |" + " ---: |" * 5)
+        for study in studies:
+            counts = [
+                tables.get((study, num_runs), {}).get((asked, truth), Counts()).percent()
+                for num_runs in NUMBERS_OF_RUNS
+            ]
+            cells = [" / ".join(cell[k] for cell in counts) for k in range(3)]
+            print(f"| {study} |", *(f"{cell} |" for cell in (*cells, *counts[-1][3:])), flush=True)
 
 
 def count_draw(

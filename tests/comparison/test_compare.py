@@ -293,6 +293,20 @@ def test_a_long_history_of_one_pipeline_is_its_own_noise(ledger):
     assert str(comparison.verdict) == "undecided: about 3 more seeds each"
 
 
+def test_with_few_pairs_all_runs_count(ledger):
+    fill(ledger, "deepfm", losses(0, 12), first_seed=0)
+    fill(ledger, "dcn", losses(1, 2, shift=-3e-4), first_seed=0)
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert comparison.shared_seeds == ()
+    runs = (comparison.a, comparison.b)
+    a, b = (np.array(pipeline.metric_values("val_calibrated_log_loss")) for pipeline in runs)
+    assert (a.size, b.size) == (12, 2)
+    # Of 14 runs of two pipelines, 12 degrees of freedom.
+    expected = stats.ttest_ind(b, a, alternative="less").pvalue
+    assert 1 - comparison.probability_b_better() == pytest.approx(expected)
+    assert str(comparison.verdict).startswith("undecided: about")
+
+
 def test_any_disagreement_of_the_losses_is_told(ledger):
     # Neither difference is beyond seed noise.
     fill(ledger, "deepfm", losses(0, 7))

@@ -121,8 +121,8 @@ def make_plan(runs: tuple[PipelineRuns, PipelineRuns], question: Question) -> Pl
     # Each of several looks errs with its share of the risk; the always-valid interval needs none.
     level = 1 - (1 - question.confidence) / int(looks)
     return Plan(
-        # A single pair has no interval.
-        seeds=shared if share_seeds and len(shared) > 1 else (),
+        # With fewer, all runs count, beside the noise of the ledger.
+        seeds=shared if share_seeds and len(shared) >= MIN_RUNS else (),
         level=level,
         shown=question.confidence if question.num_looks == ADVISED else level,
         num_looks=question.num_looks,
