@@ -30,7 +30,7 @@ class Comparison(ShownAsText):
         verdict: The verdict.
         method: Method of the interval in words.
         shared_seeds: Seeds by which the runs are paired; empty for independent runs.
-        confidence: Joint confidence of all looks.
+        confidence: Confidence of the intervals, joint for all planned looks.
         delta: Largest difference that does not matter, if given.
         epoch: Epoch whose values were compared, as requested.
         num_looks: Planned number of looks, as in `compare`.
@@ -40,7 +40,8 @@ class Comparison(ShownAsText):
         standard_error: Standard error of the deciding difference; `None` with too few runs.
         degrees: Degrees of freedom of the standard error.
         minimum_detectable_effect: Smallest difference that these seeds detect with a power of 80 %.
-        more_seeds: Seeds that each pipeline still needs to detect `delta`, or the difference seen.
+        more_seeds: Seeds that each pipeline still needs to detect `delta`, or the difference seen,
+            and for a verdict.
         plain_metric: Name of the plain loss, if both losses are recorded.
         calibrated_metric: Name of the calibrated loss, if both losses are recorded.
         gain_difference: Calibration gain G = LL − CLL of B minus that of A.

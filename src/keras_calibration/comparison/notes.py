@@ -100,11 +100,12 @@ def _run_notes(runs: PipelineRuns) -> list[str]:
 
 def _pairing_notes(comparison: Comparison) -> list[str]:
     notes = []
+    unit = "day" if comparison.days else "seed"
     for runs in (comparison.a, comparison.b):
         alone = len(runs) - len(comparison.shared_seeds)
         if comparison.shared_seeds and alone:
             notes.append(
-                f"{runs.pipeline}: {alone} runs share no seed with the other pipeline and were "
+                f"{runs.pipeline}: {alone} runs share no {unit} with the other pipeline and were "
                 "excluded from pairs"
             )
         hashes = [run["initial_weights"] for run in runs.records if run["initial_weights"]]
