@@ -43,10 +43,29 @@ def test_compare_answers_by_its_exit_code(folder, capsys):
     assert main(["compare", folder, "deepfm", EVIL]) == 1
     assert "Verdict: undecided" in capsys.readouterr().out
     assert main(["compare", folder, "deepfm", "few"]) == 1
-    assert "Verdict: cannot tell" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "from 6 runs of 1 pipeline of the ledger" in " ".join(text.split())
+    assert "Verdict: undecided: about" in text
     assert main(["compare", folder, "deepfm", EVIL, "--delta", "0.1"]) == 0
     text = capsys.readouterr().out
     assert "no difference larger than 0.1" in text
+
+
+def test_the_command_asks_what_the_function_asks(folder, capsys):
+    for options, expected in (
+        ([], ("val_calibrated_log_loss", None, False, "advised")),
+        (["--recalibrated", "yes"], ("val_calibrated_log_loss", True, False, "advised")),
+        (["--recalibrated", "no", "--looks", "1"], ("val_loss", False, False, 1)),
+        (["--days"], ("val_calibrated_log_loss", None, True, "advised")),
+    ):
+        main(["compare", folder, "deepfm", "dcn", "--json", *options])
+        found = json.loads(capsys.readouterr().out)
+        names = ("metric", "recalibrated", "days", "num_looks")
+        assert tuple(found[name] for name in names) == expected
+    assert "cannot tell: 6 shared days" in found["verdict"]["words"]
+    with pytest.raises(SystemExit):
+        main(["compare", folder, "deepfm", "dcn", "--recalibrated", "perhaps"])
+    assert "'yes', 'no'" in capsys.readouterr().err
 
 
 def test_errors_are_said_on_stderr(folder, capsys):
@@ -118,7 +137,7 @@ def test_a_terminal_in_ascii_is_no_obstacle(folder, monkeypatch):
 def test_the_direction_is_told_where_the_name_does_not(tmp_path, capsys):
     runs = Ledger(tmp_path)
     for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
-        for seed in range(5):
+        for seed in range(6):
             record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
             runs.append({**record, "metrics": {"val_uplift": [value + seed / 1e3]}})
     command = ["compare", str(tmp_path), "deepfm", "dcn", "--metric", "uplift"]

@@ -192,9 +192,21 @@ def _add_comparison_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--looks",
         type=_looks,
-        default=1,
-        metavar="K|any",
-        help="number of times that you plan to look at the growing ledger; default: %(default)s",
+        default="advised",
+        metavar="advised|K|any",
+        help="number of times that you plan to look at the growing ledger; default: %(default)s, "
+        "as often as it takes to train 'about k more seeds each' and look again",
+    )
+    command.add_argument(
+        "--recalibrated",
+        choices=("yes", "no"),
+        help="is the model calibrated again before it is served? yes: the calibrated loss decides; "
+        "no: the plain loss",
+    )
+    command.add_argument(
+        "--days",
+        action="store_true",
+        help="the seeds are days in order of time, whose differences are alike from day to day",
     )
 
 
@@ -209,7 +221,9 @@ def _epoch(text: str) -> int | str:
         ) from None
 
 
-def _looks(text: str) -> int | None:
+def _looks(text: str) -> int | str | None:
+    if text == "advised":
+        return text
     try:
         return None if text == "any" else int(text)
     except ValueError:
@@ -224,6 +238,8 @@ def _comparison_arguments(options: argparse.Namespace) -> dict[str, Any]:
         "delta": options.delta,
         "confidence": options.confidence,
         "num_looks": options.looks,
+        "recalibrated": None if options.recalibrated is None else options.recalibrated == "yes",
+        "days": options.days,
         "directions": {
             **dict.fromkeys(options.maximize, "max"),
             **dict.fromkeys(options.minimize, "min"),

@@ -4,11 +4,17 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from keras_calibration.comparison.verdict import Outcome
 from keras_calibration.ledger.metric_names import direction_of, loss_partners
 from keras_calibration.seeds import Ledger, compare, metric_accuracy
-from keras_calibration.statistics import bias_share, mean_difference, seeds_ratio
+from keras_calibration.statistics import (
+    bias_share,
+    mean_difference,
+    seeds_needed,
+    surviving_share,
+)
 
 numbers = itertools.count()
 
@@ -106,7 +112,10 @@ def test_a_gain_that_is_calibration_only(ledger):
             assert str(comparison.verdict) == "the gain is calibration only"
             assert comparison.verdict.better == better
             assert any("mostly calibration" in note for note in comparison.notes)
-            assert comparison.calibration_share > 0.9
+            assert comparison.surviving_share.value < 0.1
+            # Served as it was trained, it is better.
+            served = compare(ledger, a, b, metric=metric, recalibrated=False)
+            assert (str(served.verdict), served.metric) == (f"{better} better", "val_loss")
 
 
 def test_the_parts_add_up(ledger):
@@ -131,14 +140,12 @@ def test_says_how_much_of_the_seed_variance_is_bias(ledger, shared):
     for metric in ("calibrated_log_loss", "loss"):
         comparison = compare(ledger, "deepfm", "dcn", metric=metric)
         assert comparison.bias_share == bias_share(plain, calibrated, paired=shared)
-        assert comparison.seeds_ratio == seeds_ratio(plain, calibrated, paired=shared)
-    share, ratio = comparison.bias_share, comparison.seeds_ratio
+        expected = surviving_share(plain, calibrated, paired=shared)
+        assert comparison.surviving_share == expected
+    share, part = comparison.bias_share, comparison.surviving_share
     text = " ".join(str(comparison).split())
     assert f"bias: {share.value:.0%} [{share.low:.0%}, {share.high:.0%}] of the seed" in text
-    assert (
-        f"for an equal difference, val_calibrated_log_loss needs {ratio.value:.2g} "
-        f"[{ratio.low:.2g}, {ratio.high:.2g}] times as many seeds"
-    ) in text
+    assert f"calibration: {part.value:.0%} (no bounds: seed noise) of the difference" in text
     assert comparison.to_dict()["bias_share"]["value"] == share.value
 
 
@@ -210,18 +217,202 @@ def test_no_difference_that_matters(ledger):
     assert str(comparison.verdict) == "no difference larger than 0.001"
 
 
-@pytest.mark.parametrize(("num_a", "num_b"), [(1, 1), (2, 3), (3, 3), (1, 12)])
-def test_few_runs_cannot_tell(ledger, num_a, num_b):
-    # Neither from their own noise nor from that of other pipelines.
-    for number in range(4):
-        fill(ledger, f"earlier {number}", losses(10 + number, 8))
+@pytest.mark.parametrize(("num_a", "num_b"), [(1, 1), (2, 3), (3, 3)])
+def test_few_runs_alone_cannot_tell(ledger, num_a, num_b):
     fill(ledger, "deepfm", losses(0, num_a))
     fill(ledger, "dcn", losses(1, num_b, shift=-0.1))
     comparison = compare(ledger, "deepfm", "dcn")
-    assert str(comparison.verdict).startswith(f"cannot tell: {num_a} and {num_b} runs; train")
+    words = f"cannot tell: {num_a} and {num_b} runs; train at least 4 seeds each"
+    assert str(comparison.verdict) == words
     assert comparison.deciding.difference is None or comparison.difference.p_value is None
+    assert comparison.seed_noise is None
     assert (comparison.minimum_detectable_effect is None) == (num_a == 1)
-    assert "deepfm" in str(comparison)
+    assert ("P(B is better)" in str(comparison)) == (num_a > 1)
+
+
+@pytest.mark.parametrize("num_runs", [4, 5, 6])
+def test_a_paired_test_needs_six_seeds(ledger, num_runs):
+    for pipeline, shift in (("deepfm", 0.0), ("dcn", -0.1)):
+        fill(ledger, pipeline, losses(len(pipeline), num_runs, shift=shift), first_seed=0)
+        fill(ledger, f"own {pipeline}", losses(len(pipeline), num_runs, shift=shift))
+    assert compare(ledger, "own deepfm", "own dcn").verdict.better == "B"
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert comparison.verdict.decided == (num_runs == 6)
+    if num_runs < 6:
+        assert str(comparison.verdict) == (
+            f"cannot tell: {num_runs} and {num_runs} runs; train at least 6 seeds each (4 if they "
+            "share none)"
+        )
+        assert comparison.difference.p_value is None
+    # What is likely is told all the same.
+    assert comparison.probability_b_better() > 0.99
+
+
+@pytest.mark.parametrize("same_seed", [False, True])
+def test_one_run_each_is_judged_by_the_noise_of_the_ledger(ledger, same_seed):
+    earlier = [losses(10 + number, 8, shift=number) for number in range(4)]
+    for number, runs in enumerate(earlier):
+        fill(ledger, f"earlier {number}", runs)
+    fill(ledger, "equal", [losses(9, 1)[0]] * 5)  # no seed moves it
+    fill(ledger, "other rows", losses(8, 9, spread=100.0), num_rows=7)
+    first = 0 if same_seed else None
+    a, b = losses(0, 1)[0], losses(1, 1, shift=-4e-4)[0]
+    fill(ledger, "deepfm", [a], first_seed=first)
+    fill(ledger, "dcn", [b], first_seed=first)
+    comparison = compare(ledger, "deepfm", "dcn")
+    values = np.array([[run["val_calibrated_log_loss"] for run in runs] for runs in earlier])
+    std = np.sqrt(np.mean(values.var(axis=1, ddof=1)))
+    difference = b["val_calibrated_log_loss"] - a["val_calibrated_log_loss"]
+    expected = stats.t.cdf(-difference / (np.sqrt(2) * std), 28)
+    assert comparison.probability_b_better() == pytest.approx(expected)
+    assert 0.6 < expected < 0.99
+    assert comparison.to_dict()["probability_b_better"] == pytest.approx(expected)
+    text = " ".join(str(comparison).split())
+    assert f"P(B is better) {expected:.0%}, by val_calibrated_log_loss, a flat prior and" in text
+    assert f"a seed standard deviation of {std:.2g}, from 32 runs of 4 pipelines" in text
+    # Borrowed noise decides nothing, and says how many seeds will.
+    assert str(comparison.verdict) == f"undecided: about {comparison.more_seeds} more seeds each"
+    assert comparison.more_seeds >= (5 if same_seed else 3)
+    turned = compare(ledger, "dcn", "deepfm")
+    assert turned.probability_b_better() == pytest.approx(1 - expected)
+    json.dumps(comparison.to_dict(), allow_nan=False)
+
+
+def test_a_long_history_of_one_pipeline_is_its_own_noise(ledger):
+    fill(ledger, "earlier", losses(3, 30, spread=20.0))
+    history = losses(0, 12)
+    fill(ledger, "deepfm", history)
+    fill(ledger, "dcn", losses(1, 1, shift=-0.1))
+    comparison = compare(ledger, "deepfm", "dcn")
+    noise = comparison.seed_noise
+    assert (noise.num_runs, noise.num_pipelines, noise.degrees) == (12, 1, 11)
+    assert noise.std == pytest.approx(comparison.deciding.std_a)
+    assert comparison.standard_error == pytest.approx(noise.std * np.sqrt(1 + 1 / 12))
+    assert comparison.probability_b_better() > 0.999
+    assert "P(B is better) over 99.9%" in str(comparison)
+    assert str(comparison.verdict) == "undecided: about 3 more seeds each"
+
+
+def test_with_few_pairs_all_runs_count(ledger):
+    fill(ledger, "deepfm", losses(0, 12), first_seed=0)
+    fill(ledger, "dcn", losses(1, 2, shift=-3e-4), first_seed=0)
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert comparison.shared_seeds == ()
+    runs = (comparison.a, comparison.b)
+    a, b = (np.array(pipeline.metric_values("val_calibrated_log_loss")) for pipeline in runs)
+    assert (a.size, b.size) == (12, 2)
+    # Of 14 runs of two pipelines, 12 degrees of freedom.
+    expected = stats.ttest_ind(b, a, alternative="less").pvalue
+    assert 1 - comparison.probability_b_better() == pytest.approx(expected)
+    assert str(comparison.verdict).startswith("undecided: about")
+
+
+def test_any_disagreement_of_the_losses_is_told(ledger):
+    # Neither difference is beyond seed noise.
+    fill(ledger, "deepfm", losses(0, 7))
+    runs = losses(0, 7, gain=6e-5)
+    for run in runs:
+        run["val_calibrated_log_loss"] -= 3e-5
+        run["val_loss"] -= 3e-5
+    fill(ledger, "dcn", runs)
+    for metric in ("calibrated_log_loss", "loss", "auc"):
+        comparison = compare(ledger, "deepfm", "dcn", metric=metric)
+        assert comparison.verdict.outcome is Outcome.UNDECIDED
+        assert comparison.notes[0].startswith(
+            "val_loss favors A, val_calibrated_log_loss favors B: B ranks better but is worse "
+            "calibrated, as far as these runs tell; take B if it is recalibrated before it is "
+            "served, and A if not"
+        )
+    assert compare(ledger, "dcn", "deepfm").notes[0].startswith("val_loss favors B")
+    # Not where they agree.
+    fill(ledger, "alike", losses(0, 7, shift=-1e-5))
+    assert not any("favors" in note for note in compare(ledger, "deepfm", "alike").notes)
+
+
+def test_whether_it_is_recalibrated_chooses_the_loss(ledger):
+    fill(ledger, "deepfm", losses(0, 12))
+    fill(ledger, "dcn", losses(1, 12, shift=-7e-4, gain=2e-3))
+    for metric in ("calibrated_log_loss", "loss", "val_loss", "val_calibrated_log_loss"):
+        for recalibrated, name, words in (
+            (True, "val_calibrated_log_loss", "B better"),
+            (False, "val_loss", "A better"),
+        ):
+            comparison = compare(ledger, "deepfm", "dcn", metric=metric, recalibrated=recalibrated)
+            assert (comparison.metric, str(comparison.verdict)) == (name, words)
+            assert comparison.to_dict()["recalibrated"] is recalibrated
+    # A ledger of plain losses alone has the one, and not the other.
+    for pipeline in ("one", "other"):
+        fill(ledger, pipeline, [{"val_loss": run["val_loss"]} for run in losses(2, 6)])
+    assert compare(ledger, "one", "other", recalibrated=False).metric == "val_loss"
+    with pytest.raises(ValueError, match=r"must have a calibrated loss .*metric='loss'.*val_loss"):
+        compare(ledger, "one", "other", metric="loss", recalibrated=True)
+    with pytest.raises(ValueError, match=r"must have a plain loss .*metric='auc'"):
+        compare(ledger, "deepfm", "dcn", metric="auc", recalibrated=False)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_seeds_that_each_loss_needs_for_this_pair(ledger, shared):
+    first = 0 if shared else None
+    fill(ledger, "deepfm", losses(0, 12, bias=0.1), first_seed=first)
+    fill(ledger, "dcn", losses(1, 12, bias=0.1, shift=-2e-4), first_seed=first)
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert set(comparison.seeds_needed) == {"val_loss", "val_calibrated_log_loss"}
+    for name, needed in comparison.seeds_needed.items():
+        a, b = (np.array(runs.metric_values(name)) for runs in (comparison.a, comparison.b))
+        variance = np.var(b - a, ddof=1) if shared else a.var(ddof=1) + b.var(ddof=1)
+        effect = b.mean() - a.mean()
+        level = comparison.deciding.judged.confidence
+        assert needed == seeds_needed(effect, variance, paired=shared, confidence=level)
+    plain, calibrated = comparison.seeds_needed.values()
+    text = " ".join(str(comparison).split())
+    assert f"val_loss needs {'over' if plain > 1000 else 'about'}" in text
+    assert f"val_calibrated_log_loss needs about {calibrated}" in text
+    # The one whose number is said to be lacking is the one that decides.
+    if comparison.verdict.outcome is Outcome.UNDECIDED:
+        assert comparison.more_seeds == calibrated - 12
+
+
+def fill_days(ledger, rho, num_days, seed, shift=0.0):
+    rng = np.random.default_rng(seed)
+    level = 0.0
+    for day in range(num_days):
+        level = rho * level + np.sqrt(1 - rho**2) * rng.normal() if day else rng.normal()
+        common = rng.normal()
+        for pipeline, extra in (("old", 0.0), ("new", shift + level)):
+            loss = 0.4 + 1e-2 * common + 1e-3 * extra
+            append(ledger, pipeline, 738_000 + day, {"val_loss": [loss], "val_auc": [1 - loss]})
+
+
+def test_days_are_pairs_that_are_alike_from_one_to_the_next(ledger):
+    fill_days(ledger, 0.7, 28, seed=2, shift=-0.5)
+    options = {"metric": "loss", "num_looks": 1}
+    seeds = compare(ledger, "old", "new", **options)
+    days = compare(ledger, "old", "new", days=True, **options)
+    a, b = (np.array(runs.metric_values("val_loss")) for runs in (days.a, days.b))
+    assert days.difference == mean_difference(a, b, autocorrelated=True)
+    assert days.difference.low < seeds.difference.low < seeds.difference.high < days.difference.high
+    assert "28 shared days" in str(days)
+    assert "paired by day and autocorrelated" in days.method
+    # Of runs that are independent only.
+    assert (days.deciding.b_beats_a, days.deciding.b_beats_a_same_seed) == (None, None)
+    assert seeds.deciding.b_beats_a is not None
+    assert 0.5 < days.probability_b_better() < seeds.probability_b_better()
+    assert str(days.verdict) == f"undecided: about {days.more_seeds} more days"
+    # By an accuracy, the other way round.
+    by_auc = compare(ledger, "old", "new", **{**options, "metric": "auc"}, days=True)
+    assert by_auc.probability_b_better() == pytest.approx(days.probability_b_better())
+    json.dumps(days.to_dict(), allow_nan=False)
+
+
+def test_fewer_than_two_weeks_of_days_cannot_tell(ledger):
+    fill_days(ledger, 0.0, 13, seed=0, shift=-50.0)
+    comparison = compare(ledger, "old", "new", metric="loss", days=True)
+    assert str(comparison.verdict) == "cannot tell: 13 shared days; at least 14 are needed"
+    append(ledger, "old", 1, {"val_loss": [0.4]})
+    append(ledger, "new", 1, {"val_loss": [0.35]})
+    assert str(compare(ledger, "old", "new", metric="loss", days=True).verdict) == "B better"
+    with pytest.raises(ValueError, match="`num_looks` must be a number if `days=True`"):
+        compare(ledger, "old", "new", metric="loss", days=True, num_looks=None)
 
 
 def test_runs_that_do_not_count_are_counted(ledger):
@@ -302,7 +493,7 @@ def test_the_epoch_that_was_kept_counts(ledger):
 
 def test_a_direction_that_is_not_known_is_not_guessed(ledger):
     for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
-        for seed in range(5):
+        for seed in range(6):
             values = {"val_uplift": value + seed / 1e3, "val_calibration_ratio": value}
             append(ledger, pipeline, seed, {**values, "val_loss": 0.5 + seed / 1e3})
     for metric in ("uplift", "calibration_ratio"):
@@ -324,7 +515,7 @@ def test_a_direction_that_is_not_known_is_not_guessed(ledger):
 
 def test_the_runs_say_which_direction_is_better(ledger):
     for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
-        for seed in range(5):
+        for seed in range(6):
             values = {"val_uplift": value + seed / 1e3}
             append(ledger, pipeline, seed, values, directions={"val_uplift": "max"})
     assert str(compare(ledger, "deepfm", "dcn", metric="uplift").verdict) == "B better"
@@ -362,14 +553,24 @@ def test_looks_widen_the_interval(ledger):
     assert widths == sorted(widths)
     # The four intervals of 98.75 % err together in at most 5 % of the cases.
     four = compare(ledger, "deepfm", "dcn", num_looks=4)
-    assert four.difference == compare(ledger, "deepfm", "dcn", confidence=0.9875).difference
+    once = compare(ledger, "deepfm", "dcn", confidence=0.9875, num_looks=1)
+    assert four.difference == once.difference
+    # Without a number the interval is that of this look, and "about k more seeds" with another look
+    # is allowed for.
+    default = compare(ledger, "deepfm", "dcn")
+    three = compare(ledger, "deepfm", "dcn", num_looks=3)
+    assert default.difference == compare(ledger, "deepfm", "dcn", num_looks=1).difference
+    assert default.deciding.judged == three.difference
+    assert three.deciding.judged is None
+    for name in ("verdict", "more_seeds", "minimum_detectable_effect"):
+        assert getattr(default, name) == getattr(three, name)
     assert four.method == "Welch's t, independent seeds, Bonferroni's level for 4 looks"
     assert comparison.method == "always-valid t, independent seeds"
 
 
 def test_notes_on_what_the_records_say(ledger):
     for pipeline, version in (("deepfm", "3.15"), ("dcn", "3.16")):
-        for seed in range(4):
+        for seed in range(6):
             append(
                 ledger,
                 pipeline,
@@ -425,6 +626,8 @@ def test_json_is_strict(ledger):
         ({"confidence": 95}, "between 0 and 1.*confidence=95"),
         ({"num_looks": 0}, "between 1 and 50.*num_looks=0"),
         ({"num_looks": 51}, "between 1 and 50.*num_looks=51"),
+        ({"num_looks": "any"}, "must be 'advised', between 1 and 50.*num_looks='any'"),
+        ({"recalibrated": "yes"}, "`recalibrated` must be True, False or None.*'yes'"),
     ],
 )
 def test_refuses_wrong_arguments(ledger, arguments, message):

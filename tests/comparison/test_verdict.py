@@ -1,7 +1,7 @@
 import pytest
 
 from keras_calibration.comparison.metric_comparison import MetricComparison
-from keras_calibration.comparison.verdict import Outcome, calibration_share, judge
+from keras_calibration.comparison.verdict import Outcome, judge
 from keras_calibration.statistics import Estimate
 
 
@@ -34,6 +34,9 @@ def estimate(low, high):
         (metric(-3, 1), {"more_seeds": 99_000}, "undecided: over 1000 more seeds each", None),
         (metric(-3, 1), {"delta": 2.5}, "undecided: about 1 more seed each", None),
         (metric(-3, -1), {"obstacle": "2 runs"}, "cannot tell: 2 runs", None),
+        (metric(-1, 3), {"more_seeds": 2, "unit": "day"}, "undecided: about 2 more days", None),
+        # The noise of other runs decides nothing, and tells how many are needed.
+        (metric(-3, -1), {"is_borrowed": True}, "undecided: about 1 more seed each", None),
     ],
 )
 def test_words(deciding, options, words, better):
@@ -52,7 +55,9 @@ def test_a_gain_in_calibration_only_in_both_directions(sign, better):
         verdict = judge(deciding, plain=plain, calibrated=same, gain=gain, delta=5.0)
         assert str(verdict) == "the gain is calibration only"
         assert (verdict.better, verdict.outcome) == (better, Outcome.CALIBRATION_ONLY)
-    # Not where the calibrated loss differs too,
+    # Not for a model that is served as it was trained,
+    assert str(judge(plain, plain=plain, calibrated=same)) == f"{better} better"
+    # nor where the calibrated loss differs too,
     other = metric(*turned(0.1, 0.6))
     assert str(judge(other, plain=plain, calibrated=other, gain=gain)) == f"{better} better"
     # nor where less than half is calibration,
@@ -69,9 +74,3 @@ def test_what_is_decided():
     decided = [judge(metric(1, 3)), judge(metric(-1, 1), delta=2.0)]
     open_ones = [judge(metric(-1, 3)), judge(metric(1, 3), obstacle="no runs")]
     assert [verdict.decided for verdict in (*decided, *open_ones)] == [True, True, False, False]
-
-
-def test_the_share_of_calibration():
-    assert calibration_share(metric(1, 3), estimate(0.5, 1.5)) == 0.5
-    assert calibration_share(metric(-1, 1), estimate(0.5, 1.5)) is None
-    assert calibration_share(None, None) is None

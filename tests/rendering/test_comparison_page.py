@@ -119,12 +119,13 @@ def test_few_runs(ledger, num_runs):
     fill(ledger, "few", num_runs)
     ledger.append({"pipeline": "few", "seed": 99, "status": "started"})
     page = Page(report_html([compare(ledger, "deepfm", "few")]))
-    assert page.verdicts[0].startswith("cannot tell")
+    # From the noise of deepfm's runs, a single run says something.
+    assert page.verdicts[0].startswith("undecided: about" if num_runs else "cannot tell")
 
 
 def test_equal_runs_and_a_metric_alone(ledger):
     for pipeline in ("one", "two"):
-        for seed in range(4):
+        for seed in range(6):
             record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": [0]}
             ledger.append({**record, "metrics": {"val_auc": [0.75]}})
     page = Page(report_html([compare(ledger, "one", "two", metric="auc")]))

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import fft, special, stats
 
 from keras_calibration.statistics import (
     always_valid_difference,
@@ -8,6 +8,8 @@ from keras_calibration.statistics import (
     minimum_detectable_effect,
     seeds_needed,
 )
+from keras_calibration.statistics.difference import standard_error
+from keras_calibration.statistics.estimate import fewest_runs
 
 
 def test_agrees_with_scipy():
@@ -25,11 +27,51 @@ def test_agrees_with_scipy():
     assert estimate.p_value == pytest.approx(expected.pvalue, rel=1e-9)
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_no_p_value_with_three_runs_and_one_with_four(paired):
-    a, b = np.arange(4.0), np.array([1.0, 3.0, 2.0, 5.0])
-    assert mean_difference(a[:3], b[:3], paired=paired).p_value is None
-    assert mean_difference(a, b, paired=paired).p_value is not None
+@pytest.mark.parametrize(
+    ("options", "fewest"), [({}, 4), ({"paired": True}, 6), ({"autocorrelated": True}, 14)]
+)
+def test_no_p_value_with_too_few_runs_for_an_exact_test(options, fewest):
+    a, b = np.arange(fewest) ** 2.0, np.arange(fewest) ** 1.5
+    assert mean_difference(a[:-1], b[:-1], **options).p_value is None
+    assert mean_difference(a, b, **options).p_value is not None
+
+
+def test_the_fewest_runs_are_those_of_exact_tests():
+    # Of all signs of the pairs, and all divisions of the ranks, two are the most extreme.
+    assert 2 / 2**6 < 0.05 < 2 / 2**5
+    assert 2 / special.comb(8, 4) < 0.05 < 2 / special.comb(6, 3)
+    assert (fewest_runs(paired=True), fewest_runs(paired=False)) == (6, 4)
+
+
+def autocorrelated(rng, rho, shape):
+    noise = rng.normal(size=shape)
+    for day in range(1, shape[1]):
+        noise[:, day] = rho * noise[:, day - 1] + np.sqrt(1 - rho**2) * noise[:, day]
+    return noise
+
+
+@pytest.mark.parametrize(
+    ("rho", "num_days", "covered"), [(0.0, 14, 0.95), (0.5, 28, 0.93), (0.7, 60, 0.92)]
+)
+def test_coverage_of_days_that_are_alike(rho, num_days, covered):
+    rng = np.random.default_rng(4)
+    days = 1.0 + autocorrelated(rng, rho, (2000, num_days))
+    zeros = np.zeros(num_days)
+    found = [mean_difference(zeros, d, autocorrelated=True).excludes(1.0) for d in days]
+    assert 1 - np.mean(found) == pytest.approx(covered, abs=0.02)
+    if rho:
+        naive = [mean_difference(zeros, d, paired=True).excludes(1.0) for d in days]
+        assert np.mean(naive) > 0.2
+
+
+def test_the_error_of_days_is_that_of_their_slow_cosines():
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(size=(2, 30))
+    # SciPy's orthonormal cosine transform, without the mean.
+    cosines = fft.dct(b - a, norm="ortho")[1:5]
+    error, degrees = standard_error(a, b + 1e6, autocorrelated=True)
+    assert degrees == 4
+    assert error == pytest.approx(np.sqrt(np.mean(cosines**2) / 30), rel=1e-6)
 
 
 def test_turning_the_sides_turns_the_sign():
@@ -74,6 +116,15 @@ def test_seeds_needed_is_the_least_that_detects():
     needed = seeds_needed(0.4, 1.0, paired=True)
     assert minimum_detectable_effect(1.0, needed, needed - 1) <= 0.4
     assert minimum_detectable_effect(1.0, needed - 1, needed - 2) > 0.4
+
+
+def test_more_days_are_needed_than_independent_pairs():
+    # With 0.4 m^⅔ degrees of freedom in place of m − 1.
+    needed = seeds_needed(0.4, 1.0, autocorrelated=True)
+    degrees = [round(0.4 * days ** (2 / 3)) for days in (needed - 1, needed)]
+    assert minimum_detectable_effect(1.0, needed, degrees[1]) <= 0.4
+    assert minimum_detectable_effect(1.0, needed - 1, degrees[0]) > 0.4
+    assert needed > seeds_needed(0.4, 1.0, paired=True)
 
 
 def test_seeds_needed_ends_where_there_is_nothing_to_find():

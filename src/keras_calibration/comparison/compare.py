@@ -17,13 +17,15 @@ from keras_calibration.comparison.notes import make_notes
 from keras_calibration.comparison.pipeline_runs import PipelineRuns, gather_runs
 from keras_calibration.comparison.plan import Plan, make_plan
 from keras_calibration.comparison.question import (
+    ADVISED,
     Question,
     check_question,
     deciding_direction,
+    deciding_metric,
     metric_directions,
     recorded_metrics,
-    resolve_metric,
 )
+from keras_calibration.comparison.seed_noise import SeedNoise, seed_noise
 from keras_calibration.comparison.verdict import judge
 from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.ledger.metric_names import BIAS_SUFFIX, loss_partners
@@ -32,13 +34,13 @@ from keras_calibration.statistics.accuracy import (
     independent_seed_accuracy,
     same_seed_accuracy,
 )
-from keras_calibration.statistics.bias import bias_share, seeds_ratio
-from keras_calibration.statistics.difference import seeds_needed, standard_error
-from keras_calibration.statistics.estimate import Estimate
+from keras_calibration.statistics.bias import bias_share, surviving_share
+from keras_calibration.statistics.difference import seeds_needed
+from keras_calibration.statistics.estimate import MIN_RUNS
 
 # Power of the minimum detectable effect.
 _POWER = 0.8
-# With six runs of each pipeline, the interval of the ratio of seeds spans a factor of 10 to 140.
+# With fewer, the interval of the share of bias says nothing.
 _MIN_RUNS_FOR_BIAS = 10
 
 
@@ -51,14 +53,17 @@ def compare(
     epoch: int | str = "kept",
     delta: float | None = None,
     confidence: float = 0.95,
-    num_looks: int | None = 1,
+    num_looks: int | str | None = ADVISED,
     directions: Mapping[str, str] | None = None,
+    recalibrated: bool | None = None,
+    days: bool = False,
 ) -> Comparison:
     """Tells whether pipeline B is better than A, or whether the difference is seed noise.
 
     The mean difference B − A gets Student's paired interval if the pipelines share their seeds, and
-    Welch's interval if not. With three runs or fewer of a pipeline the verdict is "cannot tell".
-    Diverged, unfinished and repeated runs are excluded and counted.
+    Welch's interval if not. A verdict needs six pairs, or four runs of each pipeline with other
+    seeds. With fewer than four, the probability that B is better is computed with the seed noise of
+    the ledger's other runs. Diverged, unfinished and repeated runs are excluded and counted.
 
     Args:
         ledger: A `Ledger`, or the path of its folder.
@@ -73,10 +78,19 @@ def compare(
             verdict is never "no difference".
         confidence: Coverage of the intervals, in (0, 1).
         num_looks: Planned number of looks at the growing ledger, whose intervals hold together
-            (Bonferroni); `None` for any number of looks, with intervals that hold at all times.
+            (Bonferroni). `"advised"`: the intervals are those of this look, and a verdict needs a
+            third of the risk, so that it may be followed by "about k more seeds each" and another
+            look. 1 if there is no other look; `None` for any number of looks, with intervals that
+            hold at all times.
         directions: Metric name → `"min"` or `"max"`, for metrics whose direction is neither
             recorded nor known from the name. Other metrics of unknown direction are shown and not
             judged.
+        recalibrated: Whether the model is calibrated again before it is served. True: the
+            calibrated loss of the pair to which `metric` belongs decides. False: the plain loss
+            decides, and the verdict is never "calibration only". `None`: `metric` decides.
+        days: Whether the seeds are days, in their order: on each, both pipelines were trained and
+            scored on the next. Then the intervals allow for differences that are alike from day to
+            day, and a verdict needs 14 days that both have.
 
     Returns:
         A `Comparison`: print it, or read `verdict` and `difference`.
@@ -103,7 +117,9 @@ def compare(
         Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
     """
     ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-    question = Question(a, b, metric, epoch, delta, confidence, num_looks, directions)
+    question = Question(
+        a, b, metric, epoch, delta, confidence, num_looks, directions, recalibrated, days
+    )
     return compare_runs(ledger.runs(), question)
 
 
@@ -111,7 +127,7 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
     """Compares like `compare`, on records already read from the ledger."""
     check_question(question)
     names = recorded_metrics(records, question)
-    deciding = resolve_metric(question.metric, names)
+    deciding = deciding_metric(question, names)
     directions = metric_directions(records, question, names)
     maximize = deciding_direction(deciding, directions) == "max"
     held_out = deciding.startswith("val_")
@@ -121,6 +137,9 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         gather_runs(records, question.b, wanted, epoch=question.epoch, maximize=maximize),
     )
     plan = make_plan(runs, question)
+    noise = None
+    if 0 < plan.num_runs < MIN_RUNS and not plan.days:
+        noise = seed_noise(records, runs, deciding, question, maximize=maximize)
     common = [name for name in wanted if all(pipeline.complete(name) for pipeline in runs)]
     # The deciding metric is shown even without runs; a fitted bias is not a loss and never shown.
     metrics = {
@@ -129,16 +148,18 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         if name == deciding or not name.endswith(BIAS_SUFFIX)
     }
     plain, calibrated = loss_partners(deciding, common)
-    gain = _gain_difference(plain, calibrated, runs, plan)
-    power = _power(metrics[deciding], runs, plan, question.delta)
+    calibration = _calibration(plain, calibrated, runs, plan)
+    power = _power(metrics[deciding], runs, plan, question.delta, noise)
     verdict = judge(
         metrics[deciding],
         plain=metrics.get(plain or ""),
         calibrated=metrics.get(calibrated or ""),
-        gain=gain,
+        gain=None if question.recalibrated is False else calibration.get("gain_difference"),
         delta=question.delta,
         more_seeds=power.get("more_seeds", 1),
+        unit=plan.unit,
         obstacle=plan.obstacle(deciding, *runs),
+        is_borrowed=noise is not None,
     )
     comparison = Comparison(
         a=runs[0],
@@ -152,10 +173,12 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         delta=question.delta,
         epoch=question.epoch,
         num_looks=question.num_looks,
+        recalibrated=question.recalibrated,
+        days=question.days,
+        seed_noise=noise,
         plain_metric=plain,
         calibrated_metric=calibrated,
-        gain_difference=gain,
-        **_bias(plain, calibrated, runs, plan),
+        **calibration,
         **power,
     )
     return dataclasses.replace(comparison, notes=make_notes(comparison))
@@ -167,15 +190,18 @@ def _compare_metric(
     a, b = (np.asarray(pipeline.metric_values(metric)) for pipeline in runs)
     paired_a, paired_b = plan.values(metric, *runs)
     sign = -1 if direction == "max" else 1
-    beats = same = difference = None
-    if direction is not None and plan.paired:
+    beats = same = difference = judged = None
+    if direction is None or plan.days:
+        # How often B beats A would need days that are independent.
+        pass
+    elif plan.paired:
         sides = (sign * paired_b, sign * paired_a)
-        beats = independent_seed_accuracy(*sides, confidence=plan.level)
-        same = same_seed_accuracy(*sides, confidence=plan.level)
-    elif direction is not None and min(a.size, b.size) > 0:
-        beats = accuracy_interval(sign * b, sign * a, confidence=plan.level)
+        beats = independent_seed_accuracy(*sides, confidence=plan.shown)
+        same = same_seed_accuracy(*sides, confidence=plan.shown)
+    elif min(a.size, b.size) > 0:
+        beats = accuracy_interval(sign * b, sign * a, confidence=plan.shown)
     if min(a.size, b.size) > 0:
-        difference = plan.difference(paired_a, paired_b)
+        difference, judged = plan.differences(paired_a, paired_b)
     return MetricComparison(
         metric=metric,
         maximize=None if direction is None else direction == "max",
@@ -188,39 +214,52 @@ def _compare_metric(
         difference=difference,
         b_beats_a=beats,
         b_beats_a_same_seed=same,
+        judged=judged,
     )
 
 
-def _gain_difference(
-    plain: str | None,
-    calibrated: str | None,
-    runs: tuple[PipelineRuns, PipelineRuns],
-    plan: Plan,
-) -> Estimate | None:
-    """The calibration gain G = LL − CLL of B minus that of A; `None` without both losses."""
-    if plain is None or calibrated is None:
-        return None
-    losses = zip(plan.values(plain, *runs), plan.values(calibrated, *runs), strict=True)
-    return plan.difference(*(log_loss - calibrated_loss for log_loss, calibrated_loss in losses))
-
-
-def _bias(
+def _calibration(
     plain: str | None,
     calibrated: str | None,
     runs: tuple[PipelineRuns, PipelineRuns],
     plan: Plan,
 ) -> dict[str, Any]:
-    """The fields that tell what the correction of the bias does to the seed variance."""
+    """The fields that tell what calibration does to the difference and to its noise."""
     if plain is None or calibrated is None:
         return {}
     losses, corrected = plan.values(plain, *runs), plan.values(calibrated, *runs)
-    if min(map(len, losses)) < _MIN_RUNS_FOR_BIAS:
-        return {}
-    options: dict[str, Any] = {"paired": plan.paired, "confidence": plan.level}
-    return {
-        "bias_share": bias_share(losses, corrected, **options),
-        "seeds_ratio": seeds_ratio(losses, corrected, **options),
+    # The calibration gain, G = LL − CLL, of B minus that of A.
+    gains = [log_loss - loss for log_loss, loss in zip(losses, corrected, strict=True)]
+    found: dict[str, Any] = {"gain_difference": plan.differences(*gains)[0]}
+    if plan.num_runs < plan.fewest:
+        return found
+    found["surviving_share"] = surviving_share(
+        losses, corrected, **plan.pairing, confidence=plan.shown
+    )
+    found["seeds_needed"] = {
+        name: _seeds_needed(float(b.mean() - a.mean()), _variance(a, b, plan), plan)
+        for name, (a, b) in ((plain, losses), (calibrated, corrected))
     }
+    if min(map(len, losses)) >= _MIN_RUNS_FOR_BIAS and not plan.days:
+        found["bias_share"] = bias_share(
+            losses, corrected, paired=plan.paired, confidence=plan.shown
+        )
+    return found
+
+
+def _variance(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
+    """The variance of the difference, of one run each."""
+    if plan.days:
+        return float(plan.standard_error(a, b)[0] ** 2 * a.size)
+    if plan.paired:
+        return float(np.var(b - a, ddof=1))
+    return float(a.var(ddof=1) + b.var(ddof=1))
+
+
+def _seeds_needed(effect: float, variance: float, plan: Plan) -> int:
+    """Seeds of each pipeline, or days, that show a difference of this size."""
+    needed = seeds_needed(effect, variance, **plan.pairing, confidence=plan.level)
+    return max(plan.fewest, needed)
 
 
 def _power(
@@ -228,19 +267,28 @@ def _power(
     runs: tuple[PipelineRuns, PipelineRuns],
     plan: Plan,
     delta: float | None,
+    noise: SeedNoise | None,
 ) -> dict[str, Any]:
-    """The fields of a comparison that tell what its seeds can show; none with too few runs."""
-    if deciding.difference is None:
+    """The fields of a comparison that tell what its seeds can show; none without a seed noise."""
+    difference = deciding.judged or deciding.difference
+    if difference is None and noise is None:
         return {}
     a, b = plan.values(deciding.metric, *runs)
-    error, degrees = standard_error(a, b, paired=plan.paired)
-    variance = np.var(b - a, ddof=1) if plan.paired else a.var(ddof=1) + b.var(ddof=1)
-    half = (deciding.difference.high - deciding.difference.low) / 2
-    target = delta if delta is not None else abs(deciding.difference.value)
-    needed = seeds_needed(target, float(variance), paired=plan.paired, confidence=plan.level)
+    effect = delta if delta is not None else float(b.mean() - a.mean())
+    if noise is not None:
+        error, degrees = noise.standard_error(a.size, b.size), float(noise.degrees)
+        variance = 2 * noise.std**2
+    else:
+        error, degrees = plan.standard_error(a, b)
+        variance = _variance(a, b, plan)
+    if noise is not None or difference is None:
+        half = float(special.stdtrit(degrees, (1 + plan.level) / 2)) * error
+    else:
+        half = (difference.high - difference.low) / 2
+    needed = _seeds_needed(effect, variance, plan)
     return {
         "standard_error": error,
         "degrees": degrees,
         "minimum_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,
-        "more_seeds": max(1, needed - min(deciding.num_a, deciding.num_b)),
+        "more_seeds": max(1, needed - plan.num_runs),
     }

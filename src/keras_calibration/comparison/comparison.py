@@ -10,7 +10,8 @@ from keras_calibration._text import ShownAsText
 from keras_calibration.comparison.comparison_text import comparison_text
 from keras_calibration.comparison.metric_comparison import MetricComparison
 from keras_calibration.comparison.pipeline_runs import PipelineRuns
-from keras_calibration.comparison.verdict import Verdict, calibration_share
+from keras_calibration.comparison.seed_noise import SeedNoise
+from keras_calibration.comparison.verdict import Verdict
 from keras_calibration.statistics.estimate import Estimate
 from keras_calibration.statistics.posterior import probability_better
 
@@ -29,29 +30,34 @@ class Comparison(ShownAsText):
         verdict: The verdict.
         method: Method of the interval in words.
         shared_seeds: Seeds by which the runs are paired; empty for independent runs.
-        confidence: Joint confidence of all looks.
+        confidence: Confidence of the intervals, joint for all planned looks.
         delta: Largest difference that does not matter, if given.
         epoch: Epoch whose values were compared, as requested.
-        num_looks: Planned number of looks; `None` for any number.
+        num_looks: Planned number of looks, as in `compare`.
+        recalibrated: Whether the model is calibrated again before it is served, if that was told.
+        days: Whether the seeds are days, in order of time.
+        seed_noise: Seed noise of the ledger, with fewer than four runs of a pipeline.
         standard_error: Standard error of the deciding difference; `None` with too few runs.
         degrees: Degrees of freedom of the standard error.
         minimum_detectable_effect: Smallest difference that these seeds detect with a power of 80 %.
-        more_seeds: Seeds that each pipeline still needs to detect `delta`, or the difference seen.
+        more_seeds: Seeds that each pipeline still needs to detect `delta`, or the difference seen,
+            and for a verdict.
         plain_metric: Name of the plain loss, if both losses are recorded.
         calibrated_metric: Name of the calibrated loss, if both losses are recorded.
         gain_difference: Calibration gain G = LL − CLL of B minus that of A.
+        surviving_share: How much of the difference of the plain loss survives calibration, ΔC/ΔL;
+            `None` without both losses or with too few runs for a verdict.
+        seeds_needed: Plain and calibrated loss → seeds of each pipeline with which that loss shows
+            the difference of these two with a power of 80 %; `None` likewise.
         bias_share: Share of bias in the seed variance of the plain loss, Cov(LL, LL − CLL)/Var(LL)
             within the pipelines; `None` without both losses or with fewer than ten runs of each.
-        seeds_ratio: Seeds that the calibrated loss needs to show a difference, divided by those
-            that the plain loss needs for a difference of the same size; `None` likewise.
         notes: Caveats.
 
     Example:
         >>> from keras_calibration.comparison.pipeline_runs import gather_runs
-        >>> from keras_calibration.comparison.verdict import Outcome
+        >>> from keras_calibration.comparison.verdict import undecided
         >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
-        >>> verdict = Verdict(Outcome.CANNOT_TELL, "cannot tell: no runs")
-        >>> Comparison(*runs, "val_loss", {}, verdict, "Welch's t").calibration_share is None
+        >>> Comparison(*runs, "val_loss", {}, undecided(4), "Welch's t").surviving_share is None
         True
     """
 
@@ -65,7 +71,10 @@ class Comparison(ShownAsText):
     confidence: float = 0.95
     delta: float | None = None
     epoch: int | str = "kept"
-    num_looks: int | None = 1
+    num_looks: int | str | None = 1
+    recalibrated: bool | None = None
+    days: bool = False
+    seed_noise: SeedNoise | None = None
     standard_error: float | None = None
     degrees: float | None = None
     minimum_detectable_effect: float | None = None
@@ -73,8 +82,9 @@ class Comparison(ShownAsText):
     plain_metric: str | None = None
     calibrated_metric: str | None = None
     gain_difference: Estimate | None = None
+    surviving_share: Estimate | None = None
+    seeds_needed: Mapping[str, int] | None = None
     bias_share: Estimate | None = None
-    seeds_ratio: Estimate | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -87,12 +97,6 @@ class Comparison(ShownAsText):
         """Mean of B minus mean of A by the deciding metric, with its interval."""
         return self.deciding.difference
 
-    @property
-    def calibration_share(self) -> float | None:
-        """The share of calibration in the difference of the plain loss, ΔG/ΔLL."""
-        plain = None if self.plain_metric is None else self.metrics[self.plain_metric]
-        return calibration_share(plain, self.gain_difference)
-
     def probability_b_better(self, margin: float = 0.0, prior_scale: float | None = None) -> float:
         """The posterior probability that B is better than A by at least `margin`.
 
@@ -104,13 +108,16 @@ class Comparison(ShownAsText):
         Raises:
             ValueError: There are too few runs, or an argument is out of its range.
         """
-        if self.difference is None or self.standard_error is None or self.degrees is None:
+        if self.standard_error is None or self.degrees is None:
             raise ValueError(
-                "A posterior requires at least two runs of each pipeline. Received: "
-                f"{len(self.a)} and {len(self.b)} runs."
+                "A posterior requires at least two runs of each pipeline, or other pipelines in "
+                f"the ledger with two. Received: {len(self.a)} and {len(self.b)} runs."
             )
+        deciding = self.deciding
+        means = deciding.mean_b - deciding.mean_a
+        value = means if self.difference is None else self.difference.value
         return probability_better(
-            -self.difference.value if self.deciding.maximize else self.difference.value,
+            -value if deciding.maximize else value,
             self.standard_error,
             self.degrees,
             margin=margin,
@@ -126,7 +133,8 @@ class Comparison(ShownAsText):
             "better": self.verdict.better,
             "decided": self.verdict.decided,
         }
-        values["calibration_share"] = _plain(self.calibration_share)
+        known = self.standard_error is not None
+        values["probability_b_better"] = self.probability_b_better() if known else None
         return values
 
     def __str__(self) -> str:

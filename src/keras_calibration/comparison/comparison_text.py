@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from keras_calibration._text import MAX_WIDTH, grid, shorten, terminal_safe, wrap
 from keras_calibration.comparison.metric_comparison import MetricComparison
+from keras_calibration.comparison.verdict import MAX_MORE_SEEDS
 from keras_calibration.statistics.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def comparison_text(comparison: Comparison) -> str:
 def heading(comparison: Comparison) -> str:
     """One line that names the pipelines, their numbers of runs and the pairing."""
     pairing = (
-        f"{len(comparison.shared_seeds)} shared seeds"
+        f"{len(comparison.shared_seeds)} shared {'days' if comparison.days else 'seeds'}"
         if comparison.shared_seeds
         else "independent seeds"
     )
@@ -41,26 +42,54 @@ def heading(comparison: Comparison) -> str:
 
 def figures(comparison: Comparison) -> list[str]:
     """The lines below the table, one for each figure that the comparison has."""
-    lines = []
+    lines = [probability_line(comparison)] if comparison.standard_error else []
     if comparison.minimum_detectable_effect is not None:
         lines.append(
             f"minimum detectable effect {comparison.minimum_detectable_effect:.2g} (power 80 %); "
             f"{comparison.method}"
         )
     if comparison.gain_difference is not None:
-        share = comparison.calibration_share
-        part = "" if share is None else f", {share:.0%} of the plain difference"
-        lines.append(f"calibration gain, B − A: {interval(comparison.gain_difference)}{part}")
-    bias, ratio = comparison.bias_share, comparison.seeds_ratio
+        lines.append(f"calibration gain, B − A: {interval(comparison.gain_difference)}")
+    share = comparison.surviving_share
+    if share is not None and math.isfinite(share.value):
+        is_known = math.isfinite(share.low)
+        part = interval(share, ".0%") if is_known else f"{share.value:.0%} (no bounds: seed noise)"
+        lines.append(
+            f"calibration: {part} of the difference in {comparison.plain_metric} survives it; to "
+            f"show this difference, {_seeds_text(comparison)}"
+        )
+    bias = comparison.bias_share
     if bias is not None and math.isfinite(bias.low):
-        line = f"bias: {interval(bias, '.0%')} of the seed variance of {comparison.plain_metric}"
-        if ratio is not None and math.isfinite(ratio.low):
-            line += (
-                f"; for an equal difference, {comparison.calibrated_metric} needs "
-                f"{interval(ratio, '.2g')} times as many seeds"
-            )
-        lines.append(line)
+        lines.append(
+            f"bias: {interval(bias, '.0%')} of the seed variance of {comparison.plain_metric}"
+        )
     return lines
+
+
+def probability_line(comparison: Comparison) -> str:
+    """The probability that B is better, and the noise by which it is judged."""
+    probability = comparison.probability_b_better()
+    shown = f"{probability:.0%}" if 0.01 <= probability <= 0.99 else f"{probability:.1%}"
+    shown = "over 99.9%" if probability > 0.999 else "under 0.1%" if probability < 0.001 else shown
+    noise = comparison.seed_noise
+    if noise is None:
+        return f"P(B is better) {shown}, by {comparison.metric} and a flat prior"
+    pipelines = "pipeline" if noise.num_pipelines == 1 else "pipelines"
+    return (
+        f"P(B is better) {shown}, by {comparison.metric}, a flat prior and a seed standard "
+        f"deviation of {noise.std:.2g}, from {noise.num_runs} runs of {noise.num_pipelines} "
+        f"{pipelines} of the ledger"
+    )
+
+
+def _seeds_text(comparison: Comparison) -> str:
+    """How many seeds each loss needs to show the difference of these two pipelines."""
+    unit = "days" if comparison.days else "seeds each"
+    parts: list[str] = []
+    for name, number in (comparison.seeds_needed or {}).items():
+        size = f"about {number:,}" if number <= MAX_MORE_SEEDS else f"over {MAX_MORE_SEEDS:,}"
+        parts.append(f"{name} needs {size} {unit if not parts else ''}".rstrip())
+    return ", ".join(parts)
 
 
 def interval(estimate: Estimate, form: str | None = None) -> str:

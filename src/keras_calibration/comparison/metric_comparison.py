@@ -22,6 +22,8 @@ class MetricComparison:
         b_beats_a: Probability that a run of B beats a run of A with another seed; `None` if the
             direction is unknown.
         b_beats_a_same_seed: The same under one seed; `None` for independent runs.
+        judged: The difference with the interval by which a verdict is judged, which allows for
+            other looks; `None` if it is that of `difference`.
 
     Example:
         >>> MetricComparison("val_auc", True, 1, 1, 0.7, 0.8, 0.0, 0.0, None, None, None).maximize
@@ -39,10 +41,19 @@ class MetricComparison:
     difference: Estimate | None
     b_beats_a: Estimate | None
     b_beats_a_same_seed: Estimate | None
+    judged: Estimate | None = None
+
+    @property
+    def favors(self) -> str | None:
+        """`"A"` or `"B"` with the better mean, however small the difference; `None` if none has."""
+        value = self.mean_b - self.mean_a if self.difference is None else self.difference.value
+        if self.maximize is None or not abs(value) > 0:
+            return None
+        return "B" if (value > 0) == self.maximize else "A"
 
     @property
     def better(self) -> str | None:
-        """`"A"` or `"B"` if the interval of the difference excludes 0, otherwise `None`."""
-        if self.maximize is None or self.difference is None or not self.difference.excludes(0.0):
-            return None
-        return "B" if (self.difference.value > 0) == self.maximize else "A"
+        """`"A"` or `"B"` if the interval that is judged excludes 0, otherwise `None`."""
+        judged = self.judged or self.difference
+        is_known = judged is not None and judged.excludes(0.0)
+        return self.favors if is_known else None

@@ -10,10 +10,10 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
 
     Example:
         >>> from keras_calibration.comparison.pipeline_runs import gather_runs
-        >>> from keras_calibration.comparison.verdict import Outcome, Verdict
+        >>> from keras_calibration.comparison.verdict import undecided
         >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
-        >>> verdict = Verdict(Outcome.CANNOT_TELL, "cannot tell: no runs")
-        >>> make_notes(Comparison(*runs, "val_loss", {}, verdict, "Welch's t", epoch="best"))[0]
+        >>> comparison = Comparison(*runs, "val_loss", {}, undecided(4), "Welch's t", epoch="best")
+        >>> make_notes(comparison)[0]
         'values are from the best epoch of each run, chosen on the same rows: they are too
         optimistic'
     """
@@ -27,26 +27,29 @@ def make_notes(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _calibration_notes(comparison: Comparison) -> list[str]:
-    share = comparison.calibration_share
-    if comparison.plain_metric is None or comparison.calibrated_metric is None or share is None:
+    if comparison.plain_metric is None or comparison.calibrated_metric is None:
         return []
     plain = comparison.metrics[comparison.plain_metric]
     calibrated = comparison.metrics[comparison.calibrated_metric]
-    gain = comparison.gain_difference
     notes = []
-    if plain.better and share >= MOSTLY_CALIBRATION:
-        part = f"{share:.0%}" if share <= 1 else "more than 100%"
+    turned = {plain.favors, calibrated.favors} == {"A", "B"}
+    if turned:
+        known = {plain.better, calibrated.better} == {"A", "B"}
+        hedge = "" if known else ", as far as these runs tell"
+        better, other = calibrated.favors, plain.favors
+        notes.append(
+            f"{plain.metric} favors {other}, {calibrated.metric} favors {better}: {better} ranks "
+            f"better but is worse calibrated{hedge}; take {better} if it is recalibrated before it "
+            f"is served, and {other} if not (`recalibrated=`, --recalibrated)"
+        )
+    share, gain = comparison.surviving_share, comparison.gain_difference
+    if plain.better and share is not None and share.value <= MOSTLY_CALIBRATION:
+        part = "more than 100%" if share.value < 0 else f"{1 - share.value:.0%}"
         notes.append(
             f"the gain is mostly calibration: {part} of the difference in {plain.metric} would "
             "vanish if both were calibrated"
         )
-    if {plain.better, calibrated.better} == {"A", "B"}:
-        notes.append(
-            f"{plain.metric} favors {plain.better}, {calibrated.metric} favors "
-            f"{calibrated.better}: {calibrated.better} ranks better but is worse calibrated; "
-            "calibrate it before serving"
-        )
-    elif calibrated.better and gain is not None and gain.excludes(0.0):
+    if calibrated.better and not turned and gain is not None and gain.excludes(0.0):
         worse = "B" if gain.value > 0 else "A"
         if worse == calibrated.better:
             notes.append(
@@ -97,11 +100,12 @@ def _run_notes(runs: PipelineRuns) -> list[str]:
 
 def _pairing_notes(comparison: Comparison) -> list[str]:
     notes = []
+    unit = "day" if comparison.days else "seed"
     for runs in (comparison.a, comparison.b):
         alone = len(runs) - len(comparison.shared_seeds)
         if comparison.shared_seeds and alone:
             notes.append(
-                f"{runs.pipeline}: {alone} runs share no seed with the other pipeline and were "
+                f"{runs.pipeline}: {alone} runs share no {unit} with the other pipeline and were "
                 "excluded from pairs"
             )
         hashes = [run["initial_weights"] for run in runs.records if run["initial_weights"]]

@@ -8,10 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from keras_calibration._typing import RunRecord
-from keras_calibration.ledger.metric_names import DIRECTIONS, direction_of
+from keras_calibration.ledger.metric_names import DIRECTIONS, direction_of, loss_pairs
 from keras_calibration.statistics.estimate import check_confidence
 
 MAX_LOOKS = 50
+# Who looks, trains "about k more seeds each", and looks again until it is decided, errs in 4 to 5 %
+# of the cases with the level of three looks, 6 to 7 % with that of two and 10 to 12 % with that of
+# one (benchmarks/compare_decisions.py).
+ADVISED, NUM_ADVISED_LOOKS = "advised", 3
 
 
 class Question(NamedTuple):
@@ -23,8 +27,10 @@ class Question(NamedTuple):
     epoch: int | str = "kept"
     delta: float | None = None
     confidence: float = 0.95
-    num_looks: int | None = 1
+    num_looks: int | str | None = ADVISED
     directions: Mapping[str, str] | None = None
+    recalibrated: bool | None = None
+    days: bool = False
 
 
 def check_question(question: Question) -> None:
@@ -48,10 +54,24 @@ def check_question(question: Question) -> None:
             f"Received: delta={delta!r}."
         )
     looks = question.num_looks
-    if looks is not None and not 1 <= looks <= MAX_LOOKS:
+    if (
+        looks is not None
+        and looks != ADVISED
+        and (isinstance(looks, str) or not 1 <= looks <= MAX_LOOKS)
+    ):
         raise ValueError(
-            f"Argument `num_looks` must be between 1 and {MAX_LOOKS}, or None for any number of "
-            f"looks. Received: num_looks={looks!r}."
+            f"Argument `num_looks` must be {ADVISED!r}, between 1 and {MAX_LOOKS}, or None for any "
+            f"number of looks. Received: num_looks={looks!r}."
+        )
+    if question.days and looks is None:
+        raise ValueError(
+            "Argument `num_looks` must be a number if `days=True`. Received: num_looks=None. "
+            "Intervals that hold at every look need runs that are independent."
+        )
+    if question.recalibrated not in (None, True, False):
+        raise ValueError(
+            "Argument `recalibrated` must be True, False or None. Received: "
+            f"recalibrated={question.recalibrated!r}."
         )
     if any(direction not in DIRECTIONS for direction in directions.values()):
         raise ValueError(
@@ -108,6 +128,25 @@ def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str
             f"or --minimize {metric}."
         )
     return direction
+
+
+def deciding_metric(question: Question, names: Sequence[str]) -> str:
+    """The name in the ledger of the metric that decides, see `recalibrated` in `compare`."""
+    if question.recalibrated is None:
+        return resolve_metric(question.metric, names)
+    for metric in (f"val_{question.metric}", question.metric):
+        pairs = [pair for pair in loss_pairs(metric, names) if metric in pair]
+        for plain, calibrated in pairs:
+            loss = calibrated if question.recalibrated else plain
+            if loss in names:
+                return loss
+    kind = "calibrated" if question.recalibrated else "plain"
+    raise ValueError(
+        f"Argument `recalibrated` must have a {kind} loss to choose. Received: "
+        f"recalibrated={question.recalibrated}, metric={question.metric!r}, and runs with "
+        f"{list(names)[:10]}. Pass the plain or the calibrated loss as `metric`, or leave "
+        "`recalibrated` out."
+    )
 
 
 def resolve_metric(metric: str, names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from keras_calibration.statistics.estimate import Estimate
 
 # Larger numbers are only said to be larger.
 MAX_MORE_SEEDS = 1000
-# Smallest calibration share for the verdict "calibration only".
+# Largest part of a difference that survives calibration for the verdict "calibration only".
 MOSTLY_CALIBRATION = 0.5
 
 
@@ -59,16 +59,21 @@ def judge(
     gain: Estimate | None = None,
     delta: float | None = None,
     more_seeds: int = 1,
+    unit: str = "seed",
     obstacle: str | None = None,
+    is_borrowed: bool = False,
 ) -> Verdict:
     """The verdict: the first of the following rules that applies.
 
-    1. Cannot tell: there is an obstacle, or no interval.
-    2. Calibration only: the plain loss differs, the calibrated loss does not, and the calibration
-       gains G = LL − CLL make up at least half of the difference.
-    3. No difference larger than δ: the interval lies in [−δ, δ].
-    4. A or B better: the interval excludes 0.
-    5. Undecided, with the number of seeds that each pipeline still needs.
+    1. Undecided, with the number of seeds that each pipeline still needs: the seed noise is
+       borrowed from other runs. They can be less noisy than these: that tells what is likely.
+    2. Cannot tell: there is an obstacle, or no interval.
+    3. Calibration only: the plain loss differs, the calibrated loss does not, and the calibration
+       gains G = LL − CLL make up at least half of the difference. `gain` is `None` if that does not
+       matter, since the model is served as it was trained.
+    4. No difference larger than δ: the interval lies in [−δ, δ].
+    5. A or B better: the interval excludes 0.
+    6. Undecided.
 
     Example:
         >>> interval = Estimate(-0.7, -1.0, -0.4)
@@ -78,44 +83,40 @@ def judge(
         >>> print(judge(metric, delta=2.0))
         no difference larger than 2
     """
-    if obstacle is not None or deciding.difference is None:
+    if is_borrowed:
+        return undecided(more_seeds, unit)
+    difference = deciding.judged or deciding.difference
+    if obstacle is not None or difference is None:
         return Verdict(Outcome.CANNOT_TELL, f"cannot tell: {obstacle or 'too few runs'}")
-    share = calibration_share(plain, gain)
     if (
         plain is not None
         and calibrated is not None
-        and share is not None
         and gain is not None
+        and plain.difference is not None
         and plain.better is not None
         and calibrated.better is None
         and gain.excludes(0.0)
-        and share >= MOSTLY_CALIBRATION
+        and gain.value / plain.difference.value >= 1 - MOSTLY_CALIBRATION
     ):
         return Verdict(Outcome.CALIBRATION_ONLY, "the gain is calibration only", plain.better)
-    if delta is not None and deciding.difference.lies_within(delta):
+    if delta is not None and difference.lies_within(delta):
         return Verdict(Outcome.NO_DIFFERENCE, f"no difference larger than {delta:g}")
     if deciding.better is not None:
         outcome = Outcome.B_BETTER if deciding.better == "B" else Outcome.A_BETTER
         return Verdict(outcome, outcome.value, deciding.better)
-    if deciding.difference.low == deciding.difference.high == 0:
+    if difference.low == difference.high == 0:
         return Verdict(Outcome.NO_DIFFERENCE, "no difference larger than 0")
-    seeds = f"about {more_seeds}" if more_seeds <= MAX_MORE_SEEDS else f"over {MAX_MORE_SEEDS}"
-    noun = "seed" if more_seeds == 1 else "seeds"
-    return Verdict(Outcome.UNDECIDED, f"undecided: {seeds} more {noun} each")
+    return undecided(more_seeds, unit)
 
 
-def calibration_share(plain: MetricComparison | None, gain: Estimate | None) -> float | None:
-    """The share of calibration in the difference of the plain loss, ΔG/ΔLL.
-
-    The rest is the difference of the calibrated loss, since LL = CLL + G in each run. A share below
-    0 or above 1 means that the two parts have opposite signs.
+def undecided(more_seeds: int, unit: str = "seed") -> Verdict:
+    """The verdict of runs that decide nothing yet.
 
     Example:
-        >>> plain = MetricComparison(
-        ...     "loss", False, 9, 9, 3.0, 2.0, 0.1, 0.1, Estimate(-1.0, -1.2, -0.8), None, None)
-        >>> calibration_share(plain, Estimate(-0.75, -0.9, -0.6))
-        0.75
+        >>> print(undecided(2))
+        undecided: about 2 more seeds each
     """
-    if plain is None or gain is None or plain.difference is None or plain.difference.value == 0:
-        return None
-    return gain.value / plain.difference.value
+    number = f"about {more_seeds}" if more_seeds <= MAX_MORE_SEEDS else f"over {MAX_MORE_SEEDS}"
+    noun = unit if more_seeds == 1 else f"{unit}s"
+    each = " each" if unit == "seed" else ""
+    return Verdict(Outcome.UNDECIDED, f"undecided: {number} more {noun}{each}")

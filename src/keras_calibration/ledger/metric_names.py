@@ -50,6 +50,21 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
         >>> loss_partners("val_calibrated_log_loss", ["val_calibrated_log_loss", "val_loss"])
         ('val_loss', 'val_calibrated_log_loss')
     """
+    for plain, calibrated in loss_pairs(metric, names):
+        if plain in names and calibrated in names:
+            return plain, calibrated
+    return None, None
+
+
+def loss_pairs(metric: str, names: Collection[str]) -> list[tuple[str, str]]:
+    """Names that a plain and a calibrated loss can have, the likeliest pair first.
+
+    If the metric is a loss, it is in each pair. `names` are the recorded metrics.
+
+    Example:
+        >>> loss_pairs("val_mse", [])
+        [('val_mse', 'val_calibrated_quadratic_loss')]
+    """
     prefix = "val_" if metric.startswith("val_") else ""
     pairs = [
         (prefix + plain, prefix + calibrated)
@@ -60,10 +75,7 @@ def loss_partners(metric: str, names: Collection[str]) -> tuple[str, str] | tupl
         own = metric.replace("calibrated_", "")
         named_alike = [(own, name) for name in names if name.replace("calibrated_", "") == own]
         pairs = [pair for pair in [*named_alike, *pairs] if metric in pair and pair[0] != pair[1]]
-    for plain, calibrated in pairs:
-        if plain in names and calibrated in names:
-            return plain, calibrated
-    return None, None
+    return pairs
 
 
 def main_metric(names: Collection[str]) -> str | None:

@@ -31,11 +31,16 @@ class CalibratedLogLoss(CrossFittedMetric):
     From seed to seed, training moves the mean prediction of a model up or down by chance, and the
     log loss moves with it. The Calibrated Log Loss finds the bias
     `c = argmin_c Σ w log loss(y, σ(l + c))` on some of the rows, which is where
-    `Σ w σ(l + c) = Σ w y`, and reports the mean log loss of `σ(l + c)` on the others. Where seeds
-    differ in their bias, as on data that drift, it varies less between seeds and detects the better
-    of two pipelines more often. Where they do not, it varies as much as the log loss, or a little
-    more; `seeds.compare` prints the share of bias in the seed variance. It cannot see an
-    improvement of the mean prediction: report the log loss too.
+    `Σ w σ(l + c) = Σ w y`, and reports the mean log loss of `σ(l + c)` on the others.
+
+    It is the loss of a model that is calibrated again before it is served. Where seeds differ in
+    their bias, it varies less between them; it shows the better of two pipelines with fewer runs if
+    their difference survives the correction. It shows the difference with more runs, or not at all,
+    if that is a difference in calibration: the papers name this as their limitation (section 7), a
+    pipeline that reliably calibrates better is not detected. On data that drift, where pipelines
+    differ in their mean bias, it can prefer the other one. `seeds.compare` prints the share of bias
+    in the seed variance and the share of the difference that survives. For a model that is served
+    as it was trained, the log loss decides.
 
     The rows are divided in one of three ways:
 

@@ -30,9 +30,10 @@ _METHOD = (
     "is the probability that a run of B has a better value than a run of A (Mann–Whitney, "
     "Newcombe’s score interval; under the same seed, a binomial mid-p interval). The calibrated "
     "loss is the log loss after the best constant shift of the logits, and plain = calibrated + "
-    "calibration gain. The share of bias in the seed variance is Cov(plain, gain) / Var(plain) "
-    "within the pipelines. The variance over seeds does not include the variance from other data "
-    "or other hyperparameters."
+    "calibration gain. What survives calibration is the difference in the calibrated loss, divided "
+    "by that in the plain loss (Fieller’s interval). The share of bias in the seed variance is "
+    "Cov(plain, gain) / Var(plain) within the pipelines. The variance over seeds does not include "
+    "the variance from other data or other hyperparameters."
 )
 
 
@@ -51,7 +52,7 @@ def write_report(
         pipelines: The first is compared with each of the others; `None` for all pipelines of the
             ledger, the oldest first.
         **options: Options of `seeds.compare`: `metric`, `epoch`, `delta`, `confidence`,
-            `num_looks`, `directions`.
+            `num_looks`, `directions`, `recalibrated`, `days`.
 
     Returns:
         The comparisons, in the order of the page.
@@ -65,7 +66,7 @@ def write_report(
         >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as name:
         ...     runs = Ledger(Path(name, "runs"))
-        ...     for seed in range(4):
+        ...     for seed in range(6):
         ...         for pipeline in ("deepfm", "dcn"):
         ...             _ = runs.append({"pipeline": pipeline, "seed": seed, "epochs": [0],
         ...                 "status": "finished", "metrics": {"val_loss": [0.5 + seed / 100]}})

@@ -7,7 +7,7 @@ from keras_calibration.statistics.accuracy import (
 from keras_calibration.statistics.accuracy import metric_accuracy as metric_accuracy
 from keras_calibration.statistics.accuracy import same_seed_accuracy as same_seed_accuracy
 from keras_calibration.statistics.bias import bias_share as bias_share
-from keras_calibration.statistics.bias import seeds_ratio as seeds_ratio
+from keras_calibration.statistics.bias import surviving_share as surviving_share
 from keras_calibration.statistics.difference import (
     always_valid_difference as always_valid_difference,
 )

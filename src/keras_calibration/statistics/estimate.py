@@ -9,8 +9,11 @@ from scipy import special
 
 RunValues = Sequence[float] | NDArray[np.floating]
 
-# With three runs each, no exact two-sided test can reach the 5 % level.
-MAX_RUNS_WITHOUT_P_VALUE = 3
+# Fewest runs of each pipeline with which an exact two-sided test can reach the 5 % level: a test of
+# ranks for independent runs (p = 2/70), and the sign-flip test for pairs (p = 2/64).
+MIN_RUNS, MIN_PAIRS = 4, 6
+# Fewest days, whose differences are alike from one to the next: two weeks.
+MIN_DAYS = 14
 
 
 class Estimate(NamedTuple):
@@ -50,19 +53,25 @@ def t_estimate(
     standard_error: float,
     degrees: float,
     confidence: float,
-    num_runs: int,
+    *,
+    is_tested: bool = True,
 ) -> Estimate:
-    """Student's interval value ± t SE, with a p-value if both pipelines have runs enough.
+    """Student's interval value ± t SE, with a p-value unless there are too few runs for a test.
 
     Example:
-        >>> round(t_estimate(1.0, 0.5, 9, 0.95, 10).low, 3)
+        >>> round(t_estimate(1.0, 0.5, 9, 0.95).low, 3)
         -0.131
     """
     half = float(special.stdtrit(degrees, (1 + confidence) / 2) * standard_error)
     p_value = None
-    if num_runs > MAX_RUNS_WITHOUT_P_VALUE and standard_error > 0:
+    if is_tested and standard_error > 0:
         p_value = float(2 * special.stdtr(degrees, -abs(value) / standard_error))
     return Estimate(value, value - half, value + half, confidence, p_value)
+
+
+def fewest_runs(*, paired: bool, autocorrelated: bool = False) -> int:
+    """The fewest runs of each pipeline, pairs or days that allow a verdict."""
+    return MIN_DAYS if autocorrelated else MIN_PAIRS if paired else MIN_RUNS
 
 
 def check_confidence(confidence: float) -> None:
