@@ -20,8 +20,8 @@ NAMES = ("CalibratedLogLoss", "SeedVariance", "NeuralCalibration", "ILPS", "expo
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """Runs the two programs of the README one after the other; returns what they define."""
-    first, second = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    """Runs the programs of the README one after the other; returns what they define."""
+    first, other, second = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
     assert all(name in first for name in NAMES)
     assert "100_000" in first
     with pytest.MonkeyPatch.context() as patch:
@@ -33,6 +33,7 @@ def programs(tmp_path_factory):
         names = {}
         exec(compile(first, str(README), "exec"), names)
         names["road"] = names["model"]
+        exec(compile(other.replace("=256", "=16"), str(README), "exec"), names)
         exec(compile(second, str(README), "exec"), names)
         yield names
 
@@ -54,6 +55,12 @@ def test_the_first_program(programs):
     shown = model.history.history
     assert shown["seed/val_calibrated_log_loss_count"] == [1.0]
     assert not [name for name in shown if name.endswith(("_mean", "_std"))]
+
+
+@pytest.mark.tensorflow
+def test_both_pipelines_are_in_the_ledger(programs):
+    comparison = keras_calibration.seeds.compare("runs", "deep", "other")
+    assert comparison.verdict.words.startswith("cannot tell: 1 and 1 runs; train at least 6")
 
 
 @pytest.mark.slow
