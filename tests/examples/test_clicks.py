@@ -67,7 +67,8 @@ def test_removed_columns():
     assert clicks.kept_columns(rows, None) == [0, 1, 2, 3]
     assert clicks.kept_columns(rows, "dense") == [0, 1, 3]
     assert clicks.kept_columns(rows, "sparse") == [0, 2, 3]
-    model = clicks.build_model(clicks.Pipeline(architecture="dlrm", without="dense"), rows)
+    pipeline = clicks.Pipeline(architecture="dlrm", without="dense")
+    model = clicks.build_model(pipeline, rows, {clicks.PLAIN: None})
     assert model.input_shape == (None, 3)
 
 
@@ -96,7 +97,7 @@ def test_losses_by_block_are_those_of_the_metrics():
     rng = np.random.default_rng(3)
     logits = rng.normal(-1, 2, 3000).astype(np.float32)
     labels = (rng.random(3000) < 1 / (1 + np.exp(-0.7 * logits - 0.5))).astype(np.float32)
-    for name, arguments in clicks.METRICS.items():
+    for name, arguments in clicks.metrics_of({"data": "criteo"}).items():
         metric = clicks.click_metric(name, arguments)
         metric.update_state(labels, logits)
         blocks = block_losses.block_values(*block_losses.row_losses(labels, logits, arguments))
