@@ -26,6 +26,7 @@ import argparse
 import csv
 import dataclasses
 import json
+import math
 import os
 import sys
 import time
@@ -105,7 +106,8 @@ def main() -> None:
     study = make_study(base, arguments.l2_scale).with_kinds(arguments.kinds)
     ledger = Ledger(arguments.output / "clicks" / ledger_name(setting))
     train_study(study, rows, ledger, range(arguments.seeds), setting)
-    print_table(pair_rows(ledger, list(study.published), plain=PLAIN, calibrated=CALIBRATED))
+    losses = calibrated_of(setting)
+    print_table(pair_rows(ledger, list(study.published), plain=PLAIN, calibrated=losses))
 
 
 def batch_size_of(num_rows: int) -> int:
@@ -138,6 +140,18 @@ def ledger_name(setting: Mapping[str, Any]) -> str:
 def metrics_of(setting: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
     """Name in the ledger → arguments of the calibrated losses; `None` for the plain loss."""
     return {PLAIN: None, PAPERS: {"bias_fraction": bias_fraction(setting)}, CALIBRATED["ours"]: {}}
+
+
+def calibrated_of(setting: Mapping[str, Any]) -> dict[str, str]:
+    """Name to show → name in the ledger, of the papers' calibrated loss and ours.
+
+    The cross-fitted loss stands for the papers' one if this has few positives for the bias. Older
+    ledgers do not have their number, and are shown as they are.
+    """
+    num_positives = setting.get("num_positives", math.inf)
+    if num_positives * bias_fraction(setting) < MIN_BIAS_POSITIVES:
+        return dict.fromkeys(CALIBRATED, CALIBRATED["ours"])
+    return CALIBRATED
 
 
 def bias_fraction(setting: Mapping[str, Any]) -> float:
@@ -294,13 +308,13 @@ def click_metric(name: str, arguments: dict[str, Any] | None) -> keras.metrics.M
 
 def title(ledger: Ledger) -> str:
     """What the runs of a ledger were trained on."""
-    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    setting = _setting(ledger)
     return f"Clicks, {setting['data']}, {split_of(setting)}"
 
 
 def is_split_as_published(ledger: Ledger) -> bool:
     """Whether the rows were shuffled before the split, as in the papers."""
-    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    setting = _setting(ledger)
     return bool(setting["mixing"] == 1)
 
 
@@ -312,17 +326,28 @@ def split_of(setting: Mapping[str, Any]) -> str:
 
 def rows_of(ledger: Ledger, decided_by: str = "plain") -> list[PairRow]:
     """The rows of all pairs in a ledger of this study; see `pair_rows`."""
-    pairs = list(published_of(ledger))
-    return pair_rows(ledger, pairs, plain=PLAIN, calibrated=CALIBRATED, decided_by=decided_by)
+    published, setting = published_of(ledger), _setting(ledger)
+    return pair_rows(
+        ledger,
+        list(published),
+        plain=PLAIN,
+        calibrated=calibrated_of(setting),
+        decided_by=decided_by,
+    )
 
 
 def published_of(ledger: Ledger) -> dict[Pair, str]:
     """All pairs of the study with the sizes of a ledger, and what the papers report on them."""
+    setting = _setting(ledger)
+    return make_study(base_of(setting), setting["l2_scale"]).published
+
+
+def _setting(ledger: Ledger) -> dict[str, Any]:
+    """What all runs of a ledger have in common."""
     runs = ledger.runs(status="finished")
     if not runs:
         raise ValueError(f"The ledger {ledger.path} has no finished runs. Run clicks.py first.")
-    setting = runs[0]["configuration"]["setting"]
-    return make_study(base_of(setting), setting["l2_scale"]).published
+    return dict(runs[0]["configuration"]["setting"])
 
 
 def base_of(setting: Mapping[str, Any]) -> Pipeline:
@@ -346,7 +371,7 @@ def markdown(ledger: Ledger) -> str:
     rows = rows_of(ledger)
     if not rows:
         raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")
-    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    setting = _setting(ledger)
     base = base_of(setting)
     counts = {row.num_seeds for row in rows}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"

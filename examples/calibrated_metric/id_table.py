@@ -32,7 +32,14 @@ class Rows(NamedTuple):
     num_numeric: int
 
 
-def read_rows(folder: Path, num_held_out: int, *, mixing: float = 0.0, fold: int = 0) -> Rows:
+def read_rows(
+    folder: Path,
+    num_held_out: int,
+    *,
+    mixing: float = 0.0,
+    fold: int = 0,
+    max_rows: int | None = None,
+) -> Rows:
     """All columns of a table as ids, with a block of rows held out: the last one for fold 0.
 
     The buckets of a numeric column are quantiles, in ascending order. Missing values have the last
@@ -47,13 +54,15 @@ def read_rows(folder: Path, num_held_out: int, *, mixing: float = 0.0, fold: int
         fold: Which block of `num_held_out` rows is held out, counted from the end. With a fifth of
             the rows, folds 0 to 4 hold out each row once. Only shuffled rows have folds after 0:
             in their own order, a later row must not train a model for an earlier one.
+        max_rows: Number of rows, the first ones in this order; `None` for all.
 
     Raises:
         ValueError: `num_held_out` is not between 0 and the number of rows, `mixing` is not between
             0 and 1, or the rows have no such `fold`.
     """
     table = read_data_folder(folder)
-    num_rows = len(table.labels)
+    num_all = len(table.labels)
+    num_rows = min(num_all, max_rows or num_all)
     if not 0 < num_held_out < num_rows:
         raise ValueError(
             f"Argument `num_held_out` must be between 0 and the {num_rows} rows of {folder}. "
@@ -70,8 +79,8 @@ def read_rows(folder: Path, num_held_out: int, *, mixing: float = 0.0, fold: int
         )
     is_held_out = np.zeros(num_rows, bool)
     is_held_out[stop - num_held_out : stop] = True
-    uniform = np.random.default_rng(0).random(num_rows)
-    order = np.argsort((1 - mixing) * np.arange(num_rows) / num_rows + mixing * uniform)
+    uniform = np.random.default_rng(0).random(num_all)
+    order = np.argsort((1 - mixing) * np.arange(num_all) / num_all + mixing * uniform)[:num_rows]
     columns, num_ids = [], []
     for name in table.num_values:
         columns.append(np.asarray(table.features[name], np.int32)[order])

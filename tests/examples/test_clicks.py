@@ -93,6 +93,44 @@ def test_mixed_rows_are_the_same_rows(data_root):
         read_rows(folder, 2000, mixing=1.5)
 
 
+def test_folds_hold_out_each_row_once(data_root):
+    folder = data_root / "avazu_head10k"
+    found = [read_rows(folder, 1999, mixing=1, fold=fold) for fold in range(5)]
+    whole = np.concatenate([found[0].train, found[0].held_out])
+    for fold, rows in enumerate(found):
+        stop = len(whole) - 1999 * fold
+        # Numeric columns, which other rows cut into buckets, are the last ones.
+        same = slice(0, len(rows.columns) - rows.num_numeric)
+        np.testing.assert_array_equal(rows.held_out[:, same], whole[stop - 1999 : stop, same])
+        assert len(rows.train) == len(whole) - 1999
+        joined = np.concatenate([rows.train, rows.held_out])[:, same]
+        assert sorted(map(bytes, joined)) == sorted(map(bytes, whole[:, same]))
+    for fold in (-1, 5):
+        with pytest.raises(ValueError, match="`fold`"):
+            read_rows(folder, 1999, mixing=1, fold=fold)
+    with pytest.raises(ValueError, match="`fold`"):
+        read_rows(folder, 1999, mixing=0.5, fold=1)
+    few = read_rows(folder, 100, mixing=1, max_rows=500)
+    assert (len(few.train), len(few.held_out)) == (400, 100)
+    np.testing.assert_array_equal(few.train[:, same], whole[:400, same])
+
+
+def test_the_metrics_have_the_shares_of_the_papers():
+    few, many = {"num_positives": 400}, {"num_positives": 6000}
+    avazu, criteo = {"data": "avazu_head10k"}, {"data": "criteo_head10k"}
+    assert clicks.metrics_of(avazu)[clicks.PAPERS] == {"bias_fraction": 0.1}
+    assert clicks.metrics_of(criteo)[clicks.PAPERS] == {"bias_fraction": 0.2}
+    assert clicks.calibrated_of(avazu | many) == clicks.CALIBRATED
+    # 10 % of 3,000 positives are too few for a bias, and 20 % are not.
+    assert set(clicks.calibrated_of(avazu | few).values()) == {clicks.CALIBRATED["ours"]}
+    assert set(clicks.calibrated_of(avazu | {"num_positives": 3000}).values()) == {
+        clicks.CALIBRATED["ours"]
+    }
+    assert clicks.calibrated_of(criteo | {"num_positives": 3000}) == clicks.CALIBRATED
+    assert clicks.batch_size_of(31_959) == 31
+    assert clicks.batch_size_of(500) == 1
+
+
 def test_losses_by_block_are_those_of_the_metrics():
     rng = np.random.default_rng(3)
     logits = rng.normal(-1, 2, 3000).astype(np.float32)
