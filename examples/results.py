@@ -28,6 +28,7 @@ import lending_club  # noqa: E402
 import pair_claims  # noqa: E402
 import primary_field_aware  # noqa: E402
 import primary_page  # noqa: E402
+import share_page  # noqa: E402
 import stocks  # noqa: E402
 import synthetic  # noqa: E402
 import tables  # noqa: E402
@@ -202,7 +203,8 @@ def primary_parts(groups: Sequence[Group], folders: Sequence[Path]) -> list[str]
     """
     tables = [runs for folder in folders for runs in primary_page.read_runs(folder / "primary")]
     found = [primary_page.result_of(runs, seed=number) for number, runs in enumerate(tables)]
-    parts = [HYPOTHESES, primary_page.markdown(found)]
+    points = [point for folder in folders for point in share_page.read_points(folder / "share")]
+    parts = [HYPOTHESES, primary_page.markdown(found), share_page.markdown(points)]
     return [*parts, primary_field_aware.markdown(groups)] if groups else parts
 
 

@@ -24,11 +24,7 @@ from verdicts import Effect, in_order, relevant_gain, verdict
 Array = NDArray[np.float64]
 
 NOT_YET, NOT_RUN = "runs under way", "not run yet"
-LATER = (
-    "D1: gain rises with the bias share",
-    "E1: gain within ± 2 points where the share is below 0.1",
-    "T1: order of time, rolling calibration (no verdict)",
-)
+LATER = ("T1: order of time, rolling calibration (no verdict)",)
 TEXT = """
 The hypotheses were [written down](HYPOTHESES.md) before their runs, with seeds, tables and tests.
 Only they have verdicts. Effects are positive in the direction that the papers report.
@@ -108,6 +104,16 @@ def _complete(ledger: Ledger, plan: Plan) -> tuple[Ledger, dict[str, dict[int, A
     missing = set(plan.pipelines) - set(values) - {"without_dense"}
     is_complete = not missing and all(len(found) == plan.num_seeds for found in values.values())
     return (ledger, values) if is_complete else None
+
+
+def complete_fold(ledger: Ledger, plan: Plan) -> Fold | None:
+    """The losses in a ledger of all pipelines of a plan, if no run is missing."""
+    if not ledger.runs(status="finished") or (found := _complete(ledger, plan)) is None:
+        return None
+    _, values = found
+    seeds = sorted(values[plan.pipelines[0]])
+    losses = np.array([[values[name][seed] for seed in seeds] for name in plan.pipelines])
+    return Fold(losses[:, :, 0], losses[:, :, 1])
 
 
 def _table_runs(
