@@ -39,6 +39,7 @@ def read_rows(
     mixing: float = 0.0,
     fold: int = 0,
     max_rows: int | None = None,
+    order_by: str | None = None,
 ) -> Rows:
     """All columns of a table as ids, with a block of rows held out: the last one for fold 0.
 
@@ -55,12 +56,13 @@ def read_rows(
             the rows, folds 0 to 4 hold out each row once. Only shuffled rows have folds after 0:
             in their own order, a later row must not train a model for an earlier one.
         max_rows: Number of rows, the first ones in this order; `None` for all.
+        order_by: Column of the time, where the table does not name it.
 
     Raises:
         ValueError: `num_held_out` is not between 0 and the number of rows, `mixing` is not between
             0 and 1, or the rows have no such `fold`.
     """
-    table = read_data_folder(folder)
+    table = read_data_folder(folder, order_by=order_by)
     num_all = len(table.labels)
     num_rows = min(num_all, max_rows or num_all)
     if not 0 < num_held_out < num_rows:
