@@ -48,8 +48,7 @@ from block_losses import FILE as BLOCK_FILE  # noqa: E402
 from block_losses import BlockLosses  # noqa: E402
 from click_auc import REGRESSION, auc_table, regression_record  # noqa: E402
 from click_models import ARCHITECTURES, ModelOptions  # noqa: E402
-from click_study import Pipeline, make_study  # noqa: E402
-from click_study import Study as Study  # noqa: E402
+from click_study import Pipeline, Study, make_study  # noqa: E402
 from id_table import Rows, read_rows  # noqa: E402
 from pairs import (  # noqa: E402
     Pair,

@@ -155,15 +155,18 @@ def test_the_whole_study_resumes(data_root, tmp_path, monkeypatch, capsys):
     assert "1,500 rows to train on, 1,500 held out" in capsys.readouterr().out
     ledger = Ledger(tmp_path / "clicks" / "avazu_head10k_mixing_1")
     runs = ledger.runs()
+    trained = {(name, seed) for name in ("xdeepfm", "smaller") for seed in (0, 1)}
     assert {(run["pipeline"], run["seed"]) for run in runs} == {
-        (name, seed) for name in ("xdeepfm", "smaller") for seed in (0, 1)
+        *trained,
+        (click_auc.REGRESSION, 0),
     }
     clicks.main()
     assert capsys.readouterr().out.count("2 of 2 seeds are in the ledger") == 2
     assert ledger.runs() == runs
+    runs = [run for run in runs if run["pipeline"] != click_auc.REGRESSION]
     assert {"val_auc", clicks.PLAIN, *clicks.CALIBRATED.values()} <= set(runs[0]["metrics"])
     blocks = block_losses.read_block_losses(ledger.path)
-    assert set(blocks) == {(run["pipeline"], run["seed"]) for run in runs}
+    assert set(blocks) == trained
     for run in runs:
         for name, values in blocks[run["pipeline"], run["seed"]].items():
             np.testing.assert_allclose(np.mean(values), run["metrics"][name][0], rtol=1e-5)
