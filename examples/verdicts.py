@@ -1,8 +1,8 @@
 """What the runs of a study say about a claim: reproduced, not reproduced, undecided, not tested.
 
-A claim over data sets has one p-value, of `sign_test` or `wilcoxon`. A claim about pairs of
-pipelines has the gain in accuracy of `bootstrap_gain` and its p-value. `holm` adjusts the p-values
-of a family of claims, and `verdict` puts the result into words.
+An `Effect` has an interval and a one-sided p-value, positive in the direction of the claim;
+`hartung_knapp` makes one of many data sets, and `bootstrap_gain` estimates a gain in accuracy.
+`verdict` puts an effect into words. Only the hypotheses of HYPOTHESES.md have verdicts.
 """
 
 import math
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.optimize
 import scipy.stats
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from keras_calibration.statistics import Estimate
 
@@ -25,6 +26,22 @@ REPRODUCED, NOT_REPRODUCED, UNDECIDED, NOT_TESTED = (
 )
 
 
+class Effect(NamedTuple):
+    """The size of an effect, positive in the direction of a claim.
+
+    Args:
+        value: The estimate.
+        low: Lower end of the 90 % interval.
+        high: Its upper end.
+        p_value: One-sided p-value of no effect, or one in the other direction.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
 class Comparison(NamedTuple):
     """Runs of two pipelines that a metric has to tell apart.
 
@@ -32,11 +49,24 @@ class Comparison(NamedTuple):
         better: Position of the better pipeline, as decided by other seeds than these.
         worse: Position of the other pipeline.
         seeds: Positions of the seeds whose runs are compared, at least three.
+        weight: Weight in the mean over comparisons. Those of a pair have a sum of 1, so that pairs
+            have equal weights.
     """
 
     better: int
     worse: int
     seeds: Sequence[int]
+    weight: float = 1.0
+
+
+def effect(value: float, error: float, degrees: float) -> Effect:
+    """An estimate with Student's interval and p-value, given its standard error."""
+    half = float(scipy.stats.t.ppf(1 - LEVEL, degrees)) * error
+    if error == 0:
+        return Effect(value, value, value, float(value <= 0))
+    return Effect(
+        value, value - half, value + half, float(scipy.stats.t.sf(value / error, degrees))
+    )
 
 
 def sign_test(wins: int, losses: int) -> float:
@@ -49,79 +79,87 @@ def sign_test(wins: int, losses: int) -> float:
     return float(scipy.stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
-def wilcoxon(gains: Sequence[float]) -> float:
-    """The exact two-sided p-value of Wilcoxon's signed-rank test; 1 if all gains are 0.
+def hartung_knapp(values: ArrayLike, errors: ArrayLike) -> Effect:
+    """The mean of an effect over data sets that differ in it, by random effects.
 
-    Zeros are left out. The p-value is that of all signs of the ranks, also where some are equal.
+    μ = Σ wᵢ yᵢ / Σ wᵢ with wᵢ = 1 / (sᵢ² + τ²), where τ² solves Σ wᵢ (yᵢ − μ)² = k − 1 (Paule and
+    Mandel), or is 0. The variance of μ is Σ wᵢ (yᵢ − μ)² / ((k − 1) Σ wᵢ), with k − 1 degrees of
+    freedom.
 
     Args:
-        gains: For each data set by how much the claim holds; negative where it does not. They must
-            be of one scale, for example relative to the loss of the data set.
+        values: The effect in each data set, at least two.
+        errors: Their standard errors, positive.
+
+    Reference:
+        Hartung, Knapp (2001), *On tests of the overall treatment effect in meta-analysis with
+        normally distributed responses*, Statistics in Medicine 20.
     """
-    others = np.array([gain for gain in gains if gain != 0], np.float64)
-    if not len(others):
-        return 1.0
-    # Equal gains share half ranks: doubled, all ranks are whole.
-    ranks = np.rint(2 * scipy.stats.rankdata(np.abs(others))).astype(int)
-    chances = np.ones(1)  # of each sum of the ranks of positive gains
-    for rank in ranks:
-        chances = np.convolve(chances, [0.5, *np.zeros(rank - 1), 0.5])
-    found = ranks[others > 0].sum()
-    tail = min(chances[: found + 1].sum(), chances[found:].sum())
-    return float(min(2 * tail, 1.0))
+    y, variances = np.asarray(values, np.float64), np.asarray(errors, np.float64) ** 2
+    if y.shape != variances.shape or y.size < 2 or not (variances > 0).all():
+        raise ValueError(
+            "Arguments `values` and `errors` must have the same length, at least two, and errors "
+            f"above 0. Received: {y.size} values, errors={errors!r}."
+        )
+
+    def surplus(between: float) -> tuple[float, float, float]:
+        weights = 1 / (variances + between)
+        mean = float(weights @ y / weights.sum())
+        square = float(weights @ (y - mean) ** 2)
+        return square - (y.size - 1), mean, square / (y.size - 1) / float(weights.sum())
+
+    between = 0.0
+    if surplus(0.0)[0] > 0:
+        between = scipy.optimize.brentq(lambda t: surplus(t)[0], 0.0, float(y.var(ddof=1)))
+    _, mean, variance = surplus(between)
+    return effect(mean, math.sqrt(variance), y.size - 1)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted by Holm's method: the k-th smallest of m times m − k + 1, made monotone.
+def verdict(found: Effect | None, relevant: float = 0.0) -> str:
+    """What an effect says about a claim whose direction is positive.
 
-    Claims whose adjusted p-value is at most α hold with an error in any of them of at most α,
-    however the p-values depend on each other.
-
-    Args:
-        p_values: One for each claim of the family. A NaN is not counted and stays NaN.
-    """
-    values = np.asarray(p_values, np.float64)
-    tested = np.flatnonzero(~np.isnan(values))
-    order = tested[np.argsort(values[tested], kind="stable")]
-    factors = np.arange(len(order), 0, -1)
-    adjusted = values.copy()
-    adjusted[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1.0)
-    return adjusted.tolist()
-
-
-def verdict(
-    p_value: float,
-    direction: float,
-    *,
-    is_tested: bool = True,
-    high: float = math.inf,
-    relevant: float = 0.0,
-) -> str:
-    """What the runs say about a claim, in words.
-
-    - *not tested*: the runs are too unlike the paper's to bear on the claim, or there are too few.
-    - *reproduced*: the effect has the claimed direction, and its p-value, adjusted by Holm's method
-      for the claims that are made together, is at most 5 %.
-    - *not reproduced*: the effect has the other direction and an adjusted p-value of at most 5 %,
-      or its 95 % interval lies below the relevant size, which is half of the mean gain that the
-      papers report for this kind of pairs.
-    - *undecided*: none of these.
+    - *reproduced*: p ≤ 5 %, one-sided.
+    - *not reproduced*: otherwise, if the 90 % interval lies below the relevant size, which is half
+      of the published effect.
+    - *undecided*: neither.
+    - *not tested*: there is no effect.
 
     Args:
-        p_value: Two-sided p-value, adjusted. NaN is undecided, unless the interval decides.
-        direction: The effect, or its sign: positive in the direction of the claim.
-        is_tested: Whether the runs bear on the claim.
-        high: Upper end of the 95 % interval of the effect, if there is one.
+        found: The effect; `None` if the runs do not bear on the claim.
         relevant: The smallest effect that would confirm the claim; 0 if none is known.
     """
-    if not is_tested:
+    if found is None:
         return NOT_TESTED
-    is_significant = p_value <= LEVEL
-    if is_significant and direction > 0:
+    if found.p_value <= LEVEL:
         return REPRODUCED
-    if (is_significant and direction < 0) or high < relevant:
-        return NOT_REPRODUCED
-    return UNDECIDED
+    return NOT_REPRODUCED if found.high < relevant else UNDECIDED
+
+
+def equivalence_verdict(found: Effect, margin: float) -> str:
+    """What an effect says about the claim that it lies in [−margin, margin], by two tests."""
+    if -margin <= found.low and found.high <= margin:
+        return REPRODUCED
+    return NOT_REPRODUCED if found.low > margin or found.high < -margin else UNDECIDED
+
+
+def joint_verdict(verdicts: Sequence[str]) -> str:
+    """The verdict on a claim that has several parts, all of which must be reproduced."""
+    for text in (NOT_TESTED, NOT_REPRODUCED, UNDECIDED):
+        if text in verdicts:
+            return text
+    return REPRODUCED
+
+
+def in_order(verdicts: Sequence[str]) -> list[str]:
+    """Verdicts of hypotheses that are tested one after the other, each at 5 %.
+
+    A hypothesis after one that was not reproduced is not reproduced by its test alone: it is
+    undecided. So the chance that anything is called reproduced by mistake is at most 5 %.
+    """
+    is_open, found = True, []
+    for each in verdicts:
+        found.append(UNDECIDED if each == REPRODUCED and not is_open else each)
+        is_open = is_open and each == REPRODUCED
+    return found
 
 
 def relevant_gain(published: Iterable[str]) -> float:
@@ -157,13 +195,14 @@ def bootstrap_gain(
 ) -> Estimate:
     """How much more often a calibrated loss finds the better pipeline than the plain loss does.
 
-    The gain is the mean over the comparisons. Its standard error is that of a two-way bootstrap,
-    which draws the blocks of held-out rows again, the same for all runs, and the seeds. Runs of
-    different pipelines with the same seed share the order of their rows, so a seed is drawn or left
-    out in all pipelines, and two runs of one seed are never compared. Comparisons of the same seeds
-    have the same draws; those of others, such as the odd and the even ones, have their own. Of n
-    blocks or seeds, n − 1 are drawn, which makes the variance of a mean unbiased. The interval is
-    Student's, around the gain: draws of rows have a lower accuracy than the sample on average.
+    The gain is the weighted mean over the comparisons. Its standard error is that of a two-way
+    bootstrap, which draws the blocks of held-out rows again, the same for all runs, and the seeds.
+    Runs of different pipelines with the same seed share the order of their rows, so a seed is
+    drawn or left out in all pipelines, and two runs of one seed are never compared. Comparisons of
+    the same seeds have the same draws; those of others, such as the odd and the even ones, have
+    their own. Of n blocks or seeds, n − 1 are drawn, which makes the variance of a mean unbiased.
+    The interval is Student's, around the gain: draws of rows have a lower accuracy than the sample
+    on average.
 
     Args:
         plain: Plain losses by block, shape `(num_pipelines, num_seeds, num_blocks)`, with at least
@@ -188,16 +227,17 @@ def bootstrap_gain(
     drawn = [np.moveaxis(losses @ blocks.T, -1, 0) for losses in (plain, calibrated)]
     counts: dict[tuple[int, ...], NDArray[np.float64]] = {}
     gains = np.zeros(num_draws + 1)
-    for better, worse, seeds in comparisons:
+    total = sum(comparison.weight for comparison in comparisons)
+    for better, worse, seeds, weight in comparisons:
         chosen = tuple(seeds)
         if chosen not in counts:
-            counts[chosen] = _seed_counts(len(chosen), num_draws, generator)
+            counts[chosen] = seed_counts(len(chosen), num_draws, generator)
         places = list(chosen)
         before, after = (
-            _accuracies(losses[:, better, places], losses[:, worse, places], counts[chosen])
+            accuracies(losses[:, better, places], losses[:, worse, places], counts[chosen])
             for losses in drawn
         )
-        gains += (after - before) / len(comparisons)
+        gains += weight * (after - before) / total
     value, error = float(gains[0]), float(gains[1:].std(ddof=1))
     degrees = sum(len(seeds) - 1 for seeds in counts)
     half = float(scipy.stats.t.ppf(1 - LEVEL / 2, degrees)) * error
@@ -205,7 +245,7 @@ def bootstrap_gain(
     return Estimate(value, value - half, value + half, p_value=p_value)
 
 
-def _seed_counts(
+def seed_counts(
     num_seeds: int, num_draws: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """How often each seed is drawn, `(num_draws + 1, num_seeds)`; the first row is the sample."""
@@ -217,7 +257,7 @@ def _seed_counts(
     return np.concatenate([np.ones((1, num_seeds)), counts]).astype(np.float64)
 
 
-def _accuracies(
+def accuracies(
     better: NDArray[np.float64], worse: NDArray[np.float64], counts: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Share of the pairs of runs of different seeds that are won, for each draw.

@@ -8,12 +8,16 @@ Fan et al. (*Calibration-then-Calculation*, arXiv 2401.16692, tables 1 to 6, and
 its other version) train pairs of similar pipelines with many seeds on Avazu and Criteo, and ask how
 often a single run of each shows the better one: by the log loss, and by the calibrated log loss.
 Here the same variants are trained for one epoch on another table, with `seeds.train`. The sizes are
-scaled down with the table. Every pipeline is trained with Adam, also DLRM. With the architectures,
-a logistic regression is fitted too, for its AUC.
+scaled down with the table. Every pipeline is trained with Adam, also DLRM. A logistic regression is
+fitted too: a network with a lower AUC is not trained well enough to bear on the papers' claims.
+
+An epoch has at least 1,000 steps: by default, a batch has a thousandth of the training rows. The
+models are trained by either backend; on one core, `KERAS_BACKEND=jax` is about twice as fast.
 
 `--mixing` is a drift axis on one table: 1 shuffles the rows before the split, as in the papers, and
 0 leaves them in their own order (of time, where the table has one), so that the held-out rows come
-after the training rows and differ from them as the data drift.
+after the training rows and differ from them as the data drift. `--fold` holds out another block of
+the shuffled rows.
 
 The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 """
@@ -21,15 +25,15 @@ The data are read from $KERAS_CALIBRATION_DATA, or else from ../shared/data.
 import argparse
 import csv
 import dataclasses
-import itertools
 import json
+import math
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -44,6 +48,7 @@ from block_losses import FILE as BLOCK_FILE  # noqa: E402
 from block_losses import BlockLosses  # noqa: E402
 from click_auc import REGRESSION, auc_table, regression_record  # noqa: E402
 from click_models import ARCHITECTURES, ModelOptions  # noqa: E402
+from click_study import Pipeline, Study, make_study  # noqa: E402
 from id_table import Rows, read_rows  # noqa: E402
 from pairs import (  # noqa: E402
     Pair,
@@ -62,182 +67,95 @@ DIFFERENCES = (
     "numeric columns as quantiles; L2 weights are 200 times as large, since smaller ones change "
     "nothing (by ten seeds that are not used here); runs of the same seed are not compared, which "
     "leaves m (m − 1) of m² pairs of runs. The papers' metric has 10 % of the held-out rows for "
-    "the bias, as there."
+    "the bias, as there on Avazu, and 20 % on Criteo, as there."
 )
 PLAIN = "val_log_loss"
 PAPERS = "val_papers_calibrated_log_loss"
 CALIBRATED = {"papers'": PAPERS, "ours": "val_calibrated_log_loss"}
-# The arguments of the calibrated losses; the plain loss has none.
-METRICS: dict[str, dict[str, Any] | None] = {
-    PLAIN: None,
-    PAPERS: {"bias_fraction": 0.1},
-    CALIBRATED["ours"]: {},
-}
-L2_WEIGHTS = (3e-7, 5e-7, 7e-7, 1e-6, 2e-6)
-# A penalty, however small, makes the gradients of the embeddings dense, and Adam then updates rows
-# that are not in the batch too: the pipeline without a penalty has one that weighs nothing.
-NO_L2 = 1e-12
-# Accuracy by the log loss → by the calibrated log loss, in percent.
-PUBLISHED_ARCHITECTURES = {
-    ("dcn", "dcn_mix"): "64.4 → 71.5",
-    ("deepfm", "dcn"): "77.2 → 83.9",
-    ("deepfm", "fnn"): "76.9 → 79.9",
-    ("fnn", "dcn_mix"): "61.5 → 72.0",
-    ("deepfm", "dcn_mix"): "84.8 → 93.4",
-}
-PUBLISHED_L2 = ("63.2 → 69.3", "82.2 → 88.2", "86.6 → 92.4", "95.2 → 98.8", "98.8 → 100.0")
-
-
-@dataclasses.dataclass(frozen=True)
-class Pipeline:
-    """A click model and how it is trained.
-
-    Args:
-        architecture: One of `click_models.ARCHITECTURES`.
-        embedding_dim: Embedding size of every column.
-        hidden_units: Units of the layers of the perceptron.
-        dropout: Dropout rate after each hidden layer.
-        batch_normalization: Whether hidden layers are batch-normalised.
-        l2: Weight of the sum of squares of embeddings and kernels.
-        batch_size: Rows of a batch.
-        learning_rate: Learning rate of Adam.
-        without: Columns that the model does not get: `None`, `"dense"` or `"sparse"`.
-    """
-
-    architecture: str = "xdeepfm"
-    embedding_dim: int = 8
-    hidden_units: tuple[int, ...] = (64, 32)
-    dropout: float = 0.0
-    batch_normalization: bool = False
-    l2: float = 0.0
-    batch_size: int = 1024
-    learning_rate: float = 1e-3
-    without: str | None = None
-
-
-class Study(NamedTuple):
-    """The pipelines by name, and the pairs with what the papers report on them.
-
-    Args:
-        pipelines: Name → pipeline.
-        published: Pair → published accuracies, an empty string for pairs that the papers lack.
-    """
-
-    pipelines: dict[str, Pipeline]
-    published: dict[Pair, str]
-
-    def with_kinds(self, kinds: Sequence[str] | None) -> "Study":
-        """The pairs of some kinds, and their pipelines."""
-        known = list(dict.fromkeys(pair.kind for pair in self.published))
-        if unknown := set(kinds or ()) - set(known):
-            raise SystemExit(f"No kinds of pairs {sorted(unknown)}: expected some of {known}.")
-        published = {p: text for p, text in self.published.items() if p.kind in (kinds or known)}
-        used = {name for pair in published for name in (pair.first, pair.second)}
-        return Study({n: p for n, p in self.pipelines.items() if n in used}, published)
-
-
-def make_study(base: Pipeline, l2_scale: float = 1.0) -> Study:
-    """The variants of all tables of both versions of the paper.
-
-    Args:
-        base: The pipeline that xDeepFM variants differ from. Those of DLRM have half of its first
-            hidden layer before a second one of the full size, as in the papers' 128-256-1.
-        l2_scale: Factor of the papers' L2 weights.
-    """
-    replace = dataclasses.replace
-    pipelines = {name: replace(base, architecture=name) for name in ARCHITECTURES}
-    # The first pipeline of a pair that the papers have is the one that is better there.
-    published = {
-        Pair("architecture", *((b, a) if (b, a) in PUBLISHED_ARCHITECTURES else (a, b))): ""
-        for a, b in itertools.combinations(ARCHITECTURES, 2)
-    }
-    published |= {Pair("architecture", *ab): text for ab, text in PUBLISHED_ARCHITECTURES.items()}
-
-    def add(kind: str, name: str, text: str, **changes: Any) -> None:
-        """Adds a pair of xDeepFM and a variant of it."""
-        pipelines[name] = replace(pipelines["xdeepfm"], **changes)
-        published[Pair(kind, "xdeepfm", name)] = text
-
-    add("features", "without_dense", "81.8 → 88.8, 96.7 → 100.0", without="dense")
-    add("features", "without_sparse", "78.6 → 85.9, 87.6 → 95.7", without="sparse")
-    smaller = tuple(units // 2 for units in base.hidden_units)
-    add("size", "smaller", "69.6 → 73.6, 80.1 → 86.1", hidden_units=smaller)
-    pipelines["normalized"] = replace(pipelines["xdeepfm"], batch_normalization=True)
-    published[Pair("batch_normalization", "normalized", "xdeepfm")] = "80.2 → 89.7"
-    add("dropout", "dropout_0.7", "95.0 → 99.3", dropout=0.7)
-    add("dropout", "dropout_0.1", "78.3 → illegible", dropout=0.1)
-    pipelines["no_l2"] = replace(pipelines["xdeepfm"], l2=NO_L2)
-    for weight, text in zip(L2_WEIGHTS, PUBLISHED_L2, strict=True):
-        scaled = float(f"{weight * l2_scale:.3g}")
-        pipelines[f"l2_{scaled:g}"] = replace(pipelines["xdeepfm"], l2=scaled)
-        published[Pair("l2", "no_l2", f"l2_{scaled:g}")] = text
-    return Study(pipelines, published | _dlrm_pairs(base, pipelines))
-
-
-def _dlrm_pairs(base: Pipeline, pipelines: dict[str, Pipeline]) -> dict[Pair, str]:
-    """Adds the variants of DLRM to `pipelines`, and returns their pairs."""
-    width, size = base.hidden_units[0], base.embedding_dim
-    dlrm = dataclasses.replace(base, architecture="dlrm", hidden_units=(width // 2, width))
-
-    def add(name: str, **changes: Any) -> str:
-        pipelines[name] = dataclasses.replace(dlrm, **changes)
-        return name
-
-    # 14, 16 and 18 in the paper.
-    step = max(1, size // 8)
-    sizes = (size - step, size, size + step)
-    embeddings = [add(f"dlrm_embedding_{n}", embedding_dim=n) for n in sizes]
-    published = {
-        Pair("embedding", embeddings[0], embeddings[1]): "55.4 → 60.3",
-        Pair("embedding", embeddings[0], embeddings[2]): "61.9 → 70.4",
-        Pair("embedding", embeddings[1], embeddings[2]): "61.8 → 65.8",
-    }
-    # 128, 256 and 512 in the paper.
-    small, *larger = (
-        add(f"dlrm_batch_{n}", batch_size=n) for n in (base.batch_size // k for k in (8, 4, 2))
-    )
-    for batch, text in zip(larger, ("84.5 → 88.0", "89.0 → 95.5"), strict=True):
-        published[Pair("batch", batch, small)] = text
-    # 128, 256, 512 and 1024 in the paper, before a second layer of 256.
-    narrow, *wider = (
-        add(f"dlrm_{n}_{width}", hidden_units=(n, width))
-        for n in (width * k // 2 for k in (1, 2, 4, 8))
-    )
-    for wide, text in zip(wider, ("57.4 → 60.2", "60.5 → 63.4", "58.6 → 61.4"), strict=True):
-        published[Pair("width", narrow, wide)] = text
-    return published
+# Share of the held-out rows that the papers take for the bias: 2 of 20 % of the rows of Avazu, 3 of
+# 15 % of those of Criteo.
+BIAS_FRACTION, CRITEO_BIAS_FRACTION = 0.1, 0.2
+# A bias that is fitted to fewer positives is mostly noise, the same for all runs.
+MIN_BIAS_POSITIVES = 500
+STEPS = 1000
 
 
 def main() -> None:
     """Trains the runs that are missing in the ledger, then prints the pairs."""
     arguments = parse_arguments()
-    base = Pipeline(
-        embedding_dim=arguments.embedding_dim,
-        hidden_units=tuple(arguments.hidden_units),
-        batch_size=arguments.batch_size,
+    rows = read_rows(
+        arguments.data, arguments.held_out, mixing=arguments.mixing, fold=arguments.fold
     )
-    rows = read_rows(arguments.data, arguments.held_out, mixing=arguments.mixing)
     if arguments.rows is not None:
         rows = rows._replace(
             train=rows.train[-arguments.rows :], train_labels=rows.train_labels[-arguments.rows :]
         )
+    base = Pipeline(
+        embedding_dim=arguments.embedding_dim,
+        hidden_units=tuple(arguments.hidden_units),
+        batch_size=arguments.batch_size or batch_size_of(len(rows.train)),
+    )
     print(
         f"{arguments.data.name}: {len(rows.train):,} rows to train on, {len(rows.held_out):,} held "
         f"out, {rows.train_labels.mean():.1%} positive"
     )
-    setting = {
-        "data": arguments.data.name,
-        "mixing": arguments.mixing,
+    setting = setting_of(
+        arguments.data.name, rows, base, arguments.mixing, arguments.fold, arguments.l2_scale
+    )
+    study = make_study(base, arguments.l2_scale).with_kinds(arguments.kinds)
+    ledger = Ledger(arguments.output / "clicks" / ledger_name(setting))
+    train_study(study, rows, ledger, range(arguments.seeds), setting)
+    losses = calibrated_of(setting)
+    print_table(pair_rows(ledger, list(study.published), plain=PLAIN, calibrated=losses))
+
+
+def batch_size_of(num_rows: int) -> int:
+    """The largest batch that leaves an epoch at least 1,000 steps, if there are as many rows."""
+    return max(1, num_rows // STEPS)
+
+
+def setting_of(
+    data: str, rows: Rows, base: Pipeline, mixing: float = 1.0, fold: int = 0, l2_scale: float = 1.0
+) -> dict[str, Any]:
+    """What all runs of a ledger have in common, for their records."""
+    return {
+        "data": data,
+        "mixing": mixing,
+        "fold": fold,
         "num_train": len(rows.train),
         "num_held_out": len(rows.held_out),
+        "num_positives": int(rows.held_out_labels.sum()),
         "base": as_json(base),
-        "l2_scale": arguments.l2_scale,
+        "l2_scale": l2_scale,
     }
-    study = make_study(base, arguments.l2_scale).with_kinds(arguments.kinds)
-    name = f"{arguments.data.name}_mixing_{arguments.mixing:g}"
-    ledger = Ledger(arguments.output / "clicks" / name)
-    train_study(study, rows, ledger, range(arguments.seeds), setting)
-    print_table(pair_rows(ledger, list(study.published), plain=PLAIN, calibrated=CALIBRATED))
+
+
+def ledger_name(setting: Mapping[str, Any]) -> str:
+    """The folder of the ledger of a setting."""
+    fold = f"_fold_{setting['fold']}" if setting["fold"] else ""
+    return f"{setting['data']}_mixing_{setting['mixing']:g}{fold}"
+
+
+def metrics_of(setting: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
+    """Name in the ledger → arguments of the calibrated losses; `None` for the plain loss."""
+    return {PLAIN: None, PAPERS: {"bias_fraction": bias_fraction(setting)}, CALIBRATED["ours"]: {}}
+
+
+def calibrated_of(setting: Mapping[str, Any]) -> dict[str, str]:
+    """Name to show → name in the ledger, of the papers' calibrated loss and ours.
+
+    The cross-fitted loss stands for the papers' one if this has few positives for the bias. Older
+    ledgers do not have their number, and are shown as they are.
+    """
+    num_positives = setting.get("num_positives", math.inf)
+    if num_positives * bias_fraction(setting) < MIN_BIAS_POSITIVES:
+        return dict.fromkeys(CALIBRATED, CALIBRATED["ours"])
+    return CALIBRATED
+
+
+def bias_fraction(setting: Mapping[str, Any]) -> float:
+    """The share of the held-out rows that the papers' metric takes for the bias."""
+    return CRITEO_BIAS_FRACTION if setting["data"].startswith("criteo") else BIAS_FRACTION
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -251,16 +169,23 @@ def parse_arguments() -> argparse.Namespace:
     add("--rows", type=int, help="at most the last so many training rows (default: all)")
     add("--held-out", type=int, default=60_000, help="rows (default: %(default)s)")
     add("--mixing", type=float, default=1.0, help="1: shuffled before the split, 0: own order")
+    add("--fold", type=int, default=0, help="block of rows held out (default: 0, the last one)")
     add("--embedding-dim", type=int, default=8, help="(default: %(default)s)")
     add("--hidden-units", type=int, nargs="+", default=[64, 32], help="(default: 64 32)")
-    add("--batch-size", type=int, default=1024, help="(default: %(default)s)")
+    add("--batch-size", type=int, help="(default: a thousandth of the training rows)")
     add("--l2-scale", type=float, default=200.0, help="of the L2 weights (default: %(default)s)")
     add("--output", type=Path, default=Path("output"), help="folder for the ledger")
     return parser.parse_args()
 
 
 def train_study(
-    study: Study, rows: Rows, ledger: Ledger, seeds: Sequence[int], setting: Mapping[str, Any]
+    study: Study,
+    rows: Rows,
+    ledger: Ledger,
+    seeds: Sequence[int],
+    setting: Mapping[str, Any],
+    *,
+    num_parallel: int | None = None,
 ) -> None:
     """Trains the missing runs, one pipeline after another.
 
@@ -270,6 +195,7 @@ def train_study(
         ledger: Where runs are recorded; the seconds of each training are in `seconds.csv` there.
         seeds: Seeds of every pipeline.
         setting: What all pipelines have in common, for their records.
+        num_parallel: Seeds trained at once, as in `seeds.train`.
 
     Raises:
         SystemExit: The ledger has runs of another setting.
@@ -278,8 +204,8 @@ def train_study(
         raise SystemExit(
             f"The runs in {ledger.path} are of other rows or sizes. Choose another --output."
         )
-    if set(ARCHITECTURES) <= set(study.pipelines) and not ledger.runs(REGRESSION):
-        print("A logistic regression, to compare the architectures with")
+    if not ledger.runs(REGRESSION):
+        print("A logistic regression, to compare the networks with")
         ledger.append(regression_record(rows, {"setting": setting}))
     for number, (name, pipeline) in enumerate(study.pipelines.items()):
         if pipeline.without == "dense" and not rows.num_numeric:
@@ -291,7 +217,7 @@ def train_study(
         num_ended, started = len(ledger.runs(name, status="finished")), time.monotonic()
         try:
             kc.seeds.train(
-                partial(build_model, pipeline, rows),
+                partial(build_model, pipeline, rows, metrics_of(setting)),
                 (rows.train[:, kept], rows.train_labels),
                 ledger=ledger,
                 pipeline=name,
@@ -300,7 +226,8 @@ def train_study(
                 validation_data=held_out,
                 configuration={"setting": setting, **as_json(pipeline)},
                 num_rows=len(rows.held_out),
-                callbacks=partial(block_losses, ledger, name, held_out),
+                num_parallel=num_parallel,
+                callbacks=partial(block_losses, ledger, name, held_out, metrics_of(setting)),
             )
         finally:  # also what an interrupted training has finished
             if num_new := len(ledger.runs(name, status="finished")) - num_ended:
@@ -308,9 +235,15 @@ def train_study(
                     file.write(f"{name},{num_new},{time.monotonic() - started:.1f}\n")
 
 
-def block_losses(ledger: Ledger, name: str, held_out: tuple[Any, Any], seed: int) -> list[Any]:
+def block_losses(
+    ledger: Ledger,
+    name: str,
+    held_out: tuple[Any, Any],
+    metrics: dict[str, dict[str, Any] | None],
+    seed: int,
+) -> list[Any]:
     """The callback of a run that records its losses by block of the held-out rows."""
-    return [BlockLosses(ledger.path / BLOCK_FILE, name, seed, *held_out, METRICS)]
+    return [BlockLosses(ledger.path / BLOCK_FILE, name, seed, *held_out, metrics)]
 
 
 def as_json(pipeline: Pipeline) -> dict[str, Any]:
@@ -335,7 +268,9 @@ def kept_columns(rows: Rows, without: str | None) -> list[int]:
     return [column for column in range(len(rows.columns)) if column not in removed]
 
 
-def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
+def build_model(
+    pipeline: Pipeline, rows: Rows, metrics: Mapping[str, dict[str, Any] | None]
+) -> keras.Model:
     """The compiled model of a pipeline, for the columns that it gets."""
     kept = kept_columns(rows, pipeline.without)
     num_categorical = len(rows.columns) - rows.num_numeric
@@ -354,7 +289,7 @@ def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
         optimizer=keras.optimizers.Adam(pipeline.learning_rate),
         loss=keras.losses.BinaryCrossentropy(from_logits=True),
         metrics=[
-            *(click_metric(name, arguments) for name, arguments in METRICS.items()),
+            *(click_metric(name, arguments) for name, arguments in metrics.items()),
             LogitAUC(from_logits=True, name="auc"),
         ],
         jit_compile=True,
@@ -363,7 +298,7 @@ def build_model(pipeline: Pipeline, rows: Rows) -> keras.Model:
 
 
 def click_metric(name: str, arguments: dict[str, Any] | None) -> keras.metrics.Metric:
-    """The metric of a name in `METRICS`."""
+    """The metric of a name in `metrics_of`."""
     name = name.removeprefix("val_")
     if arguments is None:
         return LogLoss(from_logits=True, name=name)
@@ -372,13 +307,13 @@ def click_metric(name: str, arguments: dict[str, Any] | None) -> keras.metrics.M
 
 def title(ledger: Ledger) -> str:
     """What the runs of a ledger were trained on."""
-    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    setting = _setting(ledger)
     return f"Clicks, {setting['data']}, {split_of(setting)}"
 
 
 def is_split_as_published(ledger: Ledger) -> bool:
     """Whether the rows were shuffled before the split, as in the papers."""
-    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    setting = _setting(ledger)
     return bool(setting["mixing"] == 1)
 
 
@@ -390,17 +325,28 @@ def split_of(setting: Mapping[str, Any]) -> str:
 
 def rows_of(ledger: Ledger, decided_by: str = "plain") -> list[PairRow]:
     """The rows of all pairs in a ledger of this study; see `pair_rows`."""
-    pairs = list(published_of(ledger))
-    return pair_rows(ledger, pairs, plain=PLAIN, calibrated=CALIBRATED, decided_by=decided_by)
+    published, setting = published_of(ledger), _setting(ledger)
+    return pair_rows(
+        ledger,
+        list(published),
+        plain=PLAIN,
+        calibrated=calibrated_of(setting),
+        decided_by=decided_by,
+    )
 
 
 def published_of(ledger: Ledger) -> dict[Pair, str]:
     """All pairs of the study with the sizes of a ledger, and what the papers report on them."""
+    setting = _setting(ledger)
+    return make_study(base_of(setting), setting["l2_scale"]).published
+
+
+def _setting(ledger: Ledger) -> dict[str, Any]:
+    """What all runs of a ledger have in common."""
     runs = ledger.runs(status="finished")
     if not runs:
         raise ValueError(f"The ledger {ledger.path} has no finished runs. Run clicks.py first.")
-    setting = runs[0]["configuration"]["setting"]
-    return make_study(base_of(setting), setting["l2_scale"]).published
+    return dict(runs[0]["configuration"]["setting"])
 
 
 def base_of(setting: Mapping[str, Any]) -> Pipeline:
@@ -424,7 +370,7 @@ def markdown(ledger: Ledger) -> str:
     rows = rows_of(ledger)
     if not rows:
         raise ValueError(f"No pair in {ledger.path} has two common seeds. Train more seeds.")
-    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    setting = _setting(ledger)
     base = base_of(setting)
     counts = {row.num_seeds for row in rows}
     seeds = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"

@@ -133,8 +133,9 @@ def pair_rows(
 ) -> list[PairRow]:
     """Which pipeline of each pair is better, and how accurate each metric is.
 
-    The better pipeline has the lower mean plain loss, as in the papers, or the lower mean of
-    another loss, and is known if the means differ with p < 0.05. The accuracy of a metric is how
+    The better pipeline has the lower mean plain loss, or the lower mean of another loss, and is
+    known if the means differ with p < 0.05. (In the papers, it is the one with P(R(A) < R(B)) > ½,
+    Definition 1; `primary_verdicts.py` decides so.) The accuracy of a metric is how
     often it agrees, given one run of each pipeline (eq. 8), on seeds that did not decide. Runs of
     the same seed share the order of their rows, so they are not compared: that leaves m (m − 1) of
     the m² pairs of runs. A half of the seeds decides if the better pipeline is known from it, and
@@ -161,7 +162,7 @@ def pair_rows(
             f"calibrated={dict(calibrated)}. Choose another name for this loss."
         )
     names = {PLAIN: plain, **calibrated}
-    values = _values_by_seed(ledger, {name for pair in pairs for name in pair[1:]}, names)
+    values = values_by_seed(ledger, {name for pair in pairs for name in pair[1:]}, names)
     rows = []
     for pair in pairs:
         first, second = values.get(pair.first, {}), values.get(pair.second, {})
@@ -198,6 +199,7 @@ def gain(rows: Sequence[PairRow], metric: str) -> Estimate | None:
             names.index(half.better),
             names.index(half.worse),
             [places[seed] for seed in half.seeds if seed in places],
+            1 / len(row.judged),
         )
         for row in counted
         for half in row.judged
@@ -271,7 +273,7 @@ def print_table(rows: Sequence[PairRow]) -> None:
         print("  ".join(cells).rstrip())
 
 
-def _values_by_seed(
+def values_by_seed(
     ledger: Ledger, pipelines: set[str], names: Mapping[str, str]
 ) -> dict[str, dict[int, Array]]:
     """Pipeline → seed → the metrics of its latest finished run, at the epoch that it kept.

@@ -124,6 +124,12 @@ def field_ilps(task: CalibrationTask) -> NDArray[np.float32]:
     return fitted_head(task, kc.layers.FieldILPS({task.field: task.num_values[task.field]}))
 
 
+def neural_calibration(task: CalibrationTask) -> NDArray[np.float32]:
+    """Our `NeuralCalibration` of all columns with its defaults, fitted directly by `fit_head`."""
+    network = kc.layers.FieldNetwork(task.num_values, seed=task.seed)
+    return fitted_head(task, kc.layers.NeuralCalibration(kc.layers.ILPS(), network))
+
+
 @functools.lru_cache(maxsize=1)
 def calibrate(task: CalibrationTask) -> NDArray[np.float32]:
     """Our `calibrate` with all columns as fields: it weighs the methods by cross-fitting."""
@@ -162,6 +168,7 @@ OURS: dict[str, Method] = {
     "Our ILPS": ilps,
     "FieldBias": field_bias,
     "FieldILPS": field_ilps,
+    "Our NeuralCalibration": neural_calibration,
     "calibrate": calibrate,
 }
 METHODS: dict[str, Method] = PAPER | OURS

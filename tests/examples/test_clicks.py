@@ -67,7 +67,8 @@ def test_removed_columns():
     assert clicks.kept_columns(rows, None) == [0, 1, 2, 3]
     assert clicks.kept_columns(rows, "dense") == [0, 1, 3]
     assert clicks.kept_columns(rows, "sparse") == [0, 2, 3]
-    model = clicks.build_model(clicks.Pipeline(architecture="dlrm", without="dense"), rows)
+    pipeline = clicks.Pipeline(architecture="dlrm", without="dense")
+    model = clicks.build_model(pipeline, rows, {clicks.PLAIN: None})
     assert model.input_shape == (None, 3)
 
 
@@ -92,11 +93,49 @@ def test_mixed_rows_are_the_same_rows(data_root):
         read_rows(folder, 2000, mixing=1.5)
 
 
+def test_folds_hold_out_each_row_once(data_root):
+    folder = data_root / "avazu_head10k"
+    found = [read_rows(folder, 1999, mixing=1, fold=fold) for fold in range(5)]
+    whole = np.concatenate([found[0].train, found[0].held_out])
+    for fold, rows in enumerate(found):
+        stop = len(whole) - 1999 * fold
+        # Numeric columns, which other rows cut into buckets, are the last ones.
+        same = slice(0, len(rows.columns) - rows.num_numeric)
+        np.testing.assert_array_equal(rows.held_out[:, same], whole[stop - 1999 : stop, same])
+        assert len(rows.train) == len(whole) - 1999
+        joined = np.concatenate([rows.train, rows.held_out])[:, same]
+        assert sorted(map(bytes, joined)) == sorted(map(bytes, whole[:, same]))
+    for fold in (-1, 5):
+        with pytest.raises(ValueError, match="`fold`"):
+            read_rows(folder, 1999, mixing=1, fold=fold)
+    with pytest.raises(ValueError, match="`fold`"):
+        read_rows(folder, 1999, mixing=0.5, fold=1)
+    few = read_rows(folder, 100, mixing=1, max_rows=500)
+    assert (len(few.train), len(few.held_out)) == (400, 100)
+    np.testing.assert_array_equal(few.train[:, same], whole[:400, same])
+
+
+def test_the_metrics_have_the_shares_of_the_papers():
+    few, many = {"num_positives": 400}, {"num_positives": 6000}
+    avazu, criteo = {"data": "avazu_head10k"}, {"data": "criteo_head10k"}
+    assert clicks.metrics_of(avazu)[clicks.PAPERS] == {"bias_fraction": 0.1}
+    assert clicks.metrics_of(criteo)[clicks.PAPERS] == {"bias_fraction": 0.2}
+    assert clicks.calibrated_of(avazu | many) == clicks.CALIBRATED
+    # 10 % of 3,000 positives are too few for a bias, and 20 % are not.
+    assert set(clicks.calibrated_of(avazu | few).values()) == {clicks.CALIBRATED["ours"]}
+    assert set(clicks.calibrated_of(avazu | {"num_positives": 3000}).values()) == {
+        clicks.CALIBRATED["ours"]
+    }
+    assert clicks.calibrated_of(criteo | {"num_positives": 3000}) == clicks.CALIBRATED
+    assert clicks.batch_size_of(31_959) == 31
+    assert clicks.batch_size_of(500) == 1
+
+
 def test_losses_by_block_are_those_of_the_metrics():
     rng = np.random.default_rng(3)
     logits = rng.normal(-1, 2, 3000).astype(np.float32)
     labels = (rng.random(3000) < 1 / (1 + np.exp(-0.7 * logits - 0.5))).astype(np.float32)
-    for name, arguments in clicks.METRICS.items():
+    for name, arguments in clicks.metrics_of({"data": "criteo"}).items():
         metric = clicks.click_metric(name, arguments)
         metric.update_state(labels, logits)
         blocks = block_losses.block_values(*block_losses.row_losses(labels, logits, arguments))
@@ -116,15 +155,18 @@ def test_the_whole_study_resumes(data_root, tmp_path, monkeypatch, capsys):
     assert "1,500 rows to train on, 1,500 held out" in capsys.readouterr().out
     ledger = Ledger(tmp_path / "clicks" / "avazu_head10k_mixing_1")
     runs = ledger.runs()
+    trained = {(name, seed) for name in ("xdeepfm", "smaller") for seed in (0, 1)}
     assert {(run["pipeline"], run["seed"]) for run in runs} == {
-        (name, seed) for name in ("xdeepfm", "smaller") for seed in (0, 1)
+        *trained,
+        (click_auc.REGRESSION, 0),
     }
     clicks.main()
     assert capsys.readouterr().out.count("2 of 2 seeds are in the ledger") == 2
     assert ledger.runs() == runs
+    runs = [run for run in runs if run["pipeline"] != click_auc.REGRESSION]
     assert {"val_auc", clicks.PLAIN, *clicks.CALIBRATED.values()} <= set(runs[0]["metrics"])
     blocks = block_losses.read_block_losses(ledger.path)
-    assert set(blocks) == {(run["pipeline"], run["seed"]) for run in runs}
+    assert set(blocks) == trained
     for run in runs:
         for name, values in blocks[run["pipeline"], run["seed"]].items():
             np.testing.assert_allclose(np.mean(values), run["metrics"][name][0], rtol=1e-5)

@@ -145,10 +145,14 @@ def test_isotonic_regression_is_scikit_learns(tables, task):
 def test_methods_that_read_the_field_gain_by_it(tables, task):
     loss = {
         name: log_loss(task.test.labels, tables.METHODS[name](task))
-        for name in ("Model-1", "Platt scaling", "FieldBias", "FieldILPS", "Our ILPS")
+        for name in (
+            *("Model-1", "Platt scaling", "FieldBias", "FieldILPS", "Our ILPS"),
+            "Our NeuralCalibration",
+        )
     }
     assert loss["Model-1"] - 0.05 > loss["Platt scaling"] > loss["FieldBias"] + 0.02
     assert abs(loss["FieldBias"] - loss["FieldILPS"]) < 0.01
+    assert loss["Our NeuralCalibration"] < loss["Platt scaling"] - 0.01
     assert abs(loss["Our ILPS"] - loss["Platt scaling"]) < 0.01
 
 

@@ -82,32 +82,13 @@ def test_claims_are_tested_over_the_data_sets(tmp_path):
     table = claims_table([*claims, Claim(neural, "Platt scaling", "log_loss")], found)
     line = cells(table, neural, base, "log loss")
     assert line[3:6] == ["9 of 9", "8", "0"]
-    # 2 · 2⁻⁹, and twice that by Holm's method for two claims.
-    assert line[6:] == ["0.0039", "0.0039", "0.0078", "tables 1–5", "reproduced"]
+    assert 5 < float(line[6].split()[0]) < 15
+    assert line[7] == "tables 1–5"
     # The AUC, here the same numbers, is better where it is higher.
     line = cells(table, neural, base, "AUC")
     assert line[3:6] == ["0 of 9", "0", "8"]
-    assert line[-1] == "not reproduced"
+    assert float(line[6].split()[0]) < 0
     assert "Platt scaling" not in table
-
-
-def test_few_data_sets_leave_a_claim_undecided(tmp_path):
-    rng = np.random.default_rng(2)
-    losses = {
-        f"set_{number}": {
-            "Model-1": 0.5 + 0.01 * rng.normal(size=5),
-            "Neural Calibration": 0.4 + 0.01 * rng.normal(size=5),
-        }
-        for number in range(4)
-    }
-    write_tables(tmp_path, losses)
-    claims = [Claim("Neural Calibration", "Model-1", "log_loss")]
-    line = cells(
-        claims_table(claims, results.find_groups([tmp_path])),
-        "Neural Calibration",
-    )
-    assert line[3:5] == ["4 of 4", "4"]
-    assert line[-1] == "undecided"
 
 
 def test_the_scale_of_a_gain_is_the_loser(tmp_path):
@@ -119,7 +100,7 @@ def test_the_scale_of_a_gain_is_the_loser(tmp_path):
     assert field_aware_claims.difference(claim, group).value == pytest.approx(0.25, abs=1e-4)
 
 
-def test_verdicts_of_pairs(tmp_path):
+def test_gains_of_pairs(tmp_path):
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(2, 60))
     steady = 1 + 1e-6 * rng.normal(size=60)
@@ -142,11 +123,9 @@ def test_verdicts_of_pairs(tmp_path):
     assert 60 < float(found[3]) < 85
     assert found[4:6] == ["100.0", "100.0"]
     # The paper has the smaller network as the better one.
-    assert found[-2:] == ["0 of 1", "reproduced"]
+    assert found[-1] == "0 of 1"
     assert cells(page, study, "layers")[2:6] == ["0 of 1", "–", "–", "–"]
-    assert cells(page, study, "layers")[-1] == "not tested"
     assert cells(page, study, "epochs")[4:6] == ["0.0", "0.0"]
-    assert cells(page, study, "epochs")[-1] == "not reproduced"
 
 
 def test_the_axis_has_a_line_for_each_study(tmp_path):

@@ -1,6 +1,5 @@
 """Tests and verdicts of claims, against values worked out by hand and by loops."""
 
-import itertools
 import math
 
 import numpy as np
@@ -19,53 +18,95 @@ def test_the_sign_test_is_exact(wins, losses, expected):
     assert verdicts.sign_test(wins, losses) == pytest.approx(expected)
 
 
-def test_wilcoxon_is_exact_and_leaves_zeros_out():
-    gains = [0.1, 0.2, -0.05, 0.4, 0.3, 0.6]
-    # Of the 64 signs of the ranks 1 to 6, those of a negative sum of at most 1: two, on each side.
-    assert verdicts.wilcoxon(gains) == pytest.approx(4 / 64)
-    assert verdicts.wilcoxon([*gains, 0.0]) == pytest.approx(4 / 64)
-    assert verdicts.wilcoxon([0.0, 0.0]) == 1.0
-    assert verdicts.wilcoxon([]) == 1.0
-    others = np.random.default_rng(0).normal(0.3, 1.0, 13)
-    assert verdicts.wilcoxon(others) == pytest.approx(scipy.stats.wilcoxon(others).pvalue)
+def test_random_effects_by_hand():
+    # Equal errors: the mean, with the variance of the values whatever the errors are.
+    values = np.array([0.1, 0.4, -0.2, 0.3, 0.9])
+    for error in (0.01, 0.2, 3.0):
+        found = verdicts.hartung_knapp(values, np.full(5, error))
+        expected = scipy.stats.ttest_1samp(values, 0.0, alternative="greater")
+        assert found.value == pytest.approx(values.mean())
+        assert found.p_value == pytest.approx(expected.pvalue)
+        low, high = scipy.stats.t.interval(0.9, 4, values.mean(), values.std(ddof=1) / 5**0.5)
+        assert (found.low, found.high) == pytest.approx((low, high))
 
 
-def test_wilcoxon_of_equal_gains_is_that_of_all_signs():
-    gains = np.array([0.1, 0.1, -0.1, 0.3, 0.3, 0.2, 0.2])
-    ranks = scipy.stats.rankdata(np.abs(gains))
-    sums = [ranks @ signs for signs in itertools.product((0, 1), repeat=len(gains))]
-    found = ranks @ (gains > 0)
-    tail = min(np.mean(np.array(sums) >= found), np.mean(np.array(sums) <= found))
-    assert verdicts.wilcoxon(gains) == pytest.approx(2 * tail)
+def test_random_effects_solve_the_equation_of_paule_and_mandel():
+    values, errors = np.array([0.1, 0.5, 0.9, -0.3]), np.array([0.1, 0.2, 0.3, 0.15])
+    found = verdicts.hartung_knapp(values, errors)
+    between = np.linspace(0, 1, 200_001)
+    weights = 1 / (errors**2 + between[:, None])
+    means = (weights * values).sum(axis=1) / weights.sum(axis=1)
+    squares = (weights * (values - means[:, None]) ** 2).sum(axis=1)
+    assert found.value == pytest.approx(means[np.argmin(np.abs(squares - 3))], abs=1e-4)
+    # Values that differ less than their errors: those of a common effect.
+    found = verdicts.hartung_knapp([0.1, 0.11, 0.12], [0.5, 1.0, 1.0])
+    assert found.value == pytest.approx(np.average([0.1, 0.11, 0.12], weights=[4, 1, 1]))
+    for values, errors in (([0.1], [0.1]), ([0.1, 0.2], [0.1, 0.0]), ([0.1, 0.2], [0.1])):
+        with pytest.raises(ValueError, match="at least two, and errors"):
+            verdicts.hartung_knapp(values, errors)
 
 
-def test_holm_by_hand():
-    assert verdicts.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert verdicts.holm([0.5, 0.9]) == [1.0, 1.0]
-    assert verdicts.holm([]) == []
-    first, missing, last = verdicts.holm([0.02, math.nan, 0.03])
-    assert (first, last) == pytest.approx((0.04, 0.04))
-    assert math.isnan(missing)
+def test_random_effects_reject_a_true_zero_in_one_of_twenty():
+    generator = np.random.default_rng(7)
+    errors = np.geomspace(0.1, 0.4, 13)
+    p_values = []
+    for _ in range(600):
+        effects = 0.3 * generator.normal(size=13) + errors * generator.normal(size=13)
+        p_values.append(verdicts.hartung_knapp(effects, errors).p_value)
+    for share in (np.mean(np.array(p_values) <= 0.05), np.mean(np.array(p_values) >= 0.95)):
+        assert 0.03 < share < 0.075
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("value", "error", "relevant", "expected"),
     [
-        ((0.01, 1.0), "reproduced"),
-        ((0.01, -1.0), "not reproduced"),
-        ((0.2, 1.0), "undecided"),
-        ((math.nan, 1.0), "undecided"),
-        ((0.2, 0.01, True, 0.02, 0.03), "not reproduced"),
-        ((0.2, 0.01, True, 0.04, 0.03), "undecided"),
+        (1.0, 0.5, 0.5, "reproduced"),
+        (-1.0, 0.5, 0.5, "not reproduced"),
+        (0.1, 0.1, 0.5, "not reproduced"),
+        (0.1, 0.4, 0.5, "undecided"),
+        (-0.1, 0.4, 0.0, "undecided"),
         # A small effect that is certain is one in the claimed direction.
-        ((0.01, 0.01, True, 0.02, 0.03), "reproduced"),
-        ((0.01, 1.0, False), "not tested"),
+        (0.1, 0.01, 0.5, "reproduced"),
+        (0.1, 0.0, 0.5, "reproduced"),
+        (0.0, 0.0, 0.5, "not reproduced"),
     ],
 )
-def test_verdicts(arguments, expected):
-    names = ("p_value", "direction", "is_tested", "high", "relevant")
-    named = dict(zip(names, arguments, strict=False))
-    assert verdict(named.pop("p_value"), named.pop("direction"), **named) == expected
+def test_verdicts(value, error, relevant, expected):
+    assert verdict(verdicts.effect(value, error, 50), relevant) == expected
+
+
+def test_both_errors_of_a_verdict_are_one_in_twenty():
+    generator = np.random.default_rng(8)
+    found = {
+        true: [
+            verdict(verdicts.effect(true + 0.3 * generator.normal(), 0.3, 1e6), 0.5)
+            for _ in range(4000)
+        ]
+        for true in (0.0, 0.5)
+    }
+    assert abs(found[0.0].count("reproduced") / 4000 - 0.05) < 0.01
+    assert abs(found[0.5].count("not reproduced") / 4000 - 0.05) < 0.01
+
+
+def test_a_part_of_a_claim_and_an_earlier_claim_bind():
+    yes, no, open_ = "reproduced", "not reproduced", "undecided"
+    assert verdicts.in_order([yes, yes, no, yes, no]) == [yes, yes, no, open_, no]
+    assert verdicts.in_order([open_, yes]) == [open_, open_]
+    assert verdicts.joint_verdict([yes, yes]) == yes
+    assert verdicts.joint_verdict([open_, no]) == no
+    assert verdicts.joint_verdict([yes, open_]) == open_
+    assert verdict(None) == "not tested"
+
+
+def test_equivalence_needs_the_whole_interval():
+    for value, error, expected in (
+        (0.0, 0.1, "reproduced"),
+        (0.9, 0.1, "undecided"),
+        (2.0, 0.1, "not reproduced"),
+        (-2.0, 0.1, "not reproduced"),
+        (0.0, 2.0, "undecided"),
+    ):
+        assert verdicts.equivalence_verdict(verdicts.effect(value, error, 50), 1.0) == expected
 
 
 def test_the_relevant_gain_is_half_of_the_mean_published_one():
@@ -91,7 +132,7 @@ COMPARISONS = [Comparison(0, worse, range(part, 20, 2)) for worse in (1, 2) for 
 def test_the_gain_is_that_of_a_loop_over_runs():
     plain, calibrated = world(np.random.default_rng(0))
     shares = []
-    for better, worse, seeds in COMPARISONS:
+    for better, worse, seeds, _ in COMPARISONS:
         won = [
             [loss[better, i].mean() < loss[worse, j].mean() for i in seeds for j in seeds if i != j]
             for loss in (plain, calibrated)
@@ -103,6 +144,16 @@ def test_the_gain_is_that_of_a_loop_over_runs():
     error = (gain.high - gain.low) / 2 / scipy.stats.t.ppf(0.975, 18)
     expected = 2 * scipy.stats.t.sf(abs(gain.value) / error, 18)
     assert gain.p_value == pytest.approx(expected)
+
+
+def test_pairs_have_equal_weights():
+    plain, calibrated = world(np.random.default_rng(0))
+    one, two = Comparison(0, 1, range(0, 20, 2)), Comparison(0, 1, range(1, 20, 2))
+    other = Comparison(1, 2, range(0, 20, 2))
+    alone = [bootstrap_gain(plain, calibrated, [each]).value for each in (one, two, other)]
+    halves = [one._replace(weight=0.5), two._replace(weight=0.5), other]
+    found = bootstrap_gain(plain, calibrated, halves).value
+    assert found == pytest.approx((alone[0] / 2 + alone[1] / 2 + alone[2]) / 2)
 
 
 def test_ties_count_half_and_equal_losses_gain_nothing():

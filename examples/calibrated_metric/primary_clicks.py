@@ -1,0 +1,144 @@
+"""The runs of the primary hypotheses V1 and A1, and of D1 and E1: click pipelines by fold.
+
+    KERAS_BACKEND=jax ./dev run python examples/calibrated_metric/primary_clicks.py
+    KERAS_BACKEND=jax ./dev run python examples/calibrated_metric/primary_clicks.py --plan share
+
+[HYPOTHESES.md](../HYPOTHESES.md) has the hypotheses, written down before the runs. Each table is
+shuffled and cut into fifths. In the plan *primary*, each fifth is held out once, with twelve seeds
+of its own: 2000 to 2011 for the last fifth, 2012 to 2023 for the one before, and so on. In the plan
+*share*, the last two fifths are held out, with fifteen seeds each. A fold of all tables is trained
+before the next one, so that runs that are stopped early are balanced. Runs that are in the ledgers
+are not trained again.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from click_study import Pipeline, Study, make_study
+from clicks import ROOT, batch_size_of, ledger_name, setting_of, train_study
+from id_table import Rows, read_rows
+
+from data_folder import read_data_folder
+from keras_calibration.seeds import Ledger
+
+PARTS = 5
+FIRST_SEED = 2000
+L2_SCALE = 200.0
+L2 = "l2_0.0002"
+# The column of the time, of a table that does not name it; its rows are shuffled anyway.
+TIMES = {"diabetes_readmit_102k": "encounter_id"}
+
+
+class Plan(NamedTuple):
+    """Which runs a hypothesis has.
+
+    Args:
+        tables: Data folders.
+        pipelines: Names of the pipelines.
+        num_folds: How many fifths are held out, one after the other.
+        num_seeds: Seeds of each fold.
+        batch_sizes: Rows of a batch; `None` for a thousandth of the training rows.
+        max_rows: Rows of a table at most.
+    """
+
+    tables: tuple[str, ...]
+    pipelines: tuple[str, ...]
+    num_folds: int
+    num_seeds: int
+    batch_sizes: tuple[int | None, ...] = (None,)
+    max_rows: int | None = None
+
+
+PLANS = {
+    "primary": Plan(
+        ("avazu_head10k", "criteo_head10k", "kddcup2012_click40k"),
+        (
+            *("xdeepfm", "fnn", "deepfm", "dcn", "dcn_mix"),
+            *("smaller", "dropout_0.7", L2, "without_sparse", "without_dense"),
+        ),
+        num_folds=5,
+        num_seeds=12,
+    ),
+    "share": Plan(
+        (
+            *("adult_49k", "bank_marketing_45k", "credit_default_tw_30k", "pg15_motor_100k"),
+            *("sba_loans_22k", "lendingclub_2018_32k", "hotel_bookings_119k"),
+            *("diabetes_readmit_102k", "movielens_100k"),
+        ),
+        ("fnn", "deepfm", "dcn", "xdeepfm", "smaller", "normalized", "dropout_0.7", L2),
+        num_folds=2,
+        num_seeds=15,
+        batch_sizes=(32, 128, 512),
+        max_rows=30_000,
+    ),
+}
+
+
+def main() -> None:
+    """Trains the runs that are missing."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = parser.add_argument
+    data = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
+    add("--plan", choices=list(PLANS), default="primary", help="(default: %(default)s)")
+    add("--data", type=Path, default=data, help="folder of the tables")
+    add("--tables", nargs="+", help="(default: all of the plan)")
+    add("--folds", nargs="+", type=int, help="(default: all of the plan)")
+    add("--first-seed", type=int, default=FIRST_SEED, help="(default: %(default)s)")
+    add("--seeds", type=int, help="of a fold (default: those of the plan)")
+    add("--output", type=Path, default=Path("output"), help="folder for the ledgers")
+    arguments = parser.parse_args()
+    plan = PLANS[arguments.plan]
+    num_seeds = arguments.seeds or plan.num_seeds
+    for fold in arguments.folds or range(plan.num_folds):
+        first = arguments.first_seed + fold * num_seeds
+        for name in arguments.tables or plan.tables:
+            rows = read_fold(arguments.data / name, fold, plan.max_rows)
+            for batch_size in plan.batch_sizes:
+                base = Pipeline(batch_size=batch_size or batch_size_of(len(rows.train)))
+                setting = setting_of(name, rows, base, fold=fold, l2_scale=L2_SCALE)
+                folder = folder_name(plan, setting["data"], fold, base.batch_size)
+                ledger = Ledger(arguments.output / arguments.plan / folder)
+                print(f"{folder}: seeds {first} to {first + num_seeds - 1}", flush=True)
+                seeds = range(first, first + num_seeds)
+                study = study_of(plan, base)
+                train_study(study, rows, ledger, seeds, setting, num_parallel=num_seeds)
+
+
+def folder_name(plan: Plan, table: str, fold: int, batch_size: int) -> str:
+    """The folder of the ledger of a condition, below that of the plan."""
+    name = ledger_name({"data": table, "mixing": 1.0, "fold": fold})
+    return name if plan.batch_sizes == (None,) else f"{name}_batch_{batch_size}"
+
+
+def read_fold(folder: Path, fold: int, max_rows: int | None = None) -> Rows:
+    """The rows of a table, shuffled, with a fifth held out."""
+    order_by = TIMES.get(folder.name)
+    num_rows = len(read_data_folder(folder, order_by=order_by).labels)
+    num_held_out = min(num_rows, max_rows or num_rows) // PARTS
+    return read_rows(
+        folder, num_held_out, mixing=1.0, fold=fold, max_rows=max_rows, order_by=order_by
+    )
+
+
+def study_of(plan: Plan, base: Pipeline) -> Study:
+    """The pipelines of a plan, and their pairs with what the papers report."""
+    study = make_study(base, L2_SCALE)
+    pairs = {
+        # With dense gradients, as on JAX, the base is a pipeline without a penalty.
+        pair._replace(first="xdeepfm") if pair.kind == "l2" else pair: text
+        for pair, text in study.published.items()
+    }
+    return Study(
+        {name: study.pipelines[name] for name in plan.pipelines},
+        {
+            pair: text
+            for pair, text in pairs.items()
+            if pair.first in plan.pipelines and pair.second in plan.pipelines
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""V1 and A1 on the page of results: verdicts, and the tables behind them."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+import primary_verdicts as primary
+from click_auc import REGRESSION
+from click_study import Losses, Pipeline, published_losses
+from clicks import PLAIN, base_of, calibrated_of
+from pairs import Pair, bias_of, values_by_seed
+from primary_clicks import L2_SCALE, PLANS, Plan, study_of
+from primary_verdicts import Drawn, Fold, PairGain, effect_of
+
+from keras_calibration.seeds import Ledger
+from markdown_table import markdown_table
+from verdicts import Effect, in_order, relevant_gain, verdict
+
+Array = NDArray[np.float64]
+
+NOT_YET, NOT_RUN = "runs under way", "not run yet"
+LATER = ("T1: order of time, rolling calibration (no verdict)",)
+TEXT = """
+The hypotheses were [written down](HYPOTHESES.md) before their runs, with seeds, tables and tests.
+Only they have verdicts. Effects are positive in the direction that the papers report.
+*Reproduced*: p ≤ 5 %, one-sided, and the hypothesis before was reproduced. *Not reproduced*:
+otherwise, if the 90 % interval lies below half of the published effect. *Undecided*: neither. *Not
+tested*: networks with a lower held-out AUC than a logistic regression on the same rows; they are
+left out.
+"""
+TABLES_TEXT = """
+Losses over the seeds: means, standard deviations within a fifth of held-out rows, and the ratio of
+these. In parentheses: the papers' figures, on eight million training rows of Avazu.
+"""
+PAIRS_TEXT = """
+Accuracies in percent, over the fifths in which the four other fifths tell which pipeline is
+better. The first pipeline of a pair that the papers have is the better one there.
+"""
+
+
+class TableRuns(NamedTuple):
+    """The runs of a table in the folds that are complete.
+
+    Args:
+        name: Its data folder.
+        folds: Losses of the tested pipelines in each complete fold.
+        pipelines: The tested pipelines: those with a higher AUC than the regression.
+        areas: Mean AUC of each pipeline that was trained.
+        regression: Mean AUC of the regression.
+        pairs: Pairs of tested pipelines, and what the papers report.
+    """
+
+    name: str
+    folds: list[Fold]
+    pipelines: list[str]
+    areas: dict[str, float]
+    regression: float
+    pairs: dict[Pair, str]
+
+
+class TableResult(NamedTuple):
+    """What the runs of a table say, in each draw of the bootstrap.
+
+    Args:
+        runs: The runs.
+        ratios: Log of the ratio of standard deviations, `(num_draws + 1, num_pipelines)`.
+        shifts: Relative difference of the mean losses, of the same shape.
+        gains: The pairs that count.
+    """
+
+    runs: TableRuns
+    ratios: Array
+    shifts: Array
+    gains: list[PairGain]
+
+
+def read_runs(folder: Path, plan: Plan = PLANS["primary"]) -> list[TableRuns]:
+    """The runs below a folder, of all tables with a complete fold.
+
+    Args:
+        folder: Folder with a ledger for each table and fold.
+        plan: The tables, pipelines and number of seeds.
+    """
+    found = []
+    for table in plan.tables:
+        ledgers = [Ledger(path) for path in sorted(folder.glob(f"{table}_mixing_1*"))]
+        ledgers = [ledger for ledger in ledgers if ledger.runs(status="finished")]
+        if runs := [each for ledger in ledgers if (each := _complete(ledger, plan))]:
+            found.append(_table_runs(table, runs, plan))
+    return found
+
+
+def _complete(ledger: Ledger, plan: Plan) -> tuple[Ledger, dict[str, dict[int, Array]]] | None:
+    """The losses in a ledger by pipeline and seed, if no seed of a pipeline is missing."""
+    setting = ledger.runs(status="finished")[0]["configuration"]["setting"]
+    names = {PLAIN: PLAIN, "calibrated": next(iter(calibrated_of(setting).values()))}
+    values = values_by_seed(ledger, set(plan.pipelines), names)
+    # Only a table without numeric columns has no run of `without_dense`.
+    missing = set(plan.pipelines) - set(values) - {"without_dense"}
+    is_complete = not missing and all(len(found) == plan.num_seeds for found in values.values())
+    return (ledger, values) if is_complete else None
+
+
+def complete_fold(ledger: Ledger, plan: Plan) -> Fold | None:
+    """The losses in a ledger of all pipelines of a plan, if no run is missing."""
+    if not ledger.runs(status="finished") or (found := _complete(ledger, plan)) is None:
+        return None
+    _, values = found
+    seeds = sorted(values[plan.pipelines[0]])
+    losses = np.array([[values[name][seed] for seed in seeds] for name in plan.pipelines])
+    return Fold(losses[:, :, 0], losses[:, :, 1])
+
+
+def _table_runs(
+    table: str, runs: Sequence[tuple[Ledger, Mapping[str, Mapping[int, Array]]]], plan: Plan
+) -> TableRuns:
+    """The complete folds of a table."""
+    trained = [name for name in plan.pipelines if all(name in values for _, values in runs)]
+    areas = {
+        name: float(np.mean([_mean_area(ledger, name) for ledger, _ in runs]))
+        for name in (REGRESSION, *trained)
+    }
+    regression = areas.pop(REGRESSION)
+    tested = [name for name in trained if areas[name] > regression]
+    folds = []
+    for _, values in runs:
+        seeds = sorted(values[trained[0]])
+        losses = np.array([[values[name][seed] for seed in seeds] for name in tested])
+        folds.append(Fold(losses[:, :, 0], losses[:, :, 1]))
+    setting = runs[0][0].runs(status="finished")[0]["configuration"]["setting"]
+    published = study_of(plan, base_of(setting)).published
+    pairs = {p: text for p, text in published.items() if {p.first, p.second} <= set(tested)}
+    return TableRuns(table, folds, tested, areas, regression, pairs)
+
+
+def _mean_area(ledger: Ledger, pipeline: str) -> float:
+    runs = ledger.runs(pipeline, status="finished")
+    return float(np.mean([run["metrics"]["val_auc"][-1] for run in runs]))
+
+
+def result_of(runs: TableRuns, *, num_draws: int = primary.NUM_DRAWS, seed: int = 0) -> TableResult:
+    """What the runs of a table say. The draws of two tables must have different seeds."""
+    drawn: list[Drawn] = primary.draw(runs.folds, num_draws=num_draws, seed=seed)
+    gains = []
+    if len(runs.folds) > 1:
+        gains = primary.pair_gains(runs.pipelines, runs.folds, drawn, list(runs.pairs))
+    ratios, shifts = primary.log_std_ratios(drawn), primary.mean_shifts(drawn)
+    return TableResult(runs, ratios, shifts, gains)
+
+
+def effects(results: Sequence[TableResult]) -> tuple[Effect | None, Effect | None]:
+    """V1, minus the mean log ratio, and A1, the mean gain: means over tables, equal weights."""
+    if not results:
+        return None, None
+    ratio = np.mean([-each.ratios.mean(axis=1) for each in results], axis=0)
+    gains = [_mean_gain(each) for each in results if each.gains]
+    gain = effect_of(np.mean(gains, axis=0), _degrees(results)) if gains else None
+    return effect_of(ratio, _degrees(results)), gain
+
+
+def _mean_gain(result: TableResult) -> Array:
+    """The mean gain over the pairs that count, in each draw."""
+    return np.asarray(np.mean([each.gains for each in result.gains], axis=0))
+
+
+def _degrees(results: Sequence[TableResult]) -> int:
+    return sum(fold.plain.shape[1] - 1 for fold in results[0].runs.folds)
+
+
+def published_ratio(pipelines: Sequence[str]) -> float:
+    """The mean published log of the ratio of standard deviations, for these pipelines."""
+    published = published_losses(L2_SCALE)
+    found = [published[name] for name in pipelines if name in published]
+    return float(np.mean([np.log(each.calibrated_std / each.plain_std) for each in found]))
+
+
+def markdown(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -> str:
+    """The verdicts on V1 and A1, and the tables behind them."""
+    is_complete = len(results) == len(plan.tables) and all(
+        len(each.runs.folds) == plan.num_folds for each in results
+    )
+    half_gain = relevant_gain(study_of(plan, Pipeline()).published.values())
+    published = published_ratio(plan.pipelines)
+    found = effects(results)
+    verdicts = [NOT_YET] * 2
+    if is_complete:
+        relevant = (-published / 2, half_gain)
+        verdicts = in_order(
+            [verdict(each, half) for each, half in zip(found, relevant, strict=True)]
+        )
+    lines = [
+        [
+            "V1: ratio of the seeds' standard deviations below 1",
+            f"{np.exp(published):.2f}",
+            _ratio_text(found[0]),
+        ],
+        [
+            "A1: accuracy of the calibrated loss above the log loss's, points",
+            f"+{200 * half_gain:.1f}",
+            _points(found[1]),
+        ],
+    ]
+    for line, each, text in zip(lines, found, verdicts, strict=True):
+        line += ["–" if each is None else f"{each.p_value:.2g}", text]
+    lines += [[text, "", "–", "–", NOT_RUN] for text in LATER]
+    head = ["hypothesis", "published", "here", "p", "verdict"]
+    parts = [TEXT, markdown_table(head, lines)]
+    if results:
+        parts.append(_summary(results))
+        parts += [TABLES_TEXT, _losses_table(results), PAIRS_TEXT, _pairs_table(results)]
+    return "\n\n".join(part.strip() for part in parts)
+
+
+def _summary(results: Sequence[TableResult]) -> str:
+    """A line for each table."""
+    lines = []
+    for each in results:
+        degrees = _degrees([each])
+        line = [each.runs.name, str(len(each.runs.folds))]
+        line += [f"{len(each.runs.pipelines)} of {len(each.runs.areas)}"]
+        line.append(_ratio_text(effect_of(-each.ratios.mean(axis=1), degrees)))
+        shift = effect_of(each.shifts.mean(axis=1), degrees)
+        line.append(f"{100 * shift.value:+.2f} [{100 * shift.low:+.2f}, {100 * shift.high:+.2f}]")
+        line.append(f"{len(each.gains)} of {len(each.runs.pairs)}")
+        for accuracy in ("plain", "calibrated"):
+            values = [getattr(pair, accuracy) for pair in each.gains]
+            line.append(f"{100 * np.mean(values):.1f}" if values else "–")
+        gain = effect_of(_mean_gain(each), degrees) if each.gains else None
+        lines.append([*line, _points(gain)])
+    head = ["table", "fifths", "pipelines tested", "ratio of stds", "mean shift, %"]
+    head += ["pairs that count", "plain, %", "calibrated, %", "gain, points"]
+    return markdown_table(head, lines)
+
+
+def _losses_table(results: Sequence[TableResult]) -> str:
+    """Means, standard deviations and AUC of each pipeline, with the published figures."""
+    published = published_losses(L2_SCALE)
+    lines = []
+    for each in results:
+        lines.append([each.runs.name, "logistic regression", f"{each.runs.regression:.4f}"])
+        lines[-1] += [""] * 5
+        for name, area in each.runs.areas.items():
+            line = [each.runs.name, name, f"{area:.4f}"]
+            if name not in each.runs.pipelines:
+                lines.append([*line, "not tested", *[""] * 4])
+                continue
+            place = each.runs.pipelines.index(name)
+            losses, share = _losses_of(each.runs.folds, place)
+            lines.append([*line, *_with_published(losses, published.get(name))])
+            lines[-1].append(f"{100 * share:.0f}")
+    head = ["table", "pipeline", "AUC", "log loss", "calibrated", "std ratio"]
+    head += ["std, log loss", "bias share, %"]
+    order = [0, 1, 2, 3, 4, 6, 5, 7]
+    return markdown_table([head[k] for k in order], [[line[k] for k in order] for line in lines])
+
+
+def _losses_of(folds: Sequence[Fold], place: int) -> tuple[Losses, float]:
+    """Means and standard deviations of a pipeline, and the share of bias in its seed variance."""
+    runs = [[fold[k][place].mean(axis=-1) for fold in folds] for k in (0, 1)]
+    means = [float(np.mean(values)) for values in runs]
+    stds = [float(np.sqrt(np.mean([v.var(ddof=1) for v in values]))) for values in runs]
+    centred = [np.concatenate([v - v.mean() for v in values]) for values in runs]
+    return Losses(*means, *stds), bias_of([centred[0]], [centred[1]])
+
+
+def _with_published(ours: Losses, theirs: Losses | None) -> list[str]:
+    """Mean of both losses, ratio, and standard deviation; the published ones in parentheses."""
+    texts = []
+    for losses in (ours, theirs):
+        if losses is not None:
+            ratio = losses.calibrated_std / losses.plain_std
+            texts.append(
+                [
+                    f"{losses.plain_mean:.5f}",
+                    f"{losses.calibrated_mean:.5f}",
+                    f"{ratio:.2f}",
+                    f"{losses.plain_std:.5f}",
+                ]
+            )
+    if len(texts) == 1:
+        return texts[0]
+    return [f"{here} ({there})" for here, there in zip(*texts, strict=True)]
+
+
+def _pairs_table(results: Sequence[TableResult]) -> str:
+    """The pairs that count."""
+    lines = []
+    for each in results:
+        for pair in each.gains:
+            better = pair.better
+            worse = pair.pair.second if better == pair.pair.first else pair.pair.first
+            text = each.runs.pairs[pair.pair]
+            if text and better != pair.pair.first:
+                text = "other way round"
+            gain = effect_of(pair.gains, _degrees([each]))
+            line = [each.runs.name, pair.pair.kind, better, worse, str(pair.num_counted)]
+            line += [f"{100 * pair.plain:.1f}", f"{100 * pair.calibrated:.1f}"]
+            lines.append([*line, _points(gain), text])
+    head = ["table", "kind", "better", "worse", "fifths", "plain, %", "calibrated, %"]
+    return markdown_table([*head, "gain, points", "published"], lines)
+
+
+def _ratio_text(found: Effect | None) -> str:
+    """A ratio with its 90 % interval, from the effect minus its logarithm."""
+    if found is None:
+        return "–"
+    value, high, low = (float(np.exp(-each)) for each in found[:3])
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _points(found: Effect | None) -> str:
+    """A gain in points with its 90 % interval."""
+    if found is None:
+        return "–"
+    value, low, high = (100 * each for each in found[:3])
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"

@@ -1,0 +1,165 @@
+"""D1 and E1 of HYPOTHESES.md on the page of results: does the gain rise with the bias share?"""
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from keras_calibration.statistics import independent_seed_accuracy
+
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+from click_study import Pipeline
+from pairs import Pair, bias_of
+from primary_clicks import PLANS, Plan, folder_name, study_of
+from primary_page import complete_fold
+from primary_verdicts import Fold, decide
+
+from keras_calibration.seeds import Ledger
+from markdown_table import markdown_table
+from verdicts import Effect, effect, equivalence_verdict, verdict
+
+# In points: of the slope from a share of 0 to 1, and of the gain where the share is small.
+RELEVANT_SLOPE, MARGIN = 3.0, 2.0
+SMALL_SHARE = 0.1
+TEXT = """
+D1 and E1: a point for each table, batch size and fold. Its share is the mean bias share of the
+pipelines in the other fold, and its gain the mean over the pairs that the other fold decides.
+Errors are those of a jackknife over the tables.
+"""
+
+
+class Point(NamedTuple):
+    """The runs of a condition that hold out one fold.
+
+    Args:
+        table: Data folder.
+        batch_size: Rows of a batch.
+        share: Mean bias share of the pipelines in the other fold.
+        gain: Mean gain in accuracy over the pairs that count, in points; NaN without pairs.
+        num_pairs: Number of pairs that count.
+    """
+
+    table: str
+    batch_size: int
+    share: float
+    gain: float
+    num_pairs: int
+
+
+def read_points(folder: Path, plan: Plan = PLANS["share"]) -> list[Point]:
+    """The points of all conditions whose folds are complete."""
+    points = []
+    for table in plan.tables:
+        for batch_size in filter(None, plan.batch_sizes):
+            names = [folder_name(plan, table, fold, batch_size) for fold in range(2)]
+            ledgers = [Ledger(folder / name) for name in names if (folder / name).is_dir()]
+            folds = [fold for each in ledgers if (fold := complete_fold(each, plan)) is not None]
+            if len(folds) == 2:
+                points += points_of(table, batch_size, folds, plan)
+    return points
+
+
+def points_of(
+    table: str, batch_size: int, folds: Sequence[Fold], plan: Plan = PLANS["share"]
+) -> list[Point]:
+    """The points of a condition: each fold, as the other one decides."""
+    pairs, names = all_pairs(plan), list(plan.pipelines)
+    found = []
+    for here, other in ((folds[0], folds[1]), (folds[1], folds[0])):
+        plain, calibrated = (losses.mean(axis=-1) for losses in other)
+        shares = [bias_of([a], [b]) for a, b in zip(plain, calibrated, strict=True)]
+        gains = []
+        for pair in pairs:
+            decided = decide([other], names.index(pair.first), names.index(pair.second))
+            if decided is not None:
+                before, after = (_accuracy(losses, *decided) for losses in here)
+                gains.append(100 * (after - before))
+        gain = float(np.mean(gains)) if gains else math.nan
+        found.append(Point(table, batch_size, float(np.mean(shares)), gain, len(gains)))
+    return found
+
+
+def all_pairs(plan: Plan) -> list[Pair]:
+    """The pairs of a plan."""
+    return list(study_of(plan, Pipeline()).published)
+
+
+def _accuracy(losses: NDArray[np.float64], better: int, worse: int) -> float:
+    """The share of pairs of runs with different seeds that the better pipeline wins."""
+    values = losses.mean(axis=-1)
+    return independent_seed_accuracy(values[better], values[worse]).value
+
+
+def slope(points: Sequence[Point]) -> float:
+    """The slope of the gain on the share, by ordinary least squares; NaN if it is undefined."""
+    shares = np.array([point.share for point in points])
+    if len(points) < 2 or np.ptp(shares) == 0:
+        return math.nan
+    return float(np.polyfit(shares, [point.gain for point in points], 1)[0])
+
+
+def mean_gain(points: Sequence[Point]) -> float:
+    """The mean gain; NaN without points."""
+    return float(np.mean([point.gain for point in points])) if points else math.nan
+
+
+def by_tables(
+    points: Sequence[Point], statistic: Callable[[Sequence[Point]], float]
+) -> Effect | None:
+    """A statistic with the error of a jackknife over tables: var = (T − 1)/T Σ (θ₋ₜ − mean)².
+
+    Args:
+        points: The points; those without pairs are left out.
+        statistic: Function of points.
+
+    Returns:
+        `None` with fewer than three tables, or where the statistic is undefined.
+    """
+    known = [point for point in points if not math.isnan(point.gain)]
+    tables = sorted({point.table for point in known})
+    if len(tables) < 3:
+        return None
+    without = np.array(
+        [statistic([point for point in known if point.table != table]) for table in tables]
+    )
+    variance = (len(tables) - 1) * float(without.var())
+    found = effect(statistic(known), math.sqrt(variance), len(tables) - 1)
+    return None if math.isnan(found.low) else found
+
+
+def markdown(points: Sequence[Point], plan: Plan = PLANS["share"]) -> str:
+    """D1 and E1 with their verdicts, if all conditions are complete, and the points."""
+    is_complete = len(points) == 2 * len(plan.tables) * len(plan.batch_sizes)
+    rising = by_tables(points, slope)
+    small = by_tables([point for point in points if point.share < SMALL_SHARE], mean_gain)
+    texts = ["runs under way"] * 2
+    if is_complete:
+        texts[0] = verdict(rising, RELEVANT_SLOPE)
+        texts[1] = "not tested" if small is None else equivalence_verdict(small, MARGIN)
+    lines = [
+        ["D1: slope of the gain, points from a share of 0 to 1", _text(rising), _p(rising)],
+        [f"E1: gain within ± {MARGIN:g} points where the share is below 0.1", _text(small), "–"],
+    ]
+    table = []
+    for point in points:
+        gain = "–" if math.isnan(point.gain) else f"{point.gain:+.1f}"
+        share, pairs = f"{100 * point.share:.0f}", str(point.num_pairs)
+        table.append([point.table, str(point.batch_size), share, pairs, gain])
+    head = ["table", "batch", "bias share, %", "pairs that count", "gain, points"]
+    verdicts = [[*line, text] for line, text in zip(lines, texts, strict=True)]
+    parts = [TEXT.strip(), markdown_table(["hypothesis", "here", "p", "verdict"], verdicts)]
+    return "\n\n".join([*parts, markdown_table(head, table)] if table else parts)
+
+
+def _text(found: Effect | None) -> str:
+    if found is None:
+        return "–"
+    return f"{found.value:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+
+
+def _p(found: Effect | None) -> str:
+    return "–" if found is None else f"{found.p_value:.2g}"
