@@ -384,14 +384,16 @@ def _loss(moments: np.ndarray, tolerance: float, confidence: float) -> LossCheck
     return LossCheck(value, expected, max(low, 0.0), high, is_off)
 
 
-def _rolling_losses(moments: Sequence[np.ndarray]) -> list[float]:
+def _rolling_losses(moments: Sequence[np.ndarray]) -> list[float | None]:
     """The mean log loss of each period with the bias of the period before."""
     periods = [MomentLosses(each) for each in moments]
     biases = bias_before([period.bias() for period in periods])
-    return [
-        period.loss(bias) / float(period.weights.sum()) if np.isfinite(bias) else math.nan
+    losses = [
+        period.loss(bias) / float(period.weights.sum())
         for period, bias in zip(periods, biases.tolist(), strict=True)
     ]
+    # None and not NaN: equal reports are equal on every Python.
+    return [loss if math.isfinite(loss) else None for loss in losses]
 
 
 def _field_check(sums: np.ndarray, tolerance: float, risk: float) -> FieldErrorCheck:

@@ -123,12 +123,12 @@ class PeriodReport:
         rates: Predicted and observed rate.
         loss: Calibrated Log Loss.
         rolling_loss: Mean log loss of `σ(l + c)`, where the bias c is that of the period before: of
-            a model that is corrected once a period. NaN for the first.
+            a model that is corrected once a period. None for the first.
     """
 
     rates: RateCheck
     loss: LossCheck
-    rolling_loss: float
+    rolling_loss: float | None
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def rates_cells(rates: RateCheck) -> list[str]:
 def loss_cells(period: PeriodReport) -> list[str]:
     """The table cells of the losses of a period; empty where they are undefined."""
     loss, rolling = period.loss, period.rolling_loss
-    first = "" if math.isnan(rolling) else f"{rolling:.4f}"
+    first = "" if rolling is None else f"{rolling:.4f}"
     if math.isnan(loss.value):
         return [first, "", "", ""]
     bounds = f"{loss.low:.4f}–{loss.high:.4f}"
