@@ -21,6 +21,7 @@ from scipy.special import expit
 from keras_calibration._logit_bins import NUM_BINS
 from keras_calibration.monitoring.bounds import loss_bounds
 from keras_calibration.monitoring.field_error_bound import field_rce, field_rce_bound
+from keras_calibration.monitoring.moment_losses import MomentLosses
 from keras_calibration.monitoring.monitor import _rate_bounds
 from keras_calibration.ops.logit_moments import logit_moments
 
@@ -123,7 +124,7 @@ def false_alerts(cell: tuple, risk: float, repetitions: int, seed: int) -> np.nd
     alerts = np.zeros(len(KINDS))
     for value_rates, period_rates, moments in log.draws(repetitions):
         each = 1 - risk / len(period_rates)
-        losses = [loss_bounds(each_moments, each) for each_moments in moments]
+        losses = [loss_bounds(MomentLosses(each_moments), each) for each_moments in moments]
         alerts += [
             _rate_bounds(period_rates.sum(axis=0, keepdims=True), 0.0, 1 - risk)[-1].any(),
             _rate_bounds(period_rates, 0.0, each)[-1].any(),

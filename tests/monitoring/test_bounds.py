@@ -63,7 +63,7 @@ def test_the_loss_and_its_expectation_are_those_of_the_rows():
     rng = np.random.default_rng(1)
     logits = rng.normal(-2, 1.5, 5000)
     labels = (rng.random(5000) < sigmoid(logits + 0.4)).astype(float)
-    loss, expected, low, high = loss_bounds(moments_of(labels, logits), 0.99)
+    loss, expected, low, high = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.99)
     metric = CalibratedLogLoss(num_folds=1, from_logits=True)
     metric.update_state(labels, logits)
     assert loss == pytest.approx(float(metric.result()), abs=1e-12)
@@ -89,7 +89,7 @@ def test_bounds_hold_where_probabilities_are_right_up_to_a_bias(mean):
     for _ in range(150):
         logits = rng.normal(mean, 1.5, 800)
         labels = rng.random(800) < sigmoid(logits + 0.5)
-        loss, _, low, high = loss_bounds(moments_of(labels, logits), 0.8)
+        loss, _, low, high = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.8)
         told += not np.isnan(loss)
         missed += loss < low or loss > high
     assert told > 100
@@ -100,24 +100,28 @@ def test_predictions_that_tell_nothing_are_found_though_their_mean_is_right():
     rng = np.random.default_rng(3)
     logits = rng.normal(-2, 1, 4000)
     labels = rng.random(4000) < sigmoid(logits).mean()
-    loss, _, _, high = loss_bounds(moments_of(labels, logits), 0.999)
+    loss, _, _, high = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.999)
     assert loss > high
     # And timid ones, half the logit they should have.
     labels = rng.random(4000) < sigmoid(2 * logits)
-    loss, _, low, _ = loss_bounds(moments_of(labels, logits), 0.999)
+    loss, _, low, _ = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.999)
     assert loss < low
 
 
 def test_one_class_or_constant_predictions():
-    assert np.isnan(loss_bounds(moments_of(np.zeros(10), np.zeros(10)), 0.99)).all()
+    assert np.isnan(loss_bounds(MomentLosses(moments_of(np.zeros(10), np.zeros(10))), 0.99)).all()
     labels = np.arange(100) % 4 == 0
-    loss, expected, low, high = loss_bounds(moments_of(labels, np.full(100, -3.0)), 0.99)
+    loss, expected, low, high = loss_bounds(
+        MomentLosses(moments_of(labels, np.full(100, -3.0))), 0.99
+    )
     assert loss == pytest.approx(expected)
     assert low <= loss <= high
 
 
 def test_equal_predictions_have_finite_bounds():
-    value, expected, low, high = loss_bounds(moments_of([0, 1] * 50, np.zeros(100)), 0.99)
+    value, expected, low, high = loss_bounds(
+        MomentLosses(moments_of([0, 1] * 50, np.zeros(100))), 0.99
+    )
     assert value == pytest.approx(expected)
     assert low <= value <= high
 
@@ -136,7 +140,7 @@ def test_losses_are_those_of_the_metric(seed, spread, shift, bias):
     labels = (rng.random(300) < expit(logits + bias)).astype(float)
     moments = moments_of(labels, logits)
     losses, summary = MomentLosses(moments), by_group(moments)
-    found, expected = losses.bias(), float(bias_root(summary)[0])
+    found, expected = losses.bias, float(bias_root(summary)[0])
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
     if np.isfinite(found):
         received = losses.loss(found)

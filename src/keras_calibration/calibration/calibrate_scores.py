@@ -15,12 +15,10 @@ from keras_calibration._columns import (
     column_of,
     ids_of,
     names_of,
-    numbers_of,
     suggestion,
     warn_of_lost_digits,
     warn_of_other_order,
 )
-from keras_calibration._limits import SMALLEST_PROBABILITY
 from keras_calibration._typing import Data
 from keras_calibration._warn import warn
 from keras_calibration.calibration.calibrate import calibrate
@@ -28,7 +26,7 @@ from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.solvers.data_checks import (
     columns_that_count,
-    rows_that_count,
+    logits_of_probabilities,
     warn_if_swapped,
 )
 from keras_calibration.solvers.predictions import check_probabilities
@@ -211,10 +209,7 @@ def _checked(
         )
     if array.shape[1:] == (1,):
         array = array.reshape(-1)
-    if sample_weight is not None:
-        weights = numbers_of(sample_weight, "Weights").reshape(-1)
-        numbers = rows_that_count(weights) if len(weights) == len(array) else None
-        array = array if numbers is None else array[numbers]
+    array = columns_that_count({"scores": array}, sample_weight)["scores"]
     if not from_logits:
         check_probabilities(array, "scores")
         warn_if_swapped(labels, array, "scores", labels_first=False)
@@ -227,9 +222,8 @@ def _warn_of_rounding(probabilities: np.ndarray) -> None:
     if probabilities.dtype.kind != "f" or probabilities.ndim > 1:
         return
     above = probabilities[(probabilities > _NEAR_1) & (probabilities < 1)].astype("float64")
-    rounded = above.astype("float32").astype("float64")
-    rest = np.maximum(1 - rounded, SMALLEST_PROBABILITY)
-    num_lost = int(np.sum(np.abs(np.log(rest / (1 - above))) > _LARGEST_LOSS))
+    rounded = logits_of_probabilities(above.astype("float32"))
+    num_lost = int(np.sum(np.abs(rounded - logits_of_probabilities(above)) > _LARGEST_LOSS))
     if num_lost:
         warn(
             f"Probabilities near 1 lose their digits in float32, which the calibrated model takes: "

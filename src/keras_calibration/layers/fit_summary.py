@@ -66,7 +66,21 @@ class FitSummary(ShownAsText):
 
 
 @dataclass(frozen=True)
-class NeuralFitSummary(FitSummary):
+class _CrossFittedSummary(FitSummary):
+    """A `FitSummary` with the cross-fitted logits of the rows; empty if there are none."""
+
+    cross_fitted_logits: np.ndarray = field(
+        default_factory=lambda: np.empty(0), repr=False, compare=False, kw_only=True
+    )
+
+    def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
+        """The summary for all rows, with the mean of the logits that each has."""
+        logits = _means_of_rows(self.cross_fitted_logits, numbers, num_rows)
+        return replace(super().of_rows(numbers, num_rows), cross_fitted_logits=logits)
+
+
+@dataclass(frozen=True)
+class NeuralFitSummary(_CrossFittedSummary):
     """The figures of a Neural Calibration `fit`: a `FitSummary` and the cross-fitted results.
 
     `num_iterations` counts the epochs of all folds. The cross-fitted log losses are computed on
@@ -95,14 +109,6 @@ class NeuralFitSummary(FitSummary):
     standard_error: float = float("nan")
     epochs: tuple[int, ...] = ()
     network_kept: bool = False
-    cross_fitted_logits: np.ndarray = field(
-        default_factory=lambda: np.empty(0), repr=False, compare=False
-    )
-
-    def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
-        """The summary for all rows, with the mean of the logits that each has."""
-        logits = _means_of_rows(self.cross_fitted_logits, numbers, num_rows)
-        return replace(super().of_rows(numbers, num_rows), cross_fitted_logits=logits)
 
     def __str__(self) -> str:
         if not self.epochs:
@@ -116,7 +122,7 @@ class NeuralFitSummary(FitSummary):
 
 
 @dataclass(frozen=True)
-class BoostedFitSummary(FitSummary):
+class BoostedFitSummary(_CrossFittedSummary):
     """The figures of a fit of boosted trees: a `FitSummary` and the cross-fitted results.
 
     `num_iterations` is the number of rounds. The cross-fitted log losses are computed on rows to
@@ -139,14 +145,6 @@ class BoostedFitSummary(FitSummary):
     cross_fitted_head: float = float("nan")
     cross_fitted_both: float = float("nan")
     standard_error: float = float("nan")
-    cross_fitted_logits: np.ndarray = field(
-        default_factory=lambda: np.empty(0), repr=False, compare=False
-    )
-
-    def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
-        """The summary for all rows, with the mean of the logits that each has."""
-        logits = _means_of_rows(self.cross_fitted_logits, numbers, num_rows)
-        return replace(super().of_rows(numbers, num_rows), cross_fitted_logits=logits)
 
     def __str__(self) -> str:
         if np.isnan(self.cross_fitted_both):

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from keras_calibration._columns import (
-    as_array,
     by_name,
     column_of,
     ids_of,
@@ -36,8 +35,8 @@ from keras_calibration.solvers.class_rows import check_rows_or_classes, warn_of_
 from keras_calibration.solvers.data_checks import (
     Rows,
     checked_logits,
+    columns_that_count,
     counts_of,
-    rows_that_count,
     unit_of,
     warn_of_contradicted_ends,
     warn_of_weights,
@@ -238,10 +237,8 @@ class Head(PosteriorLayer):
             if name in given:
                 warn_of_lost_digits(given[name], name)
         if weights is not None and not weights.all():
-            columns, used = (
-                self.read_features(features, len(weights), weights),
-                np.flatnonzero(weights),
-            )
+            columns = self.read_features(features, len(weights), weights)
+            used = np.flatnonzero(weights)
             rows, features = rows.take(used), {name: c[used] for name, c in columns.items()}
             settings = settings and settings.take(used, len(weights))
         return self.fit_checked(rows, features, settings, verbose)
@@ -434,17 +431,14 @@ class Head(PosteriorLayer):
     ) -> dict[str, np.ndarray]:
         """The features that the head reads, as arrays; raises if they do not fit the rows.
 
-        Rows of weight 0 have the features of another row: see `rows_that_count`.
+        Rows of weight 0 have the features of another row: see `columns_that_count`.
         """
         reader, names = type(self).__name__, self.feature_names
         given = by_name({} if features is None else features)
         read = select_features(given, given if names is None else names, reader)
         ids = id_fields(self.field_readers())
-        if (numbers := rows_that_count(weights)) is not None:
-            arrays = {name: as_array(values, repr(name)) for name, values in read.items()}
-            fits = {name for name, array in arrays.items() if len(array) == num_rows}
-            read |= {name: arrays[name][numbers] for name in fits}
-        columns = {name: _read(values, name, name in ids) for name, values in read.items()}
+        counted = columns_that_count(read, weights)
+        columns = {name: _read(values, name, name in ids) for name, values in counted.items()}
         for name, column in columns.items():
             if len(column) != num_rows:
                 raise ValueError(

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._limits import SMALLEST_PROBABILITY
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
@@ -21,6 +20,7 @@ from keras_calibration.ops.class_temperature import (
 )
 from keras_calibration.ops.compiled import compiled, filled_up
 from keras_calibration.ops.folds import fitting_sums, scored_sums
+from keras_calibration.ops.losses import class_logits_from_probabilities
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -108,7 +108,7 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         """
         labels, logits, weights = class_rows(y_true, y_pred, sample_weight, self.dtype)
         if not self.from_logits:
-            logits = ops.log(ops.maximum(distribution_or_nan(logits), SMALLEST_PROBABILITY))
+            logits = class_logits_from_probabilities(distribution_or_nan(logits))
         logits = ops.where(ops.isfinite(logits), logits, float("nan"))
         group = self.next_groups(weights)
         rows = filled_up(labels, logits, weights, group)

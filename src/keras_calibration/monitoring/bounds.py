@@ -46,7 +46,7 @@ def rate_factors(
     return np.where(positives > 0, low / share, 0.0), high / share
 
 
-def loss_bounds(moments: ArrayLike, confidence: float) -> tuple[float, float, float, float]:
+def loss_bounds(losses: MomentLosses, confidence: float) -> tuple[float, float, float, float]:
     """The Calibrated Log Loss of some rows, its expectation and its bounds if `σ(l + c)` is right.
 
     All four in nats a row; NaN if all labels are equal or there are no rows. The bias c makes the
@@ -63,8 +63,7 @@ def loss_bounds(moments: ArrayLike, confidence: float) -> tuple[float, float, fl
     Reference:
         Boucheron, Lugosi, Massart, *Concentration Inequalities*, 2013, theorem 2.10.
     """
-    losses = MomentLosses(moments)
-    bias = losses.bias()
+    bias = losses.bias
     loss = losses.loss(bias)
     num_rows = float(losses.weights.sum())
     if not np.isfinite(loss):

@@ -6,6 +6,8 @@ a part of a training step. A monitor has one group at a time, and runs without K
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -45,7 +47,7 @@ class MomentLosses:
         >>> moments[209, :2] = 75, 25  # 100 rows with the logit 1/8, of which 25 are positive
         >>> moments[209, 4:] = -100, 0, 100, 0  # their offsets are 0
         >>> losses = MomentLosses(moments)
-        >>> round(losses.bias(), 3), round(losses.loss(losses.bias()) / 100, 4)
+        >>> round(losses.bias, 3), round(losses.loss(losses.bias) / 100, 4)
         (-1.224, 0.5623)
     """
 
@@ -62,6 +64,7 @@ class MomentLosses:
         self.means = CENTRES[:, 0] + HALF_WIDTHS[:, 0] * offsets
         self._negatives, self._positives = summary[:, :2].sum(axis=0)
 
+    @cached_property
     def bias(self) -> float:
         """The bias c at which predictions sum to labels; NaN if rows do not determine it."""
         if not (self._negatives > 0 and self._positives > 0):

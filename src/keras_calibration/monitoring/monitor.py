@@ -281,10 +281,10 @@ def _report(
     starts, period_rows = period_sums(sums)
     risk_of_look = risk / num_looks
     rates = _rates([periods.name(start) for start in starts], period_rows, tolerance, risk_of_look)
-    moments = list(period_moments(sums))
+    losses = [MomentLosses(moments) for moments in period_moments(sums)]
     reports = [
         PeriodReport(rate, _loss(of_period, tolerance, 1 - risk_of_look), rolling)
-        for rate, of_period, rolling in zip(rates, moments, _rolling_losses(moments), strict=True)
+        for rate, of_period, rolling in zip(rates, losses, _rolling_losses(losses), strict=True)
     ]
     budget = _Budget(tolerance, false_alarms_per_year, num_kinds, risk)
     every = ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts))
@@ -377,17 +377,16 @@ def _rate_bounds(
     return low, high, (low > 1 + tolerance) | (high < 1 / (1 + tolerance))
 
 
-def _loss(moments: np.ndarray, tolerance: float, confidence: float) -> LossCheck:
-    value, expected, low, high = loss_bounds(moments, confidence)
+def _loss(losses: MomentLosses, tolerance: float, confidence: float) -> LossCheck:
+    value, expected, low, high = loss_bounds(losses, confidence)
     low, high = low - tolerance * expected, high + tolerance * expected
     is_off = not (np.isnan(value) or low <= value <= high)
     return LossCheck(value, expected, max(low, 0.0), high, is_off)
 
 
-def _rolling_losses(moments: Sequence[np.ndarray]) -> list[float | None]:
+def _rolling_losses(periods: Sequence[MomentLosses]) -> list[float | None]:
     """The mean log loss of each period with the bias of the period before."""
-    periods = [MomentLosses(each) for each in moments]
-    biases = bias_before([period.bias() for period in periods])
+    biases = bias_before([period.bias for period in periods])
     losses = [
         period.loss(bias) / float(period.weights.sum())
         for period, bias in zip(periods, biases.tolist(), strict=True)

@@ -61,8 +61,9 @@ def rolling_quadratic_loss(
 
     Example:
         >>> labels, predictions = [3.0, 4.0, 5.0, 7.0], [2.0, 3.0, 3.0, 5.0]
-        >>> rolling_quadratic_loss(labels, predictions, ["May", "May", "June", "June"][::-1])
-        {'June': nan, 'May': 1.0}
+        >>> months = ["2026-05", "2026-05", "2026-06", "2026-06"]
+        >>> rolling_quadratic_loss(labels, predictions, months)
+        {'2026-05': nan, '2026-06': 1.0}
 
     Reference:
         Fan, Si, Song, Zhang, *Calibration-then-Calculation*, the version with regression, section
@@ -83,9 +84,9 @@ def rolling_quadratic_loss(
     for name, column in (("labels", y), ("predictions", p)):
         expected = f"Argument `{name}` must hold finite numbers."
         refuse_rows(~np.isfinite(column), column, expected, "Leave these rows out.", counted)
-    missing = np.array([is_missing(time) for time in times.tolist()], bool)
-    if times.dtype.kind == "M":
-        missing = np.isnat(times)
+    missing = times != times  # NaN and NaT
+    if times.dtype == object:
+        missing = np.array([is_missing(time) for time in times], bool)
     refuse_rows(
         missing, times, "Argument `period` must have no missing value.", "Drop such rows.", counted
     )

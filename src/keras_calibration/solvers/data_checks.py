@@ -296,12 +296,7 @@ def checked_logits(
 
     Warns if they look like probabilities, or like the labels. Rows of weight 0 do not count.
     """
-    values = np.asarray(logits)
-    numbers = None
-    if sample_weight is not None:
-        weights = numbers_of(sample_weight, "Weights").reshape(-1)
-        numbers = rows_that_count(weights) if len(weights) == len(np.atleast_1d(values)) else None
-    values = values if numbers is None else values[numbers]
+    values = columns_that_count({"logits": np.asarray(logits)}, sample_weight)["logits"]
     if from_logits:
         warn_of_probabilities(values, labels)
         return logits
