@@ -38,7 +38,6 @@ from keras_calibration.monitoring.monitor_sums import (
     value_sums,
 )
 from keras_calibration.monitoring.shifts import find_shifts, most_log_years
-from keras_calibration.solvers.rolling_bias import bias_before
 
 # Values of a field that are listed: those with most rows, and all that are off.
 _MOST_LISTED = 10_000
@@ -281,11 +280,12 @@ def _report(
     starts, period_rows = period_sums(sums)
     risk_of_look = risk / num_looks
     rates = _rates([periods.name(start) for start in starts], period_rows, tolerance, risk_of_look)
-    losses = [MomentLosses(moments) for moments in period_moments(sums)]
-    reports = [
-        PeriodReport(rate, _loss(of_period, tolerance, 1 - risk_of_look), rolling)
-        for rate, of_period, rolling in zip(rates, losses, _rolling_losses(losses), strict=True)
-    ]
+    reports, bias = [], math.nan  # that of the last period that determines one
+    for rate, moments in zip(rates, period_moments(sums), strict=True):
+        losses = MomentLosses(moments)
+        loss = _loss(losses, tolerance, 1 - risk_of_look)
+        reports.append(PeriodReport(rate, loss, _rolling_loss(losses, bias)))
+        bias = bias if math.isnan(losses.bias) else losses.bias
     budget = _Budget(tolerance, false_alarms_per_year, num_kinds, risk)
     every = ValueSums(["all"], period_rows, np.zeros(len(starts), int), np.array(starts))
     by_field = {
@@ -384,15 +384,11 @@ def _loss(losses: MomentLosses, tolerance: float, confidence: float) -> LossChec
     return LossCheck(value, expected, max(low, 0.0), high, is_off)
 
 
-def _rolling_losses(periods: Sequence[MomentLosses]) -> list[float | None]:
-    """The mean log loss of each period with the bias of the period before."""
-    biases = bias_before([period.bias for period in periods])
-    losses = [
-        period.loss(bias) / float(period.weights.sum())
-        for period, bias in zip(periods, biases.tolist(), strict=True)
-    ]
+def _rolling_loss(losses: MomentLosses, bias: float) -> float | None:
+    """The mean log loss of a period with the bias known before it."""
+    loss = losses.loss(bias) / float(losses.weights.sum())
     # None and not NaN: equal reports are equal on every Python.
-    return [loss if math.isfinite(loss) else None for loss in losses]
+    return loss if math.isfinite(loss) else None
 
 
 def _field_check(sums: np.ndarray, tolerance: float, risk: float) -> FieldErrorCheck:

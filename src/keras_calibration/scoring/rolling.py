@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
 import numpy as np
 from keras import ops
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from keras_calibration._columns import as_array, is_missing, warn_of_other_order
+from keras_calibration._typing import Tensor
+from keras_calibration.ops.compiled import compiled
 from keras_calibration.ops.logit_moments import bias_root, log_loss_and_weight
 from keras_calibration.scoring.rows_to_score import checked_rows
 from keras_calibration.solvers.data_checks import refuse_rows
-from keras_calibration.solvers.rolling_bias import bias_before
 
 
-def rolling_log_losses(moments: Sequence[np.ndarray]) -> NDArray[np.float64]:
-    """The mean log loss of each period with the bias of the period before, from its summary.
+def rolling_log_loss(moments: np.ndarray, bias: float) -> tuple[float, float]:
+    """The mean log loss of a period with the bias known before it, and the bias known after it.
+
+    A period that determines no bias, because its labels are all equal, leaves the one before.
 
     Args:
-        moments: The summary (418, 8) of each period, as of `ops.logit_moments`, in order.
-
-    Returns:
-        The losses (periods,), NaN for the first; a period that determines no bias, because its
-        labels are all equal, leaves the one before in force.
+        moments: The summary (418, 8) of the period, as of `ops.logit_moments`.
+        bias: The bias known before; NaN, as the loss then is, if there is none.
     """
-    summary = ops.convert_to_tensor(np.stack(moments))
-    bias = bias_before(ops.convert_to_numpy(bias_root(summary)))
-    loss, weight = log_loss_and_weight(summary, ops.cast(bias, summary.dtype))
-    return np.asarray(ops.convert_to_numpy(loss / weight), np.float64)
+    summary = ops.convert_to_tensor(moments[None])
+    loss, found = _compiled_rolling(summary, ops.cast([bias], summary.dtype))
+    return float(loss[0]), bias if math.isnan(found[0]) else float(found[0])
+
+
+def _rolling(summary: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    loss, weight = log_loss_and_weight(summary, bias)
+    return loss / weight, bias_root(summary)
+
+
+_compiled_rolling = compiled(_rolling)
 
 
 def rolling_quadratic_loss(
@@ -93,7 +100,7 @@ def rolling_quadratic_loss(
     names, number = np.unique(times[counted], return_inverse=True)
     residual, w = (y - p)[counted], w[counted].astype(np.float64)
     weight = np.bincount(number, w)
-    bias = bias_before(np.bincount(number, w * residual) / weight)
+    bias = np.concatenate([[np.nan], np.bincount(number, w * residual) / weight])
     losses = np.bincount(number, w * (residual - bias[number]) ** 2) / weight
     names = names.astype(str) if names.dtype.kind == "M" else names
     return dict(zip(names.tolist(), losses.tolist(), strict=True))

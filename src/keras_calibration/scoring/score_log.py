@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 
 import keras
-import numpy as np
 
 from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
 from keras_calibration.logs.compute import is_ray
@@ -25,7 +25,7 @@ from keras_calibration.scoring.log_metrics import (
     has_sums,
     log_queries,
 )
-from keras_calibration.scoring.rolling import rolling_log_losses
+from keras_calibration.scoring.rolling import rolling_log_loss
 from keras_calibration.scoring.rows_to_score import RowsToScore, checked_rows
 from keras_calibration.scoring.updates import CHUNK_SIZE, update_metrics
 
@@ -134,7 +134,7 @@ def score_by_period(
             f"since={periods.since!r}, until={periods.until!r}."
         )
     scores: dict[str, dict[str, float]] = {}
-    moments: dict[str, list[np.ndarray]] = {}
+    biases: dict[str, float] = {}
     for start, part in sums.by_period().items():
         results = {}
         for metric in given:
@@ -142,11 +142,10 @@ def score_by_period(
             add_log(fresh, part)
             results[metric.name] = float(fresh.result())
             if type(fresh) is CalibratedLogLoss and fresh.correction == "bias":
-                moments.setdefault(metric.name, []).append(fresh.moments_of_all_rows())
+                name = f"rolling_{metric.name}"
+                moments, bias = fresh.moments_of_all_rows(), biases.get(name, math.nan)
+                results[name], biases[name] = rolling_log_loss(moments, bias)
         scores[periods.name(start)] = results | field_errors(part)
-    for name, summaries in moments.items():
-        for results, loss in zip(scores.values(), rolling_log_losses(summaries), strict=True):
-            results[f"rolling_{name}"] = float(loss)
     return scores
 
 
