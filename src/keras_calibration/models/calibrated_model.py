@@ -16,6 +16,7 @@ from keras_calibration._compat import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
+from keras_calibration.metrics.field_metrics import MetricsByField
 from keras_calibration.models.base import (
     BaseLogits,
     check_base_model,
@@ -38,7 +39,7 @@ from keras_calibration.models.epoch_reports import (
     reported_as_epoch,
     with_finite_progress,
 )
-from keras_calibration.models.field_metrics_model import FieldMetricsModel, MetricsByField
+from keras_calibration.models.field_metrics_model import FieldMetricsModel
 from keras_calibration.models.head_in_model import head_of
 from keras_calibration.models.head_rows import (
     FEATURES,

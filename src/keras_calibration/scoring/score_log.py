@@ -17,7 +17,7 @@ from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import field_name
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_error import FieldError
-from keras_calibration.models.field_metrics_model import FieldMetrics
+from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.log_metrics import (
     add_field,
     add_log,
