@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import keras_calibration as kc
-from keras_calibration._columns import (
+from keras_calibration._rows.columns import (
     as_array,
     column_of,
     field_values,

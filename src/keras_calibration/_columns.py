@@ -13,18 +13,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
-from keras_calibration._typing import Tensor
+from keras_calibration._limits import EXACT_WHOLE_NUMBERS
 from keras_calibration._warn import warn
-from keras_calibration.ops.field_sums import EXACT_WHOLE_NUMBERS
 
 _MISSING_TYPES = ("NAType", "NaTType", "NoneType")
 _NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
-# Largest distance of float32 numbers, in shares of the spread of a column.
-_MOST_LOST = 0.01
 # Beyond int64, also where a float has more digits.
 _MOST = 2**63
 
@@ -161,7 +156,7 @@ def numbers_of(values: Any, what: str) -> np.ndarray:
         raise ValueError(
             f"{what} must be numbers. {_texts(texts, len(present) < array.size, what)}"
         )
-    return np.asarray(column_of(array, what.lower()))
+    return column_of(array, what.lower())
 
 
 def _texts(texts: list[str], has_missing: bool, what: str) -> str:
@@ -188,69 +183,35 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def warn_of_lost_digits(values: Any, name: str) -> None:
-    """Warns if neighbouring numbers of a column become equal in float32, in which layers read it.
-
-    Example:
-        >>> import warnings
-        >>> dates = np.array([20180130, 20180131, 20180201, 20180202])
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     warn_of_lost_digits(dates, "day")
-        >>> str(caught[0].message)[:65]
-        "The column 'day' loses digits in float32, in which layers read it"
-    """
-    column = as_array(values, repr(name))
-    if column.dtype.kind not in "iuf" or column.dtype.itemsize < 4 or column.dtype == np.float32:
-        return
-    present = column[np.isfinite(column)].astype(np.float64)
-    if not present.size:
-        return
-    low, high = np.quantile(present, (0.16, 0.84), method="inverted_cdf")
-    # Of the numbers in the middle: one far number takes no digits from the others.
-    largest = max(abs(low), abs(high))
-    step = float(np.spacing(np.float32(min(largest, np.finfo(np.float32).max / 2))))
-    if high > low and step > _MOST_LOST * (high - low):
-        warn(
-            f"The column {name!r} loses digits in float32, in which layers read it: numbers about "
-            f"{largest:.10g} are {step:g} apart there, and most of these lie within "
-            f"{high - low:g}. Subtract a constant first, in the fit and in every call; give a date "
-            "as days since a date.",
-        )
-
-
 def check_same_rows(what: str, num_rows: Mapping[str, int]) -> None:
     """Raises if columns, given by name with their numbers of rows, differ in them."""
     if len(set(num_rows.values())) > 1:
         raise ValueError(f"{what} must have the same number of rows. Received: {dict(num_rows)}.")
 
 
-def is_symbolic(values: object) -> bool:
-    """Whether values are a tensor that a graph will compute, so that they cannot be read."""
-    if isinstance(values, keras.KerasTensor):
-        return True
-    if not ops.is_tensor(values):
-        return False
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return isinstance(values, jax.core.Tracer)
-    if keras.backend.backend() != "tensorflow":
-        return False
-    import tensorflow as tf
-
-    return not (tf.executing_eagerly() and hasattr(values, "numpy"))
+def refuse_rows(
+    bad: np.ndarray,
+    values: np.ndarray,
+    expected: str,
+    remedy: str,
+    counts: np.ndarray | None = None,
+) -> None:
+    """Raises an error that names the first of the bad rows that count, if there are any."""
+    rows = np.flatnonzero(bad if counts is None else bad & counts)
+    if len(rows):
+        raise ValueError(
+            f"{expected} Received: {len(rows)} of {len(values)} rows with other values, the first "
+            f"being {values[rows[0]]} in row {rows[0]}. {remedy}"
+        )
 
 
 def as_array(values: Any, name: str = "it") -> np.ndarray:
-    """A column, tensor, array or list as NumPy reads it, with missing values where it has them.
+    """A column, array or list as NumPy reads it, with missing values where it has them.
 
     Example:
         >>> as_array(["a", None])
         array(['a', None], dtype=object)
     """
-    if ops.is_tensor(values):
-        return ops.convert_to_numpy(values)
     if isinstance(values, np.ma.MaskedArray):
         return _unmasked(values)
     if isinstance(values, _Twice):
@@ -281,8 +242,8 @@ def as_array(values: Any, name: str = "it") -> np.ndarray:
     return array
 
 
-def column_of(values: Any, name: str) -> Tensor:
-    """A column as an array of numbers or strings; tensors are returned unchanged.
+def column_of(values: Any, name: str) -> np.ndarray:
+    """A column as an array of numbers or strings.
 
     Strings, possibly with missing values among them, become arrays of `str`; a missing one becomes
     the empty string. Nullable and object columns of numbers become arrays of numbers, with NaN for
@@ -292,8 +253,6 @@ def column_of(values: Any, name: str) -> Tensor:
         >>> column_of([1, None], "'price'")
         array([ 1., nan])
     """
-    if ops.is_tensor(values) or isinstance(values, keras.KerasTensor):
-        return values
     array = as_array(values, name)
     if array.dtype.kind == "O":
         array = numbers_or_strings(array, name, values)
@@ -309,7 +268,7 @@ def column_of(values: Any, name: str) -> Tensor:
     return array
 
 
-def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:
+def ids_of(values: Any, name: str, reader: str = "ids") -> np.ndarray:
     """A column of ids as an array of integers or strings; raises if an id is not exact.
 
     Whole numbers among floats are ids too: a data frame makes floats of integers if one is
@@ -319,10 +278,11 @@ def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:
         >>> ids_of(np.array([1e9 + 1, 3.0]), "'user'")
         array([1000000001,          3])
     """
-    array = column_of(values, name)
-    if is_symbolic(array):
-        return array
-    array = array if isinstance(array, np.ndarray) else ops.convert_to_numpy(array)
+    return exact_ids(column_of(values, name), name, reader, values)
+
+
+def exact_ids(array: np.ndarray, name: str, reader: str, column: Any) -> np.ndarray:
+    """The ids of an array that was made from a column; raises if one is not exact."""
     if array.dtype.kind in "OSUb" or not array.size:
         return array
     if array.dtype.kind in "iu":
@@ -332,23 +292,7 @@ def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:
                 "the column to strings, and look them up with keras.layers.StringLookup."
             )
         return array
-    return _whole(array, name, reader, values)
-
-
-def field_values(values: Any, name: str) -> Tensor:
-    """Field values of a metric, for which NaN is one more value; raises for fractions.
-
-    Example:
-        >>> field_values([0.0, float("nan")], "'site'")
-        array([ 0., nan])
-    """
-    if ops.is_tensor(values) or isinstance(values, keras.KerasTensor):
-        return values
-    array = column_of(values, name)
-    if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
-        flat = array.astype("float64").reshape(-1)
-        _refuse_fractions(flat[np.isfinite(flat)], name, "field values, whole numbers")
-    return array
+    return _whole(array, name, reader, column)
 
 
 def holds(dtype: str) -> int:
@@ -373,7 +317,7 @@ def _whole(array: np.ndarray, name: str, reader: str, column: Any) -> np.ndarray
             f"{int(missing.argmax())}, {int(missing.sum()):,} such rows. Give them an id of their "
             f"own, -1 or the one that the model was trained on, for example with {filled(column)}."
         )
-    _refuse_fractions(flat, name, reader)
+    refuse_fractions(flat, name, reader)
     limit = holds(dtype)
     far = np.flatnonzero(np.abs(flat) >= limit)
     if len(far):
@@ -385,7 +329,8 @@ def _whole(array: np.ndarray, name: str, reader: str, column: Any) -> np.ndarray
     return numbers.astype("int64")
 
 
-def _refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
+def refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
+    """Raises if a number is not whole."""
     fractions = np.flatnonzero(flat != np.floor(flat))
     if len(fractions):
         raise ValueError(

@@ -17,3 +17,10 @@ SUM_TOLERANCE = 0.03
 FIELD_RCE_EPSILON = 0.01
 # Bins of `solvers.logit_histogram`: within ±INNER_LIMIT of equal width, beyond in proportion.
 INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES = 16, 128, 10
+# Floats hold all whole numbers up to these; two larger ones may be the same float.
+EXACT_WHOLE_NUMBERS = {
+    "bfloat16": 2**8,
+    "float16": 2**11,
+    "float32": 2**24,
+    "float64": 2**53,
+}

@@ -9,16 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import (
-    as_array,
     by_name,
     check_one_value_a_row,
-    column_of,
-    ids_of,
     names_of,
     suggestion,
-    warn_of_lost_digits,
     warn_of_other_order,
 )
+from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
 from keras_calibration._typing import Data
 from keras_calibration._warn import warn
 from keras_calibration.calibration.calibrate import calibrate

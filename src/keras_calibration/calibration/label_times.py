@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration._columns import as_array, check_same_rows, is_missing, numbers_of
-from keras_calibration.solvers.data_checks import refuse_rows
+from keras_calibration._columns import (
+    as_array,
+    check_same_rows,
+    is_missing,
+    numbers_of,
+    refuse_rows,
+)
 
 _DAY = np.timedelta64(86_400_000_000, "us")
 # With its unit: NumPy 2.5 deprecates times and durations that have none.

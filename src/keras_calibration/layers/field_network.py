@@ -10,8 +10,9 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import check_same_rows, column_of, names_of, select_features
+from keras_calibration._columns import check_same_rows, names_of, select_features
 from keras_calibration._compat import unnumbered_variables
+from keras_calibration._rows.columns import column_of
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.field_ids import (

@@ -14,15 +14,9 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from keras_calibration._columns import (
-    by_name,
-    column_of,
-    ids_of,
-    select_features,
-    warn_of_lost_digits,
-    warn_of_other_order,
-)
+from keras_calibration._columns import by_name, select_features, warn_of_other_order
 from keras_calibration._compat import flatten_layers
+from keras_calibration._rows.columns import column_of, ids_of, warn_of_lost_digits
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.field_ids import called_features, id_fields, numeric_names
 from keras_calibration.layers.fit_settings import FitSettings

@@ -8,14 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import (
-    as_array,
-    field_values,
-    is_symbolic,
-    numbers_of,
-    warn_of_other_order,
-)
+from keras_calibration._columns import warn_of_other_order
 from keras_calibration._limits import SUM_TOLERANCE
+from keras_calibration._rows.columns import as_array, field_values, is_symbolic, numbers_of
 from keras_calibration._typing import Tensor
 from keras_calibration._warn import warn
 from keras_calibration.metrics.additive_metric import accumulator_dtype

@@ -12,14 +12,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import (
-    as_array,
-    by_name,
-    check_same_rows,
-    is_table,
-    numbers_of,
-    warn_of_other_order,
-)
+from keras_calibration._columns import by_name, check_same_rows, is_table, warn_of_other_order
+from keras_calibration._rows.columns import as_array, numbers_of
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.models.input_columns import inputs_of

@@ -27,10 +27,7 @@ from keras_calibration.solvers.class_rows import (
     present_classes,
     warn_of_absent_classes,
 )
-from keras_calibration.solvers.data_checks import (
-    warn_of_contradicted_ends,
-    warn_of_probabilities,
-)
+from keras_calibration.solvers.data_checks import warn_of_contradicted_ends, warn_of_probabilities
 from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT
 from keras_calibration.solvers.standard_errors import mean_and_error
 

@@ -8,16 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._limits import EXACT_WHOLE_NUMBERS
 from keras_calibration._typing import Tensor
 from keras_calibration.ops.compiled import is_compiled, runs_on_gpu
 
-# Floats hold all whole numbers up to these; two larger ones may be the same float.
-EXACT_WHOLE_NUMBERS = {
-    "bfloat16": 2**8,
-    "float16": 2**11,
-    "float32": 2**24,
-    "float64": 2**53,
-}
 # Field values whose sums, seven columns apart, stay in the cache of a core.
 _VALUES_IN_CACHE = 1 << 16
 

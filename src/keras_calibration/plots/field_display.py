@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_calibration._columns import as_array, warn_of_other_order
+from keras_calibration._columns import warn_of_other_order
+from keras_calibration._rows.columns import as_array
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import Rates, check_num_rows, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of

@@ -10,7 +10,8 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array, warn_of_other_order
+from keras_calibration._columns import warn_of_other_order
+from keras_calibration._rows.columns import as_array
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE

@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import (
-    as_array,
     by_name,
     names_of,
-    numbers_of,
+    refuse_rows,
     suggestion,
     warn_of_other_order,
 )
+from keras_calibration._rows.columns import as_array, numbers_of
 from keras_calibration._text import ShownAsText
 from keras_calibration.solvers.cumulative_error import SegmentFigures, p_values, segment_figures
-from keras_calibration.solvers.data_checks import refuse_rows, rows_that_count, warn_if_swapped
+from keras_calibration.solvers.data_checks import rows_that_count, warn_if_swapped
 from keras_calibration.solvers.labels import label_advice
 from keras_calibration.solvers.predictions import probabilities_of
 from keras_calibration.solvers.segments import combinations, range_segments, value_segments

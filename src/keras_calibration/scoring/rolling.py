@@ -9,12 +9,12 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array, is_missing, warn_of_other_order
+from keras_calibration._columns import is_missing, refuse_rows, warn_of_other_order
+from keras_calibration._rows.columns import as_array
 from keras_calibration._typing import Tensor
 from keras_calibration.ops.compiled import compiled
 from keras_calibration.ops.logit_moments import bias_root, log_loss_and_weight
 from keras_calibration.scoring.rows_to_score import checked_rows
-from keras_calibration.solvers.data_checks import refuse_rows
 
 
 def rolling_log_loss(moments: np.ndarray, bias: float) -> tuple[float, float]:

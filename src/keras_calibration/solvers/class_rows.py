@@ -7,15 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import numbers_of
+from keras_calibration._columns import refuse_rows
+from keras_calibration._rows.columns import numbers_of
 from keras_calibration._warn import warn
-from keras_calibration.solvers.data_checks import (
-    Rows,
-    check_rows,
-    is_of_classes,
-    refuse_rows,
-    rows_that_count,
-)
+from keras_calibration.solvers.data_checks import Rows, check_rows, is_of_classes, rows_that_count
 from keras_calibration.solvers.labels import class_advice
 from keras_calibration.solvers.logit_histogram import Line
 

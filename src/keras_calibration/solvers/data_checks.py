@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array, numbers_of
+from keras_calibration._columns import refuse_rows
 from keras_calibration._limits import SMALLEST_PROBABILITY
+from keras_calibration._rows.columns import as_array, numbers_of
 from keras_calibration._warn import warn
 from keras_calibration.solvers.labels import label_advice
 from keras_calibration.solvers.predictions import check_probabilities
@@ -419,22 +420,6 @@ def _flat(values: ArrayLike, name: str, num_rows: int | None = None) -> np.ndarr
             f"Received: {num_rows} logits and {len(array)} {name}."
         )
     return array.reshape(-1)
-
-
-def refuse_rows(
-    bad: np.ndarray,
-    values: np.ndarray,
-    expected: str,
-    remedy: str,
-    counts: np.ndarray | None = None,
-) -> None:
-    """Raises an error that names the first of the bad rows that count, if there are any."""
-    rows = np.flatnonzero(bad if counts is None else bad & counts)
-    if len(rows):
-        raise ValueError(
-            f"{expected} Received: {len(rows)} of {len(values)} rows with other values, the first "
-            f"being {values[rows[0]]} in row {rows[0]}. {remedy}"
-        )
 
 
 def _check_both_classes(labels: np.ndarray, weights: np.ndarray | None) -> None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import numbers_of
 from keras_calibration._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
+from keras_calibration._rows.columns import numbers_of
 from keras_calibration._warn import warn
 from keras_calibration.solvers.data_checks import are_counts, check_rows
 
