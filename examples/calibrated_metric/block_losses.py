@@ -9,8 +9,8 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_calibration._ops.folds import row_groups
 from keras_calibration.metrics import CalibratedLogLoss
-from keras_calibration.ops.folds import row_groups
 
 FILE = "block_losses.jsonl"
 NUM_BLOCKS = 20

@@ -15,7 +15,7 @@ LARGEST_PROBABILITY = 1 - SMALLEST_PROBABILITY
 SUM_TOLERANCE = 0.03
 # What is added to the rate of a value in a Field-RCE, as in the paper.
 FIELD_RCE_EPSILON = 0.01
-# Bins of `solvers.logit_histogram`: within ±INNER_LIMIT of equal width, beyond in proportion.
+# Bins of `_solvers.logit_histogram`: within ±INNER_LIMIT of equal width, beyond in proportion.
 INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES = 16, 128, 10
 # Floats hold all whole numbers up to these; two larger ones may be the same float.
 EXACT_WHOLE_NUMBERS = {

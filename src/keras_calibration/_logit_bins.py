@@ -48,7 +48,7 @@ class LogitBins:
 MOMENT_BINS = LogitBins(1 / 4, 1 / 2)
 RANK_BINS = LogitBins(1 / 64, 1 / 16)
 
-# The terms of a summary of logits (`ops.logit_moments`).
+# The terms of a summary of logits (`_ops.logit_moments`).
 NUM_BINS = MOMENT_BINS.num_bins
 # Columns: Σ w (1 - y), Σ w y, Σ w (1 - y) u, Σ w y u, Σ w Tₖ(u) for k = 2 … 5.
 NUM_COLUMNS = 8

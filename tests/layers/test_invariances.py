@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from keras_calibration import layers
+from keras_calibration._solvers.data_checks import logits_of_probabilities
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.solvers.data_checks import logits_of_probabilities
 from tiers import slow_except
 
 NUM_ROWS, NUM_SITES, NUM_CLASSES = 600, 5, 3

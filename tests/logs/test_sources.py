@@ -13,6 +13,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
+from keras_calibration._ops.folds import hashed_uniform
 from keras_calibration.calibration import fit_calibrator
 from keras_calibration.layers import FieldBias
 from keras_calibration.logs import ScoredLog, log_sums
@@ -20,7 +21,6 @@ from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.query import field_sums
 from keras_calibration.logs.rows import Selection
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, LogLoss
-from keras_calibration.ops.folds import hashed_uniform
 from keras_calibration.scoring import log_queries, score, score_by_period
 
 RNG = np.random.default_rng(4)

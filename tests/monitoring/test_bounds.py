@@ -8,15 +8,15 @@ from scipy.optimize import brentq
 from scipy.special import expit, xlog1py, xlogy
 from scipy.stats import binom
 
-from keras_calibration.metrics import CalibratedLogLoss
-from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
-from keras_calibration.monitoring.moment_losses import MomentLosses
-from keras_calibration.ops.logit_moments import (
+from keras_calibration._ops.logit_moments import (
     bias_root,
     by_group,
     log_loss_sum,
     logit_moments,
 )
+from keras_calibration.metrics import CalibratedLogLoss
+from keras_calibration.monitoring.bounds import loss_bounds, rate_factors
+from keras_calibration.monitoring.moment_losses import MomentLosses
 
 
 def moments_of(labels, logits):

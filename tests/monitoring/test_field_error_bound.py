@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from keras_calibration._solvers.field_noise import count_probabilities
 from keras_calibration.monitoring import field_error_bound
 from keras_calibration.monitoring.field_error_bound import field_rce, field_rce_bound
-from keras_calibration.solvers.field_noise import count_probabilities
 
 
 def sums_of(rows, rate, positives=None):

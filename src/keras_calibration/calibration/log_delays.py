@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_calibration._solvers.delays import delay_grid
 from keras_calibration.logs import LogSums, Query, ScoredLog, log_sums
 from keras_calibration.logs.delay_curves import places
 from keras_calibration.logs.rows import Selection
-from keras_calibration.solvers.delays import delay_grid
 
 _DELAYS = Selection(purpose="delays")
 # Delays are first counted in equal steps, hours or days if these are few enough, and from a second

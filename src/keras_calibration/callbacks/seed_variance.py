@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 import keras
 
-from keras_calibration._compat import fit_callbacks, metric_direction
+from keras_calibration._keras import fit_callbacks, metric_direction
 from keras_calibration._typing import RunRecord
 from keras_calibration._warn import warn
 from keras_calibration.callbacks.chief import is_chief

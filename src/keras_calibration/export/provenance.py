@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration._compat import flatten_layers
+from keras_calibration._keras import flatten_layers
 from keras_calibration._typing import Tensor
 from keras_calibration.export.savedmodel_files import HEAD_FILE
 from keras_calibration.export.serving_spec import ServingSpec

@@ -13,7 +13,8 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._columns import suggestion
-from keras_calibration._compat import flatten_layers
+from keras_calibration._keras import flatten_layers
+from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.layers.head import Head
@@ -26,7 +27,6 @@ from keras_calibration.models.head_in_model import (
     depends_on,
     find_head,
 )
-from keras_calibration.ops.losses import probabilities_from_logits
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -128,7 +128,7 @@ def label_sums(names: Sequence[str], weighted: bool = True) -> Query:
 
 
 def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
-    """What `ops.field_sums` computes, for each value of a field or cross."""
+    """What `_ops.field_sums` computes, for each value of a field or cross."""
     factor = "w * " if weighted else ""
     sums = {
         "residual": f"{factor}(y - p)",
@@ -148,12 +148,12 @@ FIELD_SUMS = tuple(field_sums([]).sums)
 
 
 def field_columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The sums of `ops.field_sums` of each value (values, 7), from a table of a log."""
+    """The sums of `_ops.field_sums` of each value (values, 7), from a table of a log."""
     return np.stack([table[name] for name in FIELD_SUMS], axis=1)
 
 
 def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:
-    """What `ops.logit_moments` computes for each group of `ops.folds.row_groups`."""
+    """What `_ops.logit_moments` computes for each group of `_ops.folds.row_groups`."""
     is_fine = f"inside >= -{FINE_END} AND inside < {FINE_END}"
     fine_width, width, num_bins = MOMENT_BINS.fine_width, MOMENT_BINS.width, MOMENT_BINS.num_bins
     fine_end, end = FINE_END / fine_width, FINE_END / width
@@ -189,7 +189,7 @@ def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: 
 def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
     """Weights and two moments of the logits of either label, in each bin of the logit.
 
-    The bins are those of `solvers.logit_histogram.bin_edges`, numbered from 0 to the right, and
+    The bins are those of `_solvers.logit_histogram.bin_edges`, numbered from 0 to the right, and
     from -1 to the left; the end bins also hold the logits farther out. With `columns`, also by the
     values of fields.
     """
@@ -231,7 +231,7 @@ def num_groups(query: Query) -> Query:
 
 
 def _hash_steps(seed: int) -> list[dict[str, str]]:
-    """`ops.folds.hashed_uniform` of the row key, up to the last shift, as h."""
+    """`_ops.folds.hashed_uniform` of the row key, up to the last shift, as h."""
     steps = [{"h": f"xor(xor(k, k >> 32) & {_MASK}, {seed * 0x9E3779B9 & _MASK}::UBIGINT)"}]
     for shift, multiplier in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
         previous = f"h{len(steps)}"

@@ -13,15 +13,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import flatten_layers, position_of, sequential_output, source_of
+from keras_calibration._keras import flatten_layers, position_of, sequential_output, source_of
+from keras_calibration._ops.losses import (
+    class_logits_from_probabilities,
+    logits_from_probabilities,
+)
 from keras_calibration._typing import Inputs, Shape, Tensor
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, calibration_dtype
 from keras_calibration.models.model_inputs import inputs_by_name
-from keras_calibration.ops.losses import (
-    class_logits_from_probabilities,
-    logits_from_probabilities,
-)
 
 _OUTPUTS = ("auto", "probability", "logit")
 # Layers and operations that only reshape, if there is one value per row or the shape stays.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import suggestion
-from keras_calibration._compat import unnumbered_variables, without_replica_sums
+from keras_calibration._keras import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration._compat import flatten_layers, position_of, source_of
+from keras_calibration._keras import flatten_layers, position_of, source_of
 from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head

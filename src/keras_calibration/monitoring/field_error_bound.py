@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from keras_calibration._limits import FIELD_RCE_EPSILON
-from keras_calibration.solvers.field_noise import count_probabilities
+from keras_calibration._solvers.field_noise import count_probabilities
 
 # Values whose distributions are convolved, and points of the grid of the sum.
 _MOST_EXACT, _NUM_POINTS = 2048, 1 << 13
@@ -36,7 +36,7 @@ def field_rce_bound(sums: np.ndarray, risk: float) -> tuple[float, ...]:
     gamma distribution with their first three cumulants.
 
     Args:
-        sums: Sums of each value, as of `ops.field_sums`.
+        sums: Sums of each value, as of `_ops.field_sums`.
         risk: Probability that right predictions exceed the bound.
 
     Example:

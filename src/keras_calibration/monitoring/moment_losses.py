@@ -1,6 +1,6 @@
 """MomentLosses: log loss, entropy and bias of a summary of logits, in NumPy.
 
-`ops.logit_moments` has the method, and computes the same on tensors, of many groups at once and as
+`_ops.logit_moments` has the method, and computes the same on tensors, of many groups at once and as
 a part of a training step. A monitor has one group at a time, and runs without Keras.
 """
 
@@ -36,7 +36,7 @@ class MomentLosses:
     """Log loss, entropy and bias of the rows of one summary.
 
     Args:
-        moments: The summary (418, 8), as of `ops.logit_moments`.
+        moments: The summary (418, 8), as of `_ops.logit_moments`.
 
     Attributes:
         weights: The weight of each bin (418,).
@@ -125,7 +125,7 @@ class MomentLosses:
         return slope, float(weight @ np.where(IS_NODE, rarer / (1 + tail), 0.0))
 
     def _terms_at(self, bias: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Weights, sides and `exp(-side x)` of the terms, as `ops.logit_moments.TermsAt`."""
+        """Weights, sides and `exp(-side x)` of the terms, as `_ops.logit_moments.TermsAt`."""
         is_up = np.where(IS_OPEN, CENTRE, CENTRE + bias) > 0
         side = np.where(is_up, 1.0, -1.0)
         return np.where(is_up, self._of_0, self._of_1), side, np.exp(-side * self._x(bias))

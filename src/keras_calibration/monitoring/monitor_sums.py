@@ -66,7 +66,7 @@ def period_sums(sums: LogSums) -> tuple[list[int], np.ndarray]:
 
 
 def period_moments(sums: LogSums) -> Iterator[np.ndarray]:
-    """The `ops.logit_moments` of each period (418, 8)."""
+    """The `_ops.logit_moments` of each period (418, 8)."""
     table = sums.table("moments")
     columns = np.stack([table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1)
     _, firsts = np.unique(table["key_period"], return_index=True)
@@ -83,7 +83,7 @@ class ValueSums(NamedTuple):
 
     Args:
         names: The names of the values.
-        sums: The seven sums of each value and block (groups, 7), of `ops.field_sums`; for labels
+        sums: The seven sums of each value and block (groups, 7), of `_ops.field_sums`; for labels
             that come late, with those of `logs.late_labels.hazard_sums` (groups, 9).
         value: Number of each group's value, in ascending order.
         block: Start of each group's block, see `block_of`.

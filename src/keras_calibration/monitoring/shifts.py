@@ -62,7 +62,7 @@ def find_shifts(
     """The shifts of each value, from its sums by block.
 
     Args:
-        sums: Sums of the groups (groups, 7), as of `ops.field_sums`; of labels that come late,
+        sums: Sums of the groups (groups, 7), as of `_ops.field_sums`; of labels that come late,
             with the two of `logs.late_labels.hazard_sums` (groups, 9).
         value: Number of each group's value, from 0, in ascending order.
         block: Start of each group's block of time.

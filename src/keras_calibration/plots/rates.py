@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from keras_calibration._columns import warn_of_other_order
 from keras_calibration._rows.columns import numbers_of
-from keras_calibration.solvers.data_checks import rows_that_count
-from keras_calibration.solvers.labels import label_advice
-from keras_calibration.solvers.predictions import probabilities_of
+from keras_calibration._solvers.data_checks import rows_that_count
+from keras_calibration._solvers.labels import label_advice
+from keras_calibration._solvers.predictions import probabilities_of
 
 
 class Rates(NamedTuple):

@@ -10,6 +10,12 @@ from keras import ops
 
 from keras_calibration._limits import FIELD_RCE_EPSILON
 from keras_calibration._logit_bins import NUM_BINS, NUM_COLUMNS
+from keras_calibration._ops.field_sums import (
+    crossed_ids,
+    field_ece_from_sums,
+    field_rce_from_sums,
+    known_ids,
+)
 from keras_calibration.logs import LogSums, ScoredLog
 from keras_calibration.logs.log_sums import whole_numbers
 from keras_calibration.logs.query import (
@@ -28,12 +34,6 @@ from keras_calibration.metrics.calibration_ratio import CalibrationRatio
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.log_loss import LogLoss
 from keras_calibration.metrics.normalized_entropy import NormalizedEntropy
-from keras_calibration.ops.field_sums import (
-    crossed_ids,
-    field_ece_from_sums,
-    field_rce_from_sums,
-    known_ids,
-)
 
 _LABELS = "totals"
 # The columns of the label sums that are the state of a metric.

@@ -16,12 +16,12 @@ from keras_calibration._columns import (
     warn_of_other_order,
 )
 from keras_calibration._rows.columns import as_array, numbers_of
+from keras_calibration._solvers.cumulative_error import SegmentFigures, p_values, segment_figures
+from keras_calibration._solvers.data_checks import rows_that_count, warn_if_swapped
+from keras_calibration._solvers.labels import label_advice
+from keras_calibration._solvers.predictions import probabilities_of
+from keras_calibration._solvers.segments import combinations, range_segments, value_segments
 from keras_calibration._text import ShownAsText
-from keras_calibration.solvers.cumulative_error import SegmentFigures, p_values, segment_figures
-from keras_calibration.solvers.data_checks import rows_that_count, warn_if_swapped
-from keras_calibration.solvers.labels import label_advice
-from keras_calibration.solvers.predictions import probabilities_of
-from keras_calibration.solvers.segments import combinations, range_segments, value_segments
 
 _DETECTABLE = 5  # standard deviations
 _NUM_SHOWN = 10

@@ -10,8 +10,8 @@ import numpy as np
 
 from keras_calibration._columns import by_name, suggestion, warn_of_other_order
 from keras_calibration._rows.columns import as_array, field_values, numbers_of
+from keras_calibration._solvers.data_checks import rows_that_count
 from keras_calibration._typing import Tensor
-from keras_calibration.solvers.data_checks import rows_that_count
 
 
 class RowsToScore(NamedTuple):

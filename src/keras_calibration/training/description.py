@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration._compat import compile_arguments, flatten_layers
+from keras_calibration._keras import compile_arguments, flatten_layers
 from keras_calibration.training.plain_values import (
     attributes,
     code_of_class,

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from keras_calibration._compat import is_deterministic
+from keras_calibration._keras import is_deterministic
 
 # What JAX computes with, where Keras has no setting of its own.
 _JAX_OPTIONS = (

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import names_from_the_start, restart_names
+from keras_calibration._keras import names_from_the_start, restart_names
 from keras_calibration._typing import Data
 from keras_calibration.callbacks.seed_variance import SeedVariance
 from keras_calibration.ledger.guarded import write_description

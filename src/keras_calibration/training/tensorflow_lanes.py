@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_calibration._compat import without_replica_sums
+from keras_calibration._keras import without_replica_sums
 from keras_calibration._typing import Tensor
 from keras_calibration.training.seed_task import (
     Rows,

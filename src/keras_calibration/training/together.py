@@ -9,8 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import build_for_fit
-from keras_calibration.ops.compiled import runs_on_gpu
+from keras_calibration._keras import build_for_fit
+from keras_calibration._ops.compiled import runs_on_gpu
 from keras_calibration.training.description import differences
 from keras_calibration.training.keras_settings import num_cores
 from keras_calibration.training.seed_task import (
