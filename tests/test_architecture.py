@@ -12,15 +12,25 @@ ROOT = Path(keras_calibration.__file__).parent
 PACKAGE = "keras_calibration"
 
 # What every room may import.
-EVERYWHERE = {"_files", "_limits", "_logit_bins", "_seeds", "_text", "_typing", "_warn"}
+EVERYWHERE = {
+    "_files",
+    "_limits",
+    "_logit_bins",
+    "_predictions",
+    "_seeds",
+    "_text",
+    "_typing",
+    "_warn",
+}
 # Each room with the other rooms that its modules may import, when they are loaded or later.
 CALIBRATION = {
     "_columns": set(),
-    "_rows": {"_columns", "_ops"},
+    "_rows": {"_columns", "_keras", "_ops"},
     "_keras": set(),
     "_files": set(),
     "_limits": set(),
     "_logit_bins": set(),
+    "_predictions": set(),
     "_seeds": set(),
     "_text": set(),
     "_typing": set(),
@@ -29,7 +39,8 @@ CALIBRATION = {
     "_solvers": {"_columns", "_rows", "_keras", "_ops"},
     "layers": {"_columns", "_rows", "_keras", "_ops", "_solvers"},
     "metrics": {"_columns", "_rows", "_keras", "_ops", "_solvers"},
-    "models": {"_columns", "_rows", "_keras", "_ops", "_solvers", "layers", "metrics"},
+    "_graph": {"_columns", "_rows", "_keras", "_ops", "layers"},
+    "models": {"_graph", "_columns", "_rows", "_keras", "_ops", "_solvers", "layers", "metrics"},
     "logs": set(),
     "scoring": {"_columns", "_rows", "_keras", "_ops", "_solvers", "metrics", "logs"},
     "datasets": {"_ops"},
@@ -42,6 +53,7 @@ CALIBRATION = {
             "_solvers",
             "layers",
             "metrics",
+            "_graph",
             "models",
             "scoring",
         ),
@@ -56,6 +68,7 @@ CALIBRATION = {
             "_solvers",
             "layers",
             "metrics",
+            "_graph",
             "models",
             "scoring",
         ),
@@ -69,6 +82,7 @@ CALIBRATION = {
         "_solvers",
         "layers",
         "metrics",
+        "_graph",
         "models",
         "scoring",
     },

@@ -6,8 +6,8 @@ import pytest
 from scipy import special
 
 from keras_calibration._ops.boosted_trees import tree_sums
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.boosting import _HeldOut, _Trainer, boost, tables_of
-from keras_calibration._solvers.data_checks import Rows
 
 HOSTILE = np.array(
     [0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e-30, 1e30, -1e30, np.inf, -np.inf, 3.4e38, 2**24 + 1]

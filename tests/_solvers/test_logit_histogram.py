@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_calibration._solvers.data_checks import counts_of, unit_of
+from keras_calibration._rows.data_checks import counts_of, unit_of
+from keras_calibration._rows.line import Line
 from keras_calibration._solvers.logit_histogram import (
     EDGES,
     LARGEST_LOGIT,
     NUM_BINS,
-    Line,
     LogitHistogram,
     logit_histogram,
     quantile_edges,

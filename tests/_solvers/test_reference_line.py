@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from keras_calibration._solvers.class_rows import check_class_rows
+from keras_calibration._rows.class_rows import check_class_rows
 from keras_calibration._solvers.logit_histogram import logit_histogram
 from keras_calibration._solvers.reference_line import (
     bins_of,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_calibration._solvers.class_rows import check_class_rows
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.class_rows import check_class_rows
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers import row_order
-from keras_calibration._solvers.data_checks import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._solvers.row_order import are_turned_round, canonical_order, single_rows
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration.calibration.label_columns import warn_of_label_columns
 
 N = 3000

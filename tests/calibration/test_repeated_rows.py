@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration.calibration.repeated_rows import distinct_rows
 
 RNG = np.random.default_rng(0)

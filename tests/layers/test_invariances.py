@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_calibration import layers
-from keras_calibration._solvers.data_checks import logits_of_probabilities
+from keras_calibration._rows.data_checks import logits_of_probabilities
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from tiers import slow_except
 

@@ -225,7 +225,7 @@ def test_few_clicks_and_duplicates_equal_scikit_learn(rows):
 
 
 def test_pooling_is_of_the_rows_that_count():
-    from keras_calibration._solvers.data_checks import check_rows
+    from keras_calibration._rows.data_checks import check_rows
     from keras_calibration._solvers.isotonic_fit import tied_rows
 
     rows = check_rows([0.0, 1.0, 1.0, 2.0], [0, 1, 0, 1], [1.0, 1.0, 1.0, 0.0])

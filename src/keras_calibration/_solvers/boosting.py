@@ -10,8 +10,8 @@ import numpy as np
 from scipy import special
 
 from keras_calibration._ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
-from keras_calibration._solvers.class_rows import keep_absent_classes, present_classes
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.class_rows import keep_absent_classes, present_classes
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.row_order import single_rows
 from keras_calibration._solvers.softmax_fit import log_losses
 from keras_calibration._solvers.standard_errors import mean_and_error

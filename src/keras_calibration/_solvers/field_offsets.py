@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.coinciding_fields import shared_effects
-from keras_calibration._solvers.data_checks import Rows
 from keras_calibration._solvers.effects import (
     CurvesEffect,
     Effect,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.optimize
 
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
 
 
 @dataclass(frozen=True)

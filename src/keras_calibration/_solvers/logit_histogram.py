@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
 from keras_calibration._rows.columns import numbers_of
-from keras_calibration._solvers.data_checks import are_counts, check_rows
+from keras_calibration._rows.data_checks import are_counts, check_rows
+from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._warn import warn
 
 BINS_PER_UNIT = 64
@@ -45,37 +46,6 @@ _FEW_ROWS, _LARGEST_RATIO = 20, 100.0
 
 # Arrays of this many rows fit into the processor's cache.
 _CHUNK_SIZE = 1 << 15
-
-
-@dataclass(frozen=True)
-class Line:
-    """The line `a l + c`, by which a fit reads scores as logits (`_solvers.reference_line`).
-
-    Example:
-        >>> line = Line(2.0, 1.0)
-        >>> line(np.array([0.0, 1.0])), line.inverse(np.array([1.0, 3.0]))
-        (array([1., 3.]), array([0., 1.]))
-        >>> line.then(Line(10.0))
-        Line(scale=20.0, shift=10.0)
-    """
-
-    scale: float = 1.0
-    shift: float = 0.0
-
-    def __call__(self, logits: np.ndarray) -> np.ndarray:
-        """`a l + c`."""
-        return self.scale * logits + self.shift
-
-    def inverse(self, values: np.ndarray) -> np.ndarray:
-        """The logits that the line maps to these values."""
-        return (values - self.shift) / self.scale
-
-    def then(self, line: Line) -> Line:
-        """The line that maps logits by this one, and then by another."""
-        return Line(line.scale * self.scale, line.scale * self.shift + line.shift)
-
-
-IDENTITY = Line()
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._solvers.logit_histogram import (
-    IDENTITY,
     LARGEST_LOGIT,
     NUM_BINS,
     Atoms,
-    Line,
     LogitHistogram,
     bin_numbers,
     logit_histogram,

@@ -13,14 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from keras_calibration._solvers.class_rows import ClassRows
+from keras_calibration._rows.class_rows import ClassRows
+from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._solvers.logistic_fit import fit_logistic, starting_bias
-from keras_calibration._solvers.logit_histogram import (
-    IDENTITY,
-    Line,
-    LogitHistogram,
-    logit_histogram,
-)
+from keras_calibration._solvers.logit_histogram import LogitHistogram, logit_histogram
 from keras_calibration._solvers.softmax_fit import fit_temperature
 
 # Shares of the weight between which the scores spread by two standard deviations, if normal.

@@ -7,8 +7,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._seeds import generator_of
-from keras_calibration._solvers.data_checks import Rows
 from keras_calibration._solvers.row_order import are_turned_round
 
 _NUM_BLOCKS = 5

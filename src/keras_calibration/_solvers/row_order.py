@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from keras_calibration._solvers.data_checks import Rows, are_counts
+from keras_calibration._rows.data_checks import Rows, are_counts
 from keras_calibration._solvers.segments import distinct_values
 
 # Beyond so many rows, the share that chance gives to a fold hardly varies.

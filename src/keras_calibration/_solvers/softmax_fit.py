@@ -19,7 +19,7 @@ import scipy.optimize
 import scipy.sparse.linalg
 import scipy.special
 
-from keras_calibration._solvers.class_rows import ClassRows
+from keras_calibration._rows.class_rows import ClassRows
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, row_log_losses
 from keras_calibration._warn import warn
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import optimize, special
 
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration._solvers.softmax_fit import log_losses, losses_and_probabilities
 from keras_calibration._solvers.standard_errors import mean_and_error

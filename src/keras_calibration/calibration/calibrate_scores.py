@@ -15,13 +15,13 @@ from keras_calibration._columns import (
     suggestion,
     warn_of_other_order,
 )
+from keras_calibration._predictions import check_probabilities
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
-from keras_calibration._solvers.data_checks import (
+from keras_calibration._rows.data_checks import (
     columns_that_count,
     logits_of_probabilities,
     warn_if_swapped,
 )
-from keras_calibration._solvers.predictions import check_probabilities
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
 from keras_calibration._warn import warn

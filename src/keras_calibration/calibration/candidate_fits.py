@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 from keras import ops
 
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.stacking import stacked_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._typing import Features, Tensor

@@ -10,7 +10,8 @@ from keras import ops
 from scipy import special
 
 from keras_calibration._ops.field_sums import field_sums
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.development_set import as_numpy
 from keras_calibration._solvers.rank_auc import rank_auc
 from keras_calibration._solvers.stacking import cross_fitted_weights, mean_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
@@ -21,7 +22,6 @@ from keras_calibration.layers.head_logits import head_log_losses, outcome_column
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import FieldError, noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
-from keras_calibration.models.development_set import as_numpy
 from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
 
 _NUM_DRAWS = 100

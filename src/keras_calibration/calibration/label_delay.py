@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import check_same_rows, ids_of, numbers_of, warn_of_other_order
 from keras_calibration._files import write_atomically
+from keras_calibration._predictions import check_probabilities
 from keras_calibration._solvers.delays import (
     delay_grid,
     log_share_variance,
 )
-from keras_calibration._solvers.predictions import check_probabilities
 from keras_calibration._text import ShownAsText
 from keras_calibration._warn import warn
 from keras_calibration.calibration.delay_fit import fit_curves, value_numbers

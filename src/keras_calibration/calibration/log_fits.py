@@ -8,7 +8,7 @@ import math
 import keras
 import numpy as np
 
-from keras_calibration._solvers.data_checks import check_counts, check_weights_are
+from keras_calibration._rows.data_checks import check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,
     FAR_LOGITS_ADVICE,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_calibration._solvers.data_checks import Rows, shares_of_classes
+from keras_calibration._rows.data_checks import Rows, shares_of_classes
 from keras_calibration._solvers.row_folds import Folds, fold_of_rows
 
 FORWARD = "forward"

@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import select_features
 from keras_calibration._ops.losses import probabilities_from_logits
-from keras_calibration._solvers.data_checks import logits_of_probabilities
-from keras_calibration._solvers.predictions import check_probabilities
+from keras_calibration._predictions import check_probabilities
+from keras_calibration._rows.data_checks import logits_of_probabilities
+from keras_calibration._rows.input_columns import entering
 from keras_calibration._typing import Features, Tensor
 from keras_calibration._warn import warn
 from keras_calibration.export.provenance import describe_head, summary_figures
@@ -24,7 +25,6 @@ from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.models.input_columns import entering
 from keras_calibration.models.logit_range import describe_logits
 
 # Provenance entries kept from the previous version, including its own `refreshed_from`.

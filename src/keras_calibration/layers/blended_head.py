@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.boosting import Boosting, boost, tables_of
-from keras_calibration._solvers.data_checks import Rows
 from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import enough_for

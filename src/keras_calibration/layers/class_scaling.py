@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration._solvers.class_rows import ClassRows, class_rows_of
-from keras_calibration._solvers.data_checks import Rows
-from keras_calibration._solvers.logit_histogram import Line
+from keras_calibration._rows.class_rows import ClassRows, class_rows_of
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.line import Line
 from keras_calibration._solvers.reference_line import class_line
 from keras_calibration._solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 from keras_calibration._typing import Shape

@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 from scipy import special
 
-from keras_calibration._solvers.class_rows import keep_absent_classes, present_classes
-from keras_calibration._solvers.data_checks import Rows, are_counts, shares_of_classes
+from keras_calibration._rows.class_rows import keep_absent_classes, present_classes
+from keras_calibration._rows.data_checks import Rows, are_counts, shares_of_classes
 from keras_calibration._solvers.offset_histogram import offset_histogram
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._solvers.standard_errors import mean_and_error

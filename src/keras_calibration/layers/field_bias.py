@@ -12,13 +12,14 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import names_of
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
-from keras_calibration._solvers.data_checks import Rows, are_counts
+from keras_calibration._rows.data_checks import Rows, are_counts
+from keras_calibration._rows.line import Line
 from keras_calibration._solvers.effects import NumericColumn, numeric_column
 from keras_calibration._solvers.field_offsets import FieldOffsets, Spreads, fit_field_offsets
 from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
 from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration._solvers.knots import separate_quantile_knots
-from keras_calibration._solvers.logit_histogram import Line, bin_numbers
+from keras_calibration._solvers.logit_histogram import bin_numbers
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import (

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._solvers.field_offsets import FieldCurves, FieldOffsets
-from keras_calibration._solvers.logit_histogram import IDENTITY, Line
 from keras_calibration._solvers.reference_line import reference_line
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import check_calibrator

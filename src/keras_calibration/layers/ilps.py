@@ -18,7 +18,8 @@ from keras_calibration._ops.piecewise_linear import (
     running_maximum,
     slope_change_penalty,
 )
-from keras_calibration._solvers.data_checks import Rows, check_rows, warn_of_probabilities
+from keras_calibration._rows.data_checks import Rows, check_rows, warn_of_probabilities
+from keras_calibration._rows.line import IDENTITY, Line
 from keras_calibration._solvers.ilps_fit import fit_ilps, strictly_increasing
 from keras_calibration._solvers.knots import (
     balanced_knots,
@@ -27,13 +28,7 @@ from keras_calibration._solvers.knots import (
     sigmoid_knots,
 )
 from keras_calibration._solvers.logistic_fit import LogisticFit
-from keras_calibration._solvers.logit_histogram import (
-    EDGES,
-    IDENTITY,
-    Line,
-    LogitHistogram,
-    quantile_edges,
-)
+from keras_calibration._solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
 from keras_calibration._solvers.reference_line import bins_of
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.adaptation import known_value

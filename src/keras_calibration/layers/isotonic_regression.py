@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._ops.piecewise_linear import piecewise_linear
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.isotonic_fit import isotonic_steps, largest_logit, tied_rows
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator

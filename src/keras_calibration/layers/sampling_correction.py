@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_calibration._columns import refuse_rows, select_features
-from keras_calibration._solvers.data_checks import Rows
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary

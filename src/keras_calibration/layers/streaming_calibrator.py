@@ -12,7 +12,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from keras_calibration._columns import warn_of_other_order
-from keras_calibration._solvers.data_checks import (
+from keras_calibration._rows.data_checks import (
     Rows,
     check_rows,
     checked_logits,
@@ -21,10 +21,10 @@ from keras_calibration._solvers.data_checks import (
     warn_of_contradicted_ends,
     warn_of_weights,
 )
+from keras_calibration._rows.line import Line
 from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
 from keras_calibration._solvers.logit_histogram import (
     LARGEST_LOGIT,
-    Line,
     LogitHistogram,
     logit_histogram,
     warn_of_other_unit,

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._solvers.class_rows import ClassRows
-from keras_calibration._solvers.logit_histogram import Line
+from keras_calibration._rows.class_rows import ClassRows
+from keras_calibration._rows.line import Line
 from keras_calibration._solvers.softmax_fit import (
     SMALLEST_LOG_PROBABILITY,
     MatrixFit,

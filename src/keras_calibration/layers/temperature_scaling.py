@@ -10,8 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._solvers.class_rows import class_rows_of
-from keras_calibration._solvers.data_checks import Rows, is_of_classes
+from keras_calibration._rows.class_rows import class_rows_of
+from keras_calibration._rows.data_checks import Rows, is_of_classes
 from keras_calibration._solvers.logistic_fit import (
     SMALLEST_SCALE,
     LogisticFit,

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._solvers.class_rows import ClassRows
-from keras_calibration._solvers.logit_histogram import Line
+from keras_calibration._rows.class_rows import ClassRows
+from keras_calibration._rows.line import Line
 from keras_calibration._solvers.softmax_fit import SoftmaxFit, fit_vector
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.class_scaling import ClassScaling

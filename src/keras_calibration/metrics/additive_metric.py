@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._keras import unnumbered_variables
 from keras_calibration._ops.compensated import two_sum
+from keras_calibration._rows.metric_rows import accumulator_dtype
 from keras_calibration._typing import Tensor
 from keras_calibration._warn import warn
 
@@ -259,15 +260,6 @@ class RunningSum:
         """The sum, as a tensor."""
         total = ops.convert_to_tensor(self._total)
         return total if self._rest is None else total + ops.convert_to_tensor(self._rest)
-
-
-def accumulator_dtype() -> str:
-    """The dtype of metric state: float64 where the backend supports it, else float32."""
-    if keras.backend.backend() != "jax":
-        return "float64"
-    import jax
-
-    return "float64" if jax.config.read("jax_enable_x64") else "float32"
 
 
 def _configuration(metric: AdditiveMetric) -> dict[str, Any]:

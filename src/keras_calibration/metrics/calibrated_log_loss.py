@@ -14,14 +14,14 @@ from keras_calibration._ops.compiled import compiled, filled_up
 from keras_calibration._ops.folds import row_groups
 from keras_calibration._ops.logit_moments import by_group, logit_moments
 from keras_calibration._ops.losses import logits_from_probabilities
-from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import warns_of_nan
-from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric, numbers_of_rows
-from keras_calibration.metrics.rows import (
+from keras_calibration._rows.metric_rows import (
     rows_or_nan,
     rows_with_all_digits,
     warn_of_narrow_logits,
 )
+from keras_calibration._typing import Tensor
+from keras_calibration.metrics.additive_metric import warns_of_nan
+from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric, numbers_of_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -14,10 +14,10 @@ from keras_calibration._ops.quadratic_loss import (
     residual_sums,
     squared_error_sum,
 )
+from keras_calibration._rows.metric_rows import real_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
-from keras_calibration.metrics.rows import real_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

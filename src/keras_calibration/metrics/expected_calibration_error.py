@@ -18,9 +18,9 @@ from keras_calibration._ops.probability_bins import (
     equal_width_edges,
     expected_calibration_error,
 )
+from keras_calibration._rows.metric_rows import as_tensor, logit_rows, probability_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import as_tensor, logit_rows, probability_rows
 
 _BINNINGS = ("equal_width", "equal_mass")
 

@@ -18,16 +18,16 @@ from keras_calibration._ops.field_sums import (
     ids_outside,
     refuse_strings,
 )
-from keras_calibration._solvers.field_noise import drawn_field_sums, jeffreys_interval
-from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import (
+from keras_calibration._rows.metric_rows import (
     aligned_rows,
     flat_ids,
     nan_outside_unit_interval,
     refuse_ids_outside,
     rows_or_nan,
 )
+from keras_calibration._solvers.field_noise import drawn_field_sums, jeffreys_interval
+from keras_calibration._typing import Tensor
+from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 
 _LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" takes one of them
 # Field values of all draws whose errors are computed at once.

@@ -9,11 +9,11 @@ import keras
 from keras import ops
 
 from keras_calibration._columns import suggestion
+from keras_calibration._graph.outputs import symbolic_input
+from keras_calibration._rows.development_set import as_inputs
+from keras_calibration._rows.input_columns import refused_in_graphs
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField, names_in
-from keras_calibration.models.base import symbolic_input
-from keras_calibration.models.development_set import as_inputs
-from keras_calibration.models.input_columns import refused_in_graphs
 
 
 def _of_one_output(y: Any, y_pred: Any, sample_weight: Any) -> list[Tensor | None]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration._solvers.class_rows import (
+from keras_calibration._rows.class_rows import (
     absent_classes,
     named_classes,
     present_classes,
     warn_of_absent_classes,
 )
-from keras_calibration._solvers.data_checks import warn_of_contradicted_ends, warn_of_probabilities
+from keras_calibration._rows.data_checks import warn_of_contradicted_ends, warn_of_probabilities
 from keras_calibration._solvers.logit_histogram import LARGEST_LOGIT
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._warn import warn

@@ -15,11 +15,11 @@ from keras_calibration._columns import (
     suggestion,
     warn_of_other_order,
 )
+from keras_calibration._predictions import probabilities_of
 from keras_calibration._rows.columns import as_array, numbers_of
+from keras_calibration._rows.data_checks import rows_that_count, warn_if_swapped
+from keras_calibration._rows.labels import label_advice
 from keras_calibration._solvers.cumulative_error import SegmentFigures, p_values, segment_figures
-from keras_calibration._solvers.data_checks import rows_that_count, warn_if_swapped
-from keras_calibration._solvers.labels import label_advice
-from keras_calibration._solvers.predictions import probabilities_of
 from keras_calibration._solvers.segments import combinations, range_segments, value_segments
 from keras_calibration._text import ShownAsText
 

@@ -10,21 +10,20 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration._keras import flatten_layers, position_of, source_of
-from keras_calibration._typing import Inputs, Tensor
-from keras_calibration.layers.field_ids import id_fields
-from keras_calibration.layers.head import Head
-from keras_calibration.models.base import (
-    BaseLogits,
-    is_final_activation,
+from keras_calibration._graph.base_logits import BaseLogits
+from keras_calibration._graph.logit_source import is_final_activation, passes_on
+from keras_calibration._graph.outputs import (
     output_name,
     output_names,
     output_position,
-    passes_on,
     symbolic_input,
     symbolic_output,
 )
-from keras_calibration.models.model_inputs import LogitModel, clean_names
+from keras_calibration._keras import flatten_layers, position_of, source_of
+from keras_calibration._rows.model_inputs import LogitModel, clean_names
+from keras_calibration._typing import Inputs, Tensor
+from keras_calibration.layers.field_ids import id_fields
+from keras_calibration.layers.head import Head
 
 LOGIT_OUTPUT = "logit"
 

@@ -13,10 +13,9 @@ from keras_calibration._limits import SUM_TOLERANCE
 from keras_calibration._ops.field_sums import id_tensor
 from keras_calibration._ops.losses import logits_from_probabilities
 from keras_calibration._rows.columns import as_array, field_values, is_symbolic, numbers_of
-from keras_calibration._solvers.data_checks import logits_of_probabilities, warn_if_swapped
+from keras_calibration._rows.data_checks import logits_of_probabilities, warn_if_swapped
 from keras_calibration._typing import Tensor
 from keras_calibration._warn import warn
-from keras_calibration.metrics.additive_metric import accumulator_dtype
 
 # Logits of more distinct values than a handful, within an eighth: in eight bins of the AUC.
 _HANDFUL, _NARROW = 10, 0.125
@@ -288,3 +287,12 @@ def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
         return values
     # The reshape checks the number of rows at run time where the static shape does not tell it.
     return ops.reshape(values, ops.shape(predictions))
+
+
+def accumulator_dtype() -> str:
+    """The dtype of metric state: float64 where the backend supports it, else float32."""
+    if keras.backend.backend() != "jax":
+        return "float64"
+    import jax
+
+    return "float64" if jax.config.read("jax_enable_x64") else "float32"

@@ -10,8 +10,8 @@ import keras
 from keras import ops
 
 from keras_calibration._columns import by_name
+from keras_calibration._rows.input_columns import input_names, inputs_of, refused_in_graphs
 from keras_calibration._typing import Data, Inputs, Tensor
-from keras_calibration.models.input_columns import input_names, inputs_of, refused_in_graphs
 
 # Rows of a step of `predict`.
 BATCH_SIZE = 4096

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration.models.base import BaseLogits, trainable_flags_kept
+from keras_calibration._graph.base_logits import BaseLogits, trainable_flags_kept
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3)).astype("float32")

@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import by_name, check_same_rows, is_table, warn_of_other_order
 from keras_calibration._rows.columns import as_array, numbers_of
-from keras_calibration._solvers.data_checks import (
+from keras_calibration._rows.data_checks import (
     columns_that_count,
     counts_of,
     unit_of,
     warn_of_weights,
 )
+from keras_calibration._rows.input_columns import inputs_of
 from keras_calibration._typing import Data, Inputs, Tensor
 from keras_calibration._warn import warn
-from keras_calibration.models.input_columns import inputs_of
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from keras_calibration._columns import refuse_rows
 from keras_calibration._limits import SMALLEST_PROBABILITY
+from keras_calibration._predictions import check_probabilities
 from keras_calibration._rows.columns import as_array, numbers_of
-from keras_calibration._solvers.labels import label_advice
-from keras_calibration._solvers.predictions import check_probabilities
+from keras_calibration._rows.labels import label_advice
 from keras_calibration._warn import warn
 
 # What the sample weights of a fit are: known up to a common factor, or numbers of rows.

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration._solvers.class_rows import check_class_rows
-from keras_calibration._solvers.data_checks import (
+from keras_calibration._rows.class_rows import check_class_rows
+from keras_calibration._rows.data_checks import (
     Rows,
     check_rows,
     checked_logits,
