@@ -41,7 +41,7 @@ CALIBRATION = {
     "metrics": {"_columns", "_rows", "_keras", "_ops", "_solvers"},
     "_graph": {"_columns", "_rows", "_keras", "_ops", "layers"},
     "models": {"_graph", "_columns", "_rows", "_keras", "_ops", "_solvers", "layers", "metrics"},
-    "logs": set(),
+    "logs": {"_columns"},
     "scoring": {"_columns", "_rows", "_keras", "_ops", "_solvers", "metrics", "logs"},
     "datasets": {"_ops"},
     "calibration": {

@@ -122,7 +122,7 @@ def _add_late_labels(parser: argparse.ArgumentParser) -> None:
 def _log(options: argparse.Namespace) -> "ScoredLog":
     """The log and its columns."""
     from keras_calibration.logs import ScoredLog
-    from keras_calibration.logs.delay_curves import DelayCurves, read_label_delay
+    from keras_calibration.logs.late_labels.delay_curves import DelayCurves, read_label_delay
 
     probabilities = options.probability or ["probability"]
     log = ScoredLog(

@@ -14,8 +14,8 @@ from scipy.special import logsumexp
 from keras_calibration.calibration import LabelDelay
 from keras_calibration.cli import main
 from keras_calibration.logs import Periods, ScoredLog, log_sums
-from keras_calibration.logs.delay_curves import DelayCurves
-from keras_calibration.logs.late_labels import hazard_sums
+from keras_calibration.logs.late_labels.delay_curves import DelayCurves
+from keras_calibration.logs.late_labels.late_sql import hazard_sums
 from keras_calibration.logs.query import Query
 from keras_calibration.logs.rows import Selection
 from keras_calibration.monitoring import monitor

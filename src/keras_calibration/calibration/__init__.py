@@ -3,11 +3,11 @@
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.calibration.calibrate_scores import calibrate_scores
 from keras_calibration.calibration.calibration_report import CalibrationReport
-from keras_calibration.calibration.label_delay import LabelDelay
 from keras_calibration.calibration.log_fits import (
     fit_calibrator,
     update_calibrator,
 )
+from keras_calibration.logs.late_labels.label_delay import LabelDelay
 
 __all__ = [
     "CalibrationReport",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_calibration.logs.columns import CSV_TEXT, csv_casts
-from keras_calibration.logs.delay_curves import CURVES
+from keras_calibration.logs.late_labels.delay_curves import CURVES
 from keras_calibration.logs.query import Query, quoted
 from keras_calibration.logs.rows import Selection, check_columns, rows_sql
 from keras_calibration.logs.scored_log import ScoredLog

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from keras_calibration._files import write_atomically
 from keras_calibration.logs.columns import column_of
-from keras_calibration.logs.delay_curves import DelayCurves
 from keras_calibration.logs.embedded import Embedded
 from keras_calibration.logs.files import log_files
-from keras_calibration.logs.late_labels import label_columns
+from keras_calibration.logs.late_labels.delay_curves import DelayCurves
+from keras_calibration.logs.late_labels.late_sql import label_columns
 from keras_calibration.logs.log_sums import LogSums
 from keras_calibration.logs.periods import microseconds_since_1970
 from keras_calibration.logs.progress import Progress

@@ -20,7 +20,7 @@ from keras_calibration.logs.columns import (
     number_of_text,
     time_of,
 )
-from keras_calibration.logs.late_labels import (
+from keras_calibration.logs.late_labels.late_sql import (
     is_time,
     label_columns,
     labels_so_far,

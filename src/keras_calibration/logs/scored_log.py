@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from keras_calibration.logs.delay_curves import DelayCurves
+from keras_calibration.logs.late_labels.delay_curves import DelayCurves
 from keras_calibration.logs.periods import microseconds_since_1970
 
 _OF_LATE_LABELS = ("observed_until", "label_delay", "delay_field")
@@ -172,7 +172,7 @@ class ScoredLog:
         return self.sample_weight is not None or self.label_time is not None
 
     def with_delay(self, label_delay: Any) -> ScoredLog:
-        """The same log, with what a `calibration.LabelDelay` says of labels still to come.
+        """The same log, with what a `LabelDelay` says of labels still to come.
 
         `score`, `fit_calibrator` and `monitor` then read rows of any age. Argument `label_delay` is
         the fitted object, for example `LabelDelay(window=30).fit_log(log)`.

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_calibration._logit_bins import NUM_BINS, NUM_COLUMNS
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
-from keras_calibration.logs.late_labels import hazard_sums
+from keras_calibration.logs.late_labels.late_sql import hazard_sums
 from keras_calibration.logs.query import (
     FIELD,
     Query,
@@ -84,7 +84,7 @@ class ValueSums(NamedTuple):
     Args:
         names: The names of the values.
         sums: The seven sums of each value and block (groups, 7), of `_ops.field_sums`; for labels
-            that come late, with those of `logs.late_labels.hazard_sums` (groups, 9).
+            that come late, with those of `logs.late_labels.late_sql.hazard_sums` (groups, 9).
         value: Number of each group's value, in ascending order.
         block: Start of each group's block, see `block_of`.
     """

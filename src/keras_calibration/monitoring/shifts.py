@@ -63,7 +63,7 @@ def find_shifts(
 
     Args:
         sums: Sums of the groups (groups, 7), as of `_ops.field_sums`; of labels that come late,
-            with the two of `logs.late_labels.hazard_sums` (groups, 9).
+            with the two of `logs.late_labels.late_sql.hazard_sums` (groups, 9).
         value: Number of each group's value, from 0, in ascending order.
         block: Start of each group's block of time.
         years: Length of a block.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from keras_calibration._limits import LARGEST_PROBABILITY
 from keras_calibration.logs.columns import LARGEST_TIME, column_of, field_value, kind_of, time_of
-from keras_calibration.logs.delay_curves import DelayCurves
+from keras_calibration.logs.late_labels.delay_curves import DelayCurves
 from keras_calibration.logs.scored_log import ScoredLog
 
 _DAY = 86_400_000_000.0  # microseconds

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_calibration._solvers.delays import (
+from keras_calibration.logs.late_labels.delays import (
     delay_grid,
     delay_trend,
     log_share_variance,

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_calibration._solvers.delays import delay_grid
 from keras_calibration.logs import LogSums, Query, ScoredLog, log_sums
-from keras_calibration.logs.delay_curves import places
+from keras_calibration.logs.late_labels.delay_curves import places
+from keras_calibration.logs.late_labels.delays import delay_grid
 from keras_calibration.logs.rows import Selection
 
 _DELAYS = Selection(purpose="delays")

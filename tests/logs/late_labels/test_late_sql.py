@@ -11,7 +11,7 @@ import pytest
 from keras_calibration.calibration import LabelDelay, fit_calibrator
 from keras_calibration.layers import BiasCorrection, FieldBias
 from keras_calibration.logs import ScoredLog, log_sums
-from keras_calibration.logs.delay_curves import places
+from keras_calibration.logs.late_labels.delay_curves import places
 from keras_calibration.logs.query import field_column
 from keras_calibration.logs.rows import Selection
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio, LogLoss

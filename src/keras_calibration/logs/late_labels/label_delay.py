@@ -15,17 +15,17 @@ from numpy.typing import ArrayLike
 from keras_calibration._columns import check_same_rows, ids_of, numbers_of, warn_of_other_order
 from keras_calibration._files import write_atomically
 from keras_calibration._predictions import check_probabilities
-from keras_calibration._solvers.delays import (
+from keras_calibration._text import ShownAsText
+from keras_calibration._warn import warn
+from keras_calibration.logs import ScoredLog
+from keras_calibration.logs.late_labels.delay_curves import FORMAT, DelayCurves, read_label_delay
+from keras_calibration.logs.late_labels.delay_fit import fit_curves, value_numbers
+from keras_calibration.logs.late_labels.delays import (
     delay_grid,
     log_share_variance,
 )
-from keras_calibration._text import ShownAsText
-from keras_calibration._warn import warn
-from keras_calibration.calibration.delay_fit import fit_curves, value_numbers
-from keras_calibration.calibration.label_times import ages_and_delays
-from keras_calibration.calibration.log_delays import CountedLabels, count_labels
-from keras_calibration.logs import ScoredLog
-from keras_calibration.logs.delay_curves import FORMAT, DelayCurves, read_label_delay
+from keras_calibration.logs.late_labels.label_times import ages_and_delays
+from keras_calibration.logs.late_labels.log_delays import CountedLabels, count_labels
 
 _MOST_STEPS = 250
 # Positives that must be as old as the window: all that is said of long delays rests on them.

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration._solvers.delays import (
+from keras_calibration._warn import warn
+from keras_calibration.logs.late_labels.delays import (
     delay_trend,
     pooling_strength,
     product_limit,
     reverse_counts,
 )
-from keras_calibration._warn import warn
-from keras_calibration.calibration.log_delays import CountedLabels
+from keras_calibration.logs.late_labels.log_delays import CountedLabels
 
 # A value with fewer positives of its own has the curve of the whole.
 _FEWEST_OWN = 10

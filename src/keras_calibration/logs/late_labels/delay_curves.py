@@ -21,7 +21,7 @@ CURVES = "keras_calibration_curves"
 
 @dataclass(frozen=True, eq=False)
 class DelayCurves:
-    """The curves of a fitted `calibration.LabelDelay`: plain arrays, which any worker can read.
+    """The curves of a fitted `LabelDelay`: plain arrays, which any worker can read.
 
     Args:
         grid: Ages (steps,) in days, in ascending order.
