@@ -122,7 +122,7 @@ def _table_runs(
     """The complete folds of a table."""
     trained = [name for name in plan.pipelines if all(name in values for _, values in runs)]
     areas = {
-        name: float(np.mean([_mean_area(ledger, name) for ledger, _ in runs]))
+        name: float(np.mean([mean_area(ledger, name) for ledger, _ in runs]))
         for name in (REGRESSION, *trained)
     }
     regression = areas.pop(REGRESSION)
@@ -138,7 +138,8 @@ def _table_runs(
     return TableRuns(table, folds, tested, areas, regression, pairs)
 
 
-def _mean_area(ledger: Ledger, pipeline: str) -> float:
+def mean_area(ledger: Ledger, pipeline: str) -> float:
+    """The mean held-out AUC of the runs of a pipeline."""
     runs = ledger.runs(pipeline, status="finished")
     return float(np.mean([run["metrics"]["val_auc"][-1] for run in runs]))
 
