@@ -23,6 +23,7 @@ sys.path += [
 ]
 import click_study  # noqa: E402
 import clicks  # noqa: E402
+import development_rows  # noqa: E402
 import field_aware_claims  # noqa: E402
 import lending_club  # noqa: E402
 import pair_claims  # noqa: E402
@@ -33,6 +34,7 @@ import stocks  # noqa: E402
 import synthetic  # noqa: E402
 import tables  # noqa: E402
 import tables_markdown  # noqa: E402
+import time_page  # noqa: E402
 from field_aware_claims import (  # noqa: E402
     ONE_EPOCH_CLAIMS,
     PAPER_CLAIMS,
@@ -208,8 +210,20 @@ def primary_parts(groups: Sequence[Group], folders: Sequence[Path]) -> list[str]
     tables = [runs for folder in folders for runs in primary_page.read_runs(folder / "primary")]
     found = [primary_page.result_of(runs, seed=number) for number, runs in enumerate(tables)]
     points = [point for folder in folders for point in share_page.read_points(folder / "share")]
+    in_time = [runs for folder in folders for runs in time_page.read_runs(folder / "time")]
     parts = [HYPOTHESES, primary_page.markdown(found), share_page.markdown(points)]
-    return [*parts, primary_field_aware.markdown(groups)] if groups else parts
+    if in_time:
+        parts.append(time_page.markdown(in_time))
+    if groups:
+        by_rows = {
+            name: runs
+            for folder in folders
+            for name, runs in development_rows.groups_of(
+                Ledger(folder / development_rows.FOLDER)
+            ).items()
+        }
+        parts.append(primary_field_aware.markdown(groups, by_rows))
+    return parts
 
 
 def page_parts(groups: Sequence[Group], studies: Sequence[Study]) -> list[str]:

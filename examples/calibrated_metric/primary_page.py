@@ -23,8 +23,7 @@ from verdicts import Effect, in_order, relevant_gain, verdict
 
 Array = NDArray[np.float64]
 
-NOT_YET, NOT_RUN = "runs under way", "not run yet"
-LATER = ("T1: order of time, rolling calibration (no verdict)",)
+NOT_YET = "runs under way"
 TEXT = """
 The hypotheses were [written down](HYPOTHESES.md) before their runs, with seeds, tables and tests.
 Only they have verdicts. Effects are positive in the direction that the papers report.
@@ -208,7 +207,6 @@ def markdown(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -> s
     ]
     for line, each, text in zip(lines, found, verdicts, strict=True):
         line += ["–" if each is None else f"{each.p_value:.2g}", text]
-    lines += [[text, "", "–", "–", NOT_RUN] for text in LATER]
     head = ["hypothesis", "published", "here", "p", "verdict"]
     parts = [TEXT, markdown_table(head, lines)]
     if results:

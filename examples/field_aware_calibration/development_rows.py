@@ -13,7 +13,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -163,7 +163,7 @@ def _log_ratios_without_blocks(
     return np.asarray(np.log(losses[0] / losses[1]))
 
 
-def mean_slope(tables: dict[str, list[Group]], method: str = NEURAL) -> Effect | None:
+def mean_slope(tables: Mapping[str, Sequence[Group]], method: str = NEURAL) -> Effect | None:
     """Minus the mean slope over the tables, positive in the direction of F2; `None` below two."""
     slopes = [found for groups in tables.values() if (found := slope(groups, method))]
     if len(slopes) < 2:
@@ -171,7 +171,7 @@ def mean_slope(tables: dict[str, list[Group]], method: str = NEURAL) -> Effect |
     return hartung_knapp([-value for value, _ in slopes], [error for _, error in slopes])
 
 
-def markdown(tables: dict[str, list[Group]]) -> str:
+def markdown(tables: Mapping[str, Sequence[Group]]) -> str:
     """The differences by number of rows, and the slopes, as Markdown; nothing without runs."""
     if not tables:
         return ""
