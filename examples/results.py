@@ -110,8 +110,8 @@ NOT_RUN = """
 - **Stocks** (section 5.5 and tables 7 and 20 to 23): minute bars are not at hand. The pairs are run
   on daily bars, which is another question: estimates without a verdict. Left out there: 5 and 6
   layers, hidden sizes 112 and 144 and 7 epochs.
-- **Avazu and Criteo** in full: both tables have 10,000 rows here. Batch normalization in batches of 8
-  is not among the primary runs, since it has a lower AUC there than the same network without.
+- **Avazu and Criteo** in full: both tables have 10,000 rows here. Batch normalization in batches of
+  8 is not among the primary runs, since it has a lower AUC there than the same network without.
 - **Porto Seguro and Tencent** (tables 4 and 5 of Pan et al.): not at hand.
 - Of the tables at hand, `tmall_repeat_261k` has a single column that may be used, so that a base
   model and a field would be the same, and `employment_ma_278k` is another model's scores by year.
