@@ -38,6 +38,23 @@ def pseudo_values(values: ArrayLike, without_block: ArrayLike) -> NDArray[np.flo
     return np.asarray(values, np.float64)[:, None] + (without.shape[1] - 1) * deviations
 
 
+def two_way_effects(
+    differences: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """The effects a_s of the seeds and b_k of the blocks, and the standard error of the mean.
+
+    Args:
+        differences: A value for each seed and block, shape (S, K), at least two of both.
+    """
+    centred = differences - differences.mean()
+    of_seeds, of_blocks = centred.mean(axis=1), centred.mean(axis=0)
+    rest = centred - of_seeds[:, None] - of_blocks
+    num_seeds, num_blocks = differences.shape
+    parts = [effects.var(ddof=1) / len(effects) for effects in (of_seeds, of_blocks)]
+    surplus = (rest**2).sum() / ((num_seeds - 1) * (num_blocks - 1)) / rest.size
+    return of_seeds, of_blocks, float(np.sqrt(max(sum(parts) - surplus, *parts)))
+
+
 def two_way_interval(
     first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, seed: int = 0
 ) -> Estimate:
@@ -77,13 +94,7 @@ def two_way_interval(
         )
     differences = second - first
     value = float(differences.mean())
-    centred = differences - value
-    of_seeds, of_blocks = centred.mean(axis=1), centred.mean(axis=0)
-    rest = centred - of_seeds[:, None] - of_blocks
-    num_seeds, num_blocks = differences.shape
-    parts = [effects.var(ddof=1) / len(effects) for effects in (of_seeds, of_blocks)]
-    surplus = (rest**2).sum() / ((num_seeds - 1) * (num_blocks - 1)) / rest.size
-    error = np.sqrt(max(sum(parts) - surplus, *parts))
+    of_seeds, of_blocks, error = two_way_effects(differences)
     if error == 0:
         return Estimate(value, value, value, confidence, float(value == 0))
     rng = np.random.default_rng(seed)

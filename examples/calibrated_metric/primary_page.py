@@ -23,8 +23,7 @@ from verdicts import Effect, in_order, relevant_gain, verdict
 
 Array = NDArray[np.float64]
 
-NOT_YET, NOT_RUN = "runs under way", "not run yet"
-LATER = ("T1: order of time, rolling calibration (no verdict)",)
+NOT_YET = "runs under way"
 TEXT = """
 The hypotheses were [written down](HYPOTHESES.md) before their runs, with seeds, tables and tests.
 Only they have verdicts. Effects are positive in the direction that the papers report.
@@ -122,7 +121,7 @@ def _table_runs(
     """The complete folds of a table."""
     trained = [name for name in plan.pipelines if all(name in values for _, values in runs)]
     areas = {
-        name: float(np.mean([_mean_area(ledger, name) for ledger, _ in runs]))
+        name: float(np.mean([mean_area(ledger, name) for ledger, _ in runs]))
         for name in (REGRESSION, *trained)
     }
     regression = areas.pop(REGRESSION)
@@ -138,7 +137,8 @@ def _table_runs(
     return TableRuns(table, folds, tested, areas, regression, pairs)
 
 
-def _mean_area(ledger: Ledger, pipeline: str) -> float:
+def mean_area(ledger: Ledger, pipeline: str) -> float:
+    """The mean held-out AUC of the runs of a pipeline."""
     runs = ledger.runs(pipeline, status="finished")
     return float(np.mean([run["metrics"]["val_auc"][-1] for run in runs]))
 
@@ -207,7 +207,6 @@ def markdown(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -> s
     ]
     for line, each, text in zip(lines, found, verdicts, strict=True):
         line += ["–" if each is None else f"{each.p_value:.2g}", text]
-    lines += [[text, "", "–", "–", NOT_RUN] for text in LATER]
     head = ["hypothesis", "published", "here", "p", "verdict"]
     parts = [TEXT, markdown_table(head, lines)]
     if results:

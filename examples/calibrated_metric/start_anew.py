@@ -12,7 +12,7 @@ def start_anew(model: keras.Model) -> None:
     model.set_weights(keras.models.clone_model(model).get_weights())
     for variable in model.optimizer.variables:
         if variable.name != "learning_rate":
-            variable.assign(keras.ops.zeros_like(variable))
+            variable.assign(keras.ops.zeros_like(variable.value))
 
 
 def set_dropout_seed(model: keras.Model, seed: int) -> dict[str, int]:

@@ -61,6 +61,9 @@ ONE_EPOCH_CLAIMS = (
     Claim("ILPS, one epoch", "Platt scaling", "field_rce", "table 6"),
 )
 QUESTIONS = (
+    Claim("Our NeuralCalibration", "Model-1", "log_loss"),
+    Claim("Our NeuralCalibration", "Platt scaling", "log_loss"),
+    Claim("Our NeuralCalibration", "Neural Calibration", "log_loss"),
     Claim("calibrate", "Model-1", "log_loss"),
     Claim("calibrate", "Platt scaling", "log_loss"),
     Claim("calibrate", "Neural Calibration", "log_loss"),

@@ -1,24 +1,24 @@
-"""F1 of HYPOTHESES.md: field errors of Neural Calibration against those of Model-1."""
+"""F1 and F2 of HYPOTHESES.md on the page of results: Neural Calibration and the field errors."""
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+import development_rows
 from tables_markdown import BASE, COLUMNS, FLOOR, FLOOR_METRICS, PUBLISHED, Group
 
 from markdown_table import markdown_table
 from two_way_bootstrap import two_way_interval
-from verdicts import Effect, hartung_knapp, joint_verdict, sign_test, verdict
+from verdicts import Effect, hartung_knapp, in_order, joint_verdict, sign_test, verdict
 
 ROW = "Neural Calibration, one epoch"
 # Of a 95 % interval.
 Z = 1.96
-NOT_RUN = "not run yet"
 TEXT = f"""
 F1: {ROW.removesuffix(", one epoch")} with the paper's schedule, one epoch on the development rows,
 has a lower field error than {BASE}. Log ratios of the errors less the noise floor, which a
@@ -71,8 +71,13 @@ def published_log_ratio(metric: str) -> float:
     )
 
 
-def markdown(groups: Sequence[Group]) -> str:
-    """The verdict on F1, and the log ratio of each data set."""
+def markdown(groups: Sequence[Group], by_rows: Mapping[str, Sequence[Group]] | None = None) -> str:
+    """The verdicts on F1 and F2, and the figures behind them.
+
+    Args:
+        groups: The runs of `tables.py`.
+        by_rows: Those of `development_rows.py`, result of its `groups_of`.
+    """
     lines: list[list[str]] = []
     cells: dict[str, list[str]] = {}
     verdicts = []
@@ -93,14 +98,18 @@ def markdown(groups: Sequence[Group]) -> str:
         lines[-1] += ["–" if result is None else f"{result.p_value:.2g}"]
         lines[-1] += [f"{wins} of {len(known)}", f"{sign_test(wins, len(known) - wins):.2g}"]
         lines[-1].append(verdicts[-1])
-    lines.append(["F1: both", *[""] * 5, joint_verdict(verdicts)])
-    lines.append(["F2: log loss against Platt scaling falls with the rows", *[""] * 5, NOT_RUN])
+    by_rows = by_rows or {}
+    falling = development_rows.mean_slope(by_rows)
+    in_turn = in_order([joint_verdict(verdicts), verdict(falling)])
+    lines.append(["F1: both", *[""] * 5, in_turn[0]])
+    lines.append(["F2: slope of the log ratio of losses on log(rows) below 0, %", ""])
+    lines[-1] += [development_rows.slope_text(falling)]
+    lines[-1] += ["–" if falling is None else f"{falling.p_value:.2g}", *[""] * 2, in_turn[1]]
     head = ["hypothesis", "published", "here", "p", "lower on", "p, sign (two-sided)", "verdict"]
     errors = [COLUMNS[metric].title.removesuffix(", %") for metric in FLOOR_METRICS]
     table = [[name, *found] for name, found in cells.items()]
-    return "\n\n".join(
-        [TEXT.strip(), markdown_table(head, lines), markdown_table(["data", *errors], table)]
-    )
+    parts = [TEXT.strip(), markdown_table(head, lines), markdown_table(["data", *errors], table)]
+    return "\n\n".join([*parts, development_rows.markdown(by_rows)]).strip()
 
 
 def _ratio(found: Effect | None) -> str:

@@ -116,6 +116,10 @@ def test_a_gain_that_is_calibration_only(ledger):
             # Served as it was trained, it is better.
             served = compare(ledger, a, b, metric=metric, recalibrated=False)
             assert (str(served.verdict), served.metric) == (f"{better} better", "val_loss")
+            # Calibrated again, neither is.
+            again = compare(ledger, a, b, metric=metric, recalibrated=True)
+            assert str(again.verdict) == "the gain is calibration only"
+            assert again.verdict.better is None
 
 
 def test_the_parts_add_up(ledger):

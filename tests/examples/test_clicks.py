@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from keras_calibration.logs import ScoredLog
+from keras_calibration.metrics import CalibratedLogLoss
+from keras_calibration.scoring import score_by_period
 from keras_calibration.seeds import Ledger
 
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "calibrated_metric"))
@@ -142,6 +146,28 @@ def test_losses_by_block_are_those_of_the_metrics():
         assert len(blocks) == block_losses.NUM_BLOCKS
         np.testing.assert_allclose(np.mean(blocks), float(metric.result()), rtol=1e-6)
         assert np.std(blocks) > 1e-3
+
+
+def test_rolling_losses_by_block_are_those_of_score_by_period():
+    rng = np.random.default_rng(4)
+    logits = rng.normal(-1, 2, 3000).astype(np.float32)
+    labels = (rng.random(3000) < 1 / (1 + np.exp(-logits - 0.8))).astype(np.float32)
+    labels[600:900] = 1  # a period that leaves the bias before it
+    found = clicks.metrics_of({"data": "movielens", "num_periods": 10})
+    assert found[clicks.PLAIN] is None
+    losses, scored = block_losses.row_losses(labels, logits, found[clicks.ROLLING])
+    period = np.arange(3000) // 300
+    columns = {"label": labels, "probability": 1 / (1 + np.exp(-logits.astype(np.float64)))}
+    days = np.datetime64("2026-01-01T12:00:00") + period * np.timedelta64(1, "D")
+    log = ScoredLog(pd.DataFrame({**columns, "at": days}), timestamp="at")
+    by_day = score_by_period(log, [CalibratedLogLoss()], verbose=0)
+    expected = [each["rolling_calibrated_log_loss"] for each in by_day.values()]
+    assert not scored[:300].any()
+    assert scored[300:].all()
+    means = [losses[period == number].mean() for number in range(1, 10)]
+    np.testing.assert_allclose(means, expected[1:], rtol=1e-5)
+    blocks = block_losses.block_values(losses, scored)
+    np.testing.assert_allclose(np.mean(blocks), np.mean(means), rtol=1e-6)
 
 
 @pytest.mark.slow

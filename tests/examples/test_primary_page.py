@@ -129,6 +129,6 @@ def test_the_plans_are_those_of_the_hypotheses():
         primary_clicks.FIRST_SEED + plan.num_folds * plan.num_seeds - 1
         for plan in primary_clicks.PLANS.values()
     ]
-    assert last == [2059, 2029]
+    assert last == [2059, 2029, 2039]
     assert "Seeds 2000 to 2059" in text
     assert "seeds 2015 to 2029 fold 1" in text

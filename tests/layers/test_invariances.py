@@ -11,12 +11,13 @@ import keras
 import numpy as np
 import pytest
 
+from every_head import HEADS, NUM_CLASSES, NUM_SITES, has_classes
 from keras_calibration import layers
 from keras_calibration._rows.data_checks import logits_of_probabilities
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from tiers import slow_except
 
-NUM_ROWS, NUM_SITES, NUM_CLASSES = 600, 5, 3
+NUM_ROWS = 600
 RNG = np.random.default_rng(0)
 # Whole numbers of 1/64: shifts and powers of two are then exact in float32.
 LOGITS = np.round(RNG.normal(-0.5, 1.5, NUM_ROWS) * 64) / 64
@@ -33,55 +34,6 @@ COUNTS = RNG.integers(1, 4, NUM_ROWS)
 pytestmark = pytest.mark.filterwarnings("ignore:The logits look like probabilities")
 
 
-def trees(inner, fields, numeric):
-    return layers.BoostedTrees(fields, numeric, inner, num_rounds=8)
-
-
-def network(num_outputs=1):
-    return layers.FieldNetwork(
-        {"site": NUM_SITES},
-        embedding_dim=2,
-        hidden_units=(2,),
-        dropout=0,
-        num_outputs=num_outputs,
-        seed=0,
-    )
-
-
-SITE = {"site": NUM_SITES}
-# Name → how to make the head, and which units are free: the scale, the zero, or both.
-HEADS = {
-    "BiasCorrection": (layers.BiasCorrection, "zero"),
-    "TemperatureScaling": (layers.TemperatureScaling, "scale"),
-    "PlattScaling": (layers.PlattScaling, "both"),
-    "BetaCalibration": (layers.BetaCalibration, ""),
-    "IsotonicRegression": (layers.IsotonicRegression, "both"),
-    "ILPS": (layers.ILPS, "both"),
-    "ILPS, strict": (lambda: layers.ILPS(8, "quantile", monotonic="strict"), "both"),
-    "ILPS, auto": (lambda: layers.ILPS(8, smoothness="auto"), "both"),
-    "FieldBias": (lambda: layers.FieldBias(SITE), "both"),
-    "FieldBias, curve": (lambda: layers.FieldBias(SITE, layers.ILPS(6), ["price"]), "both"),
-    "FieldILPS": (lambda: layers.FieldILPS(SITE), "both"),
-    "FieldILPS, curve": (lambda: layers.FieldILPS(SITE, layers.PlattScaling()), "both"),
-    "BoostedTrees": (lambda: trees(layers.FieldBias(SITE), SITE, ["price"]), "both"),
-    "NeuralCalibration": (lambda: layers.NeuralCalibration(layers.ILPS(6), network()), "both"),
-    "NeuralCalibration, alone": (lambda: layers.NeuralCalibration(layers.PlattScaling()), "both"),
-    "BlendedHead": (
-        lambda: layers.BlendedHead([layers.FieldBias(SITE), layers.PlattScaling()]),
-        "both",
-    ),
-    "TemperatureScaling, classes": (layers.TemperatureScaling, "both"),
-    "VectorScaling": (lambda: layers.VectorScaling(NUM_CLASSES), "both"),
-    "StructuredMatrixScaling": (lambda: layers.StructuredMatrixScaling(NUM_CLASSES), "both"),
-    "BoostedTrees, classes": (
-        lambda: trees(layers.VectorScaling(NUM_CLASSES), {}, ["price"]),
-        "both",
-    ),
-    "NeuralCalibration, classes": (
-        lambda: layers.NeuralCalibration(layers.VectorScaling(NUM_CLASSES), network(NUM_CLASSES)),
-        "both",
-    ),
-}
 NAMES = sorted(HEADS)
 # Of the others, fits take seconds. Where chance is drawn, one of them stays.
 QUICK = [
@@ -109,10 +61,6 @@ TURNED_ROUND = dict.fromkeys(
 def with_free(unit):
     """The heads for whose fit the unit is free."""
     return [name for name in NAMES if HEADS[name][1] in (unit, "both")]
-
-
-def has_classes(name):
-    return "classes" in name or name in ("VectorScaling", "StructuredMatrixScaling")
 
 
 def scores_of(name):

@@ -68,6 +68,15 @@ def test_coverage_of_newcombe(kind, accuracy, num_runs):
     assert 0.925 <= np.mean(covered) <= 0.98
 
 
+def test_independent_runs_are_all_pairs_of_different_seeds():
+    rng = np.random.default_rng(8)
+    # Rounded, so that some are equal.
+    a, b = (rng.normal(size=(2, 7)).round(1) + 0.3 * rng.normal(size=7).round()).round(1)
+    pairs = [(a[i], b[j]) for i in range(7) for j in range(7) if i != j]
+    expected = np.mean([(x < y) + 0.5 * (x == y) for x, y in pairs])
+    assert independent_seed_accuracy(a, b).value == pytest.approx(expected, abs=1e-12)
+
+
 @pytest.mark.parametrize("correlation", [0.0, 0.6, 0.95])
 def test_coverage_with_shared_seeds(correlation):
     rng = np.random.default_rng(3)

@@ -26,7 +26,7 @@ from keras_calibration.comparison.question import (
     recorded_metrics,
 )
 from keras_calibration.comparison.seed_noise import SeedNoise, seed_noise
-from keras_calibration.comparison.verdict import judge
+from keras_calibration.comparison.verdict import Outcome, judge
 from keras_calibration.ledger.ledger import Ledger
 from keras_calibration.ledger.metric_names import BIAS_SUFFIX, loss_partners
 from keras_calibration.statistics.accuracy import (
@@ -86,8 +86,9 @@ def compare(
             recorded nor known from the name. Other metrics of unknown direction are shown and not
             judged.
         recalibrated: Whether the model is calibrated again before it is served. True: the
-            calibrated loss of the pair to which `metric` belongs decides. False: the plain loss
-            decides, and the verdict is never "calibration only". `None`: `metric` decides.
+            calibrated loss of the pair to which `metric` belongs decides, and a gain that is
+            "calibration only" makes neither pipeline better. False: the plain loss decides, and
+            the verdict is never "calibration only". `None`: `metric` decides.
         days: Whether the seeds are days, in their order: on each, both pipelines were trained and
             scored on the next. Then the intervals allow for differences that are alike from day to
             day, and a verdict needs 14 days that both have.
@@ -161,6 +162,9 @@ def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison
         obstacle=plan.obstacle(deciding, *runs),
         is_borrowed=noise is not None,
     )
+    if question.recalibrated and verdict.outcome is Outcome.CALIBRATION_ONLY:
+        # What calibration takes away is gone before the model is served.
+        verdict = verdict._replace(better=None)
     comparison = Comparison(
         a=runs[0],
         b=runs[1],

@@ -1,0 +1,212 @@
+"""F2 of HYPOTHESES.md: Neural Calibration against Platt scaling, by the number of development rows.
+
+    ./dev run python examples/field_aware_calibration/development_rows.py     half an hour
+    ./dev run python examples/field_aware_calibration/development_rows.py --seeds 2
+
+Six tables in full, split as in `tables.py`. The base model of a seed is the same for all numbers of
+development rows: these are the last ones, those nearest to the test rows in tables in the order of
+time. Runs that are in the ledger are not repeated.
+"""
+
+import argparse
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+from base_network import Split, make_task, read_split
+from calibration_task import CalibrationTask, NetworkSize
+from jackknife import append_jackknife
+from tables import ROOT, run
+from tables_markdown import PLATT, Group, gather
+
+from keras_calibration.seeds import Ledger
+from markdown_table import markdown_table
+from training import RowModel
+from two_way_bootstrap import pseudo_values, two_way_effects
+from verdicts import Effect, effect, hartung_knapp
+
+FOLDER = "development_rows"
+DATA_SETS = (
+    *("fremtpl2_678k", "nycflights13_337k", "hotel_bookings_119k", "diabetes_readmit_102k"),
+    *("pg15_motor_100k", "movielens_100k"),
+)
+SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
+# Seeds 0 to 9 have the runs of `tables.py`.
+FIRST_SEED = 100
+NETWORK = NetworkSize(16, (200, 200))
+NEURAL = "Neural Calibration"
+OTHERS = (f"{NEURAL}, one epoch", "Our NeuralCalibration")
+METHODS = (PLATT, NEURAL, *OTHERS)
+TEXT = """
+F2: Neural Calibration, trained until held-out rows stop it, against Platt scaling on six tables in
+full. A cell is the difference in mean log loss, in percent of that of Platt scaling: negative where
+Neural Calibration is better. The slope is that of log(loss / loss of Platt scaling) on the natural
+log of the number of development rows, in percent; the mean over the tables is that of Hartung and
+Knapp, with its 90 % interval. The other rows have no part in the verdict: *one epoch* is the
+paper's schedule, and *our NeuralCalibration* the package's own, by `fit_head`.
+"""
+
+
+def main() -> None:
+    """Makes the runs that are missing in the ledger, then prints the tables."""
+    root = Path(os.environ.get("KERAS_CALIBRATION_DATA", ROOT.parent / "shared" / "data"))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, default=root, help="folder of the tables")
+    parser.add_argument("--tables", nargs="+", default=DATA_SETS, help="(default: all six)")
+    parser.add_argument("--seeds", type=int, default=5, help="of each table (default: 5)")
+    parser.add_argument("--output", type=Path, default=Path("output"), help="folder of the ledger")
+    arguments = parser.parse_args()
+    ledger = Ledger(arguments.output / FOLDER)
+    bar = keras.utils.Progbar(arguments.seeds * len(arguments.tables), unit_name="base model")
+    for name in arguments.tables:
+        # The models of the last table are not needed any more.
+        keras.backend.clear_session()
+        compiled: dict[str, RowModel] = {}
+        split = read_split(arguments.data / name, None)
+        for seed in range(FIRST_SEED, FIRST_SEED + arguments.seeds):
+            run_seed(ledger, split, seed, compiled)
+            bar.add(1)
+    print(markdown(groups_of(ledger)))
+
+
+def run_seed(ledger: Ledger, split: Split, seed: int, compiled: dict[str, RowModel]) -> None:
+    """The missing runs of one base model: all methods on all numbers of development rows."""
+    finished = {
+        (found["pipeline"], found["configuration"]["settings"]["development_rows"])
+        for found in ledger.runs(status="finished")
+        if (found["configuration"]["settings"]["data"], found["seed"]) == (split.name, seed)
+    }
+    missing = [
+        (size, name)
+        for size in sizes_of(len(split.development.labels))
+        for name in METHODS
+        if (name, size) not in finished
+    ]
+    if not missing:
+        return
+    started = time.monotonic()
+    task = make_task(split, NETWORK, None, seed, compiled)
+    base_seconds = time.monotonic() - started
+    for size, name in missing:
+        settings = {"data": split.name, "development_rows": size}
+        record, without_block = run(name, last_rows(task, size), settings, base_seconds)
+        append_jackknife(ledger.path, record, without_block)
+        ledger.append(record)
+
+
+def sizes_of(num_rows: int) -> list[int]:
+    """The numbers of development rows of a table that has so many."""
+    return [size for size in SIZES if size < num_rows] + [num_rows]
+
+
+def last_rows(task: CalibrationTask, size: int) -> CalibrationTask:
+    """The task with the last development rows only."""
+    rows, last = task.development, slice(-size, None)
+    columns = {name: column[last] for name, column in rows.features.items()}
+    return dataclasses.replace(
+        task,
+        development=rows._replace(features=columns, labels=rows.labels[last]),
+        development_logits=task.development_logits[last],
+    )
+
+
+def groups_of(ledger: Ledger) -> dict[str, list[Group]]:
+    """Table → its runs, a group for each number of development rows in ascending order."""
+    groups = sorted(gather(ledger, METHODS), key=lambda each: each.settings["development_rows"])
+    tables = {name: [g for g in groups if g.settings["data"] == name] for name in DATA_SETS}
+    return {name: found for name, found in tables.items() if found}
+
+
+def slope(groups: Sequence[Group], method: str = NEURAL) -> tuple[float, float] | None:
+    """The slope of log(loss / loss of Platt scaling) on log(development rows), on one table.
+
+    Args:
+        groups: The runs of a table, a group for each number of rows.
+        method: Name of the row.
+
+    Returns:
+        The slope, and its standard error over seeds and blocks of test rows; `None` with fewer than
+        three numbers of rows, or without two seeds that all groups have.
+    """
+    seeds = sorted(set.intersection(*(set(each.seeds(method, PLATT)) for each in groups)))
+    if len(groups) < 3 or len(seeds) < 2:
+        return None
+    x = np.log([each.settings["development_rows"] for each in groups])
+    parts = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
+    # Shape (groups, seeds), and without each block (groups, seeds, blocks).
+    ratios = np.array([_log_ratios(each, method, seeds) for each in groups])
+    without = np.array([_log_ratios_without_blocks(each, method, seeds) for each in groups])
+    values = pseudo_values(parts @ ratios, np.tensordot(parts, without, axes=1))
+    return float(values.mean()), two_way_effects(values)[-1]
+
+
+def _log_ratios(group: Group, method: str, seeds: Sequence[int]) -> NDArray[np.float64]:
+    losses = [group.values(name, "log_loss", seeds) for name in (method, PLATT)]
+    return np.asarray(np.log(losses[0] / losses[1]))
+
+
+def _log_ratios_without_blocks(
+    group: Group, method: str, seeds: Sequence[int]
+) -> NDArray[np.float64]:
+    losses = [
+        np.array([group.without_block[name][seed]["log_loss"] for seed in seeds])
+        for name in (method, PLATT)
+    ]
+    return np.asarray(np.log(losses[0] / losses[1]))
+
+
+def mean_slope(tables: Mapping[str, Sequence[Group]], method: str = NEURAL) -> Effect | None:
+    """Minus the mean slope over the tables, positive in the direction of F2; `None` below two."""
+    slopes = [found for groups in tables.values() if (found := slope(groups, method))]
+    if len(slopes) < 2:
+        return None
+    return hartung_knapp([-value for value, _ in slopes], [error for _, error in slopes])
+
+
+def markdown(tables: Mapping[str, Sequence[Group]]) -> str:
+    """The differences by number of rows, and the slopes, as Markdown; nothing without runs."""
+    if not tables:
+        return ""
+    lines = []
+    for method in METHODS[1:]:
+        for name, groups in tables.items():
+            cells = {each.settings["development_rows"]: _cell(each, method) for each in groups}
+            last = max(cells)
+            line = [method, name, *(cells.get(size, "") for size in SIZES)]
+            line.append("" if last in SIZES else f"{cells[last]} ({last:,})")
+            found = slope(groups, method)
+            # As many degrees of freedom as a normal distribution has.
+            line.append("–" if found is None else slope_text(effect(-found[0], found[1], np.inf)))
+            lines.append(line)
+        lines.append([method, "mean", *[""] * (len(SIZES) + 1)])
+        lines[-1].append(slope_text(mean_slope(tables, method)))
+    head = ["row", "table", *(f"{size:,}" for size in SIZES), "all", "slope"]
+    return f"{TEXT.strip()}\n\n{markdown_table(head, lines)}"
+
+
+def _cell(group: Group, method: str) -> str:
+    seeds = group.seeds(method, PLATT)
+    if not seeds:
+        return "–"
+    ours, theirs = (group.values(name, "log_loss", seeds).mean() for name in (method, PLATT))
+    return f"{100 * (ours / theirs - 1):+.2f}"
+
+
+def slope_text(found: Effect | None) -> str:
+    """A slope in percent with its 90 % interval, from the effect in the other direction."""
+    if found is None:
+        return "–"
+    value, high, low = (-100 * each for each in found[:3])
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+if __name__ == "__main__":
+    main()

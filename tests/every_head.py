@@ -1,0 +1,60 @@
+"""Every head with a direct fit, and how it is made: for tests of what all of them must keep."""
+
+from keras_calibration import layers
+
+NUM_SITES, NUM_CLASSES = 5, 3
+
+
+def trees(inner, fields, numeric):
+    return layers.BoostedTrees(fields, numeric, inner, num_rounds=8)
+
+
+def network(num_outputs=1):
+    return layers.FieldNetwork(
+        {"site": NUM_SITES},
+        embedding_dim=2,
+        hidden_units=(2,),
+        dropout=0,
+        num_outputs=num_outputs,
+        seed=0,
+    )
+
+
+SITE = {"site": NUM_SITES}
+# Name → how to make the head, and which units are free: the scale, the zero, or both.
+HEADS = {
+    "BiasCorrection": (layers.BiasCorrection, "zero"),
+    "TemperatureScaling": (layers.TemperatureScaling, "scale"),
+    "PlattScaling": (layers.PlattScaling, "both"),
+    "BetaCalibration": (layers.BetaCalibration, ""),
+    "IsotonicRegression": (layers.IsotonicRegression, "both"),
+    "ILPS": (layers.ILPS, "both"),
+    "ILPS, strict": (lambda: layers.ILPS(8, "quantile", monotonic="strict"), "both"),
+    "ILPS, auto": (lambda: layers.ILPS(8, smoothness="auto"), "both"),
+    "FieldBias": (lambda: layers.FieldBias(SITE), "both"),
+    "FieldBias, curve": (lambda: layers.FieldBias(SITE, layers.ILPS(6), ["price"]), "both"),
+    "FieldILPS": (lambda: layers.FieldILPS(SITE), "both"),
+    "FieldILPS, curve": (lambda: layers.FieldILPS(SITE, layers.PlattScaling()), "both"),
+    "BoostedTrees": (lambda: trees(layers.FieldBias(SITE), SITE, ["price"]), "both"),
+    "NeuralCalibration": (lambda: layers.NeuralCalibration(layers.ILPS(6), network()), "both"),
+    "NeuralCalibration, alone": (lambda: layers.NeuralCalibration(layers.PlattScaling()), "both"),
+    "BlendedHead": (
+        lambda: layers.BlendedHead([layers.FieldBias(SITE), layers.PlattScaling()]),
+        "both",
+    ),
+    "TemperatureScaling, classes": (layers.TemperatureScaling, "both"),
+    "VectorScaling": (lambda: layers.VectorScaling(NUM_CLASSES), "both"),
+    "StructuredMatrixScaling": (lambda: layers.StructuredMatrixScaling(NUM_CLASSES), "both"),
+    "BoostedTrees, classes": (
+        lambda: trees(layers.VectorScaling(NUM_CLASSES), {}, ["price"]),
+        "both",
+    ),
+    "NeuralCalibration, classes": (
+        lambda: layers.NeuralCalibration(layers.VectorScaling(NUM_CLASSES), network(NUM_CLASSES)),
+        "both",
+    ),
+}
+
+
+def has_classes(name):
+    return "classes" in name or name in ("VectorScaling", "StructuredMatrixScaling")

@@ -1,0 +1,177 @@
+"""One-line mutants of the code below the public names: do the tests notice each?
+
+    ./dev run python tests/goldens/mutants.py            all, in a few minutes
+    ./dev run python tests/goldens/mutants.py 3 7        some, by their numbers
+
+A mutant is found by its line wherever it stands below `src`, and its tests by their file names, so
+that moving files changes nothing here. Each is made in a copy of `src`, never in place.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+
+
+class Mutant(NamedTuple):
+    """A line, what stands in its place, and the names of the test files that must notice it."""
+
+    line: str
+    replacement: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    Mutant(
+        'return ops.cast(uniform >= bias_fraction, "int32")',
+        'return ops.cast(uniform < bias_fraction, "int32")',
+        ("test_calibrated_log_loss",),
+    ),
+    Mutant(
+        "others = ops.cast(1 - np.eye(num_folds)",
+        "others = ops.cast(np.eye(num_folds)",
+        ("test_calibrated_log_loss",),
+    ),
+    Mutant(
+        "return sums[1:] if held_out else sums",
+        "return sums[:1] if held_out else sums",
+        ("test_calibrated_log_loss",),
+    ),
+    Mutant(
+        "return ops.ones_like(bias), bias",
+        "return ops.ones_like(bias), ops.zeros_like(bias)",
+        ("test_calibrated_log_loss",),
+    ),
+    Mutant(
+        "return quantile_knots(logits, num_knots, balanced, SMALLEST_GAP)",
+        "return quantile_knots(logits, num_knots, balanced)",
+        ("test_knots",),
+    ),
+    Mutant(
+        "balanced = positives / positives.sum() + negatives / negatives.sum()",
+        "balanced = positives + negatives",
+        ("test_knots",),
+    ),
+    Mutant(
+        "starts = np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])",
+        "starts = np.arange(len(seen))",
+        ("test_isotonic_regression",),
+    ),
+    Mutant(
+        "free = (theta > lower) | (gradient < 0)",
+        "free = (theta > lower) | (gradient > 0)",
+        ("test_platt_scaling", "test_ilps"),
+    ),
+    Mutant(
+        "hessian = rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision",
+        "hessian = rows.T @ (rows * (weights * one)[:, None]) + precision",
+        ("test_platt_scaling", "test_ilps"),
+    ),
+    Mutant(
+        "wins = float(np.sum((a < b) + 0.5 * (a == b)))",
+        "wins = float(np.sum(a <= b))",
+        ("test_accuracy",),
+    ),
+    Mutant(
+        "above = (a.size * _placements(a, b) - same) / (a.size - 1)",
+        "above = _placements(a, b)",
+        ("test_accuracy",),
+    ),
+    Mutant(
+        "shrink = (growth - 1) / growth",
+        "shrink = 1 / growth",
+        ("test_difference",),
+    ),
+    Mutant(
+        "return events, np.maximum(at_risk, events)",
+        "return events, at_risk + 1",
+        ("test_delays",),
+    ),
+    Mutant(
+        "new = np.diff(squares, axis=-1, prepend=0.0)",
+        "new = squares",
+        ("test_delays",),
+    ),
+    Mutant(
+        "tail = (1 - confidence) / 2\n    share = squares",
+        "tail = 1 - confidence\n    share = squares",
+        ("test_bounds",),
+    ),
+    Mutant(
+        "half_width = (np.sqrt(2 * variance * level + third**2) + third) / num_rows + _ROUNDING",
+        "half_width = np.sqrt(2 * variance * level) / num_rows + _ROUNDING",
+        ("test_bounds",),
+    ),
+    Mutant(
+        "firsts = np.flatnonzero(np.diff(value, prepend=-1))",
+        "firsts = np.flatnonzero(np.diff(value, prepend=0))",
+        ("test_shifts",),
+    ),
+    Mutant(
+        'conditions = [] if log.sample_weight is None else [f"({weight}) IS DISTINCT FROM 0"]',
+        "conditions = []",
+        ("test_score_log",),
+    ),
+    Mutant(
+        "if high > low and step > _MOST_LOST * (high - low):",
+        "if high > low and step > 1000 * _MOST_LOST * (high - low):",
+        ("test_columns",),
+    ),
+    Mutant(
+        "layer._trainable = flag",
+        "layer._trainable = True",
+        ("test_base_as_found",),
+    ),
+)
+
+
+def main() -> None:
+    """Runs the tests of each mutant; exits with 1 if one survives."""
+    chosen = [int(number) for number in sys.argv[1:]] or range(len(MUTANTS))
+    survived = [number for number in chosen if not dies(number)]
+    print(f"{len(chosen) - len(survived)} of {len(chosen)} were noticed; not: {survived}")
+    sys.exit(bool(survived))
+
+
+def dies(number: int) -> bool:
+    """Whether a test fails with a mutant, and none without it."""
+    mutant = MUTANTS[number]
+    with tempfile.TemporaryDirectory() as temporary:
+        source = Path(temporary) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        found = [path for path in source.rglob("*.py") if mutant.line in path.read_text("utf-8")]
+        if len(found) != 1:
+            raise SystemExit(f"Mutant {number} stands in {len(found)} files: {mutant.line!r}.")
+        text = found[0].read_text("utf-8")
+        if text.count(mutant.line) != 1:
+            raise SystemExit(f"Mutant {number} stands {text.count(mutant.line)} times in a file.")
+        found[0].write_text(text.replace(mutant.line, mutant.replacement), encoding="utf-8")
+        code = run(source, mutant.tests)
+    print(f"{number:2} {'noticed' if code == 1 else 'SURVIVED'} {mutant.line[:70]!r}", flush=True)
+    return code == 1
+
+
+def run(source: Path, names: tuple[str, ...]) -> int:
+    """The exit code of pytest on test files of these names, with another `src`."""
+    tests = [str(path) for name in names for path in sorted((ROOT / "tests").rglob(f"{name}.py"))]
+    if not tests:
+        raise SystemExit(f"There are no test files {names}.")
+    flags = ["-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "-W", "ignore"]
+    environment = {**os.environ, "PYTHONPATH": str(source), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", *flags, *tests],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    return finished.returncode
+
+
+if __name__ == "__main__":
+    main()
