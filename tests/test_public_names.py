@@ -35,7 +35,7 @@ ROOMS = {
         CalibratedCategoricalLogLoss CalibratedLogLoss CalibratedQuadraticLoss
         CalibrationGain CalibrationRatio ExpectedCalibrationError FieldECE
         FieldRCE LogLoss LogitAUC NormalizedEntropy
-        SmoothECE SparseCalibratedCategoricalLogLoss
+        SmoothECE
     """,
     "models": """
         CalibratedModel FieldMetricsModel

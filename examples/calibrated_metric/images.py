@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import keras_calibration.seeds
-from keras_calibration.metrics import SparseCalibratedCategoricalLogLoss
+from keras_calibration.metrics import CalibratedCategoricalLogLoss
 from keras_calibration.seeds import Ledger
 
 ROOT = Path(__file__).parents[2]
@@ -326,8 +326,8 @@ def build_model(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=[
             keras.metrics.SparseCategoricalCrossentropy(name="log_loss", from_logits=True),
-            SparseCalibratedCategoricalLogLoss(from_logits=True, name="calibrated_log_loss"),
-            SparseCalibratedCategoricalLogLoss(
+            CalibratedCategoricalLogLoss(from_logits=True, name="calibrated_log_loss"),
+            CalibratedCategoricalLogLoss(
                 bias_fraction=0.2, from_logits=True, name="papers_calibrated_log_loss"
             ),
             keras.metrics.MeanMetricWrapper(error, name="error_rate"),

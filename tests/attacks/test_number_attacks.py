@@ -247,17 +247,14 @@ def quadratic_forms():
 
 
 def class_forms():
-    kinds = {
-        False: metrics.CalibratedCategoricalLogLoss,
-        True: metrics.SparseCalibratedCategoricalLogLoss,
-    }
-    forms = {}
-    # In the short form every second one is left out, but no metric.
-    for sparse, metric in kinds.items():
+    metric, forms = metrics.CalibratedCategoricalLogLoss, {}
+    # In the short form every second one is left out, but neither kind of labels.
+    for sparse in (False, True):
         for takes in ("classes", "class logits"):
             for settings in SETTINGS[:2]:
                 named = {"from_logits": takes == "class logits", **settings}
-                forms[f"{metric.__name__} {named}"] = Form(
+                labels = "of numbers" if sparse else "of shares"
+                forms[f"{metric.__name__} {labels} {named}"] = Form(
                     functools.partial(metric, **named),
                     functools.partial(references.calibrated_class_loss, **settings),
                     takes,

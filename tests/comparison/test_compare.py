@@ -180,7 +180,11 @@ def test_few_runs_or_one_loss_say_nothing_about_bias(ledger):
         # It can be a mean absolute error.
         ("val_calibrated_quadratic_loss", ["val_loss"], None),
         ("val_calibrated_categorical_log_loss", ["val_loss"], "val_loss"),
-        ("sparse_calibrated_categorical_log_loss", ["loss"], "loss"),
+        (
+            "calibrated_categorical_log_loss",
+            ["loss", "sparse_categorical_crossentropy"],
+            "sparse_categorical_crossentropy",
+        ),
         ("val_calibrated_log_loss", ["loss"], None),
     ],
 )

@@ -13,7 +13,6 @@ from keras_calibration._ops.class_temperature import log_partition_sum, temperat
 from keras_calibration._ops.folds import hashed_uniform
 from keras_calibration.metrics import (
     CalibratedCategoricalLogLoss,
-    SparseCalibratedCategoricalLogLoss,
 )
 
 MODES = [
@@ -134,9 +133,9 @@ def test_interpolation_error_of_single_rows():
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "float32"])
-def test_sparse_equals_one_hot(rows, mode, shape, dtype):
+def test_class_numbers_equal_one_hot(rows, mode, shape, dtype):
     labels, logits, weights = rows
-    metric = SparseCalibratedCategoricalLogLoss(from_logits=True, **mode)
+    metric = CalibratedCategoricalLogLoss(from_logits=True, **mode)
     update(metric, np.argmax(labels, axis=1).astype(dtype).reshape(shape), logits, weights, 300)
     assert float(metric.result()) == pytest.approx(
         score(labels, logits, weights, **mode), abs=digits(1e-12)
@@ -256,7 +255,7 @@ def test_a_label_that_is_no_class_gives_nan(rows, bad, mode):
     labels, logits, _ = (array[:100] for array in rows)
     classes = np.argmax(labels, axis=1).astype(float)
     classes[20] = bad
-    metric = SparseCalibratedCategoricalLogLoss(from_logits=True, **mode)
+    metric = CalibratedCategoricalLogLoss(from_logits=True, **mode)
     assert math.isnan(float(update(metric, classes, logits).result()))
 
 
@@ -297,7 +296,8 @@ def test_equals_reference_on_any_few_rows(rows, mode, batch_size):
     [
         ([[0, 1]], [0.5, 0.5], None, "CalibratedLogLoss"),
         ([[1], [1]], [[0.5], [0.5]], None, "K ≥ 2"),
-        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], None, "SparseCalibratedCategoricalLogLoss"),
+        ([[[0]], [[1]]], [[0.5, 0.5], [0.5, 0.5]], None, "class numbers"),
+        ([0, 1], [[0.5, 0.5]], None, "shape"),
         ([[0, 0, 1]], [[0.5, 0.5]], None, "shape"),
         ([[0, 1]], [[0.5, 0.5], [0.5, 0.5]], None, "shape"),
         ([[0, 1]], [[0.5, 0.5]], [1.0, 1.0], "2 entries for 1 pred"),
@@ -306,19 +306,6 @@ def test_equals_reference_on_any_few_rows(rows, mode, batch_size):
 def test_rows_that_do_not_align_are_refused(labels, predictions, weights, message):
     with pytest.raises(ValueError, match=message):
         CalibratedCategoricalLogLoss().update_state(labels, predictions, weights)
-
-
-@pytest.mark.parametrize(
-    ("labels", "predictions", "message"),
-    [
-        ([[0, 1]], [[0.5, 0.5]], "use CalibratedCategoricalLogLoss"),
-        ([0, 1], [[0.5, 0.5]], "shape"),
-        ([0, 1], [0.5, 0.5], "K ≥ 2"),
-    ],
-)
-def test_class_numbers_that_do_not_align_are_refused(labels, predictions, message):
-    with pytest.raises(ValueError, match=message):
-        SparseCalibratedCategoricalLogLoss().update_state(labels, predictions)
 
 
 @pytest.mark.quick_cases(1)
@@ -348,8 +335,8 @@ def test_in_a_model_that_is_saved_and_loaded(rows, tmp_path, policy, jit_compile
         model = keras.Sequential([keras.Input((4,)), keras.layers.Softmax()])
         model.compile(
             loss="sparse_categorical_crossentropy",
-            metrics=[SparseCalibratedCategoricalLogLoss(name="plain")],
-            weighted_metrics=[SparseCalibratedCategoricalLogLoss(3)],
+            metrics=[CalibratedCategoricalLogLoss(name="plain")],
+            weighted_metrics=[CalibratedCategoricalLogLoss(3)],
             jit_compile=jit_compile,
         )
     finally:

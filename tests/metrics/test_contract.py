@@ -62,8 +62,8 @@ RULES = {
     "CalibratedCategoricalLogLoss": _class_case(
         metrics.CalibratedCategoricalLogLoss, labels=ONE_HOT
     ),
-    "SparseCalibratedCategoricalLogLoss": _class_case(
-        metrics.SparseCalibratedCategoricalLogLoss, labels=CLASSES
+    "CalibratedCategoricalLogLoss, class numbers": _class_case(
+        metrics.CalibratedCategoricalLogLoss, labels=CLASSES
     ),
     "CalibratedQuadraticLoss": Case(
         metrics.CalibratedQuadraticLoss, predictions=LOGITS, depends_on_order=True
@@ -96,7 +96,6 @@ ARGUMENTS = {
     "CalibrationGain": {**FOLDS, "correction": "platt", "from_logits": True},
     "LogLoss": {"from_logits": True},
     "CalibratedCategoricalLogLoss": {**FOLDS, "from_logits": True},
-    "SparseCalibratedCategoricalLogLoss": {**FOLDS, "from_logits": True},
     "CalibratedQuadraticLoss": {**FOLDS, "correction": "linear"},
     "FieldECE": {"num_values": [2, 3], "from_logits": True},
     "FieldRCE": {

@@ -159,7 +159,10 @@ def _weightless_replaced(
 def class_rows(
     labels: Tensor, predictions: Tensor, sample_weight: Tensor | None, dtype: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Labels (n, K), predictions (n, K) and weights (n,); invalid labels and weights are NaN."""
+    """Shares (n, K), predictions (n, K) and weights (n,); invalid labels and weights are NaN.
+
+    Labels are shares (n, K), or class numbers (n,) or (n, 1).
+    """
     warn_of_other_order(y_true=labels, y_pred=predictions, sample_weight=sample_weight)
     predictions = ops.cast(as_tensor(predictions, "Predictions"), dtype)
     shape = tuple(predictions.shape)
@@ -170,13 +173,17 @@ def class_rows(
         )
     labels = ops.cast(as_tensor(labels, "Labels"), dtype)
     received = tuple(labels.shape)
-    if len(received) != 2 or any(
-        None not in sizes and sizes[0] != sizes[1] for sizes in zip(received, shape, strict=True)
+    if len(received) == 1 or (len(received) == 2 and received[1] == 1):
+        # An invalid number gives a row of zeros, which then becomes NaN.
+        labels = ops.reshape(labels, (-1, 1)) == ops.arange(shape[1], dtype=dtype)
+        labels = ops.cast(labels, dtype)
+    if len(received) not in (1, 2) or any(
+        None not in sizes and sizes[0] != sizes[1]
+        for sizes in zip(labels.shape, shape, strict=True)
     ):
         raise ValueError(
-            "Argument `y_true` must hold one-hot or soft labels with the shape of the predictions, "
-            f"{shape}. Received: shape {received}. For class numbers as labels, use "
-            "SparseCalibratedCategoricalLogLoss."
+            "Argument `y_true` must hold class numbers, with shape (n,) or (n, 1), or shares of "
+            f"the classes with the shape of the predictions, {shape}. Received: shape {received}."
         )
     # Checks the number of rows at run time where the static shape does not tell it.
     labels = distribution_or_nan(labels) + ops.zeros_like(predictions)

@@ -19,8 +19,9 @@ _NEITHER = frozenset(("ratio", "bias", "gain"))
 # loss: it is not taken for the squared error.
 _PLAIN_NAMES = {
     "calibrated_log_loss": ("log_loss", "binary_crossentropy", "loss"),
-    "calibrated_categorical_log_loss": ("categorical_crossentropy", "loss"),
-    "sparse_calibrated_categorical_log_loss": ("sparse_categorical_crossentropy", "loss"),
+    "calibrated_categorical_log_loss": (
+        *("categorical_crossentropy", "sparse_categorical_crossentropy", "loss"),
+    ),
     "calibrated_quadratic_loss": ("mean_squared_error", "mse"),
 }
 

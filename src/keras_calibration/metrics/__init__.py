@@ -12,9 +12,6 @@ from keras_calibration.metrics.log_loss import LogLoss
 from keras_calibration.metrics.logit_auc import LogitAUC
 from keras_calibration.metrics.normalized_entropy import NormalizedEntropy
 from keras_calibration.metrics.smooth_ece import SmoothECE
-from keras_calibration.metrics.sparse_calibrated_categorical_log_loss import (
-    SparseCalibratedCategoricalLogLoss,
-)
 
 __all__ = [
     "CalibratedCategoricalLogLoss",
@@ -29,5 +26,4 @@ __all__ = [
     "LogitAUC",
     "NormalizedEntropy",
     "SmoothECE",
-    "SparseCalibratedCategoricalLogLoss",
 ]

@@ -19,6 +19,7 @@ from keras_calibration._ops.compensated import two_sum
 from keras_calibration._rows.metric_rows import accumulator_dtype
 from keras_calibration._typing import Tensor
 from keras_calibration._warn import warn
+from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
 # The metrics that were NaN within `one_warning_of_nan`; None outside of it.
 _UNDEFINED: ContextVar[list[keras.metrics.Metric] | None] = ContextVar("undefined", default=None)
@@ -35,13 +36,15 @@ class AdditiveMetric(keras.metrics.Metric):
     without `jax_enable_x64`, they are compensated pairs of float32: a plain float32 sum stops
     counting at 16,777,216 rows.
 
-    A subclass creates its sums in `__init__` with `add_sum`, adds to them in `update_state` and
-    reads them in `result`.
+    A subclass creates its sums in `__init__` with `add_sum`, adds to them in `add_rows` and reads
+    them in `result`.
 
     Args:
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result, `"float32"` or `"float64"`. The default is float64 where
             the backend supports it.
+        **arguments: The other arguments of the subclass' constructor, plain Python values: they
+            become attributes, and `get_config` returns them.
 
     Raises:
         ValueError: If `dtype` is neither of the two.
@@ -52,7 +55,7 @@ class AdditiveMetric(keras.metrics.Metric):
         ...         super().__init__(name, dtype)
         ...         self._totals = self.add_sum((2,), name="totals")
         ...
-        ...     def update_state(self, y_true, y_pred, sample_weight=None):
+        ...     def add_rows(self, y_true, y_pred, sample_weight):
         ...         labels = ops.cast(y_true, self.dtype)
         ...         self._totals.add(ops.stack([ops.sum(labels), ops.sum(ops.ones_like(labels))]))
         ...
@@ -68,7 +71,7 @@ class AdditiveMetric(keras.metrics.Metric):
     # Tells `EarlyStopping(mode="auto")` that lower is better.
     _direction = "down"
 
-    def __init__(self, name: str, dtype: str | None = None) -> None:
+    def __init__(self, name: str, dtype: str | None = None, **arguments: Any) -> None:
         super().__init__(name=name, dtype=dtype or accumulator_dtype())
         if self.dtype not in ("float32", "float64"):
             raise ValueError(
@@ -80,6 +83,52 @@ class AdditiveMetric(keras.metrics.Metric):
             self._dtype_policy = keras.dtype_policies.get("float32")
             self._dtype = "float32"
         self._running_sums: list[RunningSum] = []
+        self._argument_names = tuple(arguments)
+        for argument, value in arguments.items():
+            setattr(self, argument, value)
+
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
+        """Adds rows.
+
+        Args:
+            y_true: Labels in [0, 1], in regression any real numbers, shape `(n,)` or `(n, 1)`. With
+                K classes, their numbers, or shares `(n, K)` with sum 1.
+            y_pred: Probabilities, or logits with `from_logits=True`, in regression predictions,
+                shape `(n,)` or `(n, 1)`; with K classes `(n, K)`.
+            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
+        """
+        self.add_rows(y_true, y_pred, sample_weight)
+
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds rows to the sums, with the arguments of `update_state`. A subclass defines it."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor, as plain Python values."""
+        given = {argument: getattr(self, argument) for argument in self._argument_names}
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+        return {**plain, "name": self.name, "dtype": self.dtype}
+
+    def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
+        """Which sums of a scored log are those of `sum_shapes`, for `scoring.score`.
+
+        Empty, if none are: then all rows of a log are read. A subclass that defines `add_rows` or
+        `update_state` anew has other sums than its base class, and defines this too.
+        """
+        return {}
+
+    @property
+    def has_log_sums(self) -> bool:
+        """Whether `log_sums` are those of the rows that the metric adds."""
+        if not self.log_sums():
+            return False
+        known_by, *others = (
+            next(each for each in type(self).__mro__ if name in vars(each))
+            for name in ("log_sums", "update_state", "add_rows")
+        )
+        return all(issubclass(known_by, each) for each in others)
 
     def add_variable(self, *args: Any, **kwargs: Any) -> keras.Variable:
         """As `keras.metrics.Metric.add_variable`."""
@@ -125,6 +174,9 @@ class AdditiveMetric(keras.metrics.Metric):
             )
         for name, running_sum in self._named_sums().items():
             running_sum.add(ops.convert_to_tensor(given[name]))
+
+    def add_row_count(self, num_rows: Tensor | int) -> None:
+        """Counts rows whose sums were computed elsewhere, where a metric numbers its rows."""
 
     @property
     def sum_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 from keras import ops
@@ -32,6 +30,9 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     it varies less between seeds than the log loss does. It cannot see an improvement of the mean
     confidence: report the log loss too.
 
+    Labels are class numbers from 0 to K - 1, shape `(n,)` or `(n, 1)`, or one-hot or soft labels,
+    shape `(n, K)`, each row with sum 1.
+
     By default every row is scored with the temperature of the other folds. `bias_fraction=0.2` is
     the hold-out of the papers' image study; `num_folds=1` fits and scores on the same rows. See
     `CrossFittedMetric`.
@@ -48,9 +49,9 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
 
     - if there are no rows to fit on or to score,
     - if no temperature can be fitted, because the logits of every row are all equal,
-    - if a logit is not finite, a probability is outside [0, 1], the probabilities or labels of a
-      row do not sum to 1 within 0.03 (most often logits without `from_logits=True`), or a weight is
-      negative.
+    - if a class number is not a whole number in [0, K), a logit is not finite, a probability is
+      outside [0, 1], the probabilities or labels of a row do not sum to 1 within 0.03 (most often
+      logits without `from_logits=True`), or a weight is negative.
 
     Keras passes `sample_weight` only to `weighted_metrics=` of `compile`, not to `metrics=`.
 
@@ -89,23 +90,15 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
         name: str = "calibrated_categorical_log_loss",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(num_folds, bias_fraction, seed, name=name, dtype=dtype)
-        self.from_logits = from_logits
+        arguments = {"from_logits": bool(from_logits)}
+        super().__init__(num_folds, bias_fraction, seed, name, dtype, **arguments)
         self._temperature_sums = self.add_sum(
             (self.num_groups, NUM_TEMPERATURES, 3), "temperature_sums"
         )
         self._label_sums = self.add_sum((self.num_groups, 2), "label_sums")
 
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Adds rows.
-
-        Args:
-            y_true: One-hot or soft labels, shape `(n, K)`, each row with sum 1.
-            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n, K)`.
-            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-        """
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds to the sums."""
         labels, logits, weights = class_rows(y_true, y_pred, sample_weight, self.dtype)
         if not self.from_logits:
             logits = class_logits_from_probabilities(distribution_or_nan(logits))
@@ -125,13 +118,6 @@ class CalibratedCategoricalLogLoss(CrossFittedMetric):
     def temperature(self) -> np.ndarray:
         """The fitted temperature T of each scored part, in [1/16, 16], shape `(parts,)`."""
         return 1 / ops.convert_to_numpy(self._at_best_temperature()[1])
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {
-            **super().get_config(),
-            "from_logits": self.from_logits,
-        }
 
     def _at_best_temperature(self) -> tuple[Tensor, Tensor]:
         """Mean loss at the best inverse temperatures, and these."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 from keras import ops
@@ -22,6 +20,7 @@ from keras_calibration._rows.metric_rows import (
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric, numbers_of_rows
+from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -109,26 +108,17 @@ class CalibratedLogLoss(CrossFittedMetric):
         name: str = "calibrated_log_loss",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(num_folds, bias_fraction, seed, name=name, dtype=dtype)
         if correction not in CORRECTIONS:
             raise ValueError(
                 f"Argument `correction` must be one of {CORRECTIONS}. "
                 f"Received: correction={correction!r}."
             )
-        self.correction = correction
-        self.from_logits = from_logits
+        arguments = {"correction": correction, "from_logits": bool(from_logits)}
+        super().__init__(num_folds, bias_fraction, seed, name, dtype, **arguments)
         self._moments = self.add_sum((self.num_groups * NUM_BINS, NUM_COLUMNS), name="moments")
 
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Adds rows.
-
-        Args:
-            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
-            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-        """
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds to the sums."""
         if self.from_logits and self.correction != "bias":
             warn_of_narrow_logits(y_pred, type(self).__name__)
         rows, are_logits = rows_with_all_digits(y_true, y_pred, sample_weight, self.from_logits)
@@ -138,10 +128,19 @@ class CalibratedLogLoss(CrossFittedMetric):
             _compiled_moments(*filled_up(*rows), first_row, are_logits, sharing, self.dtype)
         )
 
+    def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
+        """Which sums of a scored log are those of `sum_shapes`."""
+        return {"moments": LogitMoments(self.num_folds, self.bias_fraction, self.seed)}
+
     @warns_of_nan
     def result(self) -> Tensor:
         """The Calibrated Log Loss of the rows since `reset_state`, a scalar in nats."""
         return self._scored()[0]
+
+    @property
+    def has_rolling_loss(self) -> bool:
+        """Whether `scoring.score_by_period` has a rolling loss beside: it is that of a bias."""
+        return self.correction == "bias"
 
     @property
     def bias(self) -> np.ndarray:
@@ -157,14 +156,6 @@ class CalibratedLogLoss(CrossFittedMetric):
         """The summary (418, 8) of the logits of all rows, as of `_ops.logit_moments`, float64."""
         moments = np.asarray(ops.convert_to_numpy(self._moments.value()), np.float64)
         return moments.reshape(-1, NUM_BINS, NUM_COLUMNS).sum(axis=0)
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {
-            **super().get_config(),
-            "correction": self.correction,
-            "from_logits": self.from_logits,
-        }
 
     def _scored(self) -> tuple[Tensor, Tensor, Tensor]:
         return _compiled_loss(self._moments.value(), self.held_out, self.correction)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 from keras import ops
@@ -82,25 +80,16 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
         name: str = "calibrated_quadratic_loss",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(num_folds, bias_fraction, seed, name=name, dtype=dtype)
         if correction not in ("bias", "linear"):
             raise ValueError(
                 'Argument `correction` must be "bias", or "linear" for slope and bias. '
                 f"Received: correction={correction!r}."
             )
-        self.correction = correction
+        super().__init__(num_folds, bias_fraction, seed, name, dtype, correction=correction)
         self._sums = self.add_sum((self.num_groups, 6), name="residual_sums")
 
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Adds rows.
-
-        Args:
-            y_true: Labels, real numbers, shape `(n,)` or `(n, 1)`.
-            y_pred: Predictions, shape `(n,)` or `(n, 1)`.
-            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-        """
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds to the sums."""
         labels, predictions, weights = real_rows(y_true, y_pred, sample_weight, self.dtype)
         group = self.next_groups(weights)
         self._sums.add(residual_sums(labels, predictions, weights, group, self.num_groups))
@@ -120,10 +109,6 @@ class CalibratedQuadraticLoss(CrossFittedMetric):
     def slope(self) -> np.ndarray:
         """The fitted slope s of each scored part, 1 with `correction="bias"`, shape `(parts,)`."""
         return ops.convert_to_numpy(self._line()[1])
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {**super().get_config(), "correction": self.correction}
 
     def _line(self) -> tuple[Tensor, Tensor]:
         sums = self.fitting_sums(self._sums.value())

@@ -8,6 +8,7 @@ from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import warns_of_nan
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.log_loss import LogLoss
+from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -71,18 +72,21 @@ class CalibrationGain(CalibratedLogLoss):
         )
         self._log_loss = LogLoss(from_logits=from_logits, dtype=dtype)
 
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Adds rows.
-
-        Args:
-            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
-            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-        """
-        super().update_state(y_true, y_pred, sample_weight)
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds to the sums."""
+        super().add_rows(y_true, y_pred, sample_weight)
         self._log_loss.update_state(y_true, y_pred, sample_weight)
+
+    @property
+    def has_rolling_loss(self) -> bool:
+        """A difference of losses has none."""
+        return False
+
+    def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
+        """Which sums of a scored log are those of `sum_shapes`."""
+        name = self._log_loss.name
+        inner = {f"{name}/{key}": sums for key, sums in self._log_loss.log_sums().items()}
+        return super().log_sums() | inner
 
     @warns_of_nan
     def result(self) -> Tensor:

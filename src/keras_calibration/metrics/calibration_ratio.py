@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -11,6 +9,7 @@ from keras_calibration._ops.mean_scores import calibration_ratio
 from keras_calibration._rows.metric_rows import probability_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
+from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -46,8 +45,7 @@ class CalibrationRatio(AdditiveMetric):
     def __init__(
         self, from_logits: bool = False, name: str = "calibration_ratio", dtype: str | None = None
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
-        self.from_logits = bool(from_logits)
+        super().__init__(name, dtype, from_logits=bool(from_logits))
         self._totals = self.add_sum((2,), name="predicted_and_observed")
 
     @property
@@ -55,27 +53,19 @@ class CalibrationRatio(AdditiveMetric):
         # Keras reads any value other than "up", even None, as "down": the attribute must not exist.
         raise AttributeError("A calibration ratio has no direction: the best value is 1.")
 
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Adds rows.
-
-        Args:
-            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
-            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-        """
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds to the sums."""
         labels, predictions, weights = probability_rows(
             y_true, y_pred, sample_weight, self.from_logits, self.dtype
         )
         self._totals.add(ops.stack([ops.sum(weights * predictions), ops.sum(weights * labels)]))
+
+    def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
+        """Which sums of a scored log are those of `sum_shapes`."""
+        return {"predicted_and_observed": LabelSums(("predicted", "positives"))}
 
     @warns_of_nan
     def result(self) -> Tensor:
         """Predicted over observed for the rows since `reset_state`, a scalar."""
         totals = self._totals.value()
         return calibration_ratio(totals[0], totals[1])
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {"from_logits": self.from_logits, "name": self.name, "dtype": self.dtype}

@@ -38,6 +38,7 @@ class CrossFittedMetric(AdditiveMetric):
         seed: Seed of the hash that assigns the rows.
         name: Name of the metric, and its key in the logs.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
+        **arguments: As for `AdditiveMetric`.
 
     Raises:
         ValueError: If an argument is invalid.
@@ -55,8 +56,8 @@ class CrossFittedMetric(AdditiveMetric):
         seed: int = 0,
         name: str = "cross_fitted",
         dtype: str | None = None,
+        **arguments: Any,
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
         if not isinstance(num_folds, int) or num_folds < 1:
             raise ValueError(
                 "Argument `num_folds` must be an integer of at least 1. Received: "
@@ -68,9 +69,8 @@ class CrossFittedMetric(AdditiveMetric):
                 "rows on which the correction is fitted. Received: "
                 f"bias_fraction={bias_fraction!r}."
             )
-        self.num_folds = num_folds
-        self.bias_fraction = bias_fraction
-        self.seed = seed
+        sharing = {"num_folds": num_folds, "bias_fraction": bias_fraction, "seed": seed}
+        super().__init__(name, dtype, **sharing, **arguments)
         self.num_groups = num_folds if bias_fraction is None else 2
         # It may overflow and wrap around: only the hash reads it.
         self._num_rows = self.add_variable((), "zeros", dtype="int32", name="num_rows")
@@ -102,16 +102,6 @@ class CrossFittedMetric(AdditiveMetric):
     def scored_sums(self, sums: Tensor) -> Tensor:
         """From sums by group, the sums over the rows each correction is scored on."""
         return scored_sums(sums, self.held_out)
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {
-            "num_folds": self.num_folds,
-            "bias_fraction": self.bias_fraction,
-            "seed": self.seed,
-            "name": self.name,
-            "dtype": self.dtype,
-        }
 
 
 def numbers_of_rows(weights: Tensor) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 from keras import ops
@@ -82,7 +80,6 @@ class ExpectedCalibrationError(AdditiveMetric):
         name: str = "expected_calibration_error",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
         if binning not in _BINNINGS:
             raise ValueError(
                 f"Argument `binning` must be one of {', '.join(map(repr, _BINNINGS))}. "
@@ -95,22 +92,14 @@ class ExpectedCalibrationError(AdditiveMetric):
                 f"{RANK_BINS.num_bins} for bins of equal mass. Received: num_bins={num_bins!r}, "
                 f"binning={binning!r}."
             )
-        self.num_bins = int(num_bins)
-        self.binning = binning
-        self.from_logits = bool(from_logits)
+        super().__init__(
+            name, dtype, num_bins=int(num_bins), binning=binning, from_logits=bool(from_logits)
+        )
         num_kept = RANK_BINS.num_bins if binning == "equal_mass" else self.num_bins
         self._sums = self.add_sum((num_kept, 3), name="bin_sums")
 
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Adds rows.
-
-        Args:
-            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
-            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-        """
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds to the sums."""
         rows = y_true, y_pred, sample_weight, self.from_logits, self.dtype
         labels, probabilities, weights = probability_rows(*rows)
         if self.binning == "equal_mass":
@@ -156,14 +145,4 @@ class ExpectedCalibrationError(AdditiveMetric):
             "mean_prediction": predicted / rows,
             "observed_rate": positives / rows,
             "residual": positives - predicted,
-        }
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {
-            "num_bins": self.num_bins,
-            "binning": self.binning,
-            "from_logits": self.from_logits,
-            "name": self.name,
-            "dtype": self.dtype,
         }

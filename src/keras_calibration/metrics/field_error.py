@@ -62,6 +62,7 @@ class FieldError(AdditiveMetric):
         name: Name of the metric, and its key in the logs.
         from_logits: Whether predictions are logits.
         dtype: Dtype of state and result. The default is float64 where the backend supports it.
+        **arguments: As for `AdditiveMetric`.
 
     Raises:
         ValueError: If an argument is invalid, `field` is missing or holds other ids, or arrays
@@ -83,8 +84,8 @@ class FieldError(AdditiveMetric):
         name: str,
         from_logits: bool = False,
         dtype: str | None = None,
+        **arguments: Any,
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
         is_cross = isinstance(num_values, tuple | list)
         given: Any = num_values
         sizes = tuple(given) if is_cross else (given,)
@@ -101,8 +102,9 @@ class FieldError(AdditiveMetric):
                 f"Received: num_values={num_values!r}, {math.prod(sizes)} values. Hash the ids "
                 "into fewer values."
             )
-        self.num_values: int | tuple[int, ...] = sizes if is_cross else sizes[0]
-        self.from_logits = bool(from_logits)
+        self.num_values: int | tuple[int, ...]
+        own = {"num_values": sizes if is_cross else sizes[0], "from_logits": bool(from_logits)}
+        super().__init__(name, dtype, **own, **arguments)
         self._num_cells = math.prod(sizes)
         self._sums = self.add_sum((self._num_cells + 1, 7), name="field_sums")
 
@@ -262,18 +264,6 @@ class FieldError(AdditiveMetric):
                 f"num_draws={num_draws!r}."
             )
         return noise_floors_of([self], self._sums.value(), num_draws, seed)[0]
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        num_values: int | tuple[int, ...] | list[int] = self.num_values
-        if isinstance(num_values, tuple):
-            num_values = list(num_values)
-        return {
-            "num_values": num_values,
-            "from_logits": self.from_logits,
-            "name": self.name,
-            "dtype": self.dtype,
-        }
 
     def _value_columns(self, cells: np.ndarray) -> dict[str, np.ndarray]:
         is_other = cells == self._num_cells

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 from keras import ops
@@ -60,7 +59,6 @@ class FieldRCE(FieldError):
         name: str = "field_rce",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(num_values, name=name, from_logits=from_logits, dtype=dtype)
         is_zero_allowed = skip_without_positives and epsilon == 0
         if not (0 < epsilon < math.inf or is_zero_allowed):
             raise ValueError(
@@ -68,8 +66,8 @@ class FieldRCE(FieldError):
                 f"skip_without_positives=True. Received: epsilon={epsilon!r}, "
                 f"skip_without_positives={skip_without_positives!r}."
             )
-        self.epsilon = float(epsilon)
-        self.skip_without_positives = bool(skip_without_positives)
+        own = {"epsilon": float(epsilon), "skip_without_positives": bool(skip_without_positives)}
+        super().__init__(num_values, name, from_logits, dtype, **own)
 
     def error(self, sums: Tensor) -> Tensor:
         """Field-RCE from the sums by field value, a scalar."""
@@ -86,11 +84,3 @@ class FieldRCE(FieldError):
         rows = sums[:, 2]
         is_skipped = without_positives(sums) if self.skip_without_positives else False
         return float(ops.sum(ops.where(is_skipped, rows, 0.0)) / ops.sum(rows))
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {
-            **super().get_config(),
-            "epsilon": self.epsilon,
-            "skip_without_positives": self.skip_without_positives,
-        }

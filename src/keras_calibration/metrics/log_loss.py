@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -11,6 +9,7 @@ from keras_calibration._ops.losses import log_loss_from_logits
 from keras_calibration._rows.metric_rows import logit_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
+from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -50,33 +49,24 @@ class LogLoss(AdditiveMetric):
     def __init__(
         self, from_logits: bool = False, name: str = "log_loss", dtype: str | None = None
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
-        self.from_logits = from_logits
+        super().__init__(name, dtype, from_logits=bool(from_logits))
         # Σ w loss and Σ w.
         self._sums = self.add_sum((2,), name="loss_and_weight")
 
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Adds rows.
-
-        Args:
-            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
-            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-        """
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds to the sums."""
         labels, logits, weights = logit_rows(
             y_true, y_pred, sample_weight, self.from_logits, self.dtype
         )
         losses = weights * log_loss_from_logits(labels, logits)
         self._sums.add(ops.stack([ops.sum(losses), ops.sum(weights)]))
 
+    def log_sums(self) -> dict[str, LabelSums | LogitMoments]:
+        """Which sums of a scored log are those of `sum_shapes`."""
+        return {"loss_and_weight": LabelSums(("loss", "weight"))}
+
     @warns_of_nan
     def result(self) -> Tensor:
         """The mean log loss of the rows since `reset_state`, a scalar in nats."""
         sums = self._sums.value()
         return sums[0] / sums[1]
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {"from_logits": self.from_logits, "name": self.name, "dtype": self.dtype}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -73,20 +71,11 @@ class LogitAUC(AdditiveMetric):
     def __init__(
         self, from_logits: bool = False, name: str = "logit_auc", dtype: str | None = None
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
-        self.from_logits = bool(from_logits)
+        super().__init__(name, dtype, from_logits=bool(from_logits))
         self._histogram = self.add_sum((RANK_BINS.num_bins, 2), name="label_histogram")
 
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Adds rows.
-
-        Args:
-            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
-            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-        """
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds to the sums."""
         if self.from_logits:
             warn_of_narrow_logits(y_pred, type(self).__name__)
         labels, logits, weights = logit_rows(
@@ -104,7 +93,3 @@ class LogitAUC(AdditiveMetric):
         ends = histogram[:: RANK_BINS.num_bins - 1] / ops.sum(histogram, axis=0)
         tied = ops.sum(ops.prod(ends, axis=-1))
         return ops.where(tied <= _MOST_TIED, auc, float("nan"))
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {"from_logits": self.from_logits, "name": self.name, "dtype": self.dtype}

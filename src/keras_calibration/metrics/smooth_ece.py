@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 from keras import ops
@@ -63,27 +61,17 @@ class SmoothECE(AdditiveMetric):
         name: str = "smooth_ece",
         dtype: str | None = None,
     ) -> None:
-        super().__init__(name=name, dtype=dtype)
         if not isinstance(num_cells, int | np.integer) or num_cells < 2:
             raise ValueError(
                 "Argument `num_cells` must be an integer of at least 2. "
                 f"Received: num_cells={num_cells!r}."
             )
-        self.num_cells = int(num_cells)
-        self.from_logits = bool(from_logits)
+        super().__init__(name, dtype, num_cells=int(num_cells), from_logits=bool(from_logits))
         self._residuals = self.add_sum((self.num_cells + 1,), name="residuals")
         self._weight = self.add_sum((), name="weight")
 
-    def update_state(
-        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
-    ) -> None:
-        """Adds rows.
-
-        Args:
-            y_true: Labels in [0, 1], shape `(n,)` or `(n, 1)`.
-            y_pred: Probabilities, or logits with `from_logits=True`, shape `(n,)` or `(n, 1)`.
-            sample_weight: Non-negative weights, shape `(n,)` or `(n, 1)`, or None.
-        """
+    def add_rows(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None) -> None:
+        """Adds to the sums."""
         labels, probabilities, weights = probability_rows(
             y_true, y_pred, sample_weight, self.from_logits, self.dtype
         )
@@ -94,15 +82,6 @@ class SmoothECE(AdditiveMetric):
     def result(self) -> Tensor:
         """The error of the rows since `reset_state`, a scalar in units of probability."""
         return _compiled_error(self._residuals.value(), self._weight.value())
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor, as plain Python values."""
-        return {
-            "num_cells": self.num_cells,
-            "from_logits": self.from_logits,
-            "name": self.name,
-            "dtype": self.dtype,
-        }
 
 
 _compiled_error = compiled(smooth_ece_from_sums)

@@ -28,20 +28,11 @@ from keras_calibration.logs.query import (
     logit_moments,
 )
 from keras_calibration.logs.scored_log import field_name
-from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
-from keras_calibration.metrics.calibration_gain import CalibrationGain
-from keras_calibration.metrics.calibration_ratio import CalibrationRatio
+from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.metrics.field_error import FieldError
-from keras_calibration.metrics.log_loss import LogLoss
-from keras_calibration.metrics.normalized_entropy import NormalizedEntropy
+from keras_calibration.metrics.log_sums import LogitMoments
 
 _LABELS = "totals"
-# The columns of the label sums that are the state of a metric.
-_LABEL_SUMS = {
-    LogLoss: ("loss_and_weight", ("loss", "weight")),
-    NormalizedEntropy: ("loss_and_labels", ("loss", "positives", "negatives")),
-    CalibrationRatio: ("predicted_and_observed", ("predicted", "positives")),
-}
 
 
 def log_queries(
@@ -63,7 +54,7 @@ def log_queries(
         ['totals', 'moments/2/None/0', 'field/site']
     """
     queries: dict[str, Query] = {}
-    columns: tuple[str, ...] = ()
+    columns: list[str] = []
     for metric in [metrics] if isinstance(metrics, keras.Metric) else metrics:
         if not has_sums(metric):
             raise ValueError(
@@ -71,9 +62,11 @@ def log_queries(
                 "NormalizedEntropy, CalibrationRatio, CalibratedLogLoss, CalibrationGain. "
                 f"Received: {type(metric).__name__}. Pass it to `score` of a log that DuckDB reads."
             )
-        queries |= _moments_of(metric)
-        if type(metric) is not CalibratedLogLoss:
-            columns += _LABEL_SUMS.get(type(metric), _LABEL_SUMS[LogLoss])[1]
+        for sums in metric.log_sums().values():
+            if isinstance(sums, LogitMoments):
+                queries[_moments_name(sums)] = logit_moments(*sums)
+            else:
+                columns += sums.columns
     weighted = log.is_weighted
     if columns:
         queries = {_LABELS: label_sums(list(dict.fromkeys(columns)), weighted), **queries}
@@ -88,28 +81,35 @@ def log_queries(
 
 def has_sums(metric: keras.metrics.Metric) -> bool:
     """Whether the state of a metric can be made from sums of a log."""
-    return type(metric) in (*_LABEL_SUMS, CalibratedLogLoss, CalibrationGain)
+    return bool(getattr(metric, "has_log_sums", False))
 
 
-def add_log(metric: keras.metrics.Metric, sums: LogSums) -> None:
+def add_log(metric: AdditiveMetric, sums: LogSums) -> None:
     """Adds the rows of a log to the state of a metric that `has_sums`."""
-    found: dict[str, np.ndarray] = {}
-    if isinstance(metric, CalibratedLogLoss):
-        table = sums.table(_moments_name(metric))
-        group = table.get("key_group", np.zeros(1, int))
-        moments = np.zeros((metric.num_groups * NUM_BINS, NUM_COLUMNS))
-        moments[group * NUM_BINS + table["key_bin"]] = np.stack(
-            [table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1
-        )
-        found["moments"] = moments
-        metric.add_row_count(sums.num_rows % 2**31)
-    if not isinstance(metric, CalibratedLogLoss) or isinstance(metric, CalibrationGain):
-        inner = metric if type(metric) in _LABEL_SUMS else LogLoss()
-        name, columns = _LABEL_SUMS[type(inner)]
-        prefix = "" if inner is metric else f"{inner.name}/"
-        table = sums.table(_LABELS)
-        found[prefix + name] = np.array([table[column][0] for column in columns])
+    found = {}
+    for name, needed in metric.log_sums().items():
+        if isinstance(needed, LogitMoments):
+            found[name] = _moments(needed, sums)
+        else:
+            table = sums.table(_LABELS)
+            found[name] = np.array([table[column][0] for column in needed.columns])
     metric.add_sums(found)
+    metric.add_row_count(sums.num_rows % 2**31)
+
+
+def _moments(needed: LogitMoments, sums: LogSums) -> np.ndarray:
+    """The moments of all groups, one below the other."""
+    table = sums.table(_moments_name(needed))
+    group = table.get("key_group", np.zeros(1, int))
+    moments = np.zeros((needed.num_groups * NUM_BINS, NUM_COLUMNS))
+    moments[group * NUM_BINS + table["key_bin"]] = np.stack(
+        [table[f"column_{place}"] for place in range(NUM_COLUMNS)], axis=1
+    )
+    return moments
+
+
+def _moments_name(needed: LogitMoments) -> str:
+    return f"moments/{needed.num_folds}/{needed.bias_fraction}/{needed.seed}"
 
 
 def add_field(metric: FieldError, table: Mapping[str, np.ndarray]) -> None:
@@ -144,15 +144,3 @@ def field_errors(sums: LogSums, fields: Iterable[str] | None = None) -> dict[str
         errors[f"{field}_field_ece"] = float(field_ece_from_sums(columns))
         errors[f"{field}_field_rce"] = float(field_rce_from_sums(columns, FIELD_RCE_EPSILON))
     return errors
-
-
-def _moments_of(metric: keras.metrics.Metric) -> dict[str, Query]:
-    if not isinstance(metric, CalibratedLogLoss):
-        return {}
-    return {
-        _moments_name(metric): logit_moments(metric.num_folds, metric.bias_fraction, metric.seed)
-    }
-
-
-def _moments_name(metric: CalibratedLogLoss) -> str:
-    return f"moments/{metric.num_folds}/{metric.bias_fraction}/{metric.seed}"

@@ -15,7 +15,6 @@ from keras_calibration.logs.log_sums import TOTALS
 from keras_calibration.logs.query import FIELD, Query
 from keras_calibration.logs.rows import Selection
 from keras_calibration.logs.scored_log import field_name
-from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.log_metrics import (
@@ -141,7 +140,7 @@ def score_by_period(
             fresh = type(metric).from_config(metric.get_config())
             add_log(fresh, part)
             results[metric.name] = float(fresh.result())
-            if type(fresh) is CalibratedLogLoss and fresh.correction == "bias":
+            if getattr(fresh, "has_rolling_loss", False):
                 name = f"rolling_{metric.name}"
                 moments, bias = fresh.moments_of_all_rows(), biases.get(name, math.nan)
                 results[name], biases[name] = rolling_log_loss(moments, bias)

@@ -1,0 +1,34 @@
+"""Which sums of a scored log are the state of a metric."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class LabelSums(NamedTuple):
+    """Sums of weights, labels, predictions and log loss, of those that `logs.query` names.
+
+    Args:
+        columns: Their names, in the order of the metric's sum.
+    """
+
+    columns: tuple[str, ...]
+
+
+class LogitMoments(NamedTuple):
+    """The moments of the logits of each group of rows, as of `ops.logit_moments`.
+
+    Args:
+        num_folds: Number of folds, as for `CalibratedLogLoss`.
+        bias_fraction: Share of the rows that a bias is fitted on, or None.
+        seed: Seed of the hash that assigns the rows.
+    """
+
+    num_folds: int
+    bias_fraction: float | None
+    seed: int
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups of rows."""
+        return self.num_folds if self.bias_fraction is None else 2
