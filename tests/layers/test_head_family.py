@@ -257,3 +257,90 @@ def test_the_head_of_a_model_is_the_one_that_was_given(reload):
     assert type(reload(model).head) is ILPS
     again = base_logits(model, rows)
     assert head.update(again, LABELS).num_rows == 800
+
+
+class Doubled(layers.Head):
+    """A head of a user around another one, which says nothing but what it computes."""
+
+    def __init__(self, inner, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = inner
+        self.finalized = False
+
+    def parts(self):
+        return [self.inner]
+
+    def build(self, logits_shape=None, features_shape=None):
+        if not self.inner.built:
+            shapes = () if self.inner.feature_names == () else (features_shape,)
+            self.inner.build((None, 1), *shapes)
+        self.built = True
+
+    def call(self, logits, features=None):
+        return 2 * self.inner(logits, features)
+
+
+class WithEffects(Doubled):
+    """A head whose effects trees may read, and that fits what is in it."""
+
+    @property
+    def feature_names(self):
+        return ("site",)
+
+    @property
+    def effect_names(self):
+        return ("site",)
+
+    def effects(self, features):
+        return keras.ops.reshape(keras.ops.cast(features["site"] == 1, "float32"), (-1, 1))
+
+    def fit_rows(self, rows, features, settings, verbose):
+        self.inner.fit_rows(rows, features, settings, verbose)
+        return self.summary_of(rows, features)
+
+    def get_config(self):
+        inner = keras.saving.serialize_keras_object(self.inner)
+        return {**super().get_config(), "inner": inner}
+
+    @classmethod
+    def from_config(cls, config):
+        inner = keras.saving.deserialize_keras_object(config["inner"])
+        return cls(**{**config, "inner": inner})
+
+
+def test_a_head_asks_its_parts():
+    inner = layers.FieldILPS({"site": 3})
+    head = Doubled(inner)
+    assert head.feature_names == ("site",)
+    assert head.field_readers() == [inner]
+    assert not head.has_direct_fit  # it has no `fit_rows`
+    assert not head.draws_by_chance
+    assert Doubled(layers.BoostedTrees({"site": 3})).draws_by_chance
+    with pytest.raises(ValueError, match="one"):
+        head.check_logits((None, 3))
+    Doubled(layers.VectorScaling(3)).check_logits((None, 3))
+    rng = np.random.default_rng(0)
+    logits, site = rng.normal(size=200), rng.integers(0, 3, 200)
+    inner.fit(logits, rng.random(200) < 0.3, {"site": site})
+    knots, values = head.curve()
+    np.testing.assert_array_equal(knots, inner.get_knots())
+    np.testing.assert_array_equal(values, inner.get_values())
+    assert layers.PlattScaling().curve() is None
+    inner.set_weights([-weight for weight in inner.get_weights()])
+    head.finalize()
+    assert (np.diff(inner.get_values()) >= 0).all()
+    numbers = Doubled(layers.FieldBias({}, numeric=["price"]))
+    assert not numbers.is_adapted
+    numbers.adapt(logits, None, {"price": rng.normal(size=200)})
+    assert numbers.is_adapted
+
+
+def test_trees_read_the_effects_of_any_head():
+    rng = np.random.default_rng(1)
+    logits, site = rng.normal(size=600), rng.integers(0, 3, 600)
+    labels = rng.random(600) < 1 / (1 + np.exp(-logits - 2 * (site == 1)))
+    head = layers.BoostedTrees({}, ["site"], WithEffects(layers.PlattScaling()), num_rounds=8)
+    head.fit(logits, labels, {"site": site}, settings=layers.FitSettings(folds=2))
+    # The logits before and after, the effect, and the number.
+    assert head._num_tree_columns() == 4
+    assert head(logits[:5], {"site": site[:5]}).shape == (5, 1)

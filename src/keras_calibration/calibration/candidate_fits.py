@@ -21,7 +21,6 @@ from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits
 from keras_calibration.layers.boosted_trees import BoostedTrees
 from keras_calibration.layers.cross_fitting import enough_for
-from keras_calibration.layers.field_bias import FieldBias
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import NeuralFitSummary
 from keras_calibration.layers.head import Head
@@ -140,21 +139,16 @@ class Race:
             return self._fit_network(candidate, is_forced)
         parts = list(self.splits.parts())
         # From a fit to all rows, those to parts of them are found in less time.
-        is_additive = isinstance(candidate.make_head(), FieldBias)
-        whole = (
-            _fitted_head(candidate, self.rows, self.features, self.seed) if is_additive else None
-        )
+        whole: Head | None = None
+        if candidate.make_head().starts_from_whole:
+            whole = _fitted_head(candidate, self.rows, self.features, self.seed)
         heads: dict[int, Head] = {}
         logits = np.empty(self.rows.logits.shape)
         # The last first: with "forward", it has the most rows.
         for number in reversed(range(len(parts))):
             fitted, scored = parts[number]
             rows, features = self.rows.take(fitted), taken(self.features, fitted)
-            if isinstance(whole, FieldBias):
-                head = heads[number] = candidate.make_head()
-                head.fit_like(whole, rows, features)
-            else:
-                head = heads[number] = _fitted_head(candidate, rows, features, self.seed)
+            head = heads[number] = _fitted_head(candidate, rows, features, self.seed, whole)
             features = taken(self.features, scored)
             logits[scored] = head_logits(head, self.rows.logits[scored], features)
             self.progress.end_piece(candidate.name)
@@ -260,11 +254,13 @@ def taken(features: Features, rows: np.ndarray | slice) -> dict[str, Tensor]:
     return {name: take(column, rows) for name, column in features.items()}
 
 
-def _fitted_head(candidate: Candidate, rows: Rows, features: Features, seed: int) -> Head:
-    """A new head of a candidate, fitted to the rows."""
+def _fitted_head(
+    candidate: Candidate, rows: Rows, features: Features, seed: int, like: Head | None = None
+) -> Head:
+    """A new head of a candidate, fitted to the rows; `like` is one fitted to all rows."""
     head = candidate.make_head()
     if candidate.name != IDENTITY:
-        head.fit_checked(rows, features, FitSettings(seed=seed))
+        head.fit_checked(rows, features, FitSettings(seed=seed), like=like)
     return head
 
 

@@ -18,10 +18,8 @@ from keras_calibration._keras import flatten_layers
 from keras_calibration._typing import Tensor
 from keras_calibration.export.savedmodel_files import HEAD_FILE
 from keras_calibration.export.serving_spec import ServingSpec
-from keras_calibration.layers.field_ilps import FieldILPS
 from keras_calibration.layers.fit_summary import FitSummary, utc_now
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.posterior_layer import without_posterior
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.logit_range import describe_logits
@@ -127,20 +125,13 @@ def describe_model(spec: ServingSpec, sample_logits: Tensor | None) -> dict[str,
 
 def describe_head(head: Head) -> dict[str, Any]:
     """Describes a head: class, configuration, number of weights, knots and values."""
+    curve = head.curve()
     return {
         "class": type(head).__name__,
         "config": _shortened(head.get_config()),
         "num_weights": sum(math.prod(w.shape) for w in without_posterior(head.weights)),
-        "curve": _curve_of(head),
+        "curve": None if curve is None else dict(zip(("knots", "values"), curve, strict=True)),
     }
-
-
-def _curve_of(head: Head) -> dict[str, Any] | None:
-    """Knots and values of the head's curve, if it has one."""
-    for part in flatten_layers(head):
-        if isinstance(part, FieldILPS | ILPS):
-            return {"knots": part.get_knots(), "values": part.get_values()}
-    return None
 
 
 def summary_figures(fit_summary: FitSummary) -> dict[str, Any]:

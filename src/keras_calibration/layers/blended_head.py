@@ -8,14 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
-from numpy.typing import ArrayLike
 
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
-from keras_calibration.layers.logits import as_column, check_columns
+from keras_calibration.layers.logits import as_column
 
 _ROUNDING = 1e-6
 
@@ -75,40 +74,9 @@ class BlendedHead(Head):
             )
         self.head_weights = shares
 
-    @property
-    def feature_names(self) -> tuple[str, ...] | None:
-        """The features that the heads read, or None if one does not declare its features."""
-        names: dict[str, None] = {}
-        for head in self.heads:
-            if head.feature_names is None:
-                return None
-            names |= dict.fromkeys(head.feature_names)
-        return tuple(names)
-
-    def field_readers(self) -> list[keras.layers.Layer]:
-        """The field readers of all heads."""
-        return [part for head in self.heads for part in head.field_readers()]
-
-    @property
-    def has_direct_fit(self) -> bool:
-        """Whether every head has a direct fit."""
-        return all(head.has_direct_fit for head in self.heads)
-
-    @property
-    def draws_by_chance(self) -> bool:
-        """Whether the direct fit draws folds or batches."""
-        return any(head.draws_by_chance for head in self.heads)
-
-    @property
-    def is_adapted(self) -> bool:
-        """Whether every head is adapted."""
-        return all(head.is_adapted for head in self.heads)
-
-    def check_logits(self, shape: Shape) -> None:
-        """Raises for logits that one of the heads does not serve."""
-        check_columns(shape, type(self).__name__)
-        for head in self.heads:
-            head.check_logits(shape)
+    def parts(self) -> list[Head]:
+        """The heads."""
+        return self.heads
 
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
@@ -131,17 +99,6 @@ class BlendedHead(Head):
             terms.append(rest * ops.cast(columns, self.compute_dtype))
         return sum(terms[1:], terms[0])
 
-    def adapt(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        features: Mapping[str, ArrayLike] | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> None:
-        """Adapts each head to the development set."""
-        for head in self.heads:
-            head.adapt(logits, labels, features, sample_weight)
-
     def fit_rows(
         self,
         rows: Rows,
@@ -157,11 +114,6 @@ class BlendedHead(Head):
             num_iterations=sum(fit.num_iterations for fit in fits),
             converged=all(fit.converged for fit in fits),
         )
-
-    def finalize(self) -> None:
-        """Finalizes the weights of each head after training."""
-        for head in self.heads:
-            head.finalize()
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 from keras import ops
-from numpy.typing import ArrayLike
 
 from keras_calibration._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
@@ -129,10 +128,14 @@ class BoostedTrees(Head):
                 f"num_rounds={num_rounds!r}."
             )
 
+    def parts(self) -> list[Head]:
+        """h, the inner head."""
+        return [self.head]
+
     @property
     def feature_names(self) -> tuple[str, ...] | None:
         """The features that the head reads, or None if h does not declare its features."""
-        names = self.head.feature_names
+        names = super().feature_names
         return None if names is None else tuple(dict.fromkeys((*names, *self._own_names)))
 
     @property
@@ -141,7 +144,7 @@ class BoostedTrees(Head):
 
     def field_readers(self) -> list[keras.layers.Layer]:
         """The head itself, and the readers of h."""
-        return [self, *self.head.field_readers()]
+        return [self, *super().field_readers()]
 
     def num_values(self, field: str) -> int:
         """Number of ids of a field, without "other"."""
@@ -152,23 +155,9 @@ class BoostedTrees(Head):
         return ids_of_field(features[field], self.fields[field], self._num_values[field])
 
     @property
-    def has_direct_fit(self) -> bool:
-        """Whether h has a direct fit."""
-        return self.head.has_direct_fit
-
-    @property
     def draws_by_chance(self) -> bool:
         """Whether the direct fit draws folds or batches."""
         return True
-
-    @property
-    def is_adapted(self) -> bool:
-        """Whether h is adapted."""
-        return self.head.is_adapted
-
-    def check_logits(self, shape: Shape) -> None:
-        """Raises for logits that h does not serve."""
-        self.head.check_logits(shape)
 
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
@@ -180,11 +169,10 @@ class BoostedTrees(Head):
             self.head.build(columns_shape, *shapes)
         self.num_outputs = int(columns_shape[1] or 1)
         self._num_values = {name: vocabulary_size(v) for name, v in self.fields.items()}
-        offsets = self.head.fields if isinstance(self.head, FieldBias) else {}
         self._categorical = [
             name
             for name, number in self._num_values.items()
-            if number <= _NUM_CATEGORIES or name not in offsets
+            if number <= _NUM_CATEGORIES or name not in self.head.effect_names
         ]
         rounds = -(-self.num_rounds // NUM_GROUPS) * NUM_GROUPS
         num_trees = rounds * self.num_outputs
@@ -221,27 +209,13 @@ class BoostedTrees(Head):
     ) -> Tensor:
         """What the trees see of rows whose inner head is `head`, (batch, columns), float32."""
         columns = [logits, inner]
-        if isinstance(head, FieldBias) and head.fields:
+        if head.effect_names:
             columns.append(head.effects(features))
         for number, name in enumerate(self._categorical):
             categories = ops.convert_to_tensor(self._categories)[number]
             columns.append(self.field_ids(features, name)[:, None] == categories)
         columns += [ops.reshape(features[name], (-1, 1)) for name in self.numeric]
         return ops.concatenate([ops.cast(each, "float32") for each in columns], axis=1)
-
-    def adapt(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike | None = None,
-        features: Mapping[str, ArrayLike] | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> None:
-        """Adapts h to the development set."""
-        self.head.adapt(logits, labels, features, sample_weight)
-
-    def finalize(self) -> None:
-        """Finalizes the weights of h after training."""
-        self.head.finalize()
 
     def fit_rows(
         self,
@@ -363,9 +337,9 @@ class BoostedTrees(Head):
         return np.concatenate(found)
 
     def _num_tree_columns(self) -> int:
-        num_offsets = len(self.head.fields) if isinstance(self.head, FieldBias) else 0
+        num_effects = len(self.head.effect_names)
         num_categories = len(self._categorical) * _NUM_CATEGORIES
-        return 2 * self.num_outputs + num_offsets + num_categories + len(self.numeric)
+        return 2 * self.num_outputs + num_effects + num_categories + len(self.numeric)
 
     def _set_categories(self, features: Mapping[str, np.ndarray]) -> None:
         """Assigns the most frequent ids of the fields that get a column per value; -1 for none."""

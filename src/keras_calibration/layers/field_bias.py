@@ -27,7 +27,6 @@ from keras_calibration.layers.field_ids import (
     called_features,
     check_features,
 )
-from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
@@ -107,7 +106,6 @@ class FieldBias(FieldHead):
 
     # Of the last fit, and of that to more rows from which the one under way starts.
     _spreads: Spreads | None = None
-    _like: Spreads | None = None
 
     def __init__(
         self,
@@ -138,6 +136,16 @@ class FieldBias(FieldHead):
             values = numeric_curves(self._numeric_places(features), self._curves)
             calibrated = calibrated + ops.sum(values, axis=0)[:, None]
         return calibrated
+
+    @property
+    def starts_from_whole(self) -> bool:
+        """The spreads of a fit to all rows are where one to a part of them starts."""
+        return True
+
+    @property
+    def effect_names(self) -> tuple[str, ...]:
+        """The fields."""
+        return tuple(self.fields)
 
     def effects(self, features: Features) -> Tensor:
         """Offsets `u_f[z_f]` of the values of each row.
@@ -203,10 +211,11 @@ class FieldBias(FieldHead):
 
     @property
     def is_adapted(self) -> bool:
-        """Whether the numeric columns have knots, from `adapt` or a fit."""
+        """Whether η is adapted, and the numeric columns have knots, from `adapt` or a fit."""
         if not self.numeric:
-            return True
-        return self.built and bool(np.any(ops.convert_to_numpy(self._knots)))
+            return super().is_adapted
+        has_knots = self.built and bool(np.any(ops.convert_to_numpy(self._knots)))
+        return has_knots and super().is_adapted
 
     def adapt(
         self,
@@ -215,38 +224,20 @@ class FieldBias(FieldHead):
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
-        """Places the knots of the numeric columns, for training by gradient; a fit does so itself.
+        """Adapts η, and places the knots of the numeric columns; a fit does so itself.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).
-            labels: Not read.
+            labels: Labels in [0, 1] (n,) or (n, 1), if η needs them.
             features: A mapping of feature names to arrays with n rows.
             sample_weight: Sample weights (n,) or (n, 1), or None.
         """
+        super().adapt(logits, labels, features, sample_weight)
         self._ensure_built()
         if self.numeric:
             columns = self.read_features(features, np.shape(logits)[0])
             weights = None if sample_weight is None else np.reshape(sample_weight, (-1,))
             self._assign_knots(self._numeric_columns(columns, weights)[0])
-
-    def fit_like(
-        self, other: FieldBias, rows: Rows, features: Mapping[str, ArrayLike]
-    ) -> FitSummary:
-        """Fits to a part of the rows of another fit, several times as fast; without interval.
-
-        Args:
-            other: A head of the same arguments, fitted to all rows. The spreads start from its own.
-            rows: Logits, labels and weights.
-            features: A mapping of feature names to arrays with n rows.
-
-        Returns:
-            A `FitSummary`.
-        """
-        self._like = other._spreads
-        try:
-            return self.fit_checked(rows, features)
-        finally:
-            self._like = None
 
     def get_offsets(self, field: str) -> np.ndarray:
         """Offsets u of a field's values, shape (num_values,), in logits."""
@@ -367,6 +358,7 @@ class FieldBias(FieldHead):
         ids: list[np.ndarray],
         features: Mapping[str, np.ndarray],
         line: Line,
+        like: FieldBias | None = None,
     ) -> FieldOffsets:
         knots, columns = self._numeric_columns(features, rows.weights)
         fit = fit_field_offsets(
@@ -375,7 +367,7 @@ class FieldBias(FieldHead):
             list(self._num_values.values()),
             half_cauchy(self.prior_scale),
             columns,
-            self._like,
+            None if like is None else like._spreads,
         )
         self._spreads = fit.spreads
         self._slope.assign(fit.slope * line.scale)

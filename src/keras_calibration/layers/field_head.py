@@ -30,6 +30,7 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.layers.logits import check_column
 
 
 class FieldHead(Head):
@@ -60,19 +61,22 @@ class FieldHead(Head):
         self.prior_scale = float(prior_scale)
         self._check_arguments()
 
+    def parts(self) -> list[Head]:
+        """η, if there is one."""
+        return [] if self.calibrator is None else [self.calibrator]
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """The features that the head reads: its fields."""
         return tuple(self.fields)
 
+    def check_logits(self, shape: Shape) -> None:
+        """Raises for other than one logit per row, also if η serves classes."""
+        check_column(shape, type(self).__name__, "logits")
+
     def field_readers(self) -> list[FieldHead]:
         """The head itself."""
         return [self]
-
-    @property
-    def has_direct_fit(self) -> bool:
-        """Whether η has a direct fit, or there is no η."""
-        return self.calibrator is None or self.calibrator.has_direct_fit
 
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
@@ -90,6 +94,7 @@ class FieldHead(Head):
         features: Mapping[str, np.ndarray],
         settings: FitSettings,
         verbose: int,
+        like: FieldHead | None = None,
     ) -> FitSummary:
         """Fits η, then the table of field values on top of it."""
         ids: list[np.ndarray] = []
@@ -102,7 +107,7 @@ class FieldHead(Head):
         else:
             self.calibrator.fit_rows(rows, {}, settings, verbose)
             line, curve = IDENTITY, head_logits(self.calibrator, rows.logits, {})
-        fit = self._fit_effects(rows, curve, ids, features, line)
+        fit = self._fit_effects(rows, curve, ids, features, line, like)
         return self.summary_of(rows, features, fit.num_iterations, fit.converged)
 
     def _add_weights(self) -> None:
@@ -116,6 +121,7 @@ class FieldHead(Head):
         ids: list[np.ndarray],
         features: Mapping[str, np.ndarray],
         line: Line,
+        like: FieldHead | None,
     ) -> FieldOffsets | FieldCurves:
         """Fits to rows, to their values of η and to the ids of each field; assigns the weights.
 

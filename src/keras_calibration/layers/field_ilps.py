@@ -125,6 +125,10 @@ class FieldILPS(FieldHead):
         inside = within_room(deviations, values, len(self.fields))
         self._field_deviations.assign(inside.reshape(-1))
 
+    def curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """Knots and values of the common curve."""
+        return self.get_knots(), self.get_values()
+
     def get_knots(self) -> np.ndarray:
         """Knots, shape (K,): increasing values of η, in logits."""
         self._ensure_built()
@@ -180,6 +184,7 @@ class FieldILPS(FieldHead):
         ids: list[np.ndarray],
         features: Mapping[str, np.ndarray],
         line: Line,
+        like: FieldHead | None = None,
     ) -> FieldCurves:
         knots = balanced_knots(curve, rows.labels, self.num_knots, rows.weights)
         # Rounded to the dtype in which the layer stores them.

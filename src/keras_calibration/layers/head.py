@@ -29,12 +29,17 @@ from keras_calibration._rows.data_checks import (
 )
 from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._solvers.row_order import canonical_order, single_rows
-from keras_calibration._typing import Shape, Tensor
+from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_ids import called_features, id_fields, numeric_names
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
-from keras_calibration.layers.logits import calibration_dtype, check_column, check_same_rows
+from keras_calibration.layers.logits import (
+    calibration_dtype,
+    check_column,
+    check_columns,
+    check_same_rows,
+)
 from keras_calibration.layers.network_trainer import weights_of
 from keras_calibration.layers.posterior_layer import PosteriorLayer, interval_width
 
@@ -118,33 +123,70 @@ class Head(PosteriorLayer):
             check_same_rows(shape, columns, type(self).__name__)
         return super().__call__(logits, columns, *args, **kwargs)
 
+    # Methods, not properties: Keras saves every layer that it finds in an attribute of a layer.
+    def parts(self) -> Sequence[Head]:
+        """The heads inside of this one, which answer for what it does not say itself."""
+        return ()
+
     @property
     def feature_names(self) -> tuple[str, ...] | None:
         """The features that the head reads; None if unknown, in which case it gets all features."""
-        return ()
+        names: dict[str, None] = {}
+        for part in self.parts():
+            if part.feature_names is None:
+                return None
+            names |= dict.fromkeys(part.feature_names)
+        return tuple(names)
 
-    # A method, not a property: Keras saves every layer that it finds in an attribute of a layer.
     def field_readers(self) -> Sequence[keras.layers.Layer]:
         """The layers inside the head that have `fields` and `field_ids(features, field)`."""
-        return ()
+        return [reader for part in self.parts() for reader in part.field_readers()]
 
     def check_logits(self, shape: Shape) -> None:
-        """Raises for logits that the head does not serve: by default, for other than one per row.
+        """Raises for logits that the head does not serve.
+
+        By default, it serves what its parts do; without parts, one logit per row.
 
         Args:
             shape: The shape of the logits; the number of rows may be None.
         """
-        check_column(shape, type(self).__name__, "logits")
+        if not self.parts():
+            check_column(shape, type(self).__name__, "logits")
+            return
+        check_columns(shape, type(self).__name__)
+        for part in self.parts():
+            part.check_logits(shape)
 
     @property
     def has_direct_fit(self) -> bool:
-        """Whether the head has a direct fit."""
-        return type(self).fit_rows is not Head.fit_rows
+        """Whether the head, with its parts, has a direct fit."""
+        is_own = type(self).fit_rows is not Head.fit_rows
+        return is_own and all(part.has_direct_fit for part in self.parts())
+
+    @property
+    def effect_names(self) -> tuple[str, ...]:
+        """The features whose effects on the logit `effects` tells, one number each; often none."""
+        return ()
+
+    def effects(self, features: Features) -> Tensor:
+        """What each of `effect_names` adds to the logit of a row.
+
+        Args:
+            features: A mapping of feature names to tensors or arrays (batch,) or (batch, 1).
+
+        Returns:
+            A tensor (batch, number of effects), in logits.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define `effects`.")
+
+    def curve(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Knots and values of the head's curve of the logit; None if it has none."""
+        return next((c for part in self.parts() if (c := part.curve()) is not None), None)
 
     @property
     def is_adapted(self) -> bool:
         """Whether `adapt` has been called, or is not needed."""
-        return True
+        return all(part.is_adapted for part in self.parts())
 
     def adapt(
         self,
@@ -153,7 +195,7 @@ class Head(PosteriorLayer):
         features: Mapping[str, ArrayLike] | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> None:
-        """Sets up state from development data before training; does nothing by default.
+        """Sets up state from development data before training, by default that of the parts.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).
@@ -161,6 +203,8 @@ class Head(PosteriorLayer):
             features: A mapping of feature names to arrays with n rows.
             sample_weight: Sample weights (n,) or (n, 1), or None.
         """
+        for part in self.parts():
+            part.adapt(logits, labels, features, sample_weight)
 
     def fit(
         self,
@@ -243,6 +287,7 @@ class Head(PosteriorLayer):
         features: Mapping[str, ArrayLike] | None = None,
         settings: FitSettings | None = None,
         verbose: int = 0,
+        like: Head | None = None,
     ) -> FitSummary:
         """As `fit`, for rows from `check_rows`: what is wrong with them has been said.
 
@@ -251,6 +296,8 @@ class Head(PosteriorLayer):
             features: A mapping of feature names to arrays with n rows.
             settings: How to train the head's network, if it has one.
             verbose: 1 shows a progress bar while a network is trained.
+            like: A head of the same arguments, fitted to rows of which these are a part; only where
+                `starts_from_whole`.
 
         Returns:
             A `FitSummary`.
@@ -268,8 +315,9 @@ class Head(PosteriorLayer):
             rows = replace(rows.take(numbers), weights=None if (weights == 1).all() else weights)
             columns = {name: column[numbers] for name, column in columns.items()}
             settings = settings.take(numbers, num_rows)
+        start = {} if like is None else {"like": like}
         with unchanged_if_refused(self):
-            summary = self.fit_rows(rows, columns, settings, verbose)
+            summary = self.fit_rows(rows, columns, settings, verbose, **start)
         if self.draws_by_chance:
             summary = summary.of_rows(numbers, num_rows)
         self.remember_fit(summary)
@@ -282,6 +330,11 @@ class Head(PosteriorLayer):
         The rows then come to `fit_rows` in an order of their own, and each apart: a row of weight 2
         as two rows, if weights are counts.
         """
+        return any(part.draws_by_chance for part in self.parts())
+
+    @property
+    def starts_from_whole(self) -> bool:
+        """Whether `fit_rows` takes `like=`, a fit to all rows, to fit to a part in less time."""
         return False
 
     def check_direct_fit(self) -> None:
@@ -442,7 +495,9 @@ class Head(PosteriorLayer):
         return columns
 
     def finalize(self) -> None:
-        """Adjusts the weights after training; does nothing by default."""
+        """Adjusts the weights after training, by default those of the parts."""
+        for part in self.parts():
+            part.finalize()
 
     def compute_output_shape(
         self, logits_shape: Shape, features_shape: Mapping[str, Shape] | None = None

@@ -263,6 +263,10 @@ class ILPS(StreamingCalibrator):
         """Whether `adapt` or `fit` has placed the knots and set the number of rows."""
         return self.built and known_value(self._num_rows) != 0
 
+    def curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """Knots and values."""
+        return self.get_knots(), self.get_values()
+
     def get_knots(self) -> np.ndarray:
         """Knots a, shape (K,): increasing logits."""
         self.ensure_built()

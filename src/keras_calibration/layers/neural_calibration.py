@@ -128,6 +128,10 @@ class NeuralCalibration(Head):
             copy_of(field_network) for _ in range(num_members - 1) if field_network is not None
         ]
 
+    def parts(self) -> list[Head]:
+        """η, if there is one."""
+        return [] if self.calibrator is None else [self.calibrator]
+
     @property
     def feature_names(self) -> tuple[str, ...] | None:
         """The features that the head reads, or None if its network does not declare them."""
@@ -149,11 +153,6 @@ class NeuralCalibration(Head):
         return [g for g in [self.field_network] if isinstance(g, FieldNetwork)]
 
     @property
-    def has_direct_fit(self) -> bool:
-        """Whether η has a direct fit, or there is no η."""
-        return self.calibrator is None or self.calibrator.has_direct_fit
-
-    @property
     def draws_by_chance(self) -> bool:
         """Whether the direct fit draws folds or batches."""
         return self.field_network is not None
@@ -161,15 +160,15 @@ class NeuralCalibration(Head):
     @property
     def is_adapted(self) -> bool:
         """Whether η and the networks are adapted."""
-        return (self.calibrator is None or self.calibrator.is_adapted) and all(
+        return super().is_adapted and all(
             member.is_adapted for member in self.members if isinstance(member, FieldNetwork)
         )
 
     def check_logits(self, shape: Shape) -> None:
         """Raises for logits that η does not serve; without η, serves one per row or per class."""
         check_columns(shape, type(self).__name__)
-        if self.calibrator is not None:
-            self.calibrator.check_logits(shape)
+        for part in self.parts():
+            part.check_logits(shape)
 
     def build(
         self, logits_shape: Shape | None = None, features_shape: Mapping[str, Shape] | None = None
@@ -213,8 +212,7 @@ class NeuralCalibration(Head):
         sample_weight: ArrayLike | None = None,
     ) -> None:
         """Adapts η and the networks to the development set."""
-        if self.calibrator is not None:
-            self.calibrator.adapt(logits, labels, sample_weight=sample_weight)
+        super().adapt(logits, labels, features, sample_weight)
         for member in self.members:
             if isinstance(member, FieldNetwork):
                 member.adapt({} if features is None else features)
