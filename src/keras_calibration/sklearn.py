@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import is_table, suggestion, warn_of_other_order
-from keras_calibration._warn import warn
+from calibration_records._columns import is_table, suggestion, warn_of_other_order
+from calibration_records._warn import warn
 from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scores
 
 try:

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import keras_calibration as kc
-from keras_calibration.cli import main
+from calibration_records.cli import main
 from stories import references
 from stories.references import right_or_refused, sigmoid, value_or_error
 

@@ -20,7 +20,8 @@ import numpy as np
 
 # Longer sequences of numbers and strings are hashed.
 _MAX_LENGTH = 32
-_LIBRARIES = ("builtins", "keras", "keras_calibration", "tensorflow", "jax", "numpy")
+_OWN = ("keras_calibration", "calibration_records")
+_LIBRARIES = ("builtins", "keras", "tensorflow", "jax", "numpy", *_OWN)
 # What Keras writes besides the settings: where a class lives, and what `build` will create.
 _DROPPED = {"module", "registered_name", "shared_object_id", "build_config", "build_input_shape"}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from keras_calibration.comparison.comparison import Comparison
-from keras_calibration.comparison.pipeline_runs import gather_runs
-from keras_calibration.ledger.ledger import Ledger
-from keras_calibration.ledger.metric_names import main_metric
-from keras_calibration.statistics.summary import summarize
+from calibration_records.comparison.comparison import Comparison
+from calibration_records.comparison.pipeline_runs import gather_runs
+from calibration_records.runs.ledger import Ledger
+from calibration_records.runs.metric_names import main_metric
+from calibration_records.statistics.summary import summarize
 
 
 class SeedProgress:

@@ -10,16 +10,17 @@ from typing import Any
 
 import keras
 
-from keras_calibration._typing import Data, RunRecord
-from keras_calibration._warn import warn
-from keras_calibration.comparison.comparison import Comparison
-from keras_calibration.ledger.ledger import Ledger
-from keras_calibration.ledger.random_seeds import check_seed
-from keras_calibration.ledger.trainings import read_training
+from calibration_records._warn import warn
+from calibration_records.comparison.comparison import Comparison
+from calibration_records.runs.ledger import Ledger
+from calibration_records.runs.run_record import RunRecord
+from calibration_records.runs.trainings import read_training
+from keras_calibration._typing import Data
 from keras_calibration.training.description import describe_rows, differences
 from keras_calibration.training.keras_settings import leave_gpu_memory
 from keras_calibration.training.processes import train_in_processes
 from keras_calibration.training.progress import SeedProgress
+from keras_calibration.training.random_seeds import check_seed
 from keras_calibration.training.ray_cluster import train_on_ray
 from keras_calibration.training.seed_task import SeedTask, Start, as_rows, own_random_numbers
 from keras_calibration.training.together import train_together
