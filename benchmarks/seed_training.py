@@ -26,7 +26,7 @@ import keras
 import numpy as np
 
 from keras_calibration.seeds import train
-from keras_calibration.training.random_seeds import set_seeds
+from keras_calibration.seeds.random_seeds import set_seeds
 
 BATCH, STEPS = 1024, 100
 FEW = 1

@@ -3,3 +3,4 @@
 from calibration_records.logs import LogSums, Periods, Query, ScoredLog, log_sums
 
 __all__ = ["LogSums", "Periods", "Query", "ScoredLog", "log_sums"]
+__dir__ = __all__.copy

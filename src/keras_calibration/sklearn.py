@@ -34,6 +34,9 @@ except ImportError as error:
         "'keras-calibration[sklearn]'"
     ) from error
 
+__all__ = ["NeuralCalibrator"]
+__dir__ = __all__.copy
+
 
 class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):
     """Calibrates a classifier of two or more classes with `calibrate_scores`, also by its columns.

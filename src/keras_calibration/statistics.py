@@ -31,3 +31,4 @@ __all__ = [
     "summarize",
     "surviving_share",
 ]
+__dir__ = __all__.copy

@@ -32,8 +32,7 @@ RUN = {
 # The name of the command keeps Keras out, so that a process starts in a tenth of a second.
 PREAMBLE = """
 import os, sys
-sys.argv[0] = "keras-calibration"
-from calibration_records.runs.ledger import Ledger
+from calibration_records import Ledger
 assert "keras" not in sys.modules and "numpy" not in sys.modules
 runs = Ledger(sys.argv[1])
 record = {"pipeline": "deepfm", "epochs": list(range(100))}

@@ -17,3 +17,4 @@ __all__ = [
     "fit_calibrator",
     "update_calibrator",
 ]
+__dir__ = __all__.copy

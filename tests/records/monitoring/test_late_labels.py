@@ -14,12 +14,11 @@ from scipy.special import logsumexp
 from calibration_records.cli import main
 from calibration_records.logs.late_labels.delay_curves import DelayCurves
 from calibration_records.logs.late_labels.late_sql import hazard_sums
-from calibration_records.logs.query import Query
 from calibration_records.logs.rows import Selection
 from calibration_records.monitoring import monitor
 from calibration_records.monitoring.shifts import SHIFTS, log_ratios
 from keras_calibration.calibration import LabelDelay
-from keras_calibration.logs import Periods, ScoredLog, log_sums
+from keras_calibration.logs import Periods, Query, ScoredLog, log_sums
 
 LARGEST = 1 - 2.0**-53
 START, WINDOW = pd.Timestamp("2026-03-01"), 6

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_calibration._keras import without_replica_sums
 from keras_calibration._typing import Tensor
-from keras_calibration.training.seed_task import (
+from keras_calibration.seeds.seed_task import (
     Rows,
     SeedTask,
     map_rows,

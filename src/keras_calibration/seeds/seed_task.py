@@ -18,12 +18,12 @@ from calibration_records.runs.ledger import Ledger
 from keras_calibration._keras import names_from_the_start, restart_names
 from keras_calibration._typing import Data
 from keras_calibration.callbacks.seed_variance import SeedVariance
-from keras_calibration.training.description import (
+from keras_calibration.seeds.description import (
     describe_callbacks,
     describe_model,
     weights_norm,
 )
-from keras_calibration.training.random_seeds import set_seeds
+from keras_calibration.seeds.random_seeds import set_seeds
 
 Rows: TypeAlias = tuple[Any, ...]
 """Inputs, labels and optional sample weights, as arrays or structures of arrays."""

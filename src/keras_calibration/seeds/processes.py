@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration.training.keras_settings import KerasSettings, leave_gpu_memory, num_cores
-from keras_calibration.training.seed_futures import train_by_futures
-from keras_calibration.training.seed_task import SeedTask, fit_seed, map_rows
+from keras_calibration.seeds.keras_settings import KerasSettings, leave_gpu_memory, num_cores
+from keras_calibration.seeds.seed_futures import train_by_futures
+from keras_calibration.seeds.seed_task import SeedTask, fit_seed, map_rows
 
 # The kinds of arrays that NumPy can map into memory.
 _PLAIN_KINDS = "biufSU"

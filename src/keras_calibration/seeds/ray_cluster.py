@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from types import ModuleType
 
-from keras_calibration.training.keras_settings import KerasSettings, leave_gpu_memory, num_cores
-from keras_calibration.training.seed_futures import train_by_futures
-from keras_calibration.training.seed_task import SeedTask, fit_seed
+from keras_calibration.seeds.keras_settings import KerasSettings, leave_gpu_memory, num_cores
+from keras_calibration.seeds.seed_futures import train_by_futures
+from keras_calibration.seeds.seed_task import SeedTask, fit_seed
 
 
 def train_on_ray(

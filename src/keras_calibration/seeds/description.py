@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_calibration._keras import compile_arguments, flatten_layers
-from keras_calibration.training.plain_values import (
+from keras_calibration.seeds.plain_values import (
     attributes,
     code_of_class,
     hash_array,

@@ -21,8 +21,8 @@ import pytest
 import keras_calibration
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.seeds import Ledger, compare, set_seeds, train
-from keras_calibration.training.keras_settings import KerasSettings
-from keras_calibration.training.seed_task import SeedTask, fit_seed
+from keras_calibration.seeds.keras_settings import KerasSettings
+from keras_calibration.seeds.seed_task import SeedTask, fit_seed
 from seed_pipelines import (
     HELD_OUT,
     SHAPE,

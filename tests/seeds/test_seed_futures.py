@@ -3,7 +3,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from keras_calibration.training.seed_futures import train_by_futures
+from keras_calibration.seeds.seed_futures import train_by_futures
 
 
 def place(started, errors):

@@ -15,14 +15,14 @@ import pytest
 import keras_calibration
 from keras_calibration.metrics import CalibratedLogLoss
 from keras_calibration.seeds import Ledger, set_seeds, train
-from keras_calibration.training.description import (
+from keras_calibration.seeds.description import (
     describe_callbacks,
     describe_model,
     describe_rows,
     differences,
 )
-from keras_calibration.training.plain_values import hash_array
-from keras_calibration.training.seed_task import SeedTask, Start, as_rows, fit_seed
+from keras_calibration.seeds.plain_values import hash_array
+from keras_calibration.seeds.seed_task import SeedTask, Start, as_rows, fit_seed
 from seed_pipelines import HELD_OUT, SMALL, TRAINING, build_model, build_small
 
 TESTS = Path(__file__).parents[1]
@@ -375,7 +375,7 @@ def test_models_that_differ_by_seed_go_on(tmp_path):
 DESCRIBED = """
 import json, sys
 import keras
-from keras_calibration.training.description import describe_model, describe_rows
+from keras_calibration.seeds.description import describe_model, describe_rows
 from seed_pipelines import TRAINING, build_model
 for _ in range(int(sys.argv[1])):
     keras.layers.Dense(1), keras.layers.BatchNormalization(), keras.metrics.AUC()

@@ -11,7 +11,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from keras_calibration._typing import Tensor
-from keras_calibration.training.seed_task import (
+from keras_calibration.seeds.seed_task import (
     Rows,
     SeedTask,
     map_rows,

@@ -11,9 +11,9 @@ from keras import ops
 
 from keras_calibration._keras import build_for_fit
 from keras_calibration._ops.compiled import runs_on_gpu
-from keras_calibration.training.description import differences
-from keras_calibration.training.keras_settings import num_cores
-from keras_calibration.training.seed_task import (
+from keras_calibration.seeds.description import differences
+from keras_calibration.seeds.keras_settings import num_cores
+from keras_calibration.seeds.seed_task import (
     SeedTask,
     Start,
     own_random_numbers,
@@ -73,14 +73,14 @@ def train_together(
     )
     group: Group
     if keras.backend.backend() == "tensorflow":
-        from keras_calibration.training.tensorflow_lanes import TensorFlowLanes
+        from keras_calibration.seeds.tensorflow_lanes import TensorFlowLanes
 
         lanes = _new_models(task, [seeds[0]] * (size - 1))
         for _, start in lanes:
             _check_same_program(first, start, (seeds[0], seeds[0]))
         group = TensorFlowLanes([model, *(lane for lane, _ in lanes)], task)
     else:
-        from keras_calibration.training.jax_group import JAXGroup
+        from keras_calibration.seeds.jax_group import JAXGroup
 
         group = JAXGroup(model, size, task)
     for begin in range(0, len(seeds), size):

@@ -16,14 +16,14 @@ from calibration_records.runs.ledger import Ledger
 from calibration_records.runs.run_record import RunRecord
 from calibration_records.runs.trainings import read_training
 from keras_calibration._typing import Data
-from keras_calibration.training.description import describe_rows, differences
-from keras_calibration.training.keras_settings import leave_gpu_memory
-from keras_calibration.training.processes import train_in_processes
-from keras_calibration.training.progress import SeedProgress
-from keras_calibration.training.random_seeds import check_seed
-from keras_calibration.training.ray_cluster import train_on_ray
-from keras_calibration.training.seed_task import SeedTask, Start, as_rows, own_random_numbers
-from keras_calibration.training.together import train_together
+from keras_calibration.seeds.description import describe_rows, differences
+from keras_calibration.seeds.keras_settings import leave_gpu_memory
+from keras_calibration.seeds.processes import train_in_processes
+from keras_calibration.seeds.progress import SeedProgress
+from keras_calibration.seeds.random_seeds import check_seed
+from keras_calibration.seeds.ray_cluster import train_on_ray
+from keras_calibration.seeds.seed_task import SeedTask, Start, as_rows, own_random_numbers
+from keras_calibration.seeds.together import train_together
 
 ENGINES = ("vectorized", "processes", "ray")
 
