@@ -1,4 +1,4 @@
-"""Second stories of hostile users: calibrators, scikit-learn, exports, several outputs, seeds.
+"""Stories of hostile users: calibrators, scikit-learn, exports, several outputs, seeds.
 
 Each was written from the documentation alone, and is held against NumPy, SciPy or scikit-learn.
 What fails is marked with what was found.

@@ -1,4 +1,4 @@
-"""Second stories of hostile users: arrays, scored logs, monitors and comparisons.
+"""Stories of hostile users: arrays, scored logs, monitors and comparisons.
 
 Each was written from the documentation alone, and is held against NumPy, pandas or SciPy. What
 fails is marked with what was found.

@@ -1,4 +1,4 @@
-"""Third stories of hostile users, of what was built last: the gate of columns, files, intervals.
+"""Stories of hostile users: intervals, the order of rows, segments, touched exports.
 
 Each was written from the documentation alone, and is held against a computation of its own.
 """
