@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 
 import keras_calibration as kc
+from keras_calibration._ops.boosted_trees import tree_sums
+from keras_calibration._solvers import boosting
 from keras_calibration.export.served_head import served_head
 from keras_calibration.layers import boosted_trees as layer
-from keras_calibration.ops.boosted_trees import tree_sums
-from keras_calibration.solvers import boosting
 
 SECONDS_A_ROUND = 0.02
 

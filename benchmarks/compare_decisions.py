@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calibration.comparison.compare import compare_runs
-from keras_calibration.comparison.comparison import Comparison
-from keras_calibration.comparison.question import Question
-from keras_calibration.comparison.verdict import Outcome
-from keras_calibration.ledger.run_record import validate_record
+from calibration_records.comparison.compare import compare_runs
+from calibration_records.comparison.comparison import Comparison
+from calibration_records.comparison.question import Question
+from calibration_records.comparison.verdict import Outcome
+from calibration_records.runs.run_record import validate_record
 from keras_calibration.statistics import independent_seed_accuracy, mean_difference
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))

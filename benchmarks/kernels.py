@@ -346,7 +346,7 @@ def jax_part() -> Part:
 def common_formulas() -> dict[str, Function]:
     from keras import ops
 
-    from keras_calibration.ops import piecewise_linear
+    from keras_calibration._ops import piecewise_linear
 
     def ilps(logits: Any, knots: Any, values: Any) -> Any:
         return piecewise_linear(ops.cast(logits, "float32"), knots, values)

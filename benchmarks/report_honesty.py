@@ -29,14 +29,14 @@ from scipy.stats import norm
 
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "examples"))
 
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.logistic_fit import row_log_losses
 from keras_calibration.calibration.candidate_fits import Race
 from keras_calibration.calibration.candidates import IDENTITY, QUICK, candidates
 from keras_calibration.calibration.cross_fitted_scores import combined, scores_of, with_errors
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import splits_of
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.logistic_fit import row_log_losses
 from markdown_table import markdown_table
 
 FIELDS = {"site": 30, "device": 10, "zip": 100, "kind": 5}

@@ -17,9 +17,9 @@ import scipy.sparse
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from keras_calibration.solvers import field_offsets
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.field_spreads import half_cauchy
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers import field_offsets
+from keras_calibration._solvers.field_spreads import half_cauchy
 
 # (rows, fields, values of each, power, spread)
 WORLDS = [

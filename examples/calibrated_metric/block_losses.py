@@ -11,8 +11,8 @@ import scipy.optimize
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from keras_calibration._ops.folds import row_groups
 from keras_calibration.metrics import CalibratedLogLoss
-from keras_calibration.ops.folds import row_groups
 
 FILE = "block_losses.jsonl"
 NUM_BLOCKS = 20

@@ -47,8 +47,8 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from keras_calibration._ops.folds import row_groups
 from keras_calibration.metrics import CalibratedQuadraticLoss
-from keras_calibration.ops.folds import row_groups
 from keras_calibration.seeds import Ledger, set_seeds
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._ops import piecewise_linear
 from keras_calibration.layers import Head
-from keras_calibration.ops import piecewise_linear
 
 
 class PaperILPS(Head):

@@ -15,8 +15,8 @@ import pytest
 import scipy.special
 
 import keras_calibration as kc
-from keras_calibration.rendering.comparison_page import report_html
-from keras_calibration.rendering.monitor_page import page_html
+from calibration_records.pages.comparison_page import report_html
+from calibration_records.pages.monitor_page import page_html
 from keras_calibration.seeds import Ledger, compare
 
 OWN = "document.documentElement.setAttribute('data-owned',1)"

@@ -7,10 +7,10 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 import keras_calibration as kc
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.row_folds import fold_of_rows
+from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration.calibration.candidates import vocabularies
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.row_folds import fold_of_rows
-from keras_calibration.solvers.row_order import canonical_order
 
 NUM_ROWS = 6000
 LOGIT, SITE = {}, {"fields": ["site"]}

@@ -8,9 +8,9 @@ from sklearn.metrics import roc_auc_score
 import keras_calibration as kc
 from calibration.test_calibrate import weight_of
 from class_worlds import base_model, class_rows, log_loss
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.row_folds import fold_of_rows
-from keras_calibration.solvers.row_order import canonical_order
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.row_folds import fold_of_rows
+from keras_calibration._solvers.row_order import canonical_order
 
 
 @pytest.mark.parametrize(

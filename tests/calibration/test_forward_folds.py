@@ -6,10 +6,10 @@ from scipy.special import expit
 
 import keras_calibration as kc
 from calibration.test_calibrate import NUM_ROWS, base_model, make_rows, weight_of
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.calibration import splits
 from keras_calibration.calibration.splits import splits_of
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.standard_errors import mean_and_error
 
 CURVES = ("bias", "platt", "beta", "ilps")
 BLOCK = np.arange(NUM_ROWS) * 8 // NUM_ROWS

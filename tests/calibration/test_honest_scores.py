@@ -5,11 +5,11 @@ import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.row_folds import fold_of_rows
+from keras_calibration._solvers.row_order import canonical_order
+from keras_calibration._solvers.stacking import combined_weights
 from keras_calibration.calibration.cross_fitted_scores import combined
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.row_folds import fold_of_rows
-from keras_calibration.solvers.row_order import canonical_order
-from keras_calibration.solvers.stacking import combined_weights
 
 NUM_ROWS = 900
 METHODS = ["bias", "platt"]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration.calibration.label_columns import warn_of_label_columns
-from keras_calibration.solvers.data_checks import Rows
 
 N = 3000
 RNG = np.random.default_rng(0)

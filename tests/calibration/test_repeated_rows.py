@@ -7,8 +7,8 @@ import pytest
 from scipy.special import expit
 
 import keras_calibration as kc
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration.calibration.repeated_rows import distinct_rows
-from keras_calibration.solvers.data_checks import Rows
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(-1.4, 1, 300)

@@ -16,12 +16,12 @@ import keras
 from keras import ops
 
 from gpu.compiler import stablehlo
+from keras_calibration._ops import piecewise_linear
+from keras_calibration._ops.class_temperature import temperature_summary
+from keras_calibration._ops.field_sums import field_sums
+from keras_calibration._ops.logit_moments import logit_moments
 from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
 from keras_calibration.models import CalibratedModel
-from keras_calibration.ops import piecewise_linear
-from keras_calibration.ops.class_temperature import temperature_summary
-from keras_calibration.ops.field_sums import field_sums
-from keras_calibration.ops.logit_moments import logit_moments
 
 NUM_BYTES = {"float32": 4, "bfloat16": 2}
 NUM_VALUES = 500  # of the field

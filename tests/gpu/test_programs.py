@@ -84,7 +84,7 @@ def test_a_calibrated_model_that_serves():
 
 
 def test_columns_stacked_as_for_a_cpu_would_be_seen(monkeypatch):
-    module = importlib.import_module("keras_calibration.ops.compiled")
+    module = importlib.import_module("keras_calibration._ops.compiled")
     monkeypatch.setattr(module, "runs_on_gpu", lambda: False)
     kernel = programs.kernels(10_000_000)["summary of logits"]
     program = compiler.compile_for("h200", programs.lowered(kernel))

@@ -9,7 +9,7 @@ import pytest
 
 from gpu import compiler, programs
 from gpu.ptx import GpuProgram, Launch, read_kernels
-from keras_calibration.ops import piecewise_linear
+from keras_calibration._ops import piecewise_linear
 
 needs_compiler = pytest.mark.skipif(not compiler.is_available(), reason=compiler.MISSING)
 

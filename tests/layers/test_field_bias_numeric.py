@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from backends import compiled, examples
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.effects import numeric_column
+from keras_calibration._solvers.field_offsets import fit_field_offsets
+from keras_calibration._solvers.field_spreads import half_cauchy
 from keras_calibration.layers import ILPS, FieldBias
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.effects import numeric_column
-from keras_calibration.solvers.field_offsets import fit_field_offsets
-from keras_calibration.solvers.field_spreads import half_cauchy
 
 NAN = np.nan
 

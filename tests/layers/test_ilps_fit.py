@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import few_lengths
+from keras_calibration._solvers.reference_line import reference_line
 from keras_calibration.layers import ILPS, PlattScaling
-from keras_calibration.solvers.reference_line import reference_line
 
 
 def sigmoid(logits):

@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 from backends import HOSTILE_ROWS, digits, examples
 from keras_calibration import layers
+from keras_calibration._solvers.reference_line import seen_as_logits
 from keras_calibration.layers import (
     ILPS,
     BetaCalibration,
@@ -21,7 +22,6 @@ from keras_calibration.layers import (
     PlattScaling,
     TemperatureScaling,
 )
-from keras_calibration.solvers.reference_line import seen_as_logits
 
 GRID = np.linspace(-5.0, 3.0, 17)
 

@@ -13,8 +13,8 @@ import pytest
 
 from every_head import HEADS, NUM_CLASSES, NUM_SITES, has_classes
 from keras_calibration import layers
+from keras_calibration._rows.data_checks import logits_of_probabilities
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.solvers.data_checks import logits_of_probabilities
 from tiers import slow_except
 
 NUM_ROWS = 600
@@ -105,7 +105,7 @@ def assert_same(received, wanted, tolerance=1e-6):
 
 
 def test_every_head_with_a_direct_fit_is_listed():
-    from keras_calibration.layers.head import Head
+    from keras_calibration.layers import Head
 
     public = {
         name

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import examples, few_lengths
+from keras_calibration._solvers.isotonic_fit import isotonic_steps
 from keras_calibration.layers import IsotonicRegression
-from keras_calibration.solvers.isotonic_fit import isotonic_steps
 
 
 def rows_of(num_rows=5000, bias=-1.0, seed=0, decimals=None):
@@ -225,8 +225,8 @@ def test_few_clicks_and_duplicates_equal_scikit_learn(rows):
 
 
 def test_pooling_is_of_the_rows_that_count():
-    from keras_calibration.solvers.data_checks import check_rows
-    from keras_calibration.solvers.isotonic_fit import tied_rows
+    from keras_calibration._rows.data_checks import check_rows
+    from keras_calibration._solvers.isotonic_fit import tied_rows
 
     rows = check_rows([0.0, 1.0, 1.0, 2.0], [0, 1, 0, 1], [1.0, 1.0, 1.0, 0.0])
     steps = isotonic_steps(tied_rows(rows, "float32"), 8)

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from backends import FLOATS, JIT_COMPILE, update_step
+from keras_calibration._ops.compensated import two_sum
 from keras_calibration.metrics import FieldECE, LogLoss
 from keras_calibration.metrics.additive_metric import AdditiveMetric
-from keras_calibration.ops.compensated import two_sum
 
 
 class Count(AdditiveMetric):

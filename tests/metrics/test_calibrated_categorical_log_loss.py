@@ -9,12 +9,12 @@ from scipy.optimize import brentq
 from scipy.special import log_softmax, softmax
 
 from backends import JIT_COMPILE, digits, examples, few_lengths, update_step
+from keras_calibration._ops.class_temperature import log_partition_sum, temperature_sums
+from keras_calibration._ops.folds import hashed_uniform
 from keras_calibration.metrics import (
     CalibratedCategoricalLogLoss,
     SparseCalibratedCategoricalLogLoss,
 )
-from keras_calibration.ops.class_temperature import log_partition_sum, temperature_sums
-from keras_calibration.ops.folds import hashed_uniform
 
 MODES = [
     {"num_folds": 1},

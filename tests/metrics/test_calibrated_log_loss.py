@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import digits, examples, few_lengths
+from keras_calibration._ops.folds import hashed_uniform
 from keras_calibration.metrics import CalibratedLogLoss
-from keras_calibration.ops.folds import hashed_uniform
 from metric_references import counted
 
 MODES = [

@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from backends import FLOATS, digits, examples, few_lengths, needs_float64
+from keras_calibration._ops.folds import hashed_uniform
 from keras_calibration.metrics import CalibratedQuadraticLoss
-from keras_calibration.ops.folds import hashed_uniform
 from metric_references import counted
 
 MODES = [

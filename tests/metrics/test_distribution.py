@@ -16,8 +16,8 @@ import pytest
 import scipy.optimize
 
 from backends import digits
+from keras_calibration._ops.folds import hashed_uniform
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
-from keras_calibration.ops.folds import hashed_uniform
 
 N = 1216  # 19 batches of 64
 RNG = np.random.default_rng(0)

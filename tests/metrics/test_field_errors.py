@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import ON_TENSORFLOW, digits, examples, few_lengths
+from keras_calibration._ops.compiled import compiled
 from keras_calibration.metrics import FieldECE, FieldRCE
-from keras_calibration.ops.compiled import compiled
 
 NUM_VALUES = 6
 METRICS = [FieldECE(NUM_VALUES), FieldRCE(NUM_VALUES), FieldRCE(NUM_VALUES, epsilon=0.5)]

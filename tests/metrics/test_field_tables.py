@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import special
 
 from backends import digits, examples
+from calibration_records.statistics.field_noise import drawn_field_sums, jeffreys_interval
+from keras_calibration._ops.field_sums import crossed_ids, field_sums
 from keras_calibration.metrics import FieldECE, FieldRCE
-from keras_calibration.ops.field_sums import crossed_ids, field_sums
-from keras_calibration.solvers.field_noise import drawn_field_sums, jeffreys_interval
 from tiers import slow_except
 
 RNG = np.random.default_rng(0)

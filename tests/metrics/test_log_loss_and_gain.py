@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import digits, examples
+from keras_calibration._ops import folds as kernels
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationGain, LogLoss
-from keras_calibration.ops import folds as kernels
 
 NUM_ROWS = 3001
 RNG = np.random.default_rng(0)

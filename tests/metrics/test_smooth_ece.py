@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from scipy.optimize import brentq
 
 from backends import HOSTILE_PREDICTIONS, digits, examples
+from keras_calibration._ops import smooth_ece_from_sums
 from keras_calibration.metrics import ExpectedCalibrationError, SmoothECE
-from keras_calibration.ops import smooth_ece_from_sums
 from metric_references import counted
 
 RNG = np.random.default_rng(0)

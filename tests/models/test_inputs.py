@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 import keras_calibration as kc
+from keras_calibration._rows.model_inputs import expected_inputs
 from keras_calibration.layers import FieldNetwork, NeuralCalibration, PlattScaling
 from keras_calibration.models import CalibratedModel
-from keras_calibration.models.model_inputs import expected_inputs
 
 RNG = np.random.default_rng(0)
 NUM_ROWS = 400

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
+from keras_calibration._graph.base_logits import BaseLogits
 from keras_calibration.models import CalibratedModel
-from keras_calibration.models.base import BaseLogits
 
 RNG = np.random.default_rng(0)
 X = {

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends import examples
+from keras_calibration._solvers.cumulative_error import brownian_range_tail
 from keras_calibration.scoring import multicalibration_error
-from keras_calibration.solvers.cumulative_error import brownian_range_tail
 
 
 def reference(labels, predictions, features, weights, max_depth, min_rows, min_positives):

@@ -1,9 +1,9 @@
 """`calibrate`: compares calibration methods on a development set, and applies the best mean."""
 
+from calibration_records.logs.late_labels.label_delay import LabelDelay
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.calibration.calibrate_scores import calibrate_scores
 from keras_calibration.calibration.calibration_report import CalibrationReport
-from keras_calibration.calibration.label_delay import LabelDelay
 from keras_calibration.calibration.log_fits import (
     fit_calibrator,
     update_calibrator,
@@ -17,3 +17,4 @@ __all__ = [
     "fit_calibrator",
     "update_calibrator",
 ]
+__dir__ = __all__.copy

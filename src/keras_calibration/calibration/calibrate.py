@@ -9,10 +9,33 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import names_of, suggestion
-from keras_calibration._compat import names_from_the_start
+from calibration_records._columns import names_of, suggestion
+from calibration_records._warn import warn
+from keras_calibration._graph.base_logits import BaseLogits, check_base_model, trainable_flags_kept
+from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, find_heads
+from keras_calibration._graph.outputs import (
+    num_logits,
+    output_name,
+    output_position,
+    symbolic_input,
+    symbolic_output,
+)
+from keras_calibration._keras import names_from_the_start
+from keras_calibration._rows.class_rows import (
+    absent_classes,
+    check_rows_or_classes,
+    warn_of_absent_classes,
+)
+from keras_calibration._rows.data_checks import (
+    Rows,
+    warn_of_contradicted_ends,
+    warn_of_probabilities,
+)
+from keras_calibration._rows.development_set import as_numpy, read_development_set
+from keras_calibration._rows.model_inputs import LogitModel, inputs_by_name, named_inputs
+from keras_calibration._solvers.row_folds import Folds, taken_folds
+from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration._typing import Data, Features, Tensor
-from keras_calibration._warn import warn
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
 from keras_calibration.calibration.candidate_fits import (
     REPORT,
@@ -48,32 +71,7 @@ from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_log_losses
-from keras_calibration.models.base import (
-    BaseLogits,
-    check_base_model,
-    num_logits,
-    output_name,
-    output_position,
-    symbolic_input,
-    symbolic_output,
-    trainable_flags_kept,
-)
 from keras_calibration.models.calibrated_model import CalibratedModel
-from keras_calibration.models.development_set import as_numpy, read_development_set
-from keras_calibration.models.head_in_model import LOGIT_OUTPUT, find_heads
-from keras_calibration.models.model_inputs import LogitModel, inputs_by_name, named_inputs
-from keras_calibration.solvers.class_rows import (
-    absent_classes,
-    check_rows_or_classes,
-    warn_of_absent_classes,
-)
-from keras_calibration.solvers.data_checks import (
-    Rows,
-    warn_of_contradicted_ends,
-    warn_of_probabilities,
-)
-from keras_calibration.solvers.row_folds import Folds, taken_folds
-from keras_calibration.solvers.row_order import canonical_order
 
 BLEND = "blend"
 _EFFORTS = (QUICK, DEFAULT, THOROUGH)

@@ -3,10 +3,10 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from keras_calibration._text import ShownAsText, grid, wrap
+from calibration_records._text import ShownAsText, grid, wrap
+from keras_calibration._rows.class_rows import named_classes
 from keras_calibration.layers.fit_summary import utc_now
 from keras_calibration.scoring.multicalibration_error import SegmentError
-from keras_calibration.solvers.class_rows import named_classes
 
 _HEADER = ("method", "log loss", "change ± se", "Brier", "AUC", "F-ECE", "pred/obs", "s")
 

@@ -9,6 +9,12 @@ import numpy as np
 from keras import ops
 from scipy import special
 
+from keras_calibration._ops.field_sums import field_sums
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.development_set import as_numpy
+from keras_calibration._solvers.rank_auc import rank_auc
+from keras_calibration._solvers.stacking import cross_fitted_weights, mean_weights
+from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.calibration.calibration_report import CandidateScore
 from keras_calibration.calibration.candidates import IDENTITY
@@ -16,13 +22,7 @@ from keras_calibration.layers.head_logits import head_log_losses, outcome_column
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_error import FieldError, noise_floors_of
 from keras_calibration.metrics.field_rce import FieldRCE
-from keras_calibration.models.development_set import as_numpy
-from keras_calibration.ops.field_sums import field_sums
 from keras_calibration.scoring.multicalibration_error import SegmentError, multicalibration_error
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.rank_auc import rank_auc
-from keras_calibration.solvers.stacking import cross_fitted_weights, mean_weights
-from keras_calibration.solvers.standard_errors import mean_and_error
 
 _NUM_DRAWS = 100
 # Level of the test of all segments together.
@@ -221,7 +221,7 @@ def _errors_by_candidate(
     ids, num_values = _ids(values)
     weights = rows.row_weights
     num_rows = np.bincount(ids, weights, num_values)
-    # The first three columns of `ops.field_sums`, which determine the errors.
+    # The first three columns of `_ops.field_sums`, which determine the errors.
     sums = np.empty((len(outcomes), outcomes[0][0].shape[1], num_values, 3))
     for candidate, (labels, probabilities) in enumerate(outcomes):
         for column, (label, probability) in enumerate(zip(labels.T, probabilities.T, strict=True)):

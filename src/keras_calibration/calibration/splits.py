@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_calibration.solvers.data_checks import Rows, shares_of_classes
-from keras_calibration.solvers.row_folds import Folds, fold_of_rows
+from keras_calibration._rows.data_checks import Rows, shares_of_classes
+from keras_calibration._solvers.row_folds import Folds, fold_of_rows
 
 FORWARD = "forward"
 # Enough to estimate a standard error: with four scored blocks it would be off by about 40 %.

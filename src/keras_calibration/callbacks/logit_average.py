@@ -10,10 +10,10 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._ops.losses import logits_from_probabilities
 from keras_calibration._typing import Inputs
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.log_loss import LogLoss
-from keras_calibration.ops.losses import logits_from_probabilities
 
 # Prefixes of the loss of the mean logit, and of the mean of the losses.
 MEAN_LOGIT_PREFIX, MEAN_LOSS_PREFIX = "val_averaged_", "val_mean_"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from keras_calibration._columns import text_of
+from calibration_records._columns import text_of
+from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.onnx_base import OnnxBase
 from keras_calibration.export.onnx_graph import onnx_packages, to_onnx, with_head
@@ -27,7 +28,6 @@ from keras_calibration.export.savedmodel_files import HEAD_FILE, write_head
 from keras_calibration.export.serving_spec import OWN_OUTPUTS, ServingSpec, serving_spec
 from keras_calibration.export.signatures import interval_outputs
 from keras_calibration.layers.head import Head
-from keras_calibration.ops.losses import probabilities_from_logits
 
 if TYPE_CHECKING:
     import onnx

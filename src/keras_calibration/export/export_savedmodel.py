@@ -7,6 +7,7 @@ from pathlib import Path
 
 import keras
 
+from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.provenance import describe_files, describe_model, write_provenance
 from keras_calibration.export.savedmodel_files import write_head, write_warmup
@@ -38,7 +39,6 @@ from keras_calibration.export.version_folder import (
     move_into_place,
     temporary_folder,
 )
-from keras_calibration.ops.losses import probabilities_from_logits
 
 _WARMUP_SIZES = (1, 32)
 

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import flatten_layers
+from keras_calibration._keras import flatten_layers
+from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Inputs
 from keras_calibration.export.serving_spec import (
     ServingSpec,
@@ -26,7 +27,6 @@ from keras_calibration.export.version_folder import (
     move_file_into_place,
     temporary_folder,
 )
-from keras_calibration.ops.losses import probabilities_from_logits
 
 _LOOKUPS = (
     keras.layers.IntegerLookup,

@@ -14,7 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration._compat import flatten_layers
+from calibration_records import __version__
+from keras_calibration._keras import flatten_layers
 from keras_calibration._typing import Tensor
 from keras_calibration.export.savedmodel_files import HEAD_FILE
 from keras_calibration.export.serving_spec import ServingSpec
@@ -76,12 +77,10 @@ def describe_versions() -> dict[str, Any]:
     """Time of the export, and package versions."""
     import tensorflow as tf
 
-    import keras_calibration
-
     return {
         "exported_at": utc_now(),
         "versions": {
-            "keras_calibration": keras_calibration.__version__,
+            "keras_calibration": __version__,
             "keras": keras.__version__,
             "tensorflow": tf.__version__,
             "python": platform.python_version(),

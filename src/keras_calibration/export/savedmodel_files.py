@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_calibration._compat import write_fingerprint
+from keras_calibration._keras import write_fingerprint
 from keras_calibration._typing import Features
 from keras_calibration.export.serving_spec import ServingSpec
 from keras_calibration.layers.head import Head

@@ -8,7 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import unnumbered_variables
+from keras_calibration._keras import unnumbered_variables
+from keras_calibration._ops.piecewise_linear import lines
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.blended_head import BlendedHead
 from keras_calibration.layers.boosted_trees import BoostedTrees
@@ -21,7 +22,6 @@ from keras_calibration.layers.head import Head
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.neural_calibration import NeuralCalibration
 from keras_calibration.layers.posterior_layer import without_posterior
-from keras_calibration.ops.piecewise_linear import lines
 
 
 def served_head(head: Head) -> Head:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from keras_calibration._ops.custom_gradients import with_gradient
 from keras_calibration._typing import Tensor
-from keras_calibration.ops.custom_gradients import with_gradient
 
 
 def known_value(variable: keras.Variable) -> float | None:

@@ -9,15 +9,15 @@ import numpy as np
 from keras import ops
 from scipy import special
 
-from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.ops.increasing_softplus import increasing_softplus
-from keras_calibration.solvers.logistic_fit import (
+from keras_calibration._ops.increasing_softplus import increasing_softplus
+from keras_calibration._solvers.logistic_fit import (
     LogisticFit,
     fit_two_slopes,
     warn_of_no_ranking,
 )
-from keras_calibration.solvers.logit_histogram import LogitHistogram
+from keras_calibration._solvers.logit_histogram import LogitHistogram
+from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

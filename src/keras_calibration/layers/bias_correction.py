@@ -6,10 +6,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._solvers.logistic_fit import LogisticFit, fit_logistic, starting_bias
+from keras_calibration._solvers.logit_histogram import LogitHistogram
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.solvers.logistic_fit import LogisticFit, fit_logistic, starting_bias
-from keras_calibration.solvers.logit_histogram import LogitHistogram
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

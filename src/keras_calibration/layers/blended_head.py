@@ -10,12 +10,12 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, check_columns
-from keras_calibration.solvers.data_checks import Rows
 
 _ROUNDING = 1e-6
 

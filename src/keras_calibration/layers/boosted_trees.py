@@ -10,7 +10,11 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import names_of
+from calibration_records._columns import names_of
+from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.boosting import Boosting, boost, tables_of
+from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.field_bias import FieldBias
@@ -30,10 +34,6 @@ from keras_calibration.layers.head_logits import head_logits, row_slices
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.logits import as_column
 from keras_calibration.layers.network_trainer import copy_of
-from keras_calibration.ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
-from keras_calibration.solvers.boosting import Boosting, boost, tables_of
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.row_folds import fold_of_rows
 
 _NUM_FOLDS = 3
 # A field of at most this many values gets a column for each.
@@ -61,8 +61,8 @@ class BoostedTrees(Head):
        these numbers of rounds.
 
     LightGBM is needed for the fit alone: the trees become tables, and the layer computes them by
-    comparisons and look-ups (`ops.boosted_trees`), to within rounding of LightGBM's own prediction.
-    The trees cannot be trained by gradient. There is no interval.
+    comparisons and look-ups (`_ops.boosted_trees`), to within rounding of LightGBM's own
+    prediction. The trees cannot be trained by gradient. There is no interval.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer.

@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from keras_calibration._rows.class_rows import ClassRows, class_rows_of
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.line import Line
+from keras_calibration._solvers.reference_line import class_line
+from keras_calibration._solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 from keras_calibration._typing import Shape
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.logits import check_classes
-from keras_calibration.solvers.class_rows import ClassRows, class_rows_of
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.logit_histogram import Line
-from keras_calibration.solvers.reference_line import class_line
-from keras_calibration.solvers.softmax_fit import SoftmaxFit, mean_class_log_loss
 
 
 class ClassScaling(Calibrator):
     """Base of `VectorScaling` and `StructuredMatrixScaling`, which serve class logits `(batch, K)`.
 
     A subclass implements `fit_classes`. Logits in another unit get the same probabilities, and so
-    do logits plus a constant (`solvers.reference_line.class_line`).
+    do logits plus a constant (`_solvers.reference_line.class_line`).
     """
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:

@@ -9,6 +9,11 @@ import numpy as np
 from keras import ops
 from scipy import special
 
+from keras_calibration._rows.class_rows import keep_absent_classes, present_classes
+from keras_calibration._rows.data_checks import Rows, are_counts, shares_of_classes
+from keras_calibration._solvers.offset_histogram import offset_histogram
+from keras_calibration._solvers.reference_line import bins_of
+from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.field_network_trainer import FieldNetworkTrainer
 from keras_calibration.layers.fit_settings import FitSettings
@@ -17,11 +22,6 @@ from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.keras_trainer import KerasTrainer
 from keras_calibration.layers.network_trainer import NetworkTrainer, TrainingRows, copy_of
-from keras_calibration.solvers.class_rows import keep_absent_classes, present_classes
-from keras_calibration.solvers.data_checks import Rows, are_counts, shares_of_classes
-from keras_calibration.solvers.offset_histogram import offset_histogram
-from keras_calibration.solvers.reference_line import bins_of
-from keras_calibration.solvers.standard_errors import mean_and_error
 
 _ROWS_OF_OTHER_CLASSES = 10  # in each fold
 

@@ -10,7 +10,16 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import names_of
+from calibration_records._columns import names_of
+from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
+from keras_calibration._rows.data_checks import Rows, are_counts
+from keras_calibration._rows.line import Line
+from keras_calibration._solvers.effects import NumericColumn, numeric_column
+from keras_calibration._solvers.field_offsets import FieldOffsets, Spreads, fit_field_offsets
+from keras_calibration._solvers.field_posterior import CURVE_RANK, FieldPosterior
+from keras_calibration._solvers.field_spreads import half_cauchy
+from keras_calibration._solvers.knots import separate_quantile_knots
+from keras_calibration._solvers.logit_histogram import bin_numbers
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import (
@@ -22,14 +31,6 @@ from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import LARGEST_SCORE, as_column, check_column, scaled_logits
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.ops.numeric_curves import numeric_curves, places_on_knots
-from keras_calibration.solvers.data_checks import Rows, are_counts
-from keras_calibration.solvers.effects import NumericColumn, numeric_column
-from keras_calibration.solvers.field_offsets import FieldOffsets, Spreads, fit_field_offsets
-from keras_calibration.solvers.field_posterior import CURVE_RANK, FieldPosterior
-from keras_calibration.solvers.field_spreads import half_cauchy
-from keras_calibration.solvers.knots import separate_quantile_knots
-from keras_calibration.solvers.logit_histogram import Line, bin_numbers
 
 # All columns together have at most so many knots, if that leaves each of them so many.
 _MOST_KNOTS, _FEWEST_KNOTS = 1024, 16
@@ -155,7 +156,7 @@ class FieldBias(FieldHead):
     def logit_standard_deviation(self, logits: Tensor, features: Features | None = None) -> Tensor:
         """Posterior standard deviation of the calibrated logit, (batch, 1).
 
-        Its square is `Σ_f t_f[z_f] + |((η, 1) - Σ_f r_f[z_f])ᵀ F|²` (`solvers.field_posterior`),
+        Its square is `Σ_f t_f[z_f] + |((η, 1) - Σ_f r_f[z_f])ᵀ F|²` (`_solvers.field_posterior`),
         plus the variance of the shape of η: what is left of its posterior after its line, which is
         fitted again with the offsets, is taken out. t is averaged over the posterior of the spreads
         s_f, so that it holds what is not known of them: a value without rows has the variance
@@ -168,7 +169,7 @@ class FieldBias(FieldHead):
         (`benchmarks/levels.py`). With several fields, t is the variance of an offset given those of
         the other fields: too large for values that always occur together, by at most the number of
         fields, and a little too small beside an unknown value. Fields that always coincide share
-        one effect (`solvers.coinciding_fields`): where their values meet as in the fit, the
+        one effect (`_solvers.coinciding_fields`): where their values meet as in the fit, the
         interval is that of one field, and it is wider where one of them is new, or they meet anew.
         The spreads of several fields are often found too small, and the intervals of unknown values
         are then too narrow.

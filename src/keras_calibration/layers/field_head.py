@@ -9,6 +9,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.line import IDENTITY, Line
+from keras_calibration._solvers.field_offsets import FieldCurves, FieldOffsets
+from keras_calibration._solvers.reference_line import reference_line
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.calibrator import check_calibrator
 from keras_calibration.layers.field_ids import (
@@ -26,10 +30,6 @@ from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.head_logits import head_logits
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.field_offsets import FieldCurves, FieldOffsets
-from keras_calibration.solvers.logit_histogram import IDENTITY, Line
-from keras_calibration.solvers.reference_line import reference_line
 
 
 class FieldHead(Head):

@@ -9,10 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import by_name, column_of, ids_of, is_symbolic, select_features
+from calibration_records._columns import by_name, select_features
+from keras_calibration._ops.field_sums import exact_ids, id_tensor, known_ids
+from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
 from keras_calibration._typing import Features, Tensor
 from keras_calibration.layers.logits import check_column
-from keras_calibration.ops.field_sums import exact_ids, id_tensor, known_ids
 
 # The ids of a field: their number, or a layer that looks them up.
 Vocabulary: TypeAlias = int | keras.layers.Layer

@@ -9,17 +9,17 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._rows.line import Line
+from keras_calibration._solvers.field_offsets import FieldCurves, fit_field_curves, within_room
+from keras_calibration._solvers.field_spreads import half_cauchy
+from keras_calibration._solvers.ilps_fit import strictly_increasing
+from keras_calibration._solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.field_head import FieldHead
 from keras_calibration.layers.field_ids import Fields
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.field_offsets import FieldCurves, fit_field_curves, within_room
-from keras_calibration.solvers.field_spreads import half_cauchy
-from keras_calibration.solvers.ilps_fit import strictly_increasing
-from keras_calibration.solvers.knots import balanced_knots, isotonic_projection, sigmoid_knots
-from keras_calibration.solvers.logit_histogram import Line
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -10,8 +10,11 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import check_same_rows, column_of, names_of, select_features
-from keras_calibration._compat import unnumbered_variables
+from calibration_records._columns import check_same_rows, names_of, select_features
+from keras_calibration._keras import unnumbered_variables
+from keras_calibration._ops.piecewise_linear import hat_basis
+from keras_calibration._rows.columns import column_of
+from keras_calibration._solvers.knots import numeric_knots
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.adaptation import known_value, on_gradient
 from keras_calibration.layers.field_ids import (
@@ -26,8 +29,6 @@ from keras_calibration.layers.field_ids import (
     vocabulary_size,
 )
 from keras_calibration.layers.logits import calibration_dtype
-from keras_calibration.ops.piecewise_linear import hat_basis
-from keras_calibration.solvers.knots import numeric_knots
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

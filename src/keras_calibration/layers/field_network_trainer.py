@@ -7,6 +7,7 @@ from keras import ops
 from threadpoolctl import ThreadpoolController
 
 from keras_calibration._seeds import generator_of
+from keras_calibration._solvers.embedding_network import EmbeddingNetwork, numeric_encoding
 from keras_calibration.layers.field_ids import table_rows
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings
@@ -17,7 +18,6 @@ from keras_calibration.layers.network_trainer import (
     copy_of,
     weights_of,
 )
-from keras_calibration.solvers.embedding_network import EmbeddingNetwork, numeric_encoding
 
 
 class FieldNetworkTrainer(NetworkTrainer):

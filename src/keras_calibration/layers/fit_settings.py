@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from keras_calibration.solvers.row_folds import Folds, taken_folds
+from keras_calibration._solvers.row_folds import Folds, taken_folds
 
 
 @dataclass(frozen=True, kw_only=True)

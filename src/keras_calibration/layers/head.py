@@ -14,25 +14,11 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from keras_calibration._columns import (
-    by_name,
-    column_of,
-    ids_of,
-    select_features,
-    warn_of_lost_digits,
-    warn_of_other_order,
-)
-from keras_calibration._compat import flatten_layers
-from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.field_ids import called_features, id_fields, numeric_names
-from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
-from keras_calibration.layers.logits import calibration_dtype, check_column, check_same_rows
-from keras_calibration.layers.network_trainer import weights_of
-from keras_calibration.layers.posterior_layer import PosteriorLayer, interval_width
-from keras_calibration.solvers.class_rows import check_rows_or_classes, warn_of_absent_classes
-from keras_calibration.solvers.data_checks import (
+from calibration_records._columns import by_name, select_features, warn_of_other_order
+from keras_calibration._keras import flatten_layers
+from keras_calibration._rows.class_rows import check_rows_or_classes, warn_of_absent_classes
+from keras_calibration._rows.columns import column_of, ids_of, warn_of_lost_digits
+from keras_calibration._rows.data_checks import (
     Rows,
     checked_logits,
     columns_that_count,
@@ -41,8 +27,16 @@ from keras_calibration.solvers.data_checks import (
     warn_of_contradicted_ends,
     warn_of_weights,
 )
-from keras_calibration.solvers.logit_histogram import LogitHistogram
-from keras_calibration.solvers.row_order import canonical_order, single_rows
+from keras_calibration._solvers.logit_histogram import LogitHistogram
+from keras_calibration._solvers.row_order import canonical_order, single_rows
+from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.field_ids import called_features, id_fields, numeric_names
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head_logits import head_log_losses, head_logits, row_slices
+from keras_calibration.layers.logits import calibration_dtype, check_column, check_same_rows
+from keras_calibration.layers.network_trainer import weights_of
+from keras_calibration.layers.posterior_layer import PosteriorLayer, interval_width
 
 
 class Head(PosteriorLayer):

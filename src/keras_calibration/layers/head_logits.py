@@ -9,9 +9,9 @@ import numpy as np
 from keras import ops
 from scipy import special
 
+from keras_calibration._solvers.logistic_fit import row_log_losses
+from keras_calibration._solvers.softmax_fit import row_class_log_losses
 from keras_calibration._typing import Features
-from keras_calibration.solvers.logistic_fit import row_log_losses
-from keras_calibration.solvers.softmax_fit import row_class_log_losses
 
 _ROWS_TOGETHER = 1 << 16
 

@@ -11,33 +11,28 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.adaptation import known_value
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.ops.piecewise_linear import (
+from keras_calibration._ops.piecewise_linear import (
     decrease_penalty,
     isotonic_values,
     piecewise_linear,
     running_maximum,
     slope_change_penalty,
 )
-from keras_calibration.solvers.data_checks import Rows, check_rows, warn_of_probabilities
-from keras_calibration.solvers.ilps_fit import fit_ilps, strictly_increasing
-from keras_calibration.solvers.knots import (
+from keras_calibration._rows.data_checks import Rows, check_rows, warn_of_probabilities
+from keras_calibration._rows.line import IDENTITY, Line
+from keras_calibration._solvers.ilps_fit import fit_ilps, strictly_increasing
+from keras_calibration._solvers.knots import (
     balanced_knots,
     isotonic_projection,
     quantile_knots,
     sigmoid_knots,
 )
-from keras_calibration.solvers.logistic_fit import LogisticFit
-from keras_calibration.solvers.logit_histogram import (
-    EDGES,
-    IDENTITY,
-    Line,
-    LogitHistogram,
-    quantile_edges,
-)
-from keras_calibration.solvers.reference_line import bins_of
+from keras_calibration._solvers.logistic_fit import LogisticFit
+from keras_calibration._solvers.logit_histogram import EDGES, LogitHistogram, quantile_edges
+from keras_calibration._solvers.reference_line import bins_of
+from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.adaptation import known_value
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 
 _KNOT_PLACES = ("balanced", "quantile", "sigmoid")
 _UNIT_SLOPE = math.log(math.e - 1)  # softplus of it is 1
@@ -53,18 +48,18 @@ class ILPS(StreamingCalibrator):
     `fit` finds the values with the lowest log loss under the prior below, exactly and in one pass
     over the rows. Every slope is at least 1e-6, with either choice of `monotonic`. With few
     positives the curve becomes Platt scaling; if even that has no finite optimum, a weak prior on
-    the slopes keeps them finite (`solvers.ilps_fit`). `fit` places learnt knots on edges of the
+    the slopes keeps them finite (`_solvers.ilps_fit`). `fit` places learnt knots on edges of the
     bins of the logit histogram, where it is exact. `update` adds new rows to a fit. With learnt
     knots, scores in another unit, or from another zero, get the same probabilities: the priors
-    count in units in which the logits are nearly calibrated (`solvers.reference_line`).
+    count in units in which the logits are nearly calibrated (`_solvers.reference_line`).
 
     In a model, the layer starts as the identity, b = a, and is trained by the model's loss. The
     curve never decreases, during or after training and under any optimizer:
 
     - `monotonic="penalty"`: the trainable values may be out of order; the curve uses their isotonic
-      projection (`ops.piecewise_linear`). The penalty of the paper, `λ Σ_k (v_k - v_{k+1})₊` of the
-      trainable values v (eq. 11), is added to the loss and keeps the two close. It does not change
-      which curve is best.
+      projection (`_ops.piecewise_linear`). The penalty of the paper, `λ Σ_k (v_k - v_{k+1})₊` of
+      the trainable values v (eq. 11), is added to the loss and keeps the two close. It does not
+      change which curve is best.
     - `monotonic="strict"`: every slope is a softplus and thus positive.
 
     `smoothness` adds a second term to the loss: τ is the precision of a Gaussian prior on the

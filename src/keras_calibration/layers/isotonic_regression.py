@@ -9,13 +9,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._ops.piecewise_linear import piecewise_linear
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.isotonic_fit import isotonic_steps, largest_logit, tied_rows
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.calibrator import Calibrator
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.ops.piecewise_linear import piecewise_linear
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.isotonic_fit import isotonic_steps, largest_logit, tied_rows
 
 # Slope of the steps with `keep_ranking`, in logits per standard deviation of the scores.
 _TIE_SLOPE = 1e-4

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._compat import unnumbered_variables, without_replica_sums
+from keras_calibration._keras import unnumbered_variables, without_replica_sums
 from keras_calibration._typing import Tensor
 from keras_calibration.layers.field_network import FieldNetwork
 from keras_calibration.layers.fit_settings import FitSettings

@@ -9,7 +9,7 @@ from typing import TypeVar
 import keras
 import numpy as np
 
-from keras_calibration._compat import flatten_layers, names_from_the_start
+from keras_calibration._keras import flatten_layers, names_from_the_start
 from keras_calibration._seeds import generator_of
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses

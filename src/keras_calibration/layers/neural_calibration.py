@@ -10,6 +10,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.row_folds import fold_of_rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.calibrator import check_calibrator
@@ -28,8 +30,6 @@ from keras_calibration.layers.head_logits import head_logits
 from keras_calibration.layers.ilps import ILPS
 from keras_calibration.layers.logits import as_column, check_columns, mean_of
 from keras_calibration.layers.network_trainer import copy_of
-from keras_calibration.solvers.data_checks import Rows
-from keras_calibration.solvers.row_folds import fold_of_rows
 
 _NUM_FOLDS = 3  # with a single member
 

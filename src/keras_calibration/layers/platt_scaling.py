@@ -9,10 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.logits import scaled_logits
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.solvers.logistic_fit import (
+from keras_calibration._solvers.logistic_fit import (
     SMALLEST_SCALE,
     LogisticFit,
     check_scale,
@@ -20,7 +17,10 @@ from keras_calibration.solvers.logistic_fit import (
     starting_bias,
     starting_scale,
 )
-from keras_calibration.solvers.logit_histogram import LogitHistogram
+from keras_calibration._solvers.logit_histogram import LogitHistogram
+from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.logits import scaled_logits
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

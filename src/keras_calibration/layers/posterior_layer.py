@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 from scipy.special import ndtri
 
-from keras_calibration._compat import unnumbered_variables
+from keras_calibration._keras import unnumbered_variables
 from keras_calibration._typing import Features, Shape, Tensor
 
 _POSTERIOR = "posterior_"

@@ -11,13 +11,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import select_features
+from calibration_records._columns import refuse_rows, select_features
+from keras_calibration._rows.data_checks import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.logits import as_column, check_column
-from keras_calibration.solvers.data_checks import Rows, refuse_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -11,15 +11,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import warn_of_other_order
-from keras_calibration._typing import Features, Tensor
-from keras_calibration.layers.calibrator import Calibrator
-from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.head import check_labels_given
-from keras_calibration.layers.head_logits import row_slices
-from keras_calibration.layers.logits import LARGEST_SCORE, check_column
-from keras_calibration.solvers.data_checks import (
+from calibration_records._columns import warn_of_other_order
+from keras_calibration._rows.data_checks import (
     Rows,
     check_rows,
     checked_logits,
@@ -28,15 +21,22 @@ from keras_calibration.solvers.data_checks import (
     warn_of_contradicted_ends,
     warn_of_weights,
 )
-from keras_calibration.solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
-from keras_calibration.solvers.logit_histogram import (
+from keras_calibration._rows.line import Line
+from keras_calibration._solvers.logistic_fit import LogisticFit, mean_log_loss, row_log_losses
+from keras_calibration._solvers.logit_histogram import (
     LARGEST_LOGIT,
-    Line,
     LogitHistogram,
     logit_histogram,
     warn_of_other_unit,
 )
-from keras_calibration.solvers.reference_line import bins_of, seen_as_logits
+from keras_calibration._solvers.reference_line import bins_of, seen_as_logits
+from keras_calibration._typing import Features, Tensor
+from keras_calibration.layers.calibrator import Calibrator
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import check_labels_given
+from keras_calibration.layers.head_logits import row_slices
+from keras_calibration.layers.logits import LARGEST_SCORE, check_column
 
 _STORED = "logit_histogram_"
 
@@ -242,7 +242,7 @@ class StreamingCalibrator(Calibrator):
         """Posterior standard deviation of the calibrated logit, `|dη/dθ F|` with `F Fᵀ = H⁻¹`.
 
         H is the Hessian of the penalised log loss, summed over the rows of the fit, by the
-        parameters θ, in which η is linear (`solvers.covariance`).
+        parameters θ, in which η is linear (`_solvers.covariance`).
 
         Args:
             logits: Uncalibrated logits (batch,) or (batch, 1).

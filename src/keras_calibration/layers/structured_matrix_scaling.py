@@ -8,17 +8,17 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.class_scaling import ClassScaling
-from keras_calibration.layers.logits import scaled_logits
-from keras_calibration.solvers.class_rows import ClassRows
-from keras_calibration.solvers.logit_histogram import Line
-from keras_calibration.solvers.softmax_fit import (
+from keras_calibration._rows.class_rows import ClassRows
+from keras_calibration._rows.line import Line
+from keras_calibration._solvers.softmax_fit import (
     SMALLEST_LOG_PROBABILITY,
     MatrixFit,
     check_class_scale,
     fit_matrix,
 )
+from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.class_scaling import ClassScaling
+from keras_calibration.layers.logits import scaled_logits
 
 # Differences of such logits are finite in float32.
 _LARGEST_LOGIT = 1e30

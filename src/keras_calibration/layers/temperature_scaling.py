@@ -10,24 +10,24 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._typing import Shape, Tensor
-from keras_calibration.layers.class_scaling import class_fit_summary
-from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.fit_summary import FitSummary
-from keras_calibration.layers.logits import check_columns, scaled_logits
-from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.solvers.class_rows import class_rows_of
-from keras_calibration.solvers.data_checks import Rows, is_of_classes
-from keras_calibration.solvers.logistic_fit import (
+from keras_calibration._rows.class_rows import class_rows_of
+from keras_calibration._rows.data_checks import Rows, is_of_classes
+from keras_calibration._solvers.logistic_fit import (
     SMALLEST_SCALE,
     LogisticFit,
     check_scale,
     fit_logistic,
     starting_scale,
 )
-from keras_calibration.solvers.logit_histogram import LogitHistogram
-from keras_calibration.solvers.reference_line import class_line
-from keras_calibration.solvers.softmax_fit import check_class_scale, fit_temperature
+from keras_calibration._solvers.logit_histogram import LogitHistogram
+from keras_calibration._solvers.reference_line import class_line
+from keras_calibration._solvers.softmax_fit import check_class_scale, fit_temperature
+from keras_calibration._typing import Shape, Tensor
+from keras_calibration.layers.class_scaling import class_fit_summary
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.logits import check_columns, scaled_logits
+from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -39,9 +39,9 @@ class TemperatureScaling(StreamingCalibrator):
     frequent, use `PlattScaling` instead. Of K classes, the most likely one never changes.
 
     With class logits, the fit has the prior `0.05 (1/T - 1)²`, which weighs as much as a tenth of a
-    row (less if the logits are small, see `solvers.softmax_fit`) and keeps T above 0 if the largest
-    logit predicts every label. With two classes and logits (0, l) the result is that of the logit
-    l, except for the prior. Class logits have neither `update` nor intervals.
+    row (less if the logits are small, see `_solvers.softmax_fit`) and keeps T above 0 if the
+    largest logit predicts every label. With two classes and logits (0, l) the result is that of
+    the logit l, except for the prior. Class logits have neither `update` nor intervals.
 
     When trained with a model, the weight is log T. It starts at 0, so that the layer starts as the
     identity. An infinite logit stays infinite. If the logits are unrelated to the labels or

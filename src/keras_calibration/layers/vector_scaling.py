@@ -6,12 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._rows.class_rows import ClassRows
+from keras_calibration._rows.line import Line
+from keras_calibration._solvers.softmax_fit import SoftmaxFit, fit_vector
 from keras_calibration._typing import Shape, Tensor
 from keras_calibration.layers.class_scaling import ClassScaling
 from keras_calibration.layers.logits import scaled_logits
-from keras_calibration.solvers.class_rows import ClassRows
-from keras_calibration.solvers.logit_histogram import Line
-from keras_calibration.solvers.softmax_fit import SoftmaxFit, fit_vector
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -20,7 +20,7 @@ class VectorScaling(ClassScaling):
 
     The fit minimizes the class log loss under the prior `0.05 Σ_k [(a_k - 1)² + b_k²]`, which
     weighs as much as a tenth of a row (less for a if the logits are small, see
-    `solvers.softmax_fit`). The prior keeps a and b finite if the logits predict every label. A
+    `_solvers.softmax_fit`). The prior keeps a and b finite if the logits predict every label. A
     class without rows is scaled by the temperature of the others. The biases sum to 0. A scale may
     be negative. Unlike temperature scaling, vector scaling may change the most likely class,
     usually for the better. Adding a constant to all logits of a row changes the result: pass the

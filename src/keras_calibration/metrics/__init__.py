@@ -31,3 +31,4 @@ __all__ = [
     "SmoothECE",
     "SparseCalibratedCategoricalLogLoss",
 ]
+__dir__ = __all__.copy

@@ -14,10 +14,11 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._compat import unnumbered_variables
+from calibration_records._warn import warn
+from keras_calibration._keras import unnumbered_variables
+from keras_calibration._ops.compensated import two_sum
+from keras_calibration._rows.metric_rows import accumulator_dtype
 from keras_calibration._typing import Tensor
-from keras_calibration._warn import warn
-from keras_calibration.ops.compensated import two_sum
 
 # The metrics that were NaN within `one_warning_of_nan`; None outside of it.
 _UNDEFINED: ContextVar[list[keras.metrics.Metric] | None] = ContextVar("undefined", default=None)
@@ -259,15 +260,6 @@ class RunningSum:
         """The sum, as a tensor."""
         total = ops.convert_to_tensor(self._total)
         return total if self._rest is None else total + ops.convert_to_tensor(self._rest)
-
-
-def accumulator_dtype() -> str:
-    """The dtype of metric state: float64 where the backend supports it, else float32."""
-    if keras.backend.backend() != "jax":
-        return "float64"
-    import jax
-
-    return "float64" if jax.config.read("jax_enable_x64") else "float32"
 
 
 def _configuration(metric: AdditiveMetric) -> dict[str, Any]:

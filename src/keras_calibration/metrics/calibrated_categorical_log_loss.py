@@ -8,19 +8,19 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import warns_of_nan
-from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
-from keras_calibration.metrics.rows import class_rows, distribution_or_nan
-from keras_calibration.ops.class_temperature import (
+from keras_calibration._ops.class_temperature import (
     NUM_TEMPERATURES,
     best_inverse_temperature,
     log_partition_sum,
     temperature_summary,
 )
-from keras_calibration.ops.compiled import compiled, filled_up
-from keras_calibration.ops.folds import fitting_sums, scored_sums
-from keras_calibration.ops.losses import class_logits_from_probabilities
+from keras_calibration._ops.compiled import compiled, filled_up
+from keras_calibration._ops.folds import fitting_sums, scored_sums
+from keras_calibration._ops.losses import class_logits_from_probabilities
+from keras_calibration._rows.metric_rows import class_rows, distribution_or_nan
+from keras_calibration._typing import Tensor
+from keras_calibration.metrics.additive_metric import warns_of_nan
+from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

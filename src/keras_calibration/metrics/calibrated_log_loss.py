@@ -8,20 +8,20 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._logit_bins import NUM_BINS, NUM_COLUMNS
-from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import warns_of_nan
-from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric, numbers_of_rows
-from keras_calibration.metrics.rows import (
+from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
+from keras_calibration._ops.affine_correction import CORRECTIONS, cross_fitted_loss
+from keras_calibration._ops.compiled import compiled, filled_up
+from keras_calibration._ops.folds import row_groups
+from keras_calibration._ops.logit_moments import by_group, logit_moments
+from keras_calibration._ops.losses import logits_from_probabilities
+from keras_calibration._rows.metric_rows import (
     rows_or_nan,
     rows_with_all_digits,
     warn_of_narrow_logits,
 )
-from keras_calibration.ops.affine_correction import CORRECTIONS, cross_fitted_loss
-from keras_calibration.ops.compiled import compiled, filled_up
-from keras_calibration.ops.folds import row_groups
-from keras_calibration.ops.logit_moments import by_group, logit_moments
-from keras_calibration.ops.losses import logits_from_probabilities
+from keras_calibration._typing import Tensor
+from keras_calibration.metrics.additive_metric import warns_of_nan
+from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric, numbers_of_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -56,7 +56,7 @@ class CalibratedLogLoss(CrossFittedMetric):
     The state has a fixed size, 27 kB a fold: moments of the logits in 418 bins and exact sums of
     the labels. It adds up over batches, replicas and shards. For logits in [-88, 88) the loss has a
     relative error below 1e-6 (in float32 about 1e-5), and below 1e-9 for logits in [-16, 16). See
-    `ops/logit_moments.py` for the method.
+    `_ops/logit_moments.py` for the method.
 
     Soft labels within [0, 1] are allowed. The result is NaN
 
@@ -154,7 +154,7 @@ class CalibratedLogLoss(CrossFittedMetric):
         return ops.convert_to_numpy(self._scored()[1])
 
     def moments_of_all_rows(self) -> np.ndarray:
-        """The summary (418, 8) of the logits of all rows, as of `ops.logit_moments`, float64."""
+        """The summary (418, 8) of the logits of all rows, as of `_ops.logit_moments`, float64."""
         moments = np.asarray(ops.convert_to_numpy(self._moments.value()), np.float64)
         return moments.reshape(-1, NUM_BINS, NUM_COLUMNS).sum(axis=0)
 

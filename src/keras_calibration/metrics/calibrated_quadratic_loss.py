@@ -8,16 +8,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import warns_of_nan
-from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
-from keras_calibration.metrics.rows import real_rows
-from keras_calibration.ops.quadratic_loss import (
+from keras_calibration._ops.quadratic_loss import (
     least_squares_line,
     mean_residual,
     residual_sums,
     squared_error_sum,
 )
+from keras_calibration._rows.metric_rows import real_rows
+from keras_calibration._typing import Tensor
+from keras_calibration.metrics.additive_metric import warns_of_nan
+from keras_calibration.metrics.cross_fitted_metric import CrossFittedMetric
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration._ops.mean_scores import calibration_ratio
+from keras_calibration._rows.metric_rows import probability_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import probability_rows
-from keras_calibration.ops.mean_scores import calibration_ratio
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -6,9 +6,9 @@ from typing import Any
 
 from keras import ops
 
+from keras_calibration._ops.folds import fitting_sums, row_groups, scored_sums
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric
-from keras_calibration.ops.folds import fitting_sums, row_groups, scored_sums
 
 
 class CrossFittedMetric(AdditiveMetric):

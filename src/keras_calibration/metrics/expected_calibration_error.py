@@ -9,18 +9,18 @@ import numpy as np
 from keras import ops
 from scipy.special import expit
 
-from keras_calibration._logit_bins import RANK_BINS
-from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import as_tensor, logit_rows, probability_rows
-from keras_calibration.ops.logit_bins import bin_numbers
-from keras_calibration.ops.probability_bins import (
+from calibration_records._logit_bins import RANK_BINS
+from keras_calibration._ops.logit_bins import bin_numbers
+from keras_calibration._ops.probability_bins import (
     bin_sums,
     equal_mass_groups,
     equal_width_bins,
     equal_width_edges,
     expected_calibration_error,
 )
+from keras_calibration._rows.metric_rows import as_tensor, logit_rows, probability_rows
+from keras_calibration._typing import Tensor
+from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 
 _BINNINGS = ("equal_width", "equal_mass")
 

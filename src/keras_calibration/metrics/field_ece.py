@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import keras
 
+from keras_calibration._ops.field_sums import field_ece_from_sums
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.field_error import FieldError
-from keras_calibration.ops.field_sums import field_ece_from_sums
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

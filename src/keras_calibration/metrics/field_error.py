@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import warn_of_other_order
-from keras_calibration._typing import Tensor
-from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import (
+from calibration_records._columns import warn_of_other_order
+from calibration_records.statistics.field_noise import drawn_field_sums, jeffreys_interval
+from keras_calibration._ops.compiled import compiled, filled_up, runs_on_gpu
+from keras_calibration._ops.field_sums import (
+    crossed_ids,
+    field_sums,
+    ids_outside,
+    refuse_strings,
+)
+from keras_calibration._rows.metric_rows import (
     aligned_rows,
     flat_ids,
     nan_outside_unit_interval,
     refuse_ids_outside,
     rows_or_nan,
 )
-from keras_calibration.ops.compiled import compiled, filled_up, runs_on_gpu
-from keras_calibration.ops.field_sums import (
-    crossed_ids,
-    field_sums,
-    ids_outside,
-    refuse_strings,
-)
-from keras_calibration.solvers.field_noise import drawn_field_sums, jeffreys_interval
+from keras_calibration._typing import Tensor
+from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 
 _LARGEST_NUM_VALUES = 2**31 - 2  # ids are int32, and "other" takes one of them
 # Field values of all draws whose errors are computed at once.
@@ -171,7 +171,7 @@ class FieldError(AdditiveMetric):
         """The error computed from the sums. A subclass defines it.
 
         Args:
-            sums: What `ops.field_sums` returns, summed over all batches. `noise_floor` passes the
+            sums: What `_ops.field_sums` returns, summed over all batches. `noise_floor` passes the
                 first three columns of several draws, (num_draws, num_values, 3).
 
         Returns:

@@ -9,9 +9,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration._ops.field_sums import field_rce_from_sums, without_positives
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.field_error import FieldError
-from keras_calibration.ops.field_sums import field_rce_from_sums, without_positives
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

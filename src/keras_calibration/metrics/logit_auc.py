@@ -7,11 +7,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration._logit_bins import RANK_BINS
+from calibration_records._logit_bins import RANK_BINS
+from keras_calibration._ops.histogram_auc import histogram_auc, label_histogram
+from keras_calibration._rows.metric_rows import logit_rows, warn_of_narrow_logits
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import logit_rows, warn_of_narrow_logits
-from keras_calibration.ops.histogram_auc import histogram_auc, label_histogram
 
 # Largest share of pairs in one open bin, where they cannot be ranked.
 _MOST_TIED = 1e-3

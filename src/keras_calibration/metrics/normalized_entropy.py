@@ -7,11 +7,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_calibration._ops.losses import log_loss_from_logits
+from keras_calibration._ops.mean_scores import normalized_entropy
+from keras_calibration._rows.metric_rows import logit_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import logit_rows
-from keras_calibration.ops.losses import log_loss_from_logits
-from keras_calibration.ops.mean_scores import normalized_entropy
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

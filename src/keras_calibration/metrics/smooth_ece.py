@@ -8,11 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_calibration._ops.compiled import compiled
+from keras_calibration._ops.smooth_ece import residuals_on_grid, smooth_ece_from_sums
+from keras_calibration._rows.metric_rows import probability_rows
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
-from keras_calibration.metrics.rows import probability_rows
-from keras_calibration.ops.compiled import compiled
-from keras_calibration.ops.smooth_ece import residuals_on_grid, smooth_ece_from_sums
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_calibration._columns import warn_of_other_order
+from calibration_records._columns import warn_of_other_order
+from keras_calibration._rows.metric_rows import as_tensor
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.calibrated_categorical_log_loss import CalibratedCategoricalLogLoss
-from keras_calibration.metrics.rows import as_tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")

@@ -11,26 +11,28 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import suggestion
-from keras_calibration._compat import unnumbered_variables, without_replica_sums
-from keras_calibration._typing import Data, Inputs, Tensor
-from keras_calibration.layers.field_ids import id_fields
-from keras_calibration.layers.head import Head
-from keras_calibration.models.base import (
+from calibration_records._columns import suggestion
+from keras_calibration._graph.base_logits import (
     BaseLogits,
     check_base_model,
-    num_logits,
     serialized_base,
-    symbolic_input,
     trainable_flags_kept,
     with_all_outputs,
 )
-from keras_calibration.models.class_log_loss import class_log_loss
-from keras_calibration.models.development_set import (
+from keras_calibration._graph.head_in_model import head_of
+from keras_calibration._graph.outputs import num_logits, symbolic_input
+from keras_calibration._keras import unnumbered_variables, without_replica_sums
+from keras_calibration._rows.development_set import (
     DevelopmentSet,
     is_batches,
     read_development_set,
 )
+from keras_calibration._rows.model_inputs import expected_inputs, inputs_by_name, named_inputs
+from keras_calibration._typing import Data, Inputs, Tensor
+from keras_calibration.layers.field_ids import id_fields
+from keras_calibration.layers.head import Head
+from keras_calibration.metrics.field_metrics import MetricsByField
+from keras_calibration.models.class_log_loss import class_log_loss
 from keras_calibration.models.epoch_reports import (
     Callbacks,
     EndOfTraining,
@@ -38,8 +40,7 @@ from keras_calibration.models.epoch_reports import (
     reported_as_epoch,
     with_finite_progress,
 )
-from keras_calibration.models.field_metrics_model import FieldMetricsModel, MetricsByField
-from keras_calibration.models.head_in_model import head_of
+from keras_calibration.models.field_metrics_model import FieldMetricsModel
 from keras_calibration.models.head_rows import (
     FEATURES,
     LOGIT,
@@ -53,7 +54,6 @@ from keras_calibration.models.head_training import (
     model_summary,
     train_from_exact,
 )
-from keras_calibration.models.model_inputs import expected_inputs, inputs_by_name, named_inputs
 
 if TYPE_CHECKING:
     from keras_calibration.calibration.calibration_report import CalibrationReport

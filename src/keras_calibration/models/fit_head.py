@@ -8,12 +8,12 @@ from typing import Any
 import keras
 from numpy.typing import ArrayLike
 
+from keras_calibration._graph.head_in_model import HeadInModel, find_heads, head_of
+from keras_calibration._graph.outputs import output_names, symbolic_input
+from keras_calibration._rows.development_set import read_development_set
 from keras_calibration._typing import Data
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head import Head
-from keras_calibration.models.base import output_names, symbolic_input
-from keras_calibration.models.development_set import read_development_set
-from keras_calibration.models.head_in_model import HeadInModel, find_heads, head_of
 from keras_calibration.models.head_rows import HeadRows, rows_for_head
 from keras_calibration.models.head_training import (
     check_development_rows,

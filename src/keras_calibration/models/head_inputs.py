@@ -5,11 +5,11 @@ from __future__ import annotations
 import keras
 import numpy as np
 
+from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, head_of
+from keras_calibration._graph.outputs import symbolic_input
+from keras_calibration._rows.development_set import as_inputs, is_batches
+from keras_calibration._rows.model_inputs import expected_inputs
 from keras_calibration._typing import Data
-from keras_calibration.models.base import symbolic_input
-from keras_calibration.models.development_set import as_inputs, is_batches
-from keras_calibration.models.head_in_model import LOGIT_OUTPUT, head_of
-from keras_calibration.models.model_inputs import expected_inputs
 
 
 def base_logits(

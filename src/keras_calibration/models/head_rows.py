@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from keras import ops
 
+from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, HeadInModel
+from keras_calibration._graph.outputs import symbolic_input
+from keras_calibration._rows.class_rows import class_shares
+from keras_calibration._rows.data_checks import Rows, rows_that_count
+from keras_calibration._rows.development_set import DevelopmentSet
+from keras_calibration._rows.model_inputs import BATCH_SIZE, expected_inputs
 from keras_calibration._typing import Inputs, Tensor
-from keras_calibration.models.base import symbolic_input
-from keras_calibration.models.development_set import DevelopmentSet
-from keras_calibration.models.head_in_model import LOGIT_OUTPUT, HeadInModel
-from keras_calibration.models.model_inputs import BATCH_SIZE, expected_inputs
-from keras_calibration.solvers.class_rows import class_shares
-from keras_calibration.solvers.data_checks import Rows, rows_that_count
 
 # A model accepts rows with known base logits as a dictionary with exactly these two keys.
 LOGIT, FEATURES = "base_logit", "head_features"

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration._warn import warn
+from calibration_records._warn import warn
+from keras_calibration._rows.class_rows import (
+    absent_classes,
+    named_classes,
+    present_classes,
+    warn_of_absent_classes,
+)
+from keras_calibration._rows.data_checks import warn_of_contradicted_ends, warn_of_probabilities
+from keras_calibration._solvers.logit_histogram import LARGEST_LOGIT
+from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary
@@ -21,18 +30,6 @@ from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
 from keras_calibration.models.head_rows import HeadRows
 from keras_calibration.models.logit_range import describe_logits
 from keras_calibration.models.model_fit_summary import ModelFitSummary
-from keras_calibration.solvers.class_rows import (
-    absent_classes,
-    named_classes,
-    present_classes,
-    warn_of_absent_classes,
-)
-from keras_calibration.solvers.data_checks import (
-    warn_of_contradicted_ends,
-    warn_of_probabilities,
-)
-from keras_calibration.solvers.logit_histogram import LARGEST_LOGIT
-from keras_calibration.solvers.standard_errors import mean_and_error
 
 _HELD_OUT_SHARE = 0.2
 # Training is kept if it gains more than this many standard errors. With one, small development

@@ -9,12 +9,13 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
-from keras_calibration._columns import numbers_of, warn_of_other_order
+from calibration_records._columns import warn_of_other_order
+from keras_calibration._rows.columns import numbers_of
+from keras_calibration._rows.data_checks import rows_that_count
 from keras_calibration.layers.head import Head
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import check_num_rows, checked_predictions
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
-from keras_calibration.solvers.data_checks import rows_that_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

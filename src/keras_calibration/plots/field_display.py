@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_calibration._columns import as_array, warn_of_other_order
+from calibration_records._columns import warn_of_other_order
+from keras_calibration._rows.columns import as_array
+from keras_calibration._rows.data_checks import rows_that_count
+from keras_calibration._solvers.segments import distinct_values
 from keras_calibration.plots.display import Display
 from keras_calibration.plots.rates import Rates, check_num_rows, checked_predictions, group_rates
 from keras_calibration.plots.style import GUIDE_COLOR, style_of
-from keras_calibration.solvers.data_checks import rows_that_count
-from keras_calibration.solvers.segments import distinct_values
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,12 +10,13 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array, warn_of_other_order
+from calibration_records._columns import warn_of_other_order
+from keras_calibration._rows.columns import as_array
+from keras_calibration._solvers.segments import distinct_values
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
 from keras_calibration.metrics.field_ece import FieldECE
 from keras_calibration.metrics.field_rce import FieldRCE
 from keras_calibration.scoring.score import score
-from keras_calibration.solvers.segments import distinct_values
 
 
 def calibrated_log_loss(

@@ -9,12 +9,12 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import as_array, is_missing, warn_of_other_order
+from calibration_records._columns import is_missing, refuse_rows, warn_of_other_order
+from keras_calibration._ops.compiled import compiled
+from keras_calibration._ops.logit_moments import bias_root, log_loss_and_weight
+from keras_calibration._rows.columns import as_array
 from keras_calibration._typing import Tensor
-from keras_calibration.ops.compiled import compiled
-from keras_calibration.ops.logit_moments import bias_root, log_loss_and_weight
 from keras_calibration.scoring.rows_to_score import checked_rows
-from keras_calibration.solvers.data_checks import refuse_rows
 
 
 def rolling_log_loss(moments: np.ndarray, bias: float) -> tuple[float, float]:
@@ -23,7 +23,7 @@ def rolling_log_loss(moments: np.ndarray, bias: float) -> tuple[float, float]:
     A period that determines no bias, because its labels are all equal, leaves the one before.
 
     Args:
-        moments: The summary (418, 8) of the period, as of `ops.logit_moments`.
+        moments: The summary (418, 8) of the period, as of `_ops.logit_moments`.
         bias: The bias known before; NaN, as the loss then is, if there is none.
     """
     summary = ops.convert_to_tensor(moments[None])

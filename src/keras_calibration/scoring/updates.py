@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 import keras
 
-from keras_calibration.models.field_metrics_model import FieldMetrics
+from keras_calibration._rows.data_checks import warn_if_swapped
+from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.rows_to_score import RowsToScore, chunks
-from keras_calibration.solvers.data_checks import warn_if_swapped
 
 # The most rows that are computed at once.
 CHUNK_SIZE = 1 << 17

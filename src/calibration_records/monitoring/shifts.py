@@ -1,0 +1,159 @@
+"""The test for shifts: are the labels those of the predictions? It is valid at any look.
+
+A shift is a change of all logits by θ from some block of time on. With right predictions p, the
+likelihood ratio of the labels since then, `Π exp(θ y) / (1 + p (exp(θ) - 1))`, has the mean 1,
+whatever comes first and whenever it is looked at: it is an e-process. The evidence is the sum of
+these ratios over the blocks in which a shift may have begun, each times its length in years, and
+their mean over the shifts. Its mean is then at most the number of years so far, y, and by the
+inequality of Doob and Ville it ever reaches 1 / α within y years with a probability of at most α y.
+
+Labels that come late are tested at every look by what has come so far: by the rate at which a
+label comes, given that it has not come yet. This is an e-process in the time of the looks, whatever
+the delays, as long as their distribution is right.
+
+Reference:
+    Shiryaev, *On optimum methods in quickest detection problems*, 1963. Ramdas, Grünwald, Vovk,
+    Shafer, *Game-theoretic statistics and safe anytime-valid inference*, Statistical Science 2023.
+    Aalen, Borgan, Gjessing, *Survival and Event History Analysis*, 2008, chapter 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+# Changes of the logit beyond the tolerance, of both signs: one of them is right within a factor
+# of the square root of 2.
+_SIZES = 0.005 * 2.0 ** np.arange(9)
+SHIFTS = np.concatenate([-_SIZES, _SIZES])
+# Sums whose ratios are in memory at once, unless a value has more blocks.
+_TOGETHER = 1 << 16
+
+
+class Shifts(NamedTuple):
+    """The evidence for a shift of each value, and what is known of its start.
+
+    Args:
+        log_years: Logarithm of the evidence, in years.
+        since: The block in which the most likely shift begins.
+        sums: The sums of the rows since then (values, 7).
+    """
+
+    log_years: np.ndarray
+    since: np.ndarray
+    sums: np.ndarray
+
+
+def most_log_years(sums: np.ndarray, block: np.ndarray, years: float) -> np.ndarray:
+    """Logarithm of the most evidence that values can have, from their sums over all blocks.
+
+    A ratio is at most `exp(θ)` for each positive, or for each one that is predicted if θ < 0.
+    """
+    total = len(np.unique(block)) * years
+    return _SIZES[-1] * np.maximum(sums[:, 1], sums[:, -1 if _is_late(sums) else 5]) + np.log(total)
+
+
+def find_shifts(
+    sums: np.ndarray, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
+) -> Shifts:
+    """The shifts of each value, from its sums by block.
+
+    Args:
+        sums: Sums of the groups (groups, 7), as of `_ops.field_sums`; of labels that come late,
+            with the two of `logs.late_labels.late_sql.hazard_sums` (groups, 9).
+        value: Number of each group's value, from 0, in ascending order.
+        block: Start of each group's block of time.
+        years: Length of a block.
+        tolerance: Relative error that does not matter.
+
+    Example:
+        >>> right = [0.0, 100.0, 1000.0, 1000.0, 90.0, 100.0, 10.0]  # 1000 rows of p = 0.1
+        >>> more = [50.0, 150.0, 1000.0, 1000.0, 90.0, 100.0, 10.0]
+        >>> sums = np.array([right, right, more])  # of a value, in three blocks of a year
+        >>> found = find_shifts(sums, np.zeros(3, int), np.arange(3), 1.0, 0.0)
+        >>> np.exp(found.log_years).round(), found.since
+        (array([4777.]), array([2]))
+    """
+    firsts = np.flatnonzero(np.diff(value, prepend=-1))
+    parts = [
+        _shifts(sums[part], value[part] - value[part.start], block[part], years, tolerance)
+        for part in _parts(firsts, len(value))
+    ]
+    log_years, since = (np.concatenate(each) for each in zip(*parts, strict=True))
+    is_since = block >= since[value]
+    return Shifts(log_years, since, np.add.reduceat(sums * is_since[:, None], firsts, axis=0))
+
+
+def _parts(firsts: np.ndarray, num_groups: int) -> Iterator[slice]:
+    """Slices of groups, all groups of a value in one."""
+    near = np.searchsorted(firsts, np.arange(_TOGETHER, num_groups, _TOGETHER))
+    starts = np.unique([0, *firsts[near[near < len(firsts)]]])
+    for start, end in zip(starts, [*starts[1:], num_groups], strict=True):
+        yield slice(int(start), int(end))
+
+
+def _shifts(
+    sums: np.ndarray, value: np.ndarray, block: np.ndarray, years: float, tolerance: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithm of the evidence of each value, and its most likely start."""
+    ratios = log_ratios(sums, tolerance)
+    size = (int(value[-1]) + 1, len(SHIFTS))
+    evidence = np.full(size, -np.inf)
+    # The largest ratio since any block, and that block.
+    largest, since = np.zeros(size), np.zeros(size, block.dtype)
+    by_block = np.argsort(block, kind="stable")
+    starts, firsts = np.unique(block[by_block], return_index=True)
+    for start, groups in zip(starts, np.split(by_block, firsts[1:]), strict=True):
+        at, ratio = value[groups], ratios[groups]
+        evidence[at] = np.logaddexp(evidence[at], np.log(years)) + ratio
+        since[at] = np.where(largest[at] > 0, since[at], start)
+        largest[at] = np.maximum(largest[at], 0) + ratio
+    likeliest = np.argmax(largest, axis=1)
+    log_years = logsumexp(evidence, axis=1) - np.log(len(SHIFTS))
+    return log_years, np.take_along_axis(since, likeliest[:, None], axis=1)[:, 0]
+
+
+def log_ratios(sums: np.ndarray, tolerance: float) -> np.ndarray:
+    """A lower bound of the log likelihood ratio of each group and shift (groups, shifts).
+
+    It is `θ Σ y - Σ log(1 + r p (exp(θ) - 1))`. The rate r = 1 + tolerance for θ > 0, and its
+    inverse for θ < 0, is that of the right predictions which come closest to the shift. Of the
+    probabilities, only the number n, the sum m and the sum of squares s are known. Given these, the
+    second sum is largest for two different probabilities, of which one is 1 (θ > 0) or 0 (θ < 0):
+    its third derivative by p has the sign of θ (Chebyshev, Markov, Krein). With equal
+    probabilities, the bound is the ratio itself.
+
+    Of labels that come late, the shift is one of the rate at which they come, by the factor
+    `exp(θ)`. With the cumulated hazards Λ, the ratio is `exp(θ Σ y - (exp(θ) - 1) Λ)`; each new
+    label, and each hour without one, multiplies it by a number of the mean 1.
+    """
+    if _is_late(sums):
+        hazard = np.where(SHIFTS > 0, sums[:, -2, None], sums[:, -1, None])
+        return sums[:, 1, None] * SHIFTS - np.expm1(SHIFTS) * hazard
+    positives, rows, mean, squares = (sums[:, column, None] for column in (1, 2, 5, 6))
+    squares = np.clip(squares, mean**2 / rows, mean)
+    down, up = np.expm1(SHIFTS[SHIFTS < 0]) / (1 + tolerance), np.expm1(SHIFTS[SHIFTS > 0])
+    up = up * (1 + tolerance)
+    trials, share = _divided(mean**2, squares), _divided(squares, mean)
+    falls = trials * np.log1p(share * down)
+    ones = _divided(rows * squares - mean**2, rows - 2 * mean + squares, mean)
+    # The mean stays right, whatever rounding leaves of these differences if all are close to 1.
+    ones = np.clip(ones, 0.0, mean)
+    share = _divided(mean - ones, rows - ones)
+    rises = (rows - ones) * np.log1p(share * up) + ones * np.log1p(up)
+    return positives * SHIFTS - np.concatenate([falls, rises], axis=1)
+
+
+def _is_late(sums: np.ndarray) -> bool:
+    """Whether sums hold hazards, of labels that come late."""
+    return sums.shape[1] == 9
+
+
+def _divided(
+    part: np.ndarray, whole: np.ndarray, otherwise: np.ndarray | float = 0.0
+) -> np.ndarray:
+    """The ratio, or another number where the whole is 0."""
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), otherwise)

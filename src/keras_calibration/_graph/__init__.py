@@ -1,0 +1,1 @@
+"""A model's graph: where its logit comes from, its outputs, and the head in it."""

@@ -1,0 +1,282 @@
+"""BaseLogits: the logits of a base model, as a frozen layer of another."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calibration._graph.logit_source import LogitSource, identity, logit_source
+from keras_calibration._graph.outputs import (
+    num_logits,
+    output_position,
+    output_tensor,
+    plain_key,
+    symbolic_input,
+    symbolic_output,
+)
+from keras_calibration._keras import flatten_layers, source_of
+from keras_calibration._rows.model_inputs import inputs_by_name
+from keras_calibration._typing import Inputs, Shape, Tensor
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.logits import as_column, calibration_dtype
+
+_OUTPUTS = ("auto", "probability", "logit")
+
+
+@keras.saving.register_keras_serializable(package="keras_calibration")
+class BaseLogits(keras.layers.Layer):
+    """The uncalibrated logit l = f(x) of a trained model, frozen and in inference mode.
+
+    If the base model ends in a sigmoid (a `Dense` or `Activation` layer, or the operation), the
+    logit is taken before it, because a float32 probability near 1 no longer determines its logit.
+    The sigmoid is also found behind `Flatten`, `Reshape`, `squeeze` and `Activation("linear")`, and
+    in nested models. Otherwise the probability is converted to a logit. For a model with K classes,
+    the same holds for K logits and their softmax.
+
+    Args:
+        base_model: A Functional or Sequential Keras model with an output of shape (batch, 1) or
+            (batch,), or (batch, K) for K classes. It is set to `trainable=False`.
+        base_output: What the base model returns: `"probability"`, `"logit"`, or `"auto"` to infer
+            it from the last layer.
+        calibrated_output: Which of several outputs of the base model is calibrated: its key in a
+            dictionary, its index in a list, or its name (the name of its last layer). None for a
+            base model with one output.
+        all_outputs: Whether the layer returns all outputs of the base model in their own structure,
+            with the logits as the calibrated one and the others unchanged, instead of the logits.
+        **kwargs: Keyword arguments of every Keras layer (`name`, `dtype`).
+
+    Raises:
+        ValueError: If the model has no symbolic inputs; if `calibrated_output` names none of its
+            outputs, or is None for a model with several; if the output has another shape or is not
+            of floats; if it is K sigmoids, whose sum is not 1; if `"auto"` cannot infer what it is;
+            or if the last layer contradicts `base_output`.
+
+    Example:
+        >>> base = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
+        >>> layer = BaseLogits(base)
+        >>> layer(ops.ones((3, 2))).shape
+        TensorShape([3, 1])
+        >>> inputs = keras.Input((2,))
+        >>> outputs = {name: keras.layers.Dense(1, "sigmoid")(inputs) for name in ("click", "buy")}
+        >>> layer = BaseLogits(keras.Model(inputs, outputs), calibrated_output="buy")
+        >>> layer(ops.ones((3, 2))).shape
+        TensorShape([3, 1])
+        >>> layer = BaseLogits(keras.Model(inputs, outputs), "auto", "buy", all_outputs=True)
+        >>> sorted(layer(ops.ones((3, 2))))
+        ['buy', 'click']
+    """
+
+    def __init__(
+        self,
+        base_model: keras.Model,
+        base_output: str = "auto",
+        calibrated_output: str | int | None = None,
+        all_outputs: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(dtype=calibration_dtype(kwargs.pop("dtype", None)), **kwargs)
+        if base_output not in _OUTPUTS:
+            raise ValueError(
+                f"Argument `base_output` must be one of {_OUTPUTS}. "
+                f"Received: base_output={base_output!r}."
+            )
+        calibrated_output = plain_key(calibrated_output)
+        check_base_model(base_model, calibrated_output)
+        self.base_model = base_model
+        self.base_output = base_output
+        self.calibrated_output = calibrated_output
+        self.all_outputs = all_outputs
+        # Of the calibrated output, among all in the order of `keras.tree.flatten`.
+        self.position = output_position(base_model, calibrated_output)
+        self._function = self._function_from(
+            logit_source(base_model, base_output, calibrated_output)
+        )
+        self.freeze()
+        # The inputs keep their dtypes: a field id in float32 would lose its last digits.
+        self.autocast = False
+        self.built = True
+
+    def freeze(self) -> None:
+        """Freezes every layer of the base model."""
+        # One by one: TensorFlow skips the setter of a layer that is already frozen, and thereby the
+        # layers inside it.
+        for layer in flatten_layers(self):
+            layer.trainable = False
+
+    def _function_from(
+        self, source: LogitSource
+    ) -> Callable[[Inputs], tuple[Tensor, list[Tensor]]]:
+        """The function from inputs to logits and other outputs, by the base model's own weights.
+
+        It is a closure so that Keras does not track the inner model, whose layers belong to the
+        base model.
+        """
+        model, to_logits = self.base_model, source.to_logits or identity
+        others = self._others() if self.all_outputs else []
+        if others:
+            # What the logits and the others have in common is computed once.
+            model = keras.Model(symbolic_input(model), [source.tensor, *others])
+        elif source.tensor is not symbolic_output(model):
+            model = keras.Model(symbolic_input(model), source.tensor)
+
+        def logits_and_others(inputs: Inputs) -> tuple[Tensor, list[Tensor]]:
+            values = model(inputs, training=False)
+            start, *rest = values if others else [values]
+            return to_logits(start), rest
+
+        return logits_and_others
+
+    def _others(self) -> list[keras.KerasTensor]:
+        """The symbolic outputs of the base model but for the calibrated one."""
+        tensors = keras.tree.flatten(symbolic_output(self.base_model))
+        return tensors[: self.position] + tensors[self.position + 1 :]
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """Empty: the base model's metrics would otherwise replace those of the outer model."""
+        return []
+
+    def call(self, inputs: Inputs) -> Inputs:
+        """Logits (batch, 1) or (batch, K) in the layer's dtype, or all outputs with them."""
+        values, others = self._function(inputs)
+        logits = ops.cast(values, self.compute_dtype)
+        logits = as_column(logits) if len(logits.shape) <= 2 else ops.reshape(logits, (-1, 1))
+        return self._structured(logits, others)
+
+    def passes_output(self, position: int) -> bool:
+        """Whether an output of the layer, by its position, is the base model's own, unchanged."""
+        return self.all_outputs and position != self.position
+
+    def _structured(self, logits: Tensor, others: list[Tensor]) -> Inputs:
+        if not self.all_outputs:
+            return logits
+        outputs = [*others[: self.position], logits, *others[self.position :]]
+        return keras.tree.pack_sequence_as(symbolic_output(self.base_model), outputs)
+
+    def compute_output_spec(self, inputs: Inputs) -> Inputs:
+        """Symbolic logits, or all outputs with them."""
+        logits = keras.KerasTensor(self.compute_output_shape(()), self.compute_dtype)
+        others = [keras.KerasTensor(t.shape, t.dtype, sparse=t.sparse) for t in self._others()]
+        return self._structured(logits, others)
+
+    def compute_output_shape(
+        self, input_shape: Shape | Mapping[str, Shape] | Sequence[Shape]
+    ) -> tuple[int | None, int]:
+        """`(batch, 1)` or `(batch, K)`."""
+        tensor = output_tensor(self.base_model, self.calibrated_output)
+        return (tensor.shape[0], num_logits(self.base_model, self.calibrated_output))
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor arguments as plain Python values."""
+        return {
+            **super().get_config(),
+            "base_model": serialized_base(self.base_model),
+            "base_output": self.base_output,
+            "calibrated_output": self.calibrated_output,
+            "all_outputs": self.all_outputs,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> BaseLogits:
+        """Creates the layer from its `get_config`."""
+        base_model = keras.saving.deserialize_keras_object(config["base_model"])
+        return cls(**{**config, "base_model": base_model})
+
+
+def with_all_outputs(base: BaseLogits, head: Head, inputs: Inputs) -> keras.Model:
+    """A Functional model with the base model's outputs and the calibrated probability among them.
+
+    The last layers are named like the base model's, so that Keras finds the losses and metrics of
+    a list of outputs by the same names.
+
+    Args:
+        base: The base logits.
+        head: The calibration head.
+        inputs: Symbolic inputs, in the structure that the base model takes.
+    """
+    features = inputs_by_name(inputs, inputs)
+    if head.feature_names is not None:
+        features = {name: features[name] for name in head.feature_names}
+    structure = symbolic_output(base.base_model)
+    taken = {base.name, head.name, *(tensor.name for tensor in keras.tree.flatten(inputs))}
+
+    def free_name(wanted: str) -> str:
+        numbered = (f"{wanted}_{number}" for number in range(1, len(taken) + 2))
+        name = wanted if wanted not in taken else next(n for n in numbered if n not in taken)
+        taken.add(name)
+        return name
+
+    arguments = base.base_model, base.base_output, base.calibrated_output
+    # Who has unfrozen the base model since then finds it as it was.
+    with trainable_flags_kept(base.base_model):
+        layer = BaseLogits(*arguments, all_outputs=True, dtype=base.dtype, name=base.name)
+    outputs = keras.tree.flatten(layer(inputs))
+    for position, old in enumerate(keras.tree.flatten(structure)):
+        name = free_name(source_of(old)[0].name)
+        if position != base.position:
+            # In a dtype of its own, a layer would convert floats to float32.
+            dtype = old.dtype if "float" in old.dtype else None
+            outputs[position] = keras.layers.Identity(dtype=dtype, name=name)(outputs[position])
+            continue
+        logit = head(outputs[position], features)
+        activation = "softmax" if logit.shape[1] > 1 else "sigmoid"
+        is_column = len(old.shape) == 2
+        last = name if is_column else free_name("probability")
+        probability = keras.layers.Activation(activation, dtype=head.dtype, name=last)(logit)
+        if not is_column:
+            probability = keras.layers.Reshape((), dtype=head.dtype, name=name)(probability)
+        outputs[position] = probability
+    outputs = keras.tree.pack_sequence_as(structure, outputs)
+    return keras.Model(inputs, outputs, name=base.base_model.name)
+
+
+@contextlib.contextmanager
+def trainable_flags_kept(model: keras.Model) -> Iterator[None]:
+    """Restores the `trainable` flags of all layers and variables of a model at exit."""
+    is_model = isinstance(model, keras.Model)
+    layer_flags = [(layer, layer.trainable) for layer in flatten_layers(model)] if is_model else []
+    variable_flags = [(v, v.trainable) for v in model.variables] if is_model else []
+    try:
+        yield
+    finally:
+        for layer, flag in layer_flags:
+            # The public setter would also change the layers inside.
+            layer._trainable = flag
+        for variable, flag in variable_flags:
+            variable.trainable = flag
+
+
+def serialized_base(base_model: keras.Model) -> dict[str, Any]:
+    """The configuration of a base model without `compile`: it is not trained inside another."""
+    config: dict[str, Any] = keras.saving.serialize_keras_object(base_model)
+    return {name: value for name, value in config.items() if name != "compile_config"}
+
+
+def check_base_model(base_model: keras.Model, calibrated_output: str | int | None = None) -> None:
+    """Raises unless the model has symbolic inputs and an output of numbers per row or class."""
+    if not isinstance(base_model, keras.Model):
+        raise ValueError(f"Argument `base_model` must be a Keras model. Received: {base_model!r}.")
+    if symbolic_output(base_model) is None:
+        raise ValueError(
+            "Argument `base_model` must have symbolic inputs and outputs. Received: "
+            f"{type(base_model).__name__}, a subclassed model or one without an Input. Wrap it: "
+            "keras.Model(inputs, base_model(inputs)), with inputs made by keras.Input. Pass "
+            'base_output="logit" if it returns a logit, which is better because a probability near '
+            '1 loses precision, or base_output="probability" if it returns a probability.'
+        )
+    output = output_tensor(base_model, calibrated_output)
+    if len(output.shape) not in (1, 2) or (len(output.shape) == 2 and not output.shape[1]):
+        raise ValueError(
+            "Argument `base_model` must return one probability or logit per row, with shape "
+            "(batch,) or (batch, 1), or one per class, with shape (batch, K). Received: an output "
+            f"of shape {output.shape}."
+        )
+    if "float" not in output.dtype:
+        raise ValueError(
+            "Argument `base_model` must return probabilities or logits in a float dtype. "
+            f"Received: an output of dtype {output.dtype}."
+        )

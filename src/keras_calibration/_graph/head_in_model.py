@@ -1,0 +1,265 @@
+"""Finds the calibration head in a Functional or Sequential model, and what it is called with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_calibration._graph.base_logits import BaseLogits
+from keras_calibration._graph.logit_source import is_final_activation, passes_on
+from keras_calibration._graph.outputs import (
+    output_name,
+    output_names,
+    output_position,
+    symbolic_input,
+    symbolic_output,
+)
+from keras_calibration._keras import flatten_layers, position_of, source_of
+from keras_calibration._rows.model_inputs import LogitModel, clean_names
+from keras_calibration._typing import Inputs, Tensor
+from keras_calibration.layers.field_ids import id_fields
+from keras_calibration.layers.head import Head
+
+LOGIT_OUTPUT = "logit"
+
+
+@dataclass(frozen=True)
+class HeadInModel:
+    """A head, and the tensors of a model that it is called with.
+
+    Args:
+        model: The Functional or Sequential model.
+        head: The head that calibrates one of its outputs.
+        logit: Symbolic logit that the head is called with.
+        features: Feature name → symbolic tensor that the head is called with.
+        calibrated: Symbolic output of the head.
+        position: Position of the calibrated output among the flat outputs of the model.
+    """
+
+    model: keras.Model
+    head: Head
+    logit: keras.KerasTensor
+    features: Mapping[str, keras.KerasTensor]
+    calibrated: keras.KerasTensor
+    position: int
+
+    @cached_property
+    def inputs(self) -> dict[str, keras.KerasTensor]:
+        """The symbolic inputs of the model by name; generated names are replaced."""
+        structure = symbolic_input(self.model)
+        return dict(zip(clean_names(structure), keras.tree.flatten(structure), strict=True))
+
+    @cached_property
+    def input_of(self) -> dict[str, str]:
+        """Feature name → name of the input of the model that it is, if it is one."""
+        names = {id(tensor): name for name, tensor in self.inputs.items()}
+        return {f: names[id(t)] for f, t in self.features.items() if id(t) in names}
+
+    @property
+    def ids(self) -> set[str]:
+        """Names of the inputs that hold ids of the head's fields."""
+        fields = id_fields(self.head.field_readers())
+        return {name for feature, name in self.input_of.items() if feature in fields}
+
+    @property
+    def computed(self) -> dict[str, keras.KerasTensor]:
+        """The features that the model computes from its inputs."""
+        return {f: t for f, t in self.features.items() if f not in self.input_of}
+
+    @property
+    def output_name(self) -> str:
+        """The name of the calibrated output."""
+        return output_names(self.model)[self.position]
+
+    @property
+    def label_names(self) -> list[str]:
+        """What labels by output may call the calibrated output: as its base model does, or it."""
+        base = source_of(self.logit)[0]
+        is_base = isinstance(base, BaseLogits)
+        names = [output_name(base.base_model, base.calibrated_output)] if is_base else []
+        return list(dict.fromkeys([*names, self.output_name]))
+
+    def structured(self, columns: Mapping[str, Tensor]) -> Inputs:
+        """Inputs by name, in the structure that the model takes."""
+        flat = [columns[name] for name in self.inputs]
+        return keras.tree.pack_sequence_as(symbolic_input(self.model), flat)
+
+    @cached_property
+    def base_outputs(self) -> dict[str, Any]:
+        """Symbolic `logit`, (batch, 1) or (batch, K) in the head's dtype, and computed features."""
+        logit, dtype = self.logit, self.head.compute_dtype
+        logit = logit if len(logit.shape) == 2 else ops.expand_dims(logit, 1)
+        logit = logit if logit.dtype == dtype else ops.cast(logit, dtype)
+        return {LOGIT_OUTPUT: logit, **{f"feature_{f}": t for f, t in self.computed.items()}}
+
+    @cached_property
+    def base_part(self) -> LogitModel:
+        """The model from the inputs to `base_outputs`; it ignores other inputs."""
+        return LogitModel(symbolic_input(self.model), self.base_outputs, name="base_logits")
+
+    def columns(self, inputs: Inputs) -> dict[str, Tensor]:
+        """Inputs in the structure that the model takes, by name."""
+        return dict(zip(self.inputs, keras.tree.flatten(inputs), strict=True))
+
+    def features_from(
+        self, columns: Mapping[str, Tensor], computed: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The features of the head, from inputs by name and values of `base_outputs`."""
+        return {
+            f: columns[self.input_of[f]] if f in self.input_of else computed[f"feature_{f}"]
+            for f in self.features
+        }
+
+
+def find_head(model: keras.Model, calibrated_output: str | int | None = None) -> HeadInModel:
+    """The head of a model that calibrates an output, directly before its sigmoid or softmax.
+
+    Args:
+        model: A Functional or Sequential model, for example a `CalibratedModel`.
+        calibrated_output: Key, index or name of the output; None if one output has a head.
+
+    Raises:
+        ValueError: If there is no such head, more than one, or it is called more than once.
+    """
+    heads = find_heads(model)
+    names = output_names(model)
+    if calibrated_output is not None:
+        position = output_position(model, calibrated_output)
+        heads = [found for found in heads if found.position == position]
+        if not heads:
+            raise ValueError(
+                f"The output {names[position]!r} of the model must come from a calibration head. "
+                f"Received: calibrated_output={calibrated_output!r}, whose last layer is "
+                f"{source_of(keras.tree.flatten(symbolic_output(model))[position])[0].name!r}."
+            )
+    if not heads:
+        raise ValueError(_why_none(model))
+    if len({id(found.calibrated) for found in heads}) > 1:
+        raise ValueError(
+            "Argument `calibrated_output` must name one of the outputs that have a head, "
+            f"{[names[found.position] for found in heads]}. Received: calibrated_output=None."
+        )
+    found = heads[0]
+    if (
+        num_calls := sum(operation is found.head for operation, _ in _calls(symbolic_output(model)))
+    ) > 1:
+        raise ValueError(
+            f"The head {found.head.name!r} must be called once in the model, because it is fitted "
+            f"to the logits of one output. Received: a model that calls it {num_calls} times. Use "
+            "a head for each output."
+        )
+    return found
+
+
+def head_of(model: keras.Model, calibrated_output: str | int | None = None) -> HeadInModel:
+    """As `find_head`; remembers what it found, because Keras traces every new model."""
+    remembered: dict[Any, tuple[list[Any], HeadInModel]] = getattr(model, "_heads_found", {})
+    # A Sequential model may have been changed since.
+    outputs = keras.tree.flatten(symbolic_output(model)) if isinstance(model, keras.Model) else []
+    before, found = remembered.get(calibrated_output, ([], None))
+    if found is None or list(map(id, before)) != list(map(id, outputs)):
+        found = find_head(model, calibrated_output)
+        remembered = {**remembered, calibrated_output: (outputs, found)}
+        # Bypasses Keras' tracking of layers in attributes.
+        object.__setattr__(model, "_heads_found", remembered)
+    return found
+
+
+def find_heads(model: keras.Model) -> list[HeadInModel]:
+    """The heads directly before the outputs of a model, in the order of its outputs."""
+    if not isinstance(model, keras.Model) or symbolic_output(model) is None:
+        raise ValueError(
+            "Argument `model` must be a Functional or Sequential Keras model with a calibration "
+            f"head, or a CalibratedModel. Received: {type(model).__name__}. Give a subclassed "
+            "model symbolic inputs: keras.Model(inputs, model(inputs)), with a head after its "
+            "logit, or use kc.calibrate."
+        )
+    found = (
+        (position, _head_before(tensor))
+        for position, tensor in enumerate(keras.tree.flatten(symbolic_output(model)))
+    )
+    return [HeadInModel(model, *each, position) for position, each in found if each is not None]
+
+
+_Found = tuple[Head, keras.KerasTensor, Mapping[str, keras.KerasTensor], keras.KerasTensor]
+
+
+def _head_before(tensor: keras.KerasTensor) -> _Found | None:
+    """The head whose logits, or their sigmoid or softmax, a tensor is: head, logit, features."""
+    operation, node = source_of(tensor)
+    has_activation = False
+    while not isinstance(operation, Head):
+        if isinstance(operation, keras.Model) and symbolic_output(operation) is not None:
+            return _head_of_nested(operation, node, tensor)
+        if not passes_on(operation, tensor):
+            if has_activation or not is_final_activation(operation, node, tensor):
+                return None
+            has_activation = True
+        tensor = node.input_tensors[0]
+        operation, node = source_of(tensor)
+    arguments = {"features": {}, **node.arguments.kwargs}
+    arguments |= dict(zip(("logits", "features"), node.arguments.args, strict=False))
+    features = dict(arguments["features"] or {})
+    names = features if operation.feature_names is None else operation.feature_names
+    return operation, arguments["logits"], {name: features[name] for name in names}, tensor
+
+
+def _head_of_nested(nested: keras.Model, node: Any, tensor: keras.KerasTensor) -> _Found | None:
+    """The head before an output of a model that is called as a layer, on tensors outside of it."""
+    inner = _head_before(keras.tree.flatten(symbolic_output(nested))[position_of(tensor)])
+    if inner is None:
+        return None
+    head, logit, features, _ = inner
+    given = (*node.arguments.args, *node.arguments.kwargs.values())[0]
+    flat = zip(keras.tree.flatten(nested.inputs), node.input_tensors, strict=False)
+    outside = {id(symbol): value for symbol, value in flat}
+    computed = {name: each for name, each in features.items() if id(each) not in outside}
+    part = keras.Model(symbolic_input(nested), {"logit": logit, "features": computed})
+    values = part(given, training=False)
+    features = {
+        name: values["features"][name] if name in computed else outside[id(each)]
+        for name, each in features.items()
+    }
+    return head, values["logit"], features, head(values["logit"], features)
+
+
+def _calls(outputs: Inputs) -> Iterator[tuple[keras.Operation, Any]]:
+    """The operations that symbolic tensors are computed by, with their calls, each call once."""
+    waiting, seen = list(keras.tree.flatten(outputs)), set()
+    while waiting:
+        operation, node = source_of(waiting.pop())
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield operation, node
+            waiting.extend(node.input_tensors)
+
+
+def depends_on(tensor: keras.KerasTensor, head: Head) -> bool:
+    """Whether a symbolic tensor is computed from an output of a head."""
+    return any(operation is head for operation, _ in _calls(tensor))
+
+
+def _why_none(model: keras.Model) -> str:
+    """Why a model has no head that could be fitted or exported."""
+    expected = (
+        "The model must have a calibration head, a layer such as kc.layers.NeuralCalibration, "
+        "whose output is the model's output or its sigmoid (softmax for classes)."
+    )
+    heads = [layer for layer in flatten_layers(model) if isinstance(layer, Head)]
+    if not heads:
+        return (
+            f"{expected} Received: the model {model.name!r} without a head. Put a head before its "
+            "last activation, or call kc.calibrate(model, x, y)."
+        )
+    last = {source_of(tensor)[0].name for tensor in keras.tree.flatten(symbolic_output(model))}
+    return (
+        f"{expected} Received: the model {model.name!r} with the head {heads[0].name!r}, which is "
+        f"inside of another layer, or followed by other layers; its last layers are "
+        f"{sorted(last)}. Call the head on the logit, and only keras.layers.Activation('sigmoid') "
+        "on the result."
+    )

@@ -1,0 +1,207 @@
+"""From where in a model the logit of an output is computed: before its sigmoid or softmax."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_calibration._graph.outputs import (
+    num_logits,
+    output_expression,
+    output_tensor,
+    symbolic_input,
+    symbolic_output,
+)
+from keras_calibration._keras import position_of, source_of
+from keras_calibration._ops.losses import (
+    class_logits_from_probabilities,
+    logits_from_probabilities,
+)
+from keras_calibration._typing import Inputs, Tensor
+from keras_calibration.layers.logits import calibration_dtype
+
+# Layers and operations that only reshape, if there is one value per row or the shape stays.
+_RESHAPING = ("ExpandDims", "Flatten", "Identity", "Ravel", "Reshape", "Squeeze")
+# Activations are recognised by their values here: many functions are named sigmoid.
+_PROBE = np.array([[-30.0], [-3.0], [-0.7], [0.0], [0.2], [5.0]], "float32")
+
+
+@dataclass(frozen=True)
+class LogitSource:
+    """From where in a model the logit of an output is computed.
+
+    Args:
+        kind: What the output is: "probability", "logit", "sigmoids" or "other".
+        operation: The operation that determines the kind.
+        tensor: The symbolic tensor, or structure of tensors, to start from.
+        to_logits: A function from its values to the input of the sigmoid or softmax; None if there
+            is none, and `tensor` is the output itself.
+    """
+
+    kind: str
+    operation: keras.Operation
+    tensor: Inputs
+    to_logits: Callable[[Inputs], Tensor] | None = None
+
+
+def logit_source(
+    base_model: keras.Model, base_output: str, calibrated_output: str | int | None
+) -> LogitSource:
+    """From where the logits of a base model are computed; raises if `base_output` is wrong."""
+    output = output_tensor(base_model, calibrated_output)
+    source = _found_source(output)
+    kind, operation = source.kind, source.operation
+    num_columns = num_logits(base_model, calibrated_output)
+    activation = "softmax" if num_columns > 1 else "sigmoid"
+    expression = output_expression(base_model, calibrated_output)
+    if kind == "sigmoids":
+        raise ValueError(
+            "Argument `base_model` must return probabilities of classes, which add up to 1. "
+            f"Received: a model that ends in {num_columns} sigmoids, in "
+            f"{operation.name!r}. Calibrate each output by itself, for example "
+            f"keras.Model(base_model.input, {expression}[:, :1]) with "
+            'base_output="probability".'
+        )
+    if kind == "other" and base_output == "auto":
+        raise ValueError(
+            "Cannot infer whether the base model returns a probability or a logit: its last "
+            f"layer is {operation.name!r} ({type(operation).__name__}). Pass "
+            'base_output="probability" or base_output="logit".'
+        )
+    if kind == "probability" and base_output == "logit":
+        raise ValueError(
+            'Argument `base_output` must be "auto" or "probability" for a base model that ends in '
+            f"a {activation}, here in {operation.name!r}. Received: base_output='logit'. The head "
+            f"already gets the logit before the {activation}."
+        )
+    if kind == "logit" and base_output == "probability":
+        raise ValueError(
+            'Argument `base_output` must be "auto" or "logit" for a base model that ends in a '
+            f"linear layer, here {operation.name!r}. Received: base_output='probability'. The "
+            "values of a linear layer are not limited to [0, 1]. If they are probabilities, add "
+            f"keras.ops.clip({expression}, 0, 1) as the output."
+        )
+    if source.to_logits is None and base_output == "probability":
+        has_classes = num_columns > 1
+        convert = class_logits_from_probabilities if has_classes else logits_from_probabilities
+        return LogitSource(kind, operation, output, convert)
+    return source
+
+
+def _found_source(output: keras.KerasTensor) -> LogitSource:
+    """Finds the kind of an output, and from where its logit is computed."""
+    tensor = output
+    operation, node = source_of(tensor)
+    while passes_on(operation, tensor):
+        tensor = node.input_tensors[0]
+        operation, node = source_of(tensor)
+    nested = _nested_model(operation, tensor)
+    if nested is not None:
+        inner_output = keras.tree.flatten(symbolic_output(nested))[position_of(tensor)]
+        inner = _found_source(inner_output)
+        if inner.to_logits is None:
+            return LogitSource(inner.kind, inner.operation, output)
+        given = (*node.arguments.args, *node.arguments.kwargs.values())[0]
+        before, to_logits = keras.Model(symbolic_input(nested), inner.tensor), inner.to_logits
+        return LogitSource(
+            inner.kind,
+            inner.operation,
+            given,
+            lambda values: to_logits(before(values, training=False)),
+        )
+    num_columns = math.prod(tensor.shape[1:])
+    if num_columns > 1 and _is_sigmoid(operation, num_columns):
+        return LogitSource("sigmoids", operation, output)
+    if _is_softmax(operation, node, num_columns) if num_columns > 1 else _is_sigmoid(operation):
+        is_dense = isinstance(operation, keras.layers.Dense)
+        to_logits = functools.partial(_dense_logits, operation) if is_dense else identity
+        return LogitSource("probability", operation, node.input_tensors[0], to_logits)
+    is_linear = type(operation) is keras.layers.Dense and _computes(operation, identity)
+    return LogitSource("logit" if is_linear else "other", operation, output)
+
+
+def _nested_model(operation: keras.Operation, tensor: keras.KerasTensor) -> keras.Model | None:
+    """The model with symbolic outputs that computes a tensor, if an operation is or holds one."""
+    passes_output = getattr(operation, "passes_output", None)  # of `BaseLogits`
+    if passes_output is not None and passes_output(position_of(tensor)):
+        return operation.base_model
+    is_model = isinstance(operation, keras.Model) and symbolic_output(operation) is not None
+    return operation if is_model else None
+
+
+def passes_on(operation: keras.Operation, tensor: keras.KerasTensor) -> bool:
+    """Whether an operation returns the values of each row unchanged."""
+    kind = type(operation)
+    if kind is keras.layers.Activation:
+        # With all columns: Keras warns of a softmax of one.
+        return _computes(operation, identity, math.prod(size or 1 for size in tensor.shape[1:]))
+    if not (kind.__module__.startswith("keras.") and kind.__name__ in _RESHAPING):
+        return False
+    _, node = source_of(tensor)
+    shapes = (tensor.shape, node.input_tensors[0].shape)
+    if any(None in shape[1:] for shape in shapes):
+        return False
+    return shapes[0] == shapes[1] or all(math.prod(shape[1:]) == 1 for shape in shapes)
+
+
+def is_final_activation(operation: keras.Operation, node: Any, tensor: keras.KerasTensor) -> bool:
+    """Whether an operation is a sigmoid of one logit per row or a softmax, and nothing else."""
+    if _is_dense(operation):
+        return False
+    num_columns = math.prod(tensor.shape[1:])
+    return _is_softmax(operation, node, num_columns) if num_columns > 1 else _is_sigmoid(operation)
+
+
+def _is_sigmoid(operation: keras.Operation, num_columns: int = 1) -> bool:
+    if _is_dense(operation) or type(operation) is keras.layers.Activation:
+        # With all columns: Keras warns of a softmax of one.
+        return _computes(operation, ops.sigmoid, num_columns)
+    return type(operation).__name__ == "Sigmoid"
+
+
+def _is_softmax(operation: keras.Operation, node: Any, num_columns: int) -> bool:
+    if _is_dense(operation) or type(operation) is keras.layers.Activation:
+        return _computes(operation, ops.softmax, num_columns)
+    is_of_columns = getattr(operation, "axis", None) in (-1, 1) and len(node.input_tensors) == 1
+    return type(operation).__name__ == "Softmax" and is_of_columns
+
+
+def _computes(
+    layer: keras.layers.Layer, function: Callable[[Tensor], Tensor], num_columns: int = 1
+) -> bool:
+    """Whether the activation of a layer equals a function."""
+    activation = layer.activation
+    if isinstance(activation, keras.Operation):
+        return False  # It may have weights, which the call would create.
+    probe = ops.convert_to_tensor(_PROBE * np.arange(1, num_columns + 1, dtype="float32"))
+    try:
+        values = ops.convert_to_numpy(activation(probe))
+    except Exception:  # An activation may be any function and raise anything.
+        return False
+    expected = ops.convert_to_numpy(function(probe))
+    return values.shape == expected.shape and np.allclose(values, expected, rtol=1e-5, atol=0)
+
+
+def identity(values: Tensor) -> Tensor:
+    """The values."""
+    return values
+
+
+def _is_dense(operation: keras.Operation) -> bool:
+    # A subclass may compute anything; a quantized layer does not compute with its `kernel`.
+    return type(operation) is keras.layers.Dense and operation.quantization_mode is None
+
+
+def _dense_logits(dense: keras.layers.Dense, hidden: Tensor) -> Tensor:
+    """The output of a `Dense` layer before its activation, in float32 or float64."""
+    kernel = ops.convert_to_tensor(dense.kernel)
+    dtype = calibration_dtype(keras.backend.standardize_dtype(kernel.dtype))
+    logits = ops.matmul(ops.cast(hidden, dtype), ops.cast(kernel, dtype))
+    return logits if dense.bias is None else logits + ops.cast(dense.bias, dtype)

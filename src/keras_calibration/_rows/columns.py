@@ -1,0 +1,114 @@
+"""Columns that may be tensors, of the backend or symbolic; all others are read by `_columns`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from calibration_records import _columns
+from calibration_records._columns import exact_ids, refuse_fractions
+from calibration_records._warn import warn
+from keras_calibration._typing import Tensor
+
+# Largest distance of float32 numbers, in shares of the spread of a column.
+_MOST_LOST = 0.01
+
+
+def is_symbolic(values: object) -> bool:
+    """Whether values are a tensor that a graph will compute, so that they cannot be read."""
+    if isinstance(values, keras.KerasTensor):
+        return True
+    if not ops.is_tensor(values):
+        return False
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return isinstance(values, jax.core.Tracer)
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return not (tf.executing_eagerly() and hasattr(values, "numpy"))
+
+
+def as_array(values: Any, name: str = "it") -> np.ndarray:
+    """A tensor as an array; anything else as `_columns.as_array` reads it."""
+    return _columns.as_array(_in_numpy(values), name)
+
+
+def numbers_of(values: Any, what: str) -> np.ndarray:
+    """Labels, predictions or weights as an array of numbers; raises for strings."""
+    return _columns.numbers_of(_in_numpy(values), what)
+
+
+def column_of(values: Any, name: str) -> Tensor:
+    """A column as an array of numbers or strings; tensors are returned unchanged."""
+    if ops.is_tensor(values) or isinstance(values, keras.KerasTensor):
+        return values
+    return _columns.column_of(values, name)
+
+
+def ids_of(values: Any, name: str, reader: str = "ids") -> Tensor:
+    """A column of ids as an array of integers or strings; symbolic tensors unchanged.
+
+    Example:
+        >>> ids_of(ops.array([7.0, 3.0]), "'user'")
+        array([7, 3])
+    """
+    if is_symbolic(values):
+        return values
+    return exact_ids(_in_numpy(column_of(values, name)), name, reader, values)
+
+
+def field_values(values: Any, name: str) -> Tensor:
+    """Field values of a metric, for which NaN is one more value; raises for fractions.
+
+    Example:
+        >>> field_values([0.0, float("nan")], "'site'")
+        array([ 0., nan])
+    """
+    if ops.is_tensor(values) or isinstance(values, keras.KerasTensor):
+        return values
+    array = column_of(values, name)
+    if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
+        flat = array.astype("float64").reshape(-1)
+        refuse_fractions(flat[np.isfinite(flat)], name, "field values, whole numbers")
+    return array
+
+
+def warn_of_lost_digits(values: Any, name: str) -> None:
+    """Warns if neighbouring numbers of a column become equal in float32, in which layers read it.
+
+    Example:
+        >>> import warnings
+        >>> dates = np.array([20180130, 20180131, 20180201, 20180202])
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_of_lost_digits(dates, "day")
+        >>> str(caught[0].message)[:65]
+        "The column 'day' loses digits in float32, in which layers read it"
+    """
+    column = as_array(values, repr(name))
+    if column.dtype.kind not in "iuf" or column.dtype.itemsize < 4 or column.dtype == np.float32:
+        return
+    present = column[np.isfinite(column)].astype(np.float64)
+    if not present.size:
+        return
+    low, high = np.quantile(present, (0.16, 0.84), method="inverted_cdf")
+    # Of the numbers in the middle: one far number takes no digits from the others.
+    largest = max(abs(low), abs(high))
+    step = float(np.spacing(np.float32(min(largest, np.finfo(np.float32).max / 2))))
+    if high > low and step > _MOST_LOST * (high - low):
+        warn(
+            f"The column {name!r} loses digits in float32, in which layers read it: numbers about "
+            f"{largest:.10g} are {step:g} apart there, and most of these lie within "
+            f"{high - low:g}. Subtract a constant first, in the fit and in every call; give a date "
+            "as days since a date.",
+        )
+
+
+def _in_numpy(values: Any) -> Any:
+    return ops.convert_to_numpy(values) if ops.is_tensor(values) else values

@@ -1,0 +1,227 @@
+"""Columns of data as the inputs of a model: found by name, in the dtype of the input, exactly."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from calibration_records._columns import by_name, holds, is_table, numbers_or_strings, suggestion
+from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
+from keras_calibration._typing import Tensor
+
+# How the assertions of graphs start.
+_REFUSED = "The input"
+
+
+def inputs_of(
+    x: Any, expected: Any = None, ids: Collection[str] = (), also: Collection[str] = ()
+) -> Any:
+    """Arrays and tables in the form that a model expects; columns that it does not read are left.
+
+    Args:
+        x: An array, a list of arrays, a mapping of names to columns, or a table.
+        expected: The symbolic inputs of the model, in its structure; None converts every column.
+        ids: Names of the inputs that hold ids.
+        also: Names of further columns to read, if there are any.
+
+    Example:
+        >>> site = keras.Input((), dtype="int64", name="site")
+        >>> inputs_of({"site": [3.0, 1.0], "at": [[], []]}, {"site": site})
+        {'site': array([3, 1])}
+    """
+    if expected is None:
+        return _converted(by_name(x), "'x'")
+    x = _one_matrix(x, expected) if is_table(x) else x
+    if isinstance(x, Mapping) or isinstance(expected, Mapping):
+        named = expected if isinstance(expected, Mapping) else input_names(expected)
+        _check_named(x, named)
+        read = {name: _entered(x[name], part, name, ids) for name, part in named.items()}
+        others = [name for name in also if name in x and name not in read]
+        return read | {name: column_of(x[name], repr(name)) for name in others}
+    return _entered(x, expected, "x", ids)
+
+
+def _check_named(x: Any, named: Mapping[str, Any]) -> None:
+    """Raises unless inputs are given by name, and all of them."""
+    is_named = isinstance(x, Mapping)
+    missing = [name for name in named if not is_named or name not in x]
+    if missing:
+        received = sorted(map(str, x)) if is_named else type(x).__name__
+        near = suggestion(missing, x) if is_named else ""
+        raise ValueError(
+            "The input must be a dictionary with all features of the model, "
+            f"{sorted(named)}. Received: {received}, without {sorted(missing)}.{near}"
+        )
+
+
+def input_names(named: Any) -> dict[str, keras.KerasTensor]:
+    """Symbolic inputs by the names of their tensors."""
+    return {tensor.name: tensor for tensor in keras.tree.flatten(named)}
+
+
+def _entered(x: Any, expected: Any, name: str, ids: Collection[str]) -> Any:
+    """`inputs_of` for a part of the inputs: a column, or a structure of columns."""
+    if isinstance(expected, Mapping):
+        columns = by_name(x)
+        if not isinstance(columns, Mapping) or any(key not in columns for key in expected):
+            return x  # Keras reports the error.
+        return {key: _entered(columns[key], part, key, ids) for key, part in expected.items()}
+    if not isinstance(expected, list | tuple) and isinstance(x, list | tuple):
+        if len(x) == 1 and len(getattr(x[0], "shape", ())):
+            return [_entered(x[0], expected, name, ids)]
+    if isinstance(expected, list | tuple):
+        if len(expected) == 1 and not isinstance(x, list | tuple):
+            return _entered(x, expected[0], name, ids)
+        if not isinstance(x, list | tuple) or len(x) != len(expected):
+            return x  # Keras reports the error.
+        pairs = enumerate(zip(x, expected, strict=True))
+        parts = [_entered(part, each, f"{name}[{n}]", ids) for n, (part, each) in pairs]
+        return parts if isinstance(x, list) else tuple(parts)
+    if x is None:
+        return x  # an optional input
+    return entering(x, repr(name), expected, name in ids or expected.name in ids)
+
+
+def _one_matrix(table: Any, expected: Any) -> Any:
+    """The columns of a table by name, or as one matrix if that is what the model expects."""
+    columns = by_name(table)
+    flat = keras.tree.flatten(expected)
+    is_one = len(flat) == 1 and not isinstance(expected, Mapping)
+    if not is_one or (flat[0].name in columns and tuple(flat[0].shape[1:]) in ((), (1,))):
+        return columns
+    arrays = [column_of(column, repr(name)) for name, column in columns.items()]
+    return np.stack(arrays, axis=1)
+
+
+def _converted(values: Any, name: str) -> Any:
+    """Converts the columns of a structure; a list of numbers is one column."""
+    if isinstance(values, Mapping):
+        return {key: _converted(part, repr(key)) for key, part in values.items()}
+    is_list = isinstance(values, list | tuple)
+    if is_list and any(len(getattr(part, "shape", ())) for part in values):
+        parts = [_converted(part, f"{name}[{n}]") for n, part in enumerate(values)]
+        return parts if isinstance(values, list) else tuple(parts)
+    return column_of(values, name)
+
+
+def entering(values: Any, name: str, expected: keras.KerasTensor, is_id: bool = False) -> Tensor:
+    """A column in the dtype of the model's input; raises if a value would change.
+
+    Numbers that are not ids are rounded as Keras does. A float input holds ids only as far as
+    float32 does, also in float64: Keras hands floats on in float32.
+
+    Example:
+        >>> site = keras.Input((), dtype="int32", name="site")
+        >>> entering([2.0, 7.0], "'site'", site)
+        array([2, 7], dtype=int32)
+    """
+    dtype = keras.backend.standardize_dtype(expected.dtype)
+    is_same = ops.is_tensor(values) and keras.backend.standardize_dtype(values.dtype) == dtype
+    if is_same and not (is_id and "float" in dtype):
+        return values
+    column = column_of(values, name)
+    if is_symbolic(column):
+        return _asserted(column, name, dtype, is_id)
+    array = column if isinstance(column, np.ndarray) else ops.convert_to_numpy(column)
+    if array.dtype.kind == "f" and dtype == "string" and np.isnan(array).all():
+        column = array = numbers_or_strings(
+            np.full(array.shape, None, object), name, values, as_strings=True
+        )
+    is_text = array.dtype.kind in "OSU"
+    if is_text != (dtype == "string"):
+        kind = "strings" if dtype == "string" else f"numbers ({dtype})"
+        raise ValueError(
+            f"Input {name} of the model must hold {kind}. Received: a column of "
+            f"{'strings' if is_text else array.dtype}."
+        )
+    if is_text:
+        return column
+    if "int" in dtype:
+        array = ids_of(values, name, f"integers ({dtype})")
+        _check_range(array, name, dtype)
+    elif is_id:
+        array = ids_of(values, name)
+        _check_float_input(array, name, dtype)
+    if dtype == "bool" or array.dtype.name == dtype:
+        return array
+    with np.errstate(over="ignore"):
+        return array.astype(_numpy_dtype(dtype))
+
+
+def _asserted(values: Tensor, name: str, dtype: str, is_id: bool) -> Tensor:
+    """A tensor of a graph, which raises when it is computed if a value would change."""
+    given = keras.backend.standardize_dtype(getattr(values, "dtype", "string"))
+    is_read = given == "string" or isinstance(values, keras.KerasTensor)
+    if is_read or keras.backend.backend() != "tensorflow" or not (is_id or "int" in dtype):
+        return values  # only TensorFlow can raise in a graph
+    import tensorflow as tf
+
+    high = min(holds(dtype), holds("float32"))
+    low = -high
+    if "int" in dtype:
+        limits = np.iinfo(dtype)
+        low, high = int(limits.min), int(limits.max)
+    if "float" in given:
+        low, high = max(low, 1 - holds(given)), min(high, holds(given) - 1)
+    wide = tf.cast(values, tf.float64)
+    is_exact = (wide == tf.floor(wide)) & (wide >= low) & (wide <= high)
+    message = (
+        f"{_REFUSED} {name} of the model must hold whole numbers from {low} to {high}, "
+        f"without missing ones, because {given} or {dtype} holds no others exactly. Received:"
+    )
+    asserted = tf.debugging.Assert(tf.reduce_all(is_exact), [message, values])
+    with tf.control_dependencies([asserted]):
+        return tf.identity(values)
+
+
+@contextlib.contextmanager
+def refused_in_graphs() -> Iterator[None]:
+    """Reports a column that a graph has refused as it is reported for arrays."""
+    try:
+        yield
+    except Exception as error:  # of TensorFlow, which may not be there
+        refused = re.search(rf"assertion failed: \[({_REFUSED}.*?)\] \[(.*)\]", str(error))
+        if refused is None:
+            raise
+        message = f"{refused[1]} {refused[2]}.".replace("\\'", "'")
+        raise ValueError(message) from error
+
+
+def _numpy_dtype(dtype: str) -> Any:
+    # bfloat16 is no type of NumPy's own; Keras rounds to it.
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def _check_range(array: np.ndarray, name: str, dtype: str) -> None:
+    """Raises if an integer is beyond the dtype of the input."""
+    if array.dtype.kind not in "iu" or not array.size:
+        return
+    # JAX computes in int32 unless it is told otherwise.
+    limits = np.iinfo(keras.backend.standardize_dtype(ops.zeros((0,), dtype).dtype))
+    for number in (int(array.min()), int(array.max())):
+        if not limits.min <= number <= limits.max:
+            row = int(np.flatnonzero(array.reshape(-1) == number)[0])
+            raise ValueError(
+                f"Input {name} of the model must hold integers from {limits.min} to {limits.max} "
+                f"({limits.dtype}). Received: {number} in row {row}. Declare it as "
+                f'keras.Input((), dtype="int64", name={name}), or number the values anew.'
+            )
+
+
+def _check_float_input(array: np.ndarray, name: str, dtype: str) -> None:
+    """Raises if an id is beyond what a float input holds exactly."""
+    limit = min(holds(dtype), holds("float32"))
+    far = np.flatnonzero(np.abs(array.reshape(-1).astype("float64")) > limit)
+    if len(far):
+        raise ValueError(
+            f"Input {name} of the model must be of integers to hold these ids. Received: an input "
+            f"of dtype {dtype}, in which Keras keeps whole numbers apart only up to {limit:,}, and "
+            f"the id {array.reshape(-1)[far[0]]} in row {far[0]}. Declare it as "
+            f'keras.Input((), dtype="int64", name={name}).'
+        )

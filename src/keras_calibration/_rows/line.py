@@ -1,0 +1,38 @@
+"""Line: a map of logits by a factor and a constant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Line:
+    """The line `a l + c`, by which a fit reads scores as logits (`_solvers.reference_line`).
+
+    Example:
+        >>> line = Line(2.0, 1.0)
+        >>> line(np.array([0.0, 1.0])), line.inverse(np.array([1.0, 3.0]))
+        (array([1., 3.]), array([0., 1.]))
+        >>> line.then(Line(10.0))
+        Line(scale=20.0, shift=10.0)
+    """
+
+    scale: float = 1.0
+    shift: float = 0.0
+
+    def __call__(self, logits: np.ndarray) -> np.ndarray:
+        """`a l + c`."""
+        return self.scale * logits + self.shift
+
+    def inverse(self, values: np.ndarray) -> np.ndarray:
+        """The logits that the line maps to these values."""
+        return (values - self.shift) / self.scale
+
+    def then(self, line: Line) -> Line:
+        """The line that maps logits by this one, and then by another."""
+        return Line(line.scale * self.scale, line.scale * self.shift + line.shift)
+
+
+IDENTITY = Line()

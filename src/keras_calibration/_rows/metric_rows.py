@@ -1,0 +1,298 @@
+"""Input of the metrics: aligned rows of one dtype, with NaN in place of invalid values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from calibration_records._columns import warn_of_other_order
+from calibration_records._limits import SUM_TOLERANCE
+from calibration_records._warn import warn
+from keras_calibration._ops.field_sums import id_tensor
+from keras_calibration._ops.losses import logits_from_probabilities
+from keras_calibration._rows.columns import as_array, field_values, is_symbolic, numbers_of
+from keras_calibration._rows.data_checks import logits_of_probabilities, warn_if_swapped
+from keras_calibration._typing import Tensor
+
+# Logits of more distinct values than a handful, within an eighth: in eight bins of the AUC.
+_HANDFUL, _NARROW = 10, 0.125
+
+
+def probability_rows(
+    y_true: Tensor,
+    y_pred: Tensor,
+    sample_weight: Tensor | None,
+    from_logits: bool,
+    dtype: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels, probabilities and weights as flat tensors of one dtype, with NaN for invalid values.
+
+    A compiled step cannot raise, and NaN is better than a plausible wrong number.
+    """
+    rows = aligned_rows(y_true, y_pred, sample_weight)
+    labels, predictions, weights = rows_or_nan(*rows, dtype)
+    if from_logits:
+        return labels, ops.sigmoid(predictions), weights
+    return labels, nan_outside_unit_interval(predictions), weights
+
+
+def logit_rows(
+    y_true: Tensor,
+    y_pred: Tensor,
+    sample_weight: Tensor | None,
+    from_logits: bool,
+    dtype: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `probability_rows`, with logits, converted with all digits of the probabilities."""
+    (labels, logits, weights), are_logits = rows_with_all_digits(
+        y_true, y_pred, sample_weight, from_logits
+    )
+    if not are_logits:
+        wider = keras.backend.result_type(logits.dtype, "float32", dtype)
+        logits = logits_from_probabilities(ops.cast(logits, wider))
+    return rows_or_nan(labels, logits, weights, dtype)
+
+
+def real_rows(
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, dtype: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `probability_rows`, for labels and predictions that may be any real numbers."""
+    rows = aligned_rows(y_true, y_pred, sample_weight)
+    labels, predictions, weights = _weightless_replaced(*rows, dtype)
+    return labels, predictions, _nan_where_negative(weights)
+
+
+def rows_or_nan(
+    labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Aligned rows cast to one dtype, with NaN for labels outside [0, 1] and negative weights."""
+    labels, predictions, weights = _weightless_replaced(labels, predictions, weights, dtype)
+    return nan_outside_unit_interval(labels), predictions, _nan_where_negative(weights)
+
+
+def rows_with_all_digits(
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None, from_logits: bool
+) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
+    """Aligned rows, and whether their predictions are logits: where no tensor holds all digits.
+
+    The nearest float32 of a probability above 1 - 6e-8 is 1, so that its logit would be lost.
+    """
+    rows = aligned_rows(y_true, y_pred, sample_weight)
+    if from_logits or ops.is_tensor(y_pred) or accumulator_dtype() == "float64":
+        return rows, from_logits
+    values = numbers_of(y_pred, "Predictions")
+    valid = (values >= 0) & (values <= 1)
+    logits = logits_of_probabilities(np.where(valid, values, 0.5), one_column=True)
+    logits = ops.convert_to_tensor(np.where(valid, logits, np.nan).reshape(-1))
+    return (rows[0], logits, rows[2]), True
+
+
+def warn_of_narrow_logits(y_pred: Tensor, metric: str) -> None:
+    """Warns if logits, given as an array, differ by less than the bins of a metric can tell."""
+    if ops.is_tensor(y_pred):
+        return
+    distinct = np.unique(numbers_of(y_pred, "Predictions"))
+    if len(distinct) > _HANDFUL and distinct[-1] - distinct[0] < _NARROW:
+        warn(
+            f"The logits are within {distinct[-1] - distinct[0]:.3g} of each other, from "
+            f"{distinct[0]:g} to {distinct[-1]:g}, which {metric} can hardly tell apart: it "
+            "counts them in bins. Multiply all logits by one number first, so that they span "
+            "several units, or pass probabilities without from_logits=True."
+        )
+
+
+def aligned_rows(
+    y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels, predictions and weights as flat tensors of equal length, each of its own dtype."""
+    warn_of_other_order(y_true=y_true, y_pred=y_pred, sample_weight=sample_weight)
+    predictions = as_tensor(y_pred, "Predictions")
+    shape = tuple(predictions.shape)
+    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
+        raise ValueError(
+            "Argument `y_pred` must hold one probability per row (in regression, one prediction), "
+            f"with shape (n,) or (n, 1). Received: shape {shape}."
+        )
+    predictions = ops.reshape(predictions, (-1,))
+    labels = _aligned(as_tensor(y_true, "Labels"), predictions, "y_true")
+    _warn_if_swapped(labels, predictions)
+    return labels, predictions, _weights(sample_weight, predictions)
+
+
+def as_tensor(values: Any, what: str) -> Tensor:
+    """Labels, predictions or weights in any form as a tensor; raises for strings."""
+    if isinstance(values, list | tuple) and any(map(ops.is_tensor, values)):
+        values = ops.stack(values)
+    if not ops.is_tensor(values):
+        return ops.convert_to_tensor(numbers_of(values, what))
+    if keras.backend.standardize_dtype(values.dtype) == "string":
+        numbers_of(values, what)  # raises where the strings can be read
+        raise ValueError(f"{what} must be numbers. Received: strings. Recode them first.")
+    return values
+
+
+def _warn_if_swapped(labels: Tensor, predictions: Tensor) -> None:
+    if is_symbolic(predictions) or is_symbolic(labels):
+        return
+    # Mostly, the first rows tell, and no more are read.
+    if np.isin(as_array(predictions[:100]), (0, 1)).all():
+        warn_if_swapped(as_array(labels), as_array(predictions))
+
+
+def _weightless_replaced(
+    labels: Tensor, predictions: Tensor, weights: Tensor, dtype: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows cast to one dtype, of which those of weight 0 have a valid label and prediction.
+
+    They are no rows, whatever they hold; 0 · NaN would be NaN.
+    """
+    labels, predictions, weights = (
+        ops.cast(rows, dtype) for rows in (labels, predictions, weights)
+    )
+    counts = weights != 0
+    return ops.where(counts, labels, 0.0), ops.where(counts, predictions, 0.5), weights
+
+
+def class_rows(
+    labels: Tensor, predictions: Tensor, sample_weight: Tensor | None, dtype: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels (n, K), predictions (n, K) and weights (n,); invalid labels and weights are NaN."""
+    warn_of_other_order(y_true=labels, y_pred=predictions, sample_weight=sample_weight)
+    predictions = ops.cast(as_tensor(predictions, "Predictions"), dtype)
+    shape = tuple(predictions.shape)
+    if len(shape) != 2 or shape[1] is None or shape[1] < 2:
+        raise ValueError(
+            "Argument `y_pred` must have shape (n, K), one prediction for each of K ≥ 2 classes. "
+            f"Received: shape {shape}. For one probability per row, use CalibratedLogLoss."
+        )
+    labels = ops.cast(as_tensor(labels, "Labels"), dtype)
+    received = tuple(labels.shape)
+    if len(received) != 2 or any(
+        None not in sizes and sizes[0] != sizes[1] for sizes in zip(received, shape, strict=True)
+    ):
+        raise ValueError(
+            "Argument `y_true` must hold one-hot or soft labels with the shape of the predictions, "
+            f"{shape}. Received: shape {received}. For class numbers as labels, use "
+            "SparseCalibratedCategoricalLogLoss."
+        )
+    # Checks the number of rows at run time where the static shape does not tell it.
+    labels = distribution_or_nan(labels) + ops.zeros_like(predictions)
+    weights = ops.cast(_weights(sample_weight, predictions[:, 0]), dtype)
+    # As `_weightless_replaced`.
+    counts = ops.expand_dims(weights != 0, 1)
+    labels, predictions = (ops.where(counts, each, 1 / shape[1]) for each in (labels, predictions))
+    return labels, predictions, _nan_where_negative(weights)
+
+
+def distribution_or_nan(values: Tensor) -> Tensor:
+    """Class probabilities `(n, K)`, with NaN for rows that do not sum to 1 or leave [0, 1]."""
+    values = nan_outside_unit_interval(values)
+    sums_to_1 = ops.abs(ops.sum(values, axis=-1, keepdims=True) - 1) <= SUM_TOLERANCE
+    return ops.where(sums_to_1, values, float("nan"))
+
+
+def nan_outside_unit_interval(values: Tensor) -> Tensor:
+    """Labels or probabilities, with NaN for values outside [0, 1]."""
+    return ops.where(ops.logical_and(values >= 0, values <= 1), values, float("nan"))
+
+
+def flat_ids(ids: Any, weights: Tensor, name: str, num_values: int | None = None) -> Tensor:
+    """Ids as a flat tensor of their own dtype, one for each row; those of weight 0 are 0.
+
+    Raises if one is not below `num_values`, where they can be read.
+    """
+    if isinstance(ids, list | tuple) and any(map(ops.is_tensor, ids)):
+        ids = ops.stack(ids)
+    weightless = None if is_symbolic(weights) else as_array(weights) == 0
+    if weightless is not None and weightless.any() and not is_symbolic(ids):
+        ids = as_array(ids, repr(name)).reshape(-1)
+        if len(ids) == len(weightless) and ids.dtype.kind not in "SUT":
+            ids = np.where(weightless, 0, ids)
+    ids = field_values(ids, repr(name))
+    if num_values is not None:
+        refuse_ids_outside(ids, num_values, "Argument `field`")
+    ids = ops.reshape(id_tensor(ids), (-1,))
+    num_ids, num_rows = ids.shape[0], weights.shape[0]
+    if num_ids is not None and num_rows is not None and num_ids != num_rows:
+        raise ValueError(
+            f"Argument `field` must hold one {name} for each row. Received: {num_ids} {name}s and "
+            f"{num_rows} rows."
+        )
+    return ids
+
+
+def refuse_ids_outside(ids: Tensor, num_values: int, what: str) -> None:
+    """Raises if an id that can be read is not below `num_values`; -1 and NaN are "other".
+
+    Example:
+        >>> refuse_ids_outside(np.array([0, 500]), 500, "Argument `field`")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `field` must hold ids from 0 to 499, or -1 for "other". Received: 500
+        in row 1, 1 of 2 rows with such ids. Number the values, for example with
+        numpy.unique(values, return_inverse=True) or keras.layers.StringLookup; the errors of
+        different values that share one id would cancel. `scoring.field_ece` and
+        `scoring.field_rce` take any values.
+    """
+    if is_symbolic(ids):
+        return
+    array = ids if isinstance(ids, np.ndarray) else ops.convert_to_numpy(ids)
+    flat = array.reshape(-1)
+    if flat.dtype.kind not in "biuf":
+        return  # strings, which are refused elsewhere
+    outside = np.flatnonzero(~(((flat >= -1) & (flat < num_values)) | (flat != flat)))
+    if len(outside):
+        raise ValueError(
+            f'{what} must hold ids from 0 to {num_values - 1}, or -1 for "other". Received: '
+            f"{flat[outside[0]]:.0f} in row {outside[0]}, {len(outside):,} of {len(flat):,} rows "
+            "with such ids. Number the values, for example with "
+            "numpy.unique(values, return_inverse=True) or keras.layers.StringLookup; the errors of "
+            "different values that share one id would cancel. `scoring.field_ece` and "
+            "`scoring.field_rce` take any values."
+        )
+
+
+def _weights(sample_weight: Tensor | None, predictions: Tensor) -> Tensor:
+    """Weights `(n,)`: ones for None, and one number for all rows from a scalar."""
+    if sample_weight is None:
+        return ops.ones_like(predictions)
+    sample_weight = as_tensor(sample_weight, "Weights")
+    if len(sample_weight.shape) == 0:
+        return ops.broadcast_to(sample_weight, ops.shape(predictions))
+    return _aligned(sample_weight, predictions, "sample_weight")
+
+
+def _nan_where_negative(weights: Tensor) -> Tensor:
+    return ops.where(weights >= 0, weights, float("nan"))
+
+
+def _aligned(values: Tensor, predictions: Tensor, name: str) -> Tensor:
+    """The values as a flat tensor, one for each prediction; `(n,)` and `(n, 1)` would broadcast."""
+    shape = tuple(values.shape)
+    if len(shape) > 1 and any(size not in (1, None) for size in shape[1:]):
+        raise ValueError(
+            f"Argument `{name}` must have shape (n,) or (n, 1). Received: shape {shape}."
+        )
+    values = ops.reshape(values, (-1,))
+    received, expected = values.shape[0], predictions.shape[0]
+    if received is not None and expected is not None and received != expected:
+        raise ValueError(
+            f"Argument `{name}` must have one entry for each prediction. Received: {received} "
+            f"entries for {expected} predictions."
+        )
+    if received is not None and expected is not None:
+        return values
+    # The reshape checks the number of rows at run time where the static shape does not tell it.
+    return ops.reshape(values, ops.shape(predictions))
+
+
+def accumulator_dtype() -> str:
+    """The dtype of metric state: float64 where the backend supports it, else float32."""
+    if keras.backend.backend() != "jax":
+        return "float64"
+    import jax
+
+    return "float64" if jax.config.read("jax_enable_x64") else "float32"

@@ -1,0 +1,327 @@
+"""Boosted trees by LightGBM: rounds by folds, and the trees as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from keras_calibration._ops.boosted_trees import LARGEST, NUM_CODES, NUM_SPLITS
+from keras_calibration._rows.class_rows import keep_absent_classes, present_classes
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.row_order import single_rows
+from keras_calibration._solvers.softmax_fit import log_losses
+from keras_calibration._solvers.standard_errors import mean_and_error
+
+_PARAMETERS = {
+    "learning_rate": 0.1,
+    "num_leaves": NUM_SPLITS + 1,
+    "min_data_in_leaf": 20,
+    "lambda_l2": 5.0,
+    "feature_fraction": 0.7,
+    "deterministic": True,
+    "force_col_wise": True,
+    "verbose": -1,
+}
+# Rounds without improvement after which a fold ends: at its start, and later.
+_FIRST_PATIENCE, _PATIENCE = 10, 30
+# With fewer values to a round, waiting for each other costs threads more than they save.
+_VALUES_OF_THREADS = 1 << 21
+_LIKE_ZERO = np.float32(1e-35)
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """The result of `boost`.
+
+    Args:
+        model: LightGBM's model, fitted to all rows; None if trees do not help.
+        num_rounds: Its number of rounds; 0 if trees do not help.
+        logits: Cross-fitted logits with trees, (n,) or (n, K); as given where trees do not help.
+        log_loss_without: Cross-fitted log loss of the given logits, in nats per row.
+        log_loss_with: That with the trees.
+        standard_error: Standard error of the difference.
+    """
+
+    model: Any
+    num_rounds: int
+    logits: np.ndarray
+    log_loss_without: float
+    log_loss_with: float
+    standard_error: float
+
+
+def load_lightgbm() -> Any:
+    """The module `lightgbm`; raises an `ImportError` that says what to do if it cannot be loaded.
+
+    Its library needs that of OpenMP, which a bare machine may lack.
+    """
+    try:
+        import lightgbm
+    except (ImportError, OSError) as error:
+        raise ImportError(
+            f"LightGBM, which fits boosted trees, cannot be loaded: {error}. Install the package "
+            "`lightgbm` and OpenMP's library: `apt-get install libgomp1` on Debian and Ubuntu, "
+            "`yum install libgomp` on Red Hat, `brew install libomp` on macOS."
+        ) from error
+    return lightgbm
+
+
+def boost(
+    rows: Rows,
+    columns: np.ndarray,
+    parts: Sequence[tuple[np.ndarray, np.ndarray]],
+    *,
+    largest_num_rounds: int,
+    seed: int | None = 0,
+    increasing: Sequence[int] = (),
+    clusters: np.ndarray | None = None,
+) -> Boosting:
+    """Fits trees on top of given logits, with the number of rounds that is best on held-out rows.
+
+    For each part, trees are fitted to some rows and scored on others after every round. The number
+    of rounds that a part is scored with is the best one for the other parts: it has their lowest
+    mean log loss, or is 0 unless this is lower than without trees by more than a standard error.
+    Then trees are fitted to the rows that the parts score, with the mean of these numbers.
+
+    Args:
+        rows: Cross-fitted logits (n,) or (n, K), on which trees are fitted; labels and weights.
+        columns: What the trees see, (n, C), float32; NaN is missing.
+        parts: Numbers of the rows to fit and of those to score, of each part.
+        largest_num_rounds: Largest number of rounds.
+        seed: Seed of the columns that each tree sees.
+        increasing: Columns in which the sum of the trees must not decrease.
+        clusters: Which rows are dependent (n,), for the standard error.
+    """
+    rows = _trained_rows(rows)
+    trainer = _Trainer(rows, columns, largest_num_rounds, seed, increasing)
+    fits = [trainer.fit_part(fitted, held_out) for fitted, held_out in parts]
+    held_out = _HeldOut(rows, columns, [scored for _, scored in parts], fits, clusters)
+    everything = list(range(len(parts)))
+    rounds = [
+        held_out.best_rounds([other for other in everything if other != part] or [part])
+        for part in everything
+    ]
+    num_rounds = round(float(np.average(rounds, weights=held_out.shares)))
+    if not num_rounds:
+        # The figures say how far from an improvement the best number of rounds is.
+        rounds = [held_out.lowest(everything)] * len(parts)
+    without, change, error = held_out.change(everything, rounds)
+    scored = np.concatenate(held_out.parts)
+    return Boosting(
+        model=trainer.fit(scored, num_rounds) if num_rounds else None,
+        num_rounds=num_rounds,
+        logits=held_out.logits(rounds) if num_rounds else rows.logits,
+        log_loss_without=without,
+        log_loss_with=without + change,
+        standard_error=error,
+    )
+
+
+class _HeldOut:
+    """Rows that fits did not see, scored after any number of rounds.
+
+    Args:
+        rows: Logits without trees, labels and weights.
+        columns: What the trees see.
+        parts: Numbers of the rows that each fit scores.
+        fits: The log loss of these after 0, 1, 2 … rounds, and the model, of each part.
+        clusters: Which rows are dependent (n,), for the standard error.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        columns: np.ndarray,
+        parts: Sequence[np.ndarray],
+        fits: Sequence[tuple[np.ndarray, Any]],
+        clusters: np.ndarray | None,
+    ) -> None:
+        self.rows, self.columns, self.parts, self.clusters = rows, columns, parts, clusters
+        self.models = [model for _, model in fits]
+        length = max(len(curve) for curve, _ in fits)
+        # A part that stopped early would only have become worse.
+        padded = [np.pad(curve, (0, length - len(curve)), mode="edge") for curve, _ in fits]
+        self.curves = np.stack(padded)
+        self.shares = np.array([rows.row_weights[part].sum() for part in parts])
+
+    def lowest(self, parts: Sequence[int]) -> int:
+        """The number of rounds with the lowest mean log loss of some parts."""
+        return int(np.argmin(self.shares[parts] @ self.curves[parts]))
+
+    def best_rounds(self, parts: Sequence[int]) -> int:
+        """The same, or 0 unless it is better than no trees by more than a standard error."""
+        rounds = self.lowest(parts)
+        _, change, error = self.change(parts, [rounds] * len(self.parts))
+        return rounds if change < -error else 0
+
+    def change(self, parts: Sequence[int], rounds: Sequence[int]) -> tuple[float, float, float]:
+        """The log loss of some parts without trees, its change by them, and its standard error."""
+        scored = np.concatenate([self.parts[part] for part in parts])
+        weights = self.rows.row_weights[scored]
+        before, after = (
+            log_losses(self.rows.labels[scored], logits[scored])
+            for logits in (self.rows.logits, self.logits(rounds, parts))
+        )
+        groups = None if self.clusters is None else self.clusters[scored]
+        without = float(np.average(before, weights=weights))
+        return without, *mean_and_error(after - before, weights, groups)
+
+    def logits(self, rounds: Sequence[int], parts: Sequence[int] | None = None) -> np.ndarray:
+        """The logits with as many rounds of trees as each part has, of all or some parts."""
+        logits = self.rows.logits.copy()
+        for part in range(len(self.parts)) if parts is None else parts:
+            scored, model = self.parts[part], self.models[part]
+            if rounds[part] and model is not None:
+                logits[scored] += model.predict(
+                    self.columns[scored], raw_score=True, num_iteration=rounds[part]
+                )
+        return logits
+
+
+def _trained_rows(rows: Rows) -> Rows:
+    """Rows in which absent classes have the share that their logits give."""
+    labels = rows.labels
+    if labels.ndim == 2:
+        present = present_classes(labels, rows.weights)
+        labels = keep_absent_classes(labels, special.softmax(rows.logits, axis=1), present)
+    return Rows(rows.logits, labels, rows.row_weights)
+
+
+class _Trainer:
+    """LightGBM on subsets of the same rows."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        columns: np.ndarray,
+        largest_num_rounds: int,
+        seed: int | None,
+        increasing: Sequence[int],
+    ) -> None:
+        self.lightgbm = load_lightgbm()
+        self.rows, self.columns = rows, columns
+        self.largest_num_rounds = largest_num_rounds
+        self.parameters = {
+            **_PARAMETERS,
+            "objective": "cross_entropy",
+            "seed": 0 if seed is None else seed,
+            "num_threads": 0 if columns.size > _VALUES_OF_THREADS else 1,
+        }
+        if rows.logits.ndim == 2:
+            num_classes = rows.logits.shape[1]
+            self.parameters |= {"objective": "multiclass", "num_class": num_classes}
+        if increasing:
+            signs = np.isin(np.arange(columns.shape[1]), increasing).astype(int)
+            self.parameters["monotone_constraints"] = signs.tolist()
+
+    def fit_part(self, fitted: np.ndarray, held_out: np.ndarray) -> tuple[np.ndarray, Any]:
+        """The log loss of held-out rows after 0, 1, 2 … rounds, and the model."""
+        losses = log_losses(self.rows.labels[held_out], self.rows.logits[held_out])
+        start = np.average(losses, weights=self.rows.row_weights[held_out])
+        if len(single_rows(fitted, self.rows.row_weights)[0]) < 2 * _PARAMETERS["min_data_in_leaf"]:
+            return np.array([start]), None
+        train = self._dataset(fitted)
+        curve = [start]
+
+        def end_early(state: Any) -> None:
+            (_, _, loss, _) = state.evaluation_result_list[0]
+            curve.append(loss)
+            best = int(np.argmin(curve))
+            if state.iteration + 1 - best >= (_PATIENCE if best else _FIRST_PATIENCE):
+                raise self.lightgbm.callback.EarlyStopException(best, [])
+
+        model = self.lightgbm.train(
+            self.parameters,
+            train,
+            self.largest_num_rounds,
+            valid_sets=[self._dataset(held_out, reference=train)],
+            callbacks=[end_early],
+        )
+        return np.array(curve), model
+
+    def fit(self, fitted: np.ndarray, num_rounds: int) -> Any:
+        """The model of these rows after a number of rounds."""
+        return self.lightgbm.train(self.parameters, self._dataset(fitted), num_rounds)
+
+    def _dataset(self, chosen: np.ndarray, reference: Any = None) -> Any:
+        # Rows, not weights, are counted in a leaf.
+        chosen, weights = single_rows(chosen, self.rows.row_weights)
+        labels = self.rows.labels[chosen]
+        if labels.ndim == 2:
+            # A row for each class that it may be of: LightGBM knows no shares of classes.
+            place, label = np.nonzero(labels)
+            chosen, weights = chosen[place], (weights[:, None] * labels)[place, label]
+            labels = label
+        return self.lightgbm.Dataset(
+            self.columns[chosen],
+            labels,
+            weight=weights,
+            init_score=self.rows.logits[chosen],
+            reference=reference,
+            params=self.parameters,
+        )
+
+
+def tables_of(
+    model: Any, num_trees: int, num_columns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The trees of a model in the form of `_ops.boosted_trees.tree_sums`.
+
+    The tables agree with `model.predict` for every float32 value. A row goes left at a node if
+    `x <= t`, in float64. A missing value goes to the side that LightGBM has learnt, or where it has
+    not seen any, to that of 0.
+
+    Args:
+        model: LightGBM's model, or None for no trees.
+        num_trees: Number of trees in the tables; those beyond the model's are 0.
+        num_columns: Number of columns of x.
+
+    Returns:
+        Splits (7, T), int32, thresholds (7, T) and leaves (T, 128), float32.
+    """
+    splits = np.zeros((NUM_SPLITS, num_trees), "int32")
+    # No row is beyond it: a split that is not used gives the bit 0.
+    thresholds = np.full((NUM_SPLITS, num_trees), np.inf, "float32")
+    leaves = np.zeros((num_trees, NUM_CODES), "float32")
+    codes = np.arange(NUM_CODES)
+
+    def fill(tree: int, node: dict[str, Any], reached: np.ndarray) -> None:
+        if "split_index" not in node:
+            leaves[tree, reached] = node["leaf_value"]
+            return
+        place, column = node["split_index"], node["split_feature"]
+        right = (codes >> place & 1).astype(bool)
+        missing_left = node["default_left"]
+        if node["missing_type"] != "NaN":
+            missing_left = node["threshold"] >= 0
+        threshold = _float32_below(node["threshold"])
+        if missing_left:  # right: x > t
+            splits[place, tree], thresholds[place, tree] = column, threshold
+        else:  # left: -x > -t', where t' is the next number above t
+            above = _next_float32(threshold, np.inf)
+            splits[place, tree], thresholds[place, tree] = column + num_columns, -above
+            right = ~right
+        fill(tree, node["left_child"], reached & ~right)
+        fill(tree, node["right_child"], reached & right)
+
+    for tree, info in enumerate([] if model is None else model.dump_model()["tree_info"]):
+        fill(tree, info["tree_structure"], np.ones(NUM_CODES, bool))
+    return splits, thresholds, leaves
+
+
+def _float32_below(threshold: float) -> np.float32:
+    """The largest float32 t with `x <= t` for the same float32 values x as `x <= threshold`."""
+    if abs(threshold) <= float(_LIKE_ZERO):
+        # LightGBM predicts values up to this as 0.
+        return _LIKE_ZERO if threshold >= 0 else _next_float32(-_LIKE_ZERO, -np.inf)
+    nearest = np.float32(np.clip(threshold, -LARGEST, LARGEST))
+    return nearest if float(nearest) <= threshold else _next_float32(nearest, -np.inf)
+
+
+def _next_float32(value: np.float32, towards: float) -> np.float32:
+    with np.errstate(over="ignore"):
+        return np.nextafter(value, np.float32(towards))

@@ -1,0 +1,306 @@
+"""Offsets and curves of field values, shrunk by standard deviations learned from the data."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.effects import (
+    CurvesEffect,
+    Effect,
+    NumericColumn,
+    TableEffect,
+)
+from keras_calibration._solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
+from keras_calibration._solvers.field_index import FieldIndex, tables_of, with_unseen
+from keras_calibration._solvers.field_posterior import (
+    FieldPosterior,
+    field_posterior,
+    of_each_field,
+)
+from keras_calibration._solvers.field_spreads import improve_spreads
+from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE
+
+# Prior precision of a about 1: it matters only where positives and negatives are separated.
+_SLOPE_PRECISION = 1e-3
+# Prior precision of each bend of the common curve about 0.
+_BEND_PRECISION = 1.0
+# When a fit to a part of the rows ends.
+_PART_TOLERANCE, _PART_SCALES = 1e-8, 0.03
+
+
+class Spreads(NamedTuple):
+    """The standard deviations of effects, of fields first, and by what those of fields were raised.
+
+    Args:
+        deviations: s of each field and column.
+        factor: By which those of fields were multiplied (`improve_spreads`); 0 if they were not.
+    """
+
+    deviations: np.ndarray
+    factor: float
+
+
+@dataclass(frozen=True)
+class FieldOffsets:
+    """The fit of `η = a l + c + Σ_f u_f[z_f] + Σ_j v_j(x_j)`.
+
+    Args:
+        slope: a > 0.
+        bias: c.
+        offsets: u of each field (num_values,).
+        curves: v of each numeric column: at its knots, and for missing values.
+        spreads: s of each field and numeric column, the standard deviation of offsets or curve.
+        posterior: The covariance of slope, bias, offsets and curves, of all values. One without
+            rows has the variance of the offsets, averaged over s.
+        log_loss: Mean log loss, in nats a row, without the priors.
+        num_iterations: Number of passes over the fields.
+        converged: Whether a further pass would gain less than 1e-10 nats a row.
+    """
+
+    slope: float
+    bias: float
+    offsets: list[np.ndarray]
+    curves: list[np.ndarray]
+    spreads: Spreads
+    posterior: FieldPosterior | None
+    log_loss: float
+    num_iterations: int
+    converged: bool
+
+
+@dataclass(frozen=True)
+class FieldCurves:
+    """The fit of `η = b(l) + Σ_f d_f[z_f](l)`, all piecewise linear on the same knots.
+
+    Args:
+        values: b at the knots (K,), increasing.
+        deviations: d of each field at the knots (num_values, K).
+        scales: s of each field (fields, 3): the standard deviations of levels, slopes and bends.
+            Slopes and bends have 0 where the values differ by their levels alone.
+        log_loss: Mean log loss, in nats a row, without the priors.
+        num_iterations: Number of passes over the fields.
+        converged: Whether a further pass would gain less than 1e-10 nats a row.
+    """
+
+    values: np.ndarray
+    deviations: list[np.ndarray]
+    scales: np.ndarray
+    log_loss: float
+    num_iterations: int
+    converged: bool
+
+
+def fit_field_offsets(
+    rows: Rows,
+    ids: Sequence[np.ndarray],
+    num_values: Sequence[int],
+    log_prior: Callable[[np.ndarray], np.ndarray],
+    columns: Sequence[NumericColumn] = (),
+    like: Spreads | None = None,
+) -> FieldOffsets:
+    """Fits slope, bias, an offset per field value `u_f ~ N(0, s_f²)`, and a curve per column.
+
+    Newton steps on a, c and the offsets of one field at a time. Each row has one value of the
+    field, so the Hessian is diagonal with a border of two rows, and the step is exact. In between,
+    s_f is set to the mode of its marginal likelihood times its prior: the working responses
+    `t_v = u_v - g_v / h_v` with precision h_v are distributed as `N(0, s_f² + 1 / h_v)` (penalised
+    quasi-likelihood, a Laplace approximation). With several sparse fields, the s_f are then pooled
+    and scaled (`improve_spreads`). When the s_f have settled, they are fixed, and the steps
+    continue to the unique optimum. An id of `num_values` or more is "other", with the offset 0.
+
+    Fields that divide the rows in the same way have one effect: the rows tell only their sum. Each
+    then has an equal part of it.
+
+    The curves of all numeric columns are a further block, with one s for each of them, whose
+    likelihood has the other curves integrated out.
+
+    For fits to parts of the rows, `like` has the s of that to all rows: their own start from these
+    and settle less exactly, the factor is the same, and there is no posterior, which takes less
+    time. (To keep the s of all rows would tell each part which columns matter in the others: on
+    tables of 40 columns, the loss of held-out rows came out lower by 0.005.)
+
+    Reference:
+        Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
+    """
+    index = FieldIndex.of(ids, num_values, rows.weights)
+    line = CommonCurve(
+        functions=np.stack([rows.logits, np.ones_like(rows.logits)]),
+        centre=np.array([1.0, 0.0]),
+        ridge=np.array([_SLOPE_PRECISION, 0.0]),
+        lower=np.array([SMALLEST_SCALE, -np.inf]),
+    )
+
+    def fit_to(weights: np.ndarray | None) -> FieldEffects:
+        curves = [CurvesEffect(columns)] if columns else []
+        effects: list[Effect] = [*index.tables(), *curves]
+        return FieldEffects(replace(rows, weights=weights), effects, log_prior, line)
+
+    fit = fit_to(rows.weights)
+    run = fit.run
+    if like is not None:
+        of_fields, of_columns = np.split(like.deviations, [len(ids)])
+        fit.set_deviations(np.append(index.deviations_of_groups(of_fields), of_columns))
+        run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
+    num_passes, converged = run()
+    factor = improve_spreads(fit, fit_to, log_prior, None if like is None else like.factor)
+    if factor:
+        num_more, converged = run(learn_scales=False)
+        num_passes += num_more
+    posterior = _posterior_by_id(fit, index, factor > 0) if like is None else None
+    tables, others = _by_kind(fit)
+    deviations = [index.deviations(tables), *(each.deviations for each in others)]
+    return FieldOffsets(
+        slope=float(fit.shared[0]),
+        bias=float(fit.shared[1]),
+        offsets=index.offsets(tables),
+        curves=[curve for each in others for curve in each.on_knots(each.coefficients[0])],
+        spreads=Spreads(np.concatenate(deviations), factor),
+        posterior=posterior,
+        log_loss=fit.loss / fit.total,
+        num_iterations=num_passes,
+        converged=converged,
+    )
+
+
+def _by_kind(fit: FieldEffects) -> tuple[list[TableEffect], list[CurvesEffect]]:
+    """The effects of groups of fields, and those of numeric columns."""
+    tables = [effect for effect in fit.effects if isinstance(effect, TableEffect)]
+    return tables, [effect for effect in fit.effects if isinstance(effect, CurvesEffect)]
+
+
+def _posterior_by_id(fit: FieldEffects, index: FieldIndex, are_pooled: bool) -> FieldPosterior:
+    """The posterior of a finished fit, with the parts of each field and all of its ids."""
+    found = of_each_field(field_posterior(fit, are_pooled), index.shared)
+    return replace(
+        found,
+        variances=index.by_id(found.variances, found.spreads**2),
+        responses=index.by_id(found.responses),
+        codes=index.by_id(found.codes, -1.0 - np.arange(len(index.shared))),
+        covariances=index.by_id(found.covariances),
+    )
+
+
+def fit_field_curves(
+    rows: Rows,
+    knots: np.ndarray,
+    ids: Sequence[np.ndarray],
+    num_values: Sequence[int],
+    log_prior: Callable[[np.ndarray], np.ndarray],
+) -> FieldCurves:
+    """Fits a piecewise-linear curve, and the deviation of each field value from it.
+
+    In the basis `curve_basis(knots)` of a level, a slope and bends, the common curve has the
+    coefficients β, and each field value its own `u ~ N(0, diag(s²))`, with one s each for the
+    levels, slopes and bends of a field. The steps are those of `fit_field_offsets`, with blocks of
+    K × K on the diagonal.
+
+    Each curve rises by at least a hundredth of the curve it deviates from: the common curve
+    compared to its straight part, and the sum of the curves of a row compared to the common curve,
+    where each field may use an equal part of the slope. If the common curve would rise less, its
+    bends are shrunk more. If a deviation would fall more, it is drawn towards its level
+    (`within_room`), and all levels are fitted again. If the result is then worse than with levels
+    alone, the values differ by their levels alone.
+
+    Reference:
+        Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
+    """
+    basis = curve_basis(knots)
+    gaps = np.diff(knots)
+    segment = np.clip(np.searchsorted(knots, rows.logits, side="right") - 1, 0, len(gaps) - 1)
+    share = (rows.logits - knots[segment]) / gaps[segment]
+    unit = knots.std()
+    straight = np.r_[knots.mean(), unit, np.zeros(len(knots) - 2)]
+    ridge = np.r_[0.0, _SLOPE_PRECISION / unit**2, np.full(len(knots) - 2, _BEND_PRECISION)]
+    lower = np.full(len(knots), -np.inf)
+    lower[1] = SMALLEST_SCALE * unit
+    curve = CommonCurve(
+        functions=(1 - share) * basis[segment].T + share * basis[segment + 1].T,
+        centre=straight,
+        ridge=ridge,
+        lower=lower,
+        slopes=np.diff(basis, axis=0) / gaps[:, None],
+    )
+    index = FieldIndex.of(ids, num_values, rows.weights)
+
+    def fit_with(own: Sequence[int]) -> tuple[FieldCurves, bool]:
+        tables = tables_of(index.places, index.seen, own)
+        return _fit_curves(FieldEffects(rows, tables, log_prior, curve), tables, basis)
+
+    found, is_drawn = fit_with(range(len(knots)))
+    if is_drawn:
+        # What was drawn in may have cost more than the shapes had gained: those of a value with few
+        # rows, if these have large weights.
+        other, _ = fit_with([0])
+        found = other if other.log_loss < found.log_loss else found
+    deviations = with_unseen(found.deviations, index.seen, num_values)
+    return replace(found, deviations=deviations)
+
+
+def _fit_curves(
+    fit: FieldEffects, tables: Sequence[TableEffect], basis: np.ndarray
+) -> tuple[FieldCurves, bool]:
+    """Curves of the values that have rows, and whether some were drawn towards their levels."""
+    num_passes, converged = fit.run()
+    values = basis @ fit.shared
+    free = [table.coefficients @ basis[:, table.own].T for table in tables]
+    inside = [within_room(curves, values, len(tables)) for curves in free]
+    for table, curves in zip(tables, inside, strict=True):
+        table.coefficients = curves @ basis[:, table.own] / len(basis)
+    deviations = np.stack([table.deviations for table in tables])
+    # Levels, slopes and bends; there are no bends with two knots, and levels alone may be fitted.
+    scales = deviations[:, np.minimum(np.arange(3), deviations.shape[1] - 1)]
+    scales = scales if len(tables[0].own) > 1 else scales * [1.0, 0.0, 0.0]
+    level, levels = fit.shared[0], [table.coefficients[:, :1] for table in tables]
+    fit.hold_shapes(tables)
+    num_more, converged_again = fit.run(learn_scales=False)
+    found = FieldCurves(
+        values=values + (fit.shared[0] - level),
+        deviations=[
+            (curves + (table.coefficients - old))[:-1]
+            for curves, table, old in zip(inside, tables, levels, strict=True)
+        ],
+        scales=scales,
+        log_loss=fit.loss / fit.total,
+        num_iterations=num_passes + num_more,
+        converged=converged and converged_again,
+    )
+    # Those within their room are not changed but for rounding.
+    is_drawn = any(
+        not np.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(free, inside, strict=True)
+    )
+    return found, is_drawn
+
+
+def curve_basis(knots: np.ndarray) -> np.ndarray:
+    """Values at the knots (K, K) of a level, a slope and bends: orthonormal polynomials.
+
+    The columns are 1, `(a - mean a) / std a`, and polynomials of degrees 2 … K - 1. The mean square
+    of each is 1.
+    """
+    place = (knots - knots.mean()) / knots.std()
+    powers = place[:, None] ** np.arange(len(knots))
+    orthogonal, triangle = np.linalg.qr(powers)
+    return orthogonal * np.sign(np.diag(triangle)) * np.sqrt(len(knots))
+
+
+def within_room(deviations: np.ndarray, values: np.ndarray, num_fields: int) -> np.ndarray:
+    """Draws deviations towards their levels, so that b plus one deviation per field does not fall.
+
+    Each field may use an equal part of 99 % of the slope of b. The mean of each deviation stays;
+    those within their room are not changed.
+
+    Example:
+        >>> within_room(np.array([[0.0, 4.0], [4.0, 0.0]]), np.array([-1.0, 1.0]), 1)
+        array([[0.  , 4.  ],
+               [2.99, 1.01]])
+    """
+    room = (1 - SMALLEST_SHARE) * np.diff(values) / num_fields
+    falls = np.maximum(-np.diff(deviations, axis=1), 0.0)
+    # The part of each decrease that is within the room; the gaps between knots cancel.
+    parts = np.divide(room, falls, out=np.ones_like(falls), where=falls > room)
+    levels = deviations.mean(axis=1, keepdims=True)
+    return levels + parts.min(axis=1, keepdims=True) * (deviations - levels)

@@ -1,0 +1,283 @@
+"""The posterior of a common line, of the offsets of field values, and of their spreads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse.linalg
+from scipy import special
+
+from keras_calibration._solvers.coinciding_fields import Shared
+from keras_calibration._solvers.covariance import covariance_factor
+from keras_calibration._solvers.effects import CurvesEffect, Effect, Sums, TableEffect
+from keras_calibration._solvers.field_effects import FieldEffects
+
+# Rank of the covariance of the curves; their variances at the knots are kept in full.
+CURVE_RANK = 64
+
+# Relative residual of the conjugate gradients, and their largest number of steps.
+_TOLERANCE = 1e-5
+_LARGEST_NUM_STEPS = 200
+# Spreads s over which the posterior of the offsets is averaged.
+_SPREADS = np.geomspace(1e-3, 10.0, 65)
+
+
+@dataclass(frozen=True)
+class FieldPosterior:
+    """The posterior variance of `βᵀx + Σ_f u_f[z_f] + Σ_j v_j(x_j)`.
+
+    It is `Σ_f t_f[z_f] + Σ_j t_j(x_j) + |Σ_j V_j(x_j)|² + |(x - Σ_f r_f[z_f] - Σ_j r_j(x_j))ᵀ F|²`.
+
+    Args:
+        variances: t of each field (num_values,): mean squares of the offsets about the fitted ones,
+            given β, averaged over s_f.
+        spreads: Root mean square of s_f of each field (fields,): the standard deviation of the
+            offset of a value without rows.
+        responses: r of each field (num_values, q): if β rises by dβ, the offset falls by `rᵀ dβ`.
+        leaders: Number of the first field that divides the rows as each field does (fields,).
+        codes: Number of each value (num_values,), the same for those of the leader and of the
+            others where they occur in the same rows.
+        covariances: Covariance of the offset of each value (num_values,) with each of those of the
+            same code, given β.
+        curve_factors: V of each numeric column, at its knots and of missing values (K + 1, R): the
+            covariance of all curves, given β, is about `V Vᵀ`.
+        curve_variances: t of each numeric column (K + 1,): what their variances are above that.
+        curve_responses: r of each numeric column (K + 1, q).
+        factor: F (q, q): the covariance of β is `F Fᵀ`.
+        curvature: Second derivative of the log loss of each row of the fit (n,).
+    """
+
+    variances: list[np.ndarray]
+    spreads: np.ndarray
+    responses: list[np.ndarray]
+    leaders: np.ndarray
+    codes: list[np.ndarray]
+    covariances: list[np.ndarray]
+    curve_factors: list[np.ndarray]
+    curve_variances: list[np.ndarray]
+    curve_responses: list[np.ndarray]
+    factor: np.ndarray
+    curvature: np.ndarray
+
+
+def field_posterior(fit: FieldEffects, are_pooled: bool = False) -> FieldPosterior:
+    """The posterior of a finished fit with one offset per field value, and curves.
+
+    The fit takes the most probable spread s_f as known. Where that is small, or the positives few,
+    s_f could be several times as large, and intervals given s_f hold the truth in 70 to 85 %
+    instead of 95 %. So t is the mean square of an offset about the fitted one, averaged over the
+    posterior of s_f on a grid (`_averaged_over_spread`).
+
+    The Hessian of the penalised log loss has a block B of β, a block C of offsets and β, and a
+    block D of the offsets, here with the root mean square of s_f. Then `r = D⁻¹C` and
+    `F Fᵀ = (B - Cᵀr)⁻¹`. The equations in D are solved by conjugate gradients. The variance of a
+    sum of offsets given β is a quadratic form of D⁻¹. With one field, D is diagonal, and the form
+    exact. With several, the form is that of the inverse of D's diagonal: each offset's variance is
+    taken given the offsets of the other fields. That neglects the covariance of values that occur
+    in the same rows. It is negative, so the variance of their sum is too large, at most by the
+    number of fields. Where a value has no rows, the variance of the other fields' offsets, which is
+    then too small, does not cancel: the standard deviation is a few percent too small if the field
+    has few values.
+
+    All curves are one block of D, so that the covariance of correlated columns is kept, up to the
+    rank 64. Each s_j is there the root mean square of its posterior.
+
+    Args:
+        fit: The fit. The effects of fields come first.
+        are_pooled: Whether its spreads are those of `improve_spreads`: their posteriors are then
+            multiplied by factors, to have their modes at these.
+    """
+    residual, curvature, gradient = fit.derivatives()
+    hessian = fit.hessian(curvature)
+    sums = [effect.sums(residual, curvature, fit.functions) for effect in fit.effects]
+    averaged = [
+        _averaged_over_spread(fit, effect, each, gradient, hessian, are_pooled)
+        for effect, each in zip(fit.effects, sums, strict=True)
+        if isinstance(effect, TableEffect)
+    ]
+    num_fields, spreads = len(averaged), np.array([spread for _, spread in averaged])
+    shrinkages = [
+        spreads[number] ** -2.0 * np.ones(1)
+        if number < num_fields
+        else _mean_squares(effect, sums[number], fit.log_prior)[effect.group] ** -1
+        for number, effect in enumerate(fit.effects)
+    ]
+    responses = _responses(fit, sums, shrinkages, curvature)
+    schur = hessian - sum(
+        np.tensordot(cross, response, axes=((0, 1), (0, 1)))
+        for (_, _, cross), response in zip(sums, responses, strict=True)
+    )
+    curves = [
+        _curve_covariance(effect, *each)
+        for effect, *each in zip(fit.effects, sums, shrinkages, responses, strict=True)
+        if isinstance(effect, CurvesEffect)
+    ]
+    factors, of_curves, curve_responses = curves[0] if curves else ([], [], [])
+    return FieldPosterior(
+        variances=[variances for variances, _ in averaged],
+        spreads=spreads,
+        responses=[each[:-1, 0] for each in responses[:num_fields]],
+        leaders=np.arange(num_fields),
+        codes=[np.arange(len(variances)) for variances, _ in averaged],
+        covariances=[np.zeros(len(variances)) for variances, _ in averaged],
+        curve_factors=factors,
+        curve_variances=of_curves,
+        curve_responses=curve_responses,
+        factor=covariance_factor(0.5 * (schur + schur.T), fit.shared > fit.lower),
+        curvature=curvature,
+    )
+
+
+def of_each_field(found: FieldPosterior, shared: Sequence[Shared]) -> FieldPosterior:
+    """The posterior of the fields that share effects, from that of their sums.
+
+    The rows tell the sum u of the offsets of m fields that always occur together. Their prior is
+    `N(0, s²/m)` for each, so that, given u, each is `u/m` with a variance of `s²/m (1 - 1/m)`, and
+    their covariances cancel it in the sum. A value that is new in one of the fields adds `s²/m`.
+    """
+    leaders = np.array([each.leader for each in shared], int)
+    groups, sizes = np.unique(leaders, return_inverse=True)[1], [each.size for each in shared]
+    squares = found.spreads[groups] ** 2
+    variances, responses, covariances, codes = [], [], [], []
+    for group, size, square, each in zip(groups, sizes, squares, shared, strict=True):
+        of_sum = found.variances[group][each.kept]
+        variances.append(square / size * (1 - 1 / size) + of_sum / size**2)
+        covariances.append((of_sum - square) / size**2 * (size > 1))
+        responses.append(found.responses[group][each.kept] / size)
+        codes.append(each.kept)
+    return replace(
+        found,
+        leaders=leaders,
+        variances=variances,
+        responses=responses,
+        covariances=covariances,
+        codes=codes,
+        spreads=np.sqrt(squares / np.array(sizes)),
+    )
+
+
+def _curve_covariance(
+    effect: CurvesEffect, sums: Sums, shrinkage: np.ndarray, response: np.ndarray
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """V, t and r of the curves of each numeric column."""
+    factor = effect.on_knots(covariance_factor(sums[1][0] + np.diag(shrinkage)))
+    ends = np.cumsum([len(each) for each in factor])[:-1]
+    left, sizes, _ = np.linalg.svd(np.concatenate(factor), full_matrices=False)
+    kept = (left * sizes)[:, :CURVE_RANK]
+    rest = np.sum((left * sizes)[:, CURVE_RANK:] ** 2, axis=1)
+    return np.split(kept, ends), np.split(rest, ends), effect.on_knots(response[0])
+
+
+def _responses(
+    fit: FieldEffects,
+    sums: Sequence[Sums],
+    shrinkages: Sequence[np.ndarray],
+    curvature: np.ndarray,
+) -> list[np.ndarray]:
+    """Solves D r = C by preconditioned conjugate gradients: r of each effect (blocks, p, q)."""
+    shapes = [effect.coefficients.shape for effect in fit.effects]
+    ends = np.cumsum([blocks * p for blocks, p in shapes])
+    inverses = [
+        np.linalg.inv(precision + np.diag(shrinkage))
+        for (_, precision, _), shrinkage in zip(sums, shrinkages, strict=True)
+    ]
+
+    def parts(column: np.ndarray) -> list[np.ndarray]:
+        split = np.split(column.ravel(), ends[:-1])
+        return [each.reshape(shape) for each, shape in zip(split, shapes, strict=True)]
+
+    def product(column: np.ndarray) -> np.ndarray:
+        """`D u`; the offset of "other" stays 0."""
+        changes, weighted = parts(column), np.zeros_like(curvature)
+        for effect, change in zip(fit.effects, changes, strict=True):
+            effect.add_to(weighted, fit.functions, change)
+        weighted *= curvature
+        products = [
+            effect.by_coefficient(weighted, fit.functions) + shrinkage * change
+            for effect, shrinkage, change in zip(fit.effects, shrinkages, changes, strict=True)
+        ]
+        return np.concatenate([each.ravel() for each in products])
+
+    def preconditioned(column: np.ndarray) -> np.ndarray:
+        pairs = zip(inverses, parts(column), strict=True)
+        return np.concatenate([np.einsum("vij,vj->vi", a, b).ravel() for a, b in pairs])
+
+    right = np.concatenate([cross.reshape(-1, cross.shape[2]) for _, _, cross in sums])
+    square, operator = (len(right), len(right)), scipy.sparse.linalg.LinearOperator
+    columns = [
+        scipy.sparse.linalg.cg(
+            operator(square, product),
+            column,
+            rtol=_TOLERANCE,
+            maxiter=_LARGEST_NUM_STEPS,
+            M=operator(square, preconditioned),
+        )[0]
+        for column in right.T
+    ]
+    by_effect = zip(*map(parts, columns), strict=True)
+    return [np.stack(each, axis=2) for each in by_effect]
+
+
+def _mean_squares(effect: Effect, sums: Sums, log_prior: Callable) -> np.ndarray:
+    """Posterior means of s² of each group, given the other s, with the prior of the fit times s."""
+    gradient, precision, _ = sums
+    means = []
+    for likelihood in effect.scale_likelihoods(gradient, precision):
+        densities = np.array([likelihood(spread) for spread in _SPREADS]) + log_prior(_SPREADS)
+        densities += 2 * np.log(_SPREADS)
+        shares = np.exp(densities - special.logsumexp(densities))
+        means.append(shares @ _SPREADS**2)
+    return np.array(means)
+
+
+def _averaged_over_spread(
+    fit: FieldEffects,
+    table: TableEffect,
+    sums: Sums,
+    gradient: np.ndarray,
+    hessian: np.ndarray,
+    is_pooled: bool,
+) -> tuple[np.ndarray, float]:
+    """Mean squares of the offsets of a field about the fitted û, and the root of the mean of s².
+
+    Given s, the offset of a value has the mean `W e` and the variance `W = 1 / (h + 1 / s²)`, where
+    h is its curvature and `e = h û - g`. The prior of s is here that of the fit times s, flat in s²
+    near 0, because with one flat in s the intervals hold the truth too rarely. The posterior of s,
+    with β and the offsets integrated out, is proportional to its prior times
+
+        exp(½ Σ W e² + ½ bᵀ S⁻¹ b) / sqrt(|S| Π (1 + s² h)),  S = B - Cᵀ W C,
+
+    where b is the gradient by β at its fitted value with the offsets `W e`. The offsets of other
+    fields are taken as fitted.
+
+    Reference:
+        Kass and Steffey (1989), *Approximate Bayesian Inference in Conditionally Independent
+        Hierarchical Models*; Morris and Tang (2011), *Estimating Random Effects via Adjustment for
+        Density Maximization*, for the prior.
+    """
+    free = fit.shared > fit.lower
+    offsets, gradients = table.coefficients[:-1, 0], sums[0][:-1, 0]
+    curvatures, line_cross = sums[1][:-1, 0, 0], sums[2][:-1, 0][:, free]
+    scores = curvatures * offsets - gradients
+    start = gradient[free] - line_cross.T @ offsets
+    block = hessian[np.ix_(free, free)]
+
+    def log_density(spread: float) -> float:
+        """Of log s, up to a constant and its prior, with a density flat in s² near 0."""
+        within = 1 / (curvatures + spread**-2)
+        matrix = block - line_cross.T @ (within[:, None] * line_cross)
+        by_line = start + line_cross.T @ (within * scores)
+        explained = by_line @ np.linalg.lstsq(matrix, by_line, rcond=None)[0]
+        volume = np.linalg.slogdet(matrix)[1] + np.log1p(spread**2 * curvatures).sum()
+        return 0.5 * float(within @ scores**2 + explained - volume) + 2 * np.log(spread)
+
+    densities = np.array([log_density(spread) for spread in _SPREADS]) + fit.log_prior(_SPREADS)
+    shares = np.exp(densities - special.logsumexp(densities))
+    spreads = _SPREADS
+    if is_pooled:
+        spreads = spreads * (table.deviations[0] / spreads[np.argmax(shares)])
+    variances = np.zeros_like(offsets)
+    for share, spread in zip(shares, spreads, strict=True):
+        within = 1 / (curvatures + spread**-2)
+        variances += share * (within + (within * scores - offsets) ** 2)
+    return variances, float(np.sqrt(shares @ spreads**2))

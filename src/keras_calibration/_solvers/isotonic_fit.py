@@ -1,0 +1,93 @@
+"""Isotonic regression of the labels on the logit, as a step function.
+
+A rate of 0 or 1 has no finite logit. A step without positives therefore counts as if it held half a
+positive, and a step without negatives half a negative: the rate `½ / n` for a step of n rows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.optimize
+
+from keras_calibration._rows.data_checks import Rows
+
+
+@dataclass(frozen=True)
+class TiedRows:
+    """Rows summed over equal logits: increasing `logits`, `weights` Σ w, and `positives` Σ w y."""
+
+    logits: np.ndarray
+    weights: np.ndarray
+    positives: np.ndarray
+
+    def mean_log_loss(self, calibrated: np.ndarray) -> float:
+        """The mean log loss of calibrated logits (m,), in nats a row."""
+        loss_sum = self.positives @ np.logaddexp(0.0, -calibrated)
+        loss_sum += (self.weights - self.positives) @ np.logaddexp(0.0, calibrated)
+        return float(loss_sum / self.weights.sum())
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A step function: first and last logit, value, and number of distinct logits of each step."""
+
+    first: np.ndarray
+    last: np.ndarray
+    values: np.ndarray
+    sizes: np.ndarray
+
+
+def largest_logit(dtype: str) -> float:
+    """The magnitude to which logits are clipped, so that differences of two are still finite."""
+    return 0.25 * float(np.finfo(dtype).max)
+
+
+def tied_rows(rows: Rows, dtype: str) -> TiedRows:
+    """Sums rows of positive weight over logits that are equal in the dtype of the layer."""
+    num_rows = len(rows.logits)
+    weights = rows.row_weights
+    labels = np.zeros(num_rows) if rows.labels is None else rows.labels
+    largest = largest_logit(dtype)
+    seen = np.clip(rows.logits, -largest, largest).astype(dtype)
+    order = np.argsort(seen)
+    if rows.weights is not None:
+        order = order[weights[order] > 0]
+    seen, labels, weights = seen[order], labels[order], weights[order]
+    starts = np.flatnonzero(np.r_[True, seen[1:] > seen[:-1]])
+    return TiedRows(
+        seen[starts].astype(np.float64),
+        np.add.reduceat(weights, starts),
+        np.add.reduceat(weights * labels, starts),
+    )
+
+
+def isotonic_steps(rows: TiedRows, max_num_steps: int) -> Steps:
+    """Isotonic regression: the non-decreasing rates closest to the labels, as steps.
+
+    The same rates minimise log loss and squared error. The first block may have the rate 0 and the
+    last the rate 1: half a positive or negative is then added, up to the rate of the neighbour, so
+    the steps still do not decrease. If there are more than `max_num_steps` blocks, neighbours are
+    merged into groups of equal size (except for one).
+
+    Reference:
+        Zadrozny and Elkan, *Transforming classifier scores into accurate multiclass probability
+        estimates*, KDD 2002.
+    """
+    pooled = scipy.optimize.isotonic_regression(rows.positives / rows.weights, weights=rows.weights)
+    starts = pooled.blocks[:-1]
+    if len(starts) > max_num_steps:
+        starts = starts[np.arange(max_num_steps) * len(starts) // max_num_steps]
+    positives, weights = (
+        np.add.reduceat(rows.positives, starts),
+        np.add.reduceat(rows.weights, starts),
+    )
+    half_positive = np.minimum(0.5, 0.5 / weights)
+    rates = np.maximum.accumulate(positives / weights)  # removes decreases due to rounding
+    first, last = rates[0], rates[-1]
+    if first == 0:
+        rates[0] = min(half_positive[0], *rates[1:2])
+    if last == 1:
+        rates[-1] = max(1 - half_positive[-1], *rates[-2:-1])
+    sizes = np.diff(np.r_[starts, len(rows.logits)])
+    values = np.log(rates) - np.log1p(-rates)
+    return Steps(rows.logits[starts], rows.logits[starts + sizes - 1], values, sizes)

@@ -1,0 +1,233 @@
+"""Exact logistic fits of a few parameters to a logit histogram, by Newton's method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from calibration_records._warn import warn
+from keras_calibration._rows.line import IDENTITY
+from keras_calibration._solvers.covariance import covariance_factor
+from keras_calibration._solvers.logit_histogram import Atoms, LogitHistogram
+
+# Newton steps, and halvings of one step. The problems here take 5 to 30 steps.
+_LARGEST_NUM_STEPS = 200
+_LARGEST_NUM_HALVINGS = 40
+# Largest gain of a further step, in nats a row, at which steps end and a fit counts as converged.
+_TOLERANCE = 1e-15
+_CONVERGED = 1e-11
+
+# Range of the scale of the logit that a fit may end at.
+SMALLEST_SCALE = 1e-6
+_LARGEST_SCALE = 64.0  # a change of 1 within a bin: the histogram is too coarse for more
+# A positive below a negative costs 2 log 2 at the least, in nats; separated classes nothing.
+_LEAST_LOSS = 0.5
+
+# Precision of the Gaussian prior on each of two slopes (mean 1), in units of summed log likelihood,
+# as for ILPS. It matters only where the rows carry almost no information.
+_SLOPE_PRECISION = 0.1
+
+
+@dataclass(frozen=True)
+class LogisticFit:
+    """The minimum of a penalised log loss: parameters θ (p,), and how it was found.
+
+    `log_loss` is the mean in nats, without the prior. `converged` means that a further step would
+    gain less than 1e-11 nats a row. `leave_one_out` estimates the mean log loss on rows left out of
+    the fit: the log loss plus `tr(H⁻¹ G) / Σ w`, with the Hessian H and the sum G of the squared
+    gradients of the rows. `factor` is F (p, p): in the Laplace approximation, the posterior
+    covariance of θ is `F Fᵀ = H⁻¹`, with rows of zeros for the parameters at their bounds.
+    """
+
+    parameters: np.ndarray
+    log_loss: float
+    num_iterations: int
+    converged: bool
+    leave_one_out: float
+    factor: np.ndarray
+
+
+def fit_logistic(
+    histogram: LogitHistogram,
+    design: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    start: ArrayLike,
+    lower: ArrayLike = -np.inf,
+    precision: np.ndarray | None = None,
+    centre: np.ndarray | Sequence[float] | float = 0.0,
+    offset: float = 0.0,
+) -> LogisticFit:
+    """`argmin_θ Σ w log loss(y, σ(η)) + ½ (θ - μ)ᵀ P (θ - μ)`, θ ≥ lower, `η = X θ + s l + o`.
+
+    X are the rows that `design` returns for logits within the bins of given means; they are affine
+    in the logits of one bin. μ is `centre`, P `precision` (0 by default), s `offset`, and o are the
+    offsets of the histogram. The problem is convex. It is solved by projected Newton steps: a
+    parameter at its bound stays there while it would leave, and a step is halved until the
+    objective falls.
+
+    Reference:
+        Bertsekas (1982), *Projected Newton Methods for Optimization Problems with Simple
+        Constraints*. For `leave_one_out`: Takeuchi (1976).
+    """
+    atoms = histogram.atoms()
+    logits = np.concatenate([atoms.means - atoms.spreads, atoms.means + atoms.spreads])
+    bins = np.concatenate([atoms.means, atoms.means])
+    rows = design(logits, bins)
+    weights = 0.5 * np.concatenate([atoms.weights, atoms.weights])
+    total = atoms.weights.sum()
+    # The labels enter only through this sum, which is exact.
+    by_label = atoms.positives @ design(atoms.positive_means, atoms.means)
+    offsets = np.broadcast_to(atoms.offsets, atoms.means.shape)
+    fixed_by_label = atoms.positives @ (offset * atoms.positive_means + offsets)
+    fixed = offset * logits + np.concatenate([offsets, offsets])
+    theta = np.array(start, np.float64)
+    lower = np.broadcast_to(np.asarray(lower, np.float64), theta.shape)
+    precision = np.zeros((len(theta), len(theta))) if precision is None else precision
+
+    def loss_sum(theta: np.ndarray) -> float:
+        softplus = weights @ np.logaddexp(0.0, rows @ theta + fixed)
+        return float(softplus - by_label @ theta - fixed_by_label)
+
+    def objective(theta: np.ndarray) -> float:
+        away = theta - centre
+        return loss_sum(theta) + 0.5 * float(away @ precision @ away)
+
+    value, gain, step_number = objective(theta), np.inf, 0
+    while True:
+        one = special.expit(rows @ theta + fixed)
+        gradient = rows.T @ (weights * one) - by_label + precision @ (theta - centre)
+        hessian = rows.T @ (rows * (weights * one * (1 - one))[:, None]) + precision
+        # A parameter at its bound stays there if the step would cross it.
+        free = (theta > lower) | (gradient < 0)
+        step = np.zeros_like(theta)
+        step[free] = _solve(hessian[np.ix_(free, free)], gradient[free])
+        gain = float(gradient @ step / total)
+        if gain <= _TOLERANCE or step_number == _LARGEST_NUM_STEPS:
+            break
+        step_number += 1
+        for halvings in range(_LARGEST_NUM_HALVINGS):
+            candidate = np.maximum(theta - 0.5**halvings * step, lower)
+            candidate_value = objective(candidate)
+            if candidate_value < value:
+                break
+        else:
+            break  # only rounding is left
+        theta, value = candidate, candidate_value
+    log_loss = float(loss_sum(theta) / total)
+    spread = _gradient_spread(atoms, weights, rows, one)[np.ix_(free, free)]
+    effective = np.trace(_solve(hessian[np.ix_(free, free)], spread))
+    return LogisticFit(
+        parameters=theta,
+        log_loss=log_loss,
+        num_iterations=step_number,
+        converged=bool(gain <= _CONVERGED),
+        leave_one_out=float(log_loss + effective / total),
+        factor=covariance_factor(hessian, free),
+    )
+
+
+def fit_two_slopes(
+    histogram: LogitHistogram, design: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> LogisticFit:
+    """`fit_logistic` of a bias and two positive slopes, with a weak prior of slope 1."""
+    scale = starting_scale(histogram)
+    return fit_logistic(
+        histogram,
+        design,
+        [starting_bias(histogram, scale), scale, scale],
+        lower=[-np.inf, SMALLEST_SCALE, SMALLEST_SCALE],
+        precision=np.diag([0.0, _SLOPE_PRECISION, _SLOPE_PRECISION]),
+        centre=[0.0, 1.0, 1.0],
+    )
+
+
+def warn_of_no_ranking(scale: float, taker: str) -> None:
+    """Warns if the fitted scale of the logit is at its lower bound."""
+    if scale <= SMALLEST_SCALE:
+        warn(
+            f"{taker}: the best scale of the logit is not above 0, because the logits do not rank "
+            f"positives above negatives. It is set to nearly 0, which keeps the ranking. "
+            "Check the meaning of the labels and the order of the rows.",
+        )
+
+
+def check_scale(fit: LogisticFit, histogram: LogitHistogram, taker: str) -> float:
+    """The scale, last of the parameters; warns at its lower bound, raises if it has no optimum."""
+    scale = float(fit.parameters[-1])
+    warn_of_no_ranking(scale, taker)
+    total = histogram.positives + histogram.negatives
+    is_separated = fit.log_loss * total < _LEAST_LOSS
+    if is_separated or not scale * histogram.view.scale < _LARGEST_SCALE:
+        raise ValueError(
+            f"{taker} fits a finite scale of the logit. Received: rows whose best scale is too "
+            "large or infinite, because a threshold on the logit separates, or nearly separates, "
+            "positives and negatives. Use more rows, or use ILPS or BiasCorrection, which can be "
+            "fitted to such rows."
+        )
+    return scale
+
+
+def mean_log_loss(histogram: LogitHistogram) -> float:
+    """The mean log loss of the uncalibrated probabilities σ(l), in nats a row."""
+    atoms, line = replace(histogram, view=IDENTITY).atoms(), histogram.bins
+    softplus = np.logaddexp(0.0, line.inverse(atoms.means - atoms.spreads))
+    softplus += np.logaddexp(0.0, line.inverse(atoms.means + atoms.spreads))
+    labels = atoms.positives @ line.inverse(atoms.positive_means)
+    return float((0.5 * atoms.weights @ softplus - labels) / atoms.weights.sum())
+
+
+def row_log_losses(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    """Log loss of each row in nats, `softplus(l) - y l`."""
+    # `np.logaddexp` takes three times as long.
+    softplus = np.maximum(logits, 0.0) + np.log1p(np.exp(-np.abs(logits)))
+    return softplus - labels * logits
+
+
+def starting_scale(histogram: LogitHistogram, with_bias: bool = True) -> float:
+    """A scale in (0, 1] to start a fit from, below 1 for logits so wide that they saturate."""
+    atoms = histogram.atoms()
+    share = atoms.weights / atoms.weights.sum()
+    centre = share @ atoms.means if with_bias else 0.0
+    width = float(np.sqrt(share @ (atoms.means - centre) ** 2))
+    return 1.0 if width <= 4.0 else 4.0 / width
+
+
+def starting_bias(histogram: LogitHistogram, scale: float) -> float:
+    """A bias to start a fit from: `σ(scale l + bias)` sums to the labels, to within 1e-3."""
+    atoms = histogram.atoms()
+    logits, share = scale * atoms.means, atoms.weights / atoms.weights.sum()
+    positives, negatives = histogram.positives, histogram.negatives
+    target, rate = positives / (positives + negatives), np.log(positives) - np.log(negatives)
+    # At the ends, all predictions are on one side of the positive rate.
+    low, high = rate - logits.max(), rate - logits.min()
+    while high - low > 1e-3:
+        middle = 0.5 * (low + high)
+        above = share @ special.expit(logits + middle) > target
+        low, high = (low, middle) if above else (middle, high)
+    return float(0.5 * (low + high))
+
+
+def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    if not len(matrix):
+        return np.zeros_like(right)
+    # Scaled, since parameters can differ by orders of magnitude, and regularised for directions
+    # that the rows do not determine.
+    scale = 1 / np.sqrt(np.maximum(np.diag(matrix), 1e-100))
+    scaled = matrix * scale[:, None] * scale
+    scaled[np.diag_indices_from(scaled)] += 1e-14
+    column = scale if right.ndim == 1 else scale[:, None]
+    return column * np.linalg.solve(scaled, column * right)
+
+
+def _gradient_spread(
+    atoms: Atoms, weights: np.ndarray, rows: np.ndarray, one: np.ndarray
+) -> np.ndarray:
+    """`Σ w (y - σ)² x xᵀ`: the sum of the squared gradients of the rows."""
+    rate = np.concatenate([atoms.positives, atoms.positives]) / np.concatenate(
+        [atoms.weights, atoms.weights]
+    )
+    squares = weights * (rate * (1 - one) ** 2 + (1 - rate) * one**2)
+    return rows.T @ (rows * squares[:, None])

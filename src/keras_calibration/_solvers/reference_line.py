@@ -1,0 +1,139 @@
+"""The line on which a fit works: scores in any unit, as logits that are nearly calibrated.
+
+A score that a user calls a logit may be the margin of a support vector machine, in thousandths, or
+a credit score from 300 to 850. The fits assume logits: histograms have bins of 1/64, priors expect
+slopes near 1. So each of them first maps the scores by a line, `l' = a l + c`, which is fitted to
+the same rows, fits its curve on l', and writes the result down for l. The line moves with the
+scores: scores `b l + d` have the same l', and so get the same probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from keras_calibration._rows.class_rows import ClassRows
+from keras_calibration._rows.line import IDENTITY, Line
+from keras_calibration._solvers.logistic_fit import fit_logistic, starting_bias
+from keras_calibration._solvers.logit_histogram import LogitHistogram, logit_histogram
+from keras_calibration._solvers.softmax_fit import fit_temperature
+
+# Shares of the weight between which the scores spread by two standard deviations, if normal.
+_SHARES = (0.16, 0.5, 0.84)
+# Where the median lies on the bins, and how far scores spread there. Neither is round: round scores
+# would lie on edges, where rounding decides the bin.
+_MIDDLE, _SPREAD = 0.0061, 1.93
+# Layers get float32, in which closer scores are equal.
+_LEAST_SPREAD = 1e-7
+# Logits must differ, also those of a score that says nothing.
+_SMALLEST_SLOPE = 0.05
+# Prior about slope 1 on the bins, in units of summed log likelihood: finite where a threshold
+# separates, and no steeper than a few rows tell, since the fit on the line may be steeper again.
+_SLOPE_PRECISION = 10.0
+
+
+def bins_of(logits: np.ndarray, weights: np.ndarray | None = None) -> Line:
+    """The line that maps scores to the bins of a histogram: they then spread by about 2 about 0.
+
+    From the weighted median, by the range that holds 34 % of the weight beside it, on the denser
+    side, so that single far scores do not count.
+
+    Example:
+        >>> line, other = bins_of(np.arange(9.0)), bins_of(7 * np.arange(9.0) + 100)
+        >>> np.allclose(line(np.arange(9.0)), other(7 * np.arange(9.0) + 100))
+        True
+    """
+    middle, spread = _place(logits, weights)
+    return Line(_SPREAD / spread, _MIDDLE - _SPREAD * middle / spread)
+
+
+def seen_as_logits(
+    histogram: LogitHistogram, *, has_scale: bool = True, has_shift: bool = True
+) -> LogitHistogram:
+    """The histogram as a fit sees it: its logits mapped by a line that nearly calibrates them.
+
+    The line is Platt's, under a weak prior; without shift, it runs through 0; without scale, it is
+    that of the logits themselves. Labels of one class have none.
+    """
+    bins = histogram.bins
+    if not has_scale:
+        return replace(histogram, view=Line(1 / bins.scale, -bins.shift / bins.scale))
+    # The line is found for scores in units of their spread, with their own 0 if that counts.
+    view = IDENTITY if has_shift else Line(1.0, -bins.shift)
+    plain = replace(histogram, view=view)
+    if not (plain.positives > 0 and plain.negatives > 0):
+        return plain
+    columns = slice(0 if has_shift else 1, 2)
+
+    def design(logits: np.ndarray, means: np.ndarray) -> np.ndarray:
+        return np.stack([np.ones_like(logits), logits], axis=1)[:, columns]
+
+    fit = fit_logistic(
+        plain,
+        design,
+        np.array([starting_bias(plain, 1.0), 1.0])[columns],
+        lower=np.array([-np.inf, _SMALLEST_SLOPE])[columns],
+        precision=np.diag([0.0, _SLOPE_PRECISION])[columns, columns],
+        centre=np.array([0.0, 1.0])[columns],
+    )
+    bias, slope = fit.parameters if has_shift else (0.0, *fit.parameters)
+    return replace(histogram, view=view.then(Line(float(slope), float(bias))))
+
+
+def reference_line(
+    logits: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+) -> Line:
+    """A line that nearly calibrates the scores of rows; `b l + d` and l have the same `a l + c`.
+
+    Example:
+        >>> logits, labels = np.array([-2.0, -1.0, 0.0, 1.0, 2.0] * 9), np.arange(45) % 9 > 3
+        >>> line, other = (reference_line(b * logits + 7, labels) for b in (1.0, 1000.0))
+        >>> np.allclose(line(logits + 7), other(1000 * logits + 7))
+        True
+    """
+    bins = bins_of(logits, weights)
+    return seen_as_logits(logit_histogram(logits, labels, weights, bins)).line
+
+
+def class_line(rows: ClassRows) -> Line:
+    """A line that nearly calibrates class logits: their temperature, in units of their spread.
+
+    Example:
+        >>> logits = np.tile([[2.0, 0.0, 0.0], [0.0, 0.0, 4.0]], (50, 1))
+        >>> rows = ClassRows(logits, np.eye(3)[[0, 1] * 50], np.ones(100), 100)
+        >>> line, other = class_line(rows), class_line(rows.seen(Line(1000.0, 5.0)))
+        >>> np.allclose(line(logits), other(1000 * logits + 5))
+        True
+    """
+    middles = rows.logits.mean(axis=1, keepdims=True)
+    away = np.sqrt(((rows.logits - middles) ** 2).mean(axis=1))
+    middle = _quantiles(middles[:, 0], rows.weights)[1]
+    spread = _quantiles(away, rows.weights)[2] or float(away.max()) or abs(middle) or 1.0
+    line = Line(2 / spread, -2 * middle / spread)
+    temperature = float(fit_temperature(rows.seen(line)).scales)
+    return line.then(Line(max(temperature, _SMALLEST_SLOPE)))
+
+
+def _place(scores: np.ndarray, weights: np.ndarray | None) -> tuple[float, float]:
+    """Where scores lie, and how far they spread."""
+    if weights is not None:
+        counts = weights > 0
+        scores, weights = scores[counts], weights[counts]
+    low, middle, high = _quantiles(scores, weights)
+    least = _LEAST_SPREAD * abs(middle)
+    # The denser side, if it is one: skewed scores lie close there.
+    spread = min((side for side in (middle - low, high - middle) if side > least), default=0.0)
+    if not spread > least:  # most scores are equal
+        spread = float(np.sqrt(np.average((scores - middle) ** 2, weights=weights)))
+    return middle, spread if spread > least else abs(middle) or 1.0
+
+
+def _quantiles(scores: np.ndarray, weights: np.ndarray | None) -> list[float]:
+    if weights is None:
+        return np.quantile(scores, _SHARES, method="inverted_cdf").tolist()
+    order = np.argsort(scores, kind="stable")
+    mass = np.cumsum(weights[order])
+    # The mass may be one that the sums reach, up to rounding, whatever the unit of the weights.
+    places = np.searchsorted(mass, (1 - 1e-9) * mass[-1] * np.array(_SHARES))
+    return scores[order[places]].tolist()

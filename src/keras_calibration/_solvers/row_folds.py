@@ -1,0 +1,76 @@
+"""Folds of rows given as whole arrays, for cross-fitting."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._seeds import generator_of
+from keras_calibration._solvers.row_order import are_turned_round
+
+_NUM_BLOCKS = 5
+
+# A number of folds, a name such as "blocks", or the fold of each row.
+Folds: TypeAlias = int | str | ArrayLike
+
+
+def fold_of_rows(folds: Folds, rows: Rows, seed: int | None) -> np.ndarray:
+    """The fold of each row, whole numbers from 0, none of them empty.
+
+    `folds` is a number of folds (random, stratified by label), `"blocks"` (five consecutive blocks
+    of rows), or the fold of each row.
+
+    Example:
+        >>> rows = Rows(np.zeros(10), np.arange(10) % 5 == 0, None)
+        >>> fold_of_rows("blocks", rows, seed=0)
+        array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+    """
+    num_rows = len(rows.logits)
+    if isinstance(folds, str) and folds == "blocks":
+        fold = np.arange(num_rows) * _NUM_BLOCKS // num_rows
+    elif isinstance(folds, int | np.integer) and 2 <= folds <= num_rows:
+        labels = rows.labels if rows.labels.ndim == 1 else rows.labels.argmax(axis=1)
+        # The class with more rows first, whichever it is called.
+        labels = -1 * labels if are_turned_round(rows) else labels
+        by_chance = generator_of(seed).random(num_rows)
+        fold = np.empty(num_rows, np.int64)
+        # Rows of weight 0 are distributed separately.
+        fold[np.lexsort((by_chance, labels, rows.row_weights > 0))] = np.arange(num_rows) % folds
+    else:
+        fold = np.asarray(folds)
+        if isinstance(folds, str):
+            raise ValueError(
+                'Argument `folds` must be a number of folds of at least 2, "blocks" (consecutive '
+                'blocks of rows), in `calibrate` also "forward" (chronological blocks, each scored '
+                "by a fit on all earlier blocks), or the fold of each row. "
+                f"Received: folds={folds!r}."
+            )
+        if fold.dtype.kind not in "iu" or fold.shape != (num_rows,):
+            raise ValueError(
+                'Argument `folds` must be a number of folds of at least 2, "blocks", or the fold '
+                f"of each of the {num_rows} rows. Received: folds={folds!r}."
+            )
+    _, fold = np.unique(fold, return_inverse=True)
+    if not fold.any():
+        raise ValueError(
+            "Argument `folds` must define at least two folds. Received: all rows in one fold."
+        )
+    return fold
+
+
+def taken_folds(folds: Folds | None, numbers: np.ndarray, num_rows: int) -> Folds | None:
+    """The argument `folds` for the rows with the given numbers, of so many.
+
+    Example:
+        >>> taken_folds([0, 1, 0, 1], np.array([1, 2]), 4)
+        array([1, 0])
+        >>> taken_folds("blocks", np.array([1, 2]), 4)
+        'blocks'
+    """
+    if folds is None or isinstance(folds, str | int):
+        return folds
+    given = np.asarray(folds)
+    return given[numbers] if given.shape == (num_rows,) else given

@@ -1,0 +1,228 @@
+"""Stacking: the weights with which cross-fitted logits of several fits predict best together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import optimize, special
+
+from keras_calibration._rows.data_checks import Rows
+from keras_calibration._solvers.logistic_fit import row_log_losses
+from keras_calibration._solvers.softmax_fit import log_losses, losses_and_probabilities
+from keras_calibration._solvers.standard_errors import mean_and_error
+
+# The first fit is the model as it is. All weight on others costs this log likelihood, in nats; and
+# its prior odds to each of the others are this power of e.
+_COST_OF_CHANGE = 1.0
+_PRIOR_OF_NO_CHANGE = 4.0
+_NUM_DRAWS = 1000
+# Smaller weights are left out.
+_SMALLEST_WEIGHT = 0.02
+
+
+def cross_fitted_weights(
+    logits: Sequence[np.ndarray],
+    rows: Rows,
+    fold: np.ndarray,
+    clusters: np.ndarray | None = None,
+) -> np.ndarray:
+    """For each fold, `combined_weights` of the rows of the other folds.
+
+    A fold is scored with its own weights, and their mean is used (`mean_weights`). The log loss is
+    convex, so that the mean predicts at least as well as the weights that are scored do on average.
+    It changes the model exactly if one of the folds is scored with a change, so that no choice
+    follows that the score does not know of.
+
+    Args:
+        logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite; the model as it is
+            first.
+        rows: Labels and weights; its logits are not read.
+        fold: The fold of each row, whole numbers from 0 (n,), none of them empty.
+        clusters: Which rows belong together, whole numbers (n,); None if all are independent.
+
+    Returns:
+        The weights (folds, m).
+
+    Example:
+        >>> labels = np.arange(1000) % 4 == 0
+        >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
+        >>> logits = [np.zeros(1000), np.full(1000, -2.0)]
+        >>> cross_fitted_weights(logits, rows, np.arange(1000) // 500).round(2)
+        array([[0.26, 0.74],
+               [0.26, 0.74]])
+    """
+    found = np.tile(np.eye(len(logits))[0], (int(fold.max()) + 1, 1))
+    for number in range(len(found)):
+        others = np.flatnonzero((fold != number) & (rows.row_weights > 0))
+        if len(others):
+            groups = None if clusters is None else clusters[others]
+            found[number] = combined_weights(
+                [eta[others] for eta in logits], rows.take(others), groups
+            )
+    return found
+
+
+def mean_weights(fold_weights: np.ndarray, rows: Rows, fold: np.ndarray) -> np.ndarray:
+    """The mean of the weights (folds, m) over the rows that they score, (m,).
+
+    Example:
+        >>> rows = Rows(np.zeros(4), np.zeros(4), None)
+        >>> mean_weights(np.eye(2), rows, np.array([0, 1, 1, 1]))
+        array([0.25, 0.75])
+    """
+    shares = np.bincount(fold, rows.row_weights, len(fold_weights))
+    return _without_small(shares @ fold_weights / shares.sum(), _SMALLEST_WEIGHT)
+
+
+def combined_weights(
+    logits: Sequence[np.ndarray], rows: Rows, clusters: np.ndarray | None = None
+) -> np.ndarray:
+    """Weights of cross-fitted logits, not negative, with the sum 1, the model as it is first.
+
+    The model stays as it is if this is most probable (`posterior_weights` above one half). Else the
+    weights are the mean of those that predict best together (`stacked_weights`) and of the
+    posterior ones: the former know which fits complement each other, the latter how little a small
+    difference means. In 236 comparisons (tables, models and numbers of rows) either alone, or any
+    choice of one fit, was worse; see `benchmarks/README.md`.
+
+    With clusters, such as blocks of time, the model also stays as it is if no fit gains more than a
+    standard error: what was right in a few blocks need not be so in the next.
+
+    Args:
+        logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite.
+        rows: Labels and weights; its logits are not read.
+        clusters: Which rows belong together, whole numbers (n,); None if all are independent.
+
+    Returns:
+        The weights (m,).
+
+    Example:
+        >>> labels = np.arange(1000) % 4 == 0
+        >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
+        >>> combined_weights([np.zeros(1000), np.full(1000, -2.0)], rows).round(2)
+        array([0.24, 0.76])
+    """
+    posterior = posterior_weights(logits, rows, clusters)
+    if posterior[0] > 0.5 or not _gains_an_error(logits, rows, clusters):
+        return np.eye(len(posterior))[0]
+    weights = 0.5 * posterior + 0.5 * stacked_weights(logits, rows)
+    return _without_small(weights, _SMALLEST_WEIGHT)
+
+
+def posterior_weights(
+    logits: Sequence[np.ndarray], rows: Rows, clusters: np.ndarray | None = None
+) -> np.ndarray:
+    """How probable it is that each fit predicts best: weights (m,) with the sum 1.
+
+    The mean over a Bayesian bootstrap of the rows, or of the clusters, of the softmax of the summed
+    log likelihoods (pseudo-BMA+), the first with prior odds of e⁴. Drawn are the sums, from the
+    normal distribution that they have with many rows.
+
+    Args:
+        logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite.
+        rows: Labels and weights.
+        clusters: Which rows belong together, whole numbers (n,); None if all are independent.
+
+    Example:
+        >>> labels = np.arange(1000) % 4 == 0
+        >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
+        >>> posterior_weights([np.zeros(1000), np.full(1000, -1.0)], rows).round(2)
+        array([0., 1.])
+
+    Reference:
+        Yao, Vehtari, Simpson and Gelman (2018), *Using stacking to average Bayesian predictive
+        distributions*.
+    """
+    weights = rows.row_weights
+    # As many rows as these weights are worth, of mean weight 1.
+    scale = rows.num_effective / weights.sum()
+    losses = np.stack([log_losses(rows.labels, eta) for eta in logits])
+    gains = scale * weights * (losses[0] - losses)
+    if clusters is not None:
+        _, cluster = np.unique(clusters, return_inverse=True)
+        gains = np.stack([np.bincount(cluster, gain) for gain in gains])
+    number = gains.shape[1]
+    if number == 1:  # nothing is known of its error
+        return np.eye(len(gains))[0]
+    covariance = number * np.atleast_2d(np.cov(gains))
+    sums = np.random.default_rng(0).multivariate_normal(
+        gains.sum(axis=1), covariance, _NUM_DRAWS, method="svd"
+    )
+    sums[:, 0] += _PRIOR_OF_NO_CHANGE
+    return special.softmax(sums, axis=1).mean(axis=0)
+
+
+def stacked_weights(logits: Sequence[np.ndarray], rows: Rows) -> np.ndarray:
+    """The weights v, not negative, with the sum 1, with which fits predict best together.
+
+    They minimize `n · loss(Σ_k v_k η_k) + 1 - v_0`, where the loss is the weighted mean log loss
+    and n the effective number of rows: to leave the first fit costs a nat in all.
+
+    Args:
+        logits: Cross-fitted logits η of each fit, each (n,) or (n, K), finite.
+        rows: Labels and weights; its logits are not read.
+
+    Returns:
+        The weights (m,).
+
+    Example:
+        >>> labels = np.arange(1000) % 4 == 0
+        >>> rows = Rows(np.zeros(1000), labels.astype(float), None)
+        >>> stacked_weights([np.zeros(1000), np.full(1000, -2.0)], rows).round(2)
+        array([0.45, 0.55])
+
+    Reference:
+        Breiman (1996), *Stacked regressions*; van der Laan, Polley and Hubbard (2007), *Super
+        Learner*.
+    """
+    weights = rows.row_weights
+    shares = weights / weights.sum()
+    columns = np.stack(logits).astype("float64")
+    costs = np.full(len(columns), _COST_OF_CHANGE / rows.num_effective)
+    costs[0] = 0.0
+
+    def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
+        combined = np.tensordot(v, columns, axes=1)
+        losses, residual = _losses_and_residuals(rows.labels, combined)
+        weighted = residual * shares.reshape(-1, *[1] * (residual.ndim - 1))
+        gradient = columns.reshape(len(v), -1) @ weighted.reshape(-1)
+        return float(shares @ losses + costs @ v), gradient + costs
+
+    # The best of them alone is a vertex, from which the gradient leads inwards if others help.
+    alone = [objective(vertex)[0] for vertex in np.eye(len(columns))]
+    best = np.eye(len(columns))[int(np.argmin(alone))]
+    found = optimize.minimize(
+        objective,
+        0.5 * best + 0.5 / len(columns),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * len(columns),
+        constraints={"type": "eq", "fun": lambda v: v.sum() - 1, "jac": np.ones_like},
+        options={"maxiter": 200, "ftol": 1e-10},
+    ).x
+    found = _without_small(found, 1e-4)
+    return found if objective(found)[0] < min(alone) else best
+
+
+def _gains_an_error(logits: Sequence[np.ndarray], rows: Rows, clusters: np.ndarray | None) -> bool:
+    """Whether the best fit gains more than a standard error; true without clusters."""
+    if clusters is None:
+        return True
+    losses = [log_losses(rows.labels, eta) for eta in logits]
+    best = min(losses, key=lambda loss: float(rows.row_weights @ loss))
+    gain, error = mean_and_error(losses[0] - best, rows.row_weights, clusters)
+    return gain > error
+
+
+def _without_small(weights: np.ndarray, smallest: float) -> np.ndarray:
+    kept = np.where(weights < smallest, 0.0, weights)
+    return kept / kept.sum()
+
+
+def _losses_and_residuals(labels: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log loss of each row, and its derivative by the logits."""
+    if logits.ndim == 2:
+        losses, probabilities = losses_and_probabilities(labels, logits)
+        return losses, labels.sum(axis=1, keepdims=True) * probabilities - labels
+    return row_log_losses(labels, logits), special.expit(logits) - labels

@@ -1,0 +1,120 @@
+"""FieldMetrics: metrics that read a field of each row, as one metric."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import keras
+
+from keras_calibration._typing import Tensor
+from keras_calibration.metrics.field_error import FieldError
+
+# The metrics of each field; a key is a name, or a tuple of names for a cross. `Mapping` is
+# invariant in its keys, so that a type for both would refuse a dictionary with names alone.
+MetricsByField: TypeAlias = Mapping[Any, keras.metrics.Metric | Sequence[keras.metrics.Metric]]
+
+
+class FieldMetrics(keras.metrics.Metric):
+    """All field metrics of a model, as one metric with a dictionary of results."""
+
+    def __init__(self, field_metrics: MetricsByField) -> None:
+        super().__init__(name="field_metrics")
+        for field in field_metrics:
+            _check_key(field)
+        self.by_field: dict[str | tuple[str, ...], list[keras.metrics.Metric]] = {
+            field: list(metrics) if isinstance(metrics, Sequence) else [metrics]
+            for field, metrics in field_metrics.items()
+        }
+        every = [metric for metrics in self.by_field.values() for metric in metrics]
+        for metric in every:
+            if not isinstance(metric, keras.metrics.Metric):
+                raise ValueError(
+                    "Argument `field_metrics` must map each field to Keras metrics, for example "
+                    f'{{"site_id": [FieldECE(5000)]}}. Received: {metric!r}.'
+                )
+        for field, metrics in self.by_field.items():
+            for metric in metrics:
+                _check_sizes(field, metric)
+        names = [name for name, _ in self.named_metrics()]
+        if len(set(map(id, every))) < len(every) or len(set(names)) < len(names):
+            raise ValueError(
+                "Each field must have its own metrics, with different names within the field. "
+                f"Received: field_metrics={dict(field_metrics)!r}."
+            )
+
+    @property
+    def fields(self) -> list[str]:
+        """Names of all fields that a metric reads, including fields of crosses, without repeats."""
+        return list(dict.fromkeys(name for field in self.by_field for name in names_in(field)))
+
+    def check_ids(self, field_ids: Mapping[str, Any]) -> None:
+        """Raises if arrays of ids are outside the values of a field error."""
+        for field, metrics in self.by_field.items():
+            ids = tuple(field_ids[name] for name in names_in(field))
+            for metric in metrics:
+                if isinstance(metric, FieldError):
+                    metric.check_ids(ids if isinstance(field, tuple) else ids[0])
+
+    def update_state(
+        self,
+        y_true: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor | None = None,
+        field_ids: Any = None,
+    ) -> None:
+        """Adds rows; `field_ids` maps each of `fields` to its ids (n,)."""
+        for field, metrics in self.by_field.items():
+            is_cross = isinstance(field, tuple)
+            ids = tuple(field_ids[name] for name in field) if is_cross else field_ids[field]
+            for metric in metrics:
+                metric.update_state(y_true, y_pred, sample_weight, field=ids)
+
+    def result(self) -> dict[str, Tensor]:
+        """Results by name: `{field}_{metric}`, or `{field}_x_{field}_{metric}` for a cross."""
+        return {name: metric.result() for name, metric in self.named_metrics()}
+
+    def reset_state(self) -> None:
+        """Resets all metrics."""
+        for _, metric in self.named_metrics():
+            metric.reset_state()
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The variables of all metrics."""
+        return [variable for _, metric in self.named_metrics() for variable in metric.variables]
+
+    def named_metrics(self) -> list[tuple[str, keras.metrics.Metric]]:
+        """The name of each metric in the logs, and the metric."""
+        return [
+            (f"{'_x_'.join(names_in(field))}_{metric.name}", metric)
+            for field, metrics in self.by_field.items()
+            for metric in metrics
+        ]
+
+
+def names_in(field: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The names of a key: one, or those of a cross."""
+    return field if isinstance(field, tuple) else (field,)
+
+
+def _check_key(field: Hashable) -> None:
+    names = field if isinstance(field, tuple) else (field,)
+    are_names = all(isinstance(name, str) for name in names)
+    if not are_names or (isinstance(field, tuple) and not len(set(names)) == len(names) > 1):
+        raise ValueError(
+            "A key of `field_metrics` must be the name of a feature or, for a cross, a tuple of "
+            f"two or more different names. Received: {field!r}."
+        )
+
+
+def _check_sizes(field: str | tuple[str, ...], metric: keras.metrics.Metric) -> None:
+    if not isinstance(metric, FieldError):
+        return
+    sizes = metric.num_values if isinstance(metric.num_values, tuple) else (metric.num_values,)
+    if len(sizes) != len(names_in(field)):
+        example = "(5000, 12)" if isinstance(field, tuple) else "5000"
+        raise ValueError(
+            f"The metrics of {field!r} must have the number of values of each field, for example "
+            f"{type(metric).__name__}({example}). Received: num_values={metric.num_values!r}."
+        )

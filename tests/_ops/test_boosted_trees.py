@@ -1,0 +1,58 @@
+"""Sums of trees, beside a loop over rows, trees and splits in float64."""
+
+import keras
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends import compiled
+from keras_calibration._ops.boosted_trees import tree_sums
+
+VALUES = st.floats(width=32) | st.sampled_from([0.0, -0.0, 0.5, 1.0, 1e30, -1e30, np.nan])
+
+
+def reference(columns, splits, thresholds, leaves, num_outputs):
+    sums = np.zeros((len(columns), num_outputs))
+    for row, values in enumerate(columns):
+        finite = np.clip(values, np.finfo("float32").min, np.finfo("float32").max)
+        signed = [*finite, *(-value for value in finite)]
+        for tree, table in enumerate(leaves):
+            bits = [
+                float(signed[split]) > float(threshold)
+                for split, threshold in zip(splits[:, tree], thresholds[:, tree], strict=True)
+            ]
+            sums[row, tree % num_outputs] += table[sum(2**k for k, bit in enumerate(bits) if bit)]
+    return sums
+
+
+@given(st.data())
+def test_it_is_the_sum_of_the_leaves(data):
+    num_columns, num_outputs = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    num_rows, num_trees = data.draw(st.integers(0, 5)), 16 * num_outputs
+    generator = np.random.default_rng(data.draw(st.integers(0, 99)))
+    drawn = data.draw(st.lists(VALUES, min_size=num_rows * num_columns, max_size=99))
+    columns = np.array(drawn[: num_rows * num_columns], "float32").reshape(-1, num_columns)
+    # Subnormal numbers may count as 0.
+    columns[np.abs(columns) < np.finfo("float32").tiny] = 0.0
+    splits = generator.integers(0, 2 * num_columns, (7, num_trees)).astype("int32")
+    choices = np.array([0.0, 0.5, 1.0, 1e30, -0.5, np.inf, -1e30], "float32")
+    thresholds = generator.choice(choices, (7, num_trees))
+    leaves = generator.normal(size=(num_trees, 128)).astype("float32")
+    arguments = (columns, splits, thresholds, leaves)
+    expected = reference(*arguments, num_outputs)
+    found = keras.ops.convert_to_numpy(tree_sums(*arguments, num_outputs))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=5e-6)
+
+
+def test_compiled_it_is_the_same():
+    generator = np.random.default_rng(0)
+    columns = generator.normal(size=(50, 3)).astype("float32")
+    splits = generator.integers(0, 6, (7, 32)).astype("int32")
+    thresholds = generator.normal(size=(7, 32)).astype("float32")
+    leaves = generator.normal(size=(32, 128)).astype("float32")
+
+    def sums(columns):
+        return tree_sums(columns, splits, thresholds, leaves)
+
+    plain, fast = (keras.ops.convert_to_numpy(f(columns)) for f in (sums, compiled(sums)))
+    np.testing.assert_allclose(fast, plain, rtol=0, atol=2e-6)

@@ -1,0 +1,195 @@
+"""Sums by field value and the field errors."""
+
+import importlib
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends import HAS_FLOAT64, digits, examples, few_lengths
+from keras_calibration._ops.field_sums import (
+    field_ece_from_sums,
+    field_rce_from_sums,
+    field_sums,
+    known_ids,
+)
+
+LARGEST_ID = 2**63 - 1 if HAS_FLOAT64 else 2**31 - 1
+
+
+def reference_sums(labels, predictions, weights, ids, num_values):
+    sums = np.zeros((num_values + 1, 7))
+    rows = zip(labels.tolist(), predictions.tolist(), weights.tolist(), ids.tolist(), strict=True)
+    for label, prediction, weight, field_id in rows:
+        known = 0 <= field_id < num_values  # False for NaN
+        sums[int(field_id) if known else num_values] += (
+            weight * (label - prediction),
+            weight * label,
+            weight,
+            weight**2,
+            weight**2 * prediction * (1 - prediction),
+            prediction if weight else 0,
+            prediction**2 if weight else 0,
+        )
+    return sums
+
+
+def some_rows(dtype, num_rows=500, num_values=20):
+    generator = np.random.default_rng(2)
+    return (
+        generator.choice([0, 1, 0.25], num_rows).astype(dtype),
+        generator.random(num_rows).astype(dtype),
+        generator.choice([0, 1, 2.5], num_rows).astype(dtype),
+        generator.integers(-3, num_values + 5, num_rows),
+    )
+
+
+def test_field_sums_equal_the_reference(run, dtype, tolerance):
+    rows = some_rows(dtype)
+    received = run(lambda *rows: field_sums(*rows, num_values=20), *rows, num_of_any_size=4)
+    assert received.dtype == dtype
+    np.testing.assert_allclose(
+        received, reference_sums(*rows, 20), rtol=tolerance, atol=500 * tolerance / 10
+    )
+
+
+def test_on_a_gpu_field_sums_are_the_same(run, monkeypatch):
+    module = importlib.import_module("keras_calibration._ops.field_sums")
+    monkeypatch.setattr(module, "runs_on_gpu", lambda: True)
+    rows = some_rows("float32")
+    received = run(lambda *rows: field_sums(*rows, num_values=20), *rows, num_of_any_size=4)
+    np.testing.assert_allclose(received, reference_sums(*rows, 20), rtol=1e-5, atol=1e-4)
+
+
+def test_field_sums_of_no_rows_are_zero(run):
+    rows = [array[:0] for array in some_rows("float32")]
+    received = run(lambda *rows: field_sums(*rows, num_values=3), *rows, num_of_any_size=4)
+    np.testing.assert_array_equal(received, np.zeros((4, 7)))
+
+
+def test_field_sums_of_the_whole_are_the_sum_over_chunks():
+    rows = some_rows("float64")
+    whole = field_sums(*rows, num_values=20)
+    chunks = [
+        field_sums(*(array[part] for array in rows), num_values=20)
+        for part in (slice(0, 1), slice(1, 130), slice(130, 130), slice(130, 500))
+    ]
+    np.testing.assert_allclose(
+        np.sum(chunks, axis=0), whole, rtol=digits(1e-12), atol=digits(1e-12)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (np.uint8([0, 4, 255]), [0, 4, 255]),
+        (np.int8([0, -1, 127]), [0, 5000, 127]),
+        (np.uint16([4999, 5000, 65535]), [4999, 5000, 5000]),
+        (np.int16([-32768, 4999, 32767]), [5000, 4999, 5000]),
+        (np.uint32([4999, 2**31 + 1, 2**32 - 1]), [4999, 5000, 5000]),
+        (np.int64([2**31, 2**32 + 1, -(2**62)]), [5000, 5000, 5000]),
+        (np.uint64([3, 2**63, 2**64 - 1]), [3, 5000, 5000]),
+        (np.float32([np.nan, np.inf, -np.inf]), [5000, 5000, 5000]),
+        (np.float64([1e300, -0.0, 4999]), [5000, 0, 4999]),
+        (np.float32([4999.5, 0.5, 1]), [5000, 5000, 1]),
+        (np.array([True, False]), [1, 0]),
+    ],
+)
+def test_known_ids_of_every_dtype(run, ids, expected):
+    if not HAS_FLOAT64 and ids.dtype.itemsize == 8:
+        pytest.skip("Without x64, JAX cuts ids to 32 bits before the kernel sees them.")
+    received = run(lambda ids: known_ids(ids, 5000), ids, num_of_any_size=1)
+    assert received.dtype == "int32"
+    np.testing.assert_array_equal(received, expected)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 256), ("float16", 2048)])
+def test_known_ids_refuse_floats_that_merge_ids(dtype, most):
+    ids = keras.ops.convert_to_tensor([most - 1.0, 4.0, 4.5], dtype)
+    np.testing.assert_array_equal(known_ids(ids, most), [most - 1, 4, most])
+    with pytest.raises(ValueError, match=f"{dtype}, which holds .* only up to {most:,}"):
+        known_ids(ids, most + 1)
+
+
+@pytest.mark.tensorflow
+def test_known_ids_refuse_strings():
+    with pytest.raises(ValueError, match="StringLookup"):
+        known_ids(keras.ops.convert_to_tensor(["a"]), 3)
+
+
+def reference_ece(sums):
+    return sum(abs(row[0]) for row in sums) / sum(row[2] for row in sums)
+
+
+def reference_rce(sums, epsilon):
+    shares = [
+        rows * abs(residual) / (positives + epsilon * rows)
+        for residual, positives, rows in sums[:, :3]
+        if rows
+    ]
+    return sum(shares) / sum(row[2] for row in sums)
+
+
+def test_field_errors_equal_the_reference(run, dtype, tolerance):
+    sums = reference_sums(*some_rows("float64"), 20).astype(dtype)
+    sums[3] = 0  # a value without rows
+    sums[4, :3] = (-1.5, 0, 7)  # and one without positives
+    received = run(field_ece_from_sums, sums)
+    np.testing.assert_allclose(received, reference_ece(sums.astype(float)), rtol=tolerance)
+    received = run(lambda sums: field_rce_from_sums(sums, 0.01), sums)
+    np.testing.assert_allclose(received, reference_rce(sums.astype(float), 0.01), rtol=tolerance)
+
+
+def test_field_errors_of_no_rows_are_nan(run):
+    assert np.isnan(run(field_ece_from_sums, np.zeros((3, 3), np.float32)))
+    assert np.isnan(run(lambda sums: field_rce_from_sums(sums, 0.01), np.zeros((3, 3), np.float32)))
+
+
+def test_a_nan_prediction_makes_field_errors_nan(run):
+    labels, predictions, weights, ids = some_rows("float32")
+    predictions[7] = np.nan
+    sums = field_sums(labels, predictions, weights, ids, 20)
+    assert np.isnan(run(field_ece_from_sums, sums))
+    assert np.isnan(run(lambda sums: field_rce_from_sums(sums, 0.01), sums))
+
+
+@settings(max_examples=examples(40))
+@given(
+    few_lengths(
+        st.tuples(
+            st.floats(0, 1, width=32, allow_subnormal=False),
+            st.floats(0, 1, width=32, allow_subnormal=False),
+            st.sampled_from([0.0, 1.0, 0.5, 100.0]),
+            st.one_of(st.integers(-2, 6), st.integers(-LARGEST_ID - 1, LARGEST_ID)),
+        ),
+        max_size=30,
+    )
+)
+def test_field_sums_of_hostile_rows(rows):
+    labels, predictions, weights = (
+        np.array([row[place] for row in rows], np.float32) for place in range(3)
+    )
+    ids = np.array([row[3] for row in rows], np.int64)
+    received = field_sums(labels, predictions, weights, ids, 4)
+    expected = reference_sums(labels, predictions, weights, ids, 4)
+    np.testing.assert_allclose(
+        received, expected, rtol=1e-5, atol=1e-5 * (1 + np.square(weights).sum())
+    )
+    if weights.sum() > 0:
+        ece, rce = field_ece_from_sums(received), field_rce_from_sums(received, 0.01)
+        np.testing.assert_allclose(ece, reference_ece(expected), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(rce, reference_rce(expected, 0.01), rtol=1e-3, atol=1e-3)
+
+
+def test_the_errors_of_many_sums_at_once():
+    sums = np.random.default_rng(0).uniform(0.1, 5, (2, 3, 7, 3)).astype("float32")
+    sums[0, 1, :4, 1] = 0
+    for error in (
+        field_ece_from_sums,
+        lambda each: field_rce_from_sums(each, 0.01),
+        lambda each: field_rce_from_sums(each, 0.0, skip_without_positives=True),
+    ):
+        one_by_one = [[float(error(each)) for each in row] for row in sums]
+        np.testing.assert_allclose(error(sums), one_by_one, rtol=1e-6)

@@ -1,0 +1,381 @@
+"""The mergeable summary of labelled logits: log loss at any scale and bias, and the bias."""
+
+import itertools
+import types
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends import digits, examples, few_lengths, one_program
+from keras_calibration._ops import logit_moments as kernels
+
+bias_root = one_program(kernels.bias_root)
+log_loss_sum = one_program(kernels.log_loss_sum)
+
+NUM_BINS = 418
+RATES = [1e-4, 0.01, 0.3, 0.5, 0.9, 0.999, 0.9999]
+
+
+def sigmoid(logits):
+    positive = np.exp(-np.abs(logits))
+    return np.where(logits >= 0, 1, positive) / (1 + positive)
+
+
+def summary_of(logits, labels=0.0, weights=None, group=None, num_groups=1):
+    weights = np.ones_like(logits) if weights is None else weights
+    labels = np.full_like(weights, labels) if np.isscalar(labels) else labels
+    group = np.zeros(len(logits), np.int32) if group is None else group
+    sums = one_program(sums_by_group)(labels, logits, weights, group, num_groups)
+    return keras.ops.convert_to_numpy(sums)
+
+
+def sums_by_group(*rows):
+    return kernels.by_group(kernels.logit_moments(*rows))
+
+
+def with_rates(logits, weights, rates):
+    """One summary for each positive rate: soft labels, the same for all rows."""
+    return np.concatenate([summary_of(logits, rate, weights) for rate in rates])
+
+
+EDGES = np.r_[np.arange(-88, -16, 0.5), np.arange(-16, 16, 0.25), np.arange(16, 88.5, 0.5)]
+
+
+def reference_summary(labels, logits, weights, group, num_groups):
+    sums = np.zeros((num_groups, NUM_BINS, 8))
+    for label, logit, weight, row_group in zip(
+        *(rows.astype(float).tolist() for rows in (labels, logits, weights)), group, strict=True
+    ):
+        number = np.searchsorted(EDGES, logit, side="right")
+        if 0 < number < NUM_BINS - 1:
+            low, high = EDGES[number - 1 : number + 1]
+            u = (logit - (low + high) / 2) / ((high - low) / 2)
+        else:
+            u = logit - np.sign(logit) * 88
+        by_label = [1 - label, label, (1 - label) * u, label * u]
+        powers = np.polynomial.chebyshev.chebvander(np.clip(u, -1, 1), 5)[0, 2:]
+        sums[row_group, number] += weight * np.r_[by_label, powers]
+    return sums
+
+
+def reference_root(logits, weights, rate):
+    """Bisection of the sum of predictions, a share of the rarer class at a time."""
+    low, high = -50 - logits.max(), 50 - logits.min()
+    positives, negatives = rate * weights.sum(), (1 - rate) * weights.sum()
+    for _ in range(200):
+        middle = (low + high) / 2
+        excess = weights @ sigmoid(logits + middle) - positives
+        if rate > 0.5:
+            excess = negatives - weights @ sigmoid(-logits - middle)
+        low, high = (low, middle) if excess > 0 else (middle, high)
+    return (low + high) / 2
+
+
+def some_logits(shape, num_rows=4000):
+    generator = np.random.default_rng(6)
+    return {
+        "one mode": generator.normal(-4, 1.5, num_rows),
+        "two modes": np.r_[
+            generator.normal(-9, 1, num_rows // 2), generator.normal(7, 1, num_rows // 2)
+        ],
+        "two far modes": np.r_[np.full(num_rows // 2, -15.0), np.full(num_rows // 2, 15.0)],
+        "constant": np.full(num_rows, 2.345),
+        "edges of bins": np.floor(generator.normal(-4, 1.5, num_rows) * 4) / 4
+        + generator.choice([0, 0.25 * (1 - 1e-9)], num_rows),
+        "wide": generator.uniform(-15.7, 15.7, num_rows),
+        "beyond the bins": generator.normal(0, 1e-3, num_rows) + 40,
+    }[shape]
+
+
+@pytest.mark.quick_cases(8)
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_summary_equals_the_reference(run, dtype, tolerance, on_gpu, monkeypatch):
+    monkeypatch.setattr(kernels, "runs_on_gpu", lambda: on_gpu)
+    generator = np.random.default_rng(7)
+    edges = np.r_[0.0, -0.0, 1 / 4, -1 / 4, 15.99, -16.0, 16.0, 1e-30, -1e-30, 16.5, -88.0, 88.0]
+    beyond = np.r_[87.9, -88.1, 100.0, -1000.0, np.nextafter(np.float32(16.5), np.float32(0))]
+    logits = np.r_[generator.normal(0, 4, 400), generator.normal(0, 40, 400), edges, beyond]
+    logits = logits.astype(dtype)
+    labels = generator.choice([0, 0.3, 1], len(logits)).astype(dtype)
+    weights = generator.choice([0, 1, 0.5], len(logits)).astype(dtype)
+    group = generator.integers(0, 3, len(logits)).astype(np.int32)
+    received = run(
+        lambda *rows: kernels.logit_moments(*rows, num_groups=3),
+        labels,
+        logits,
+        weights,
+        group,
+        num_of_any_size=4,
+    )
+    received = keras.ops.convert_to_numpy(kernels.by_group(received))
+    assert received.dtype == dtype
+    expected = reference_summary(labels, logits, weights, group, 3)
+    np.testing.assert_allclose(received, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("num_groups", "on_gpu", "num_parts"),
+    [(1, False, 1), (1, True, 256), (3, True, 104), (200, True, 1), (1000, True, 1)],
+)
+def test_rows_are_dealt_out_to_parts_on_a_gpu(num_groups, on_gpu, num_parts, monkeypatch):
+    used = []
+
+    def segment_sum(rows, cell, num_segments):
+        used.append((np.asarray(cell), num_segments))
+        return keras.ops.segment_sum(rows, cell, num_segments=num_segments)
+
+    spied = types.SimpleNamespace(**{**vars(keras.ops), "segment_sum": segment_sum})
+    monkeypatch.setattr(kernels, "ops", spied)
+    monkeypatch.setattr(kernels, "runs_on_gpu", lambda: on_gpu)
+    half, one = np.full(512, 0.5, np.float32), np.ones(512, np.float32)
+    # Not compiled: the cells of the rows are looked at.
+    received = sums_by_group(half, 0.6 * half, one, np.zeros(512, np.int32), num_groups)
+    received = keras.ops.convert_to_numpy(received)
+    [(cell, num_segments)] = used
+    assert num_segments == num_parts * num_groups * NUM_BINS
+    # As many rows in a row of the sum as there must be.
+    assert np.unique(cell, return_counts=True)[1].max() == -(-512 // num_parts)
+    assert received.shape == (num_groups, NUM_BINS, 8)
+    assert received[0, 210, :2].tolist() == [256, 256]
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_summary_of_no_rows_is_zero(run, on_gpu, monkeypatch):
+    monkeypatch.setattr(kernels, "runs_on_gpu", lambda: on_gpu)
+    empty = np.zeros(0, np.float32)
+    received = run(
+        lambda *rows: kernels.logit_moments(*rows, num_groups=2),
+        empty,
+        empty,
+        empty,
+        np.zeros(0, np.int32),
+        num_of_any_size=4,
+    )
+    np.testing.assert_array_equal(received, np.zeros((2 * NUM_BINS, 8)))
+
+
+@settings(max_examples=examples(30))
+@given(
+    few_lengths(
+        st.tuples(
+            st.one_of(
+                st.floats(-20, 20, allow_subnormal=False),
+                st.sampled_from([0.0, -0.0, 1 / 4, -16.0, 16.0, 1e20, -1e30]),
+            ),
+            st.sampled_from([0.0, 1.0, 0.25]),
+            st.sampled_from([0.0, 1.0, 0.25, 7.0]),
+            st.integers(0, 1),
+        ),
+        max_size=30,
+    ),
+    st.lists(st.integers(0, 30), max_size=3),
+)
+def test_summary_of_the_whole_is_the_sum_over_chunks(rows, cuts):
+    logits, labels, weights = (
+        np.array([row[place] for row in rows], np.float64) for place in range(3)
+    )
+    group = np.array([row[3] for row in rows], np.int32)
+    whole = summary_of(logits, labels, weights, group, 2)
+    pieces = np.split(np.arange(len(rows)), sorted(min(cut, len(rows)) for cut in cuts))
+    chunks = [summary_of(logits[p], labels[p], weights[p], group[p], 2) for p in pieces]
+    np.testing.assert_allclose(
+        np.sum(chunks, axis=0), whole, rtol=digits(1e-12, 1e-6), atol=digits(1e-12)
+    )
+
+
+def test_label_sums_are_exact():
+    generator = np.random.default_rng(11)
+    logits = some_logits("one mode", 500)
+    labels, weights = generator.choice([0.0, 0.3, 1.0], 500), generator.choice([0, 1, 2.5], 500)
+    positives, negatives, positive_logits = kernels.label_sums(summary_of(logits, labels, weights))
+    received = [float(part[0]) for part in (positives, negatives, positive_logits)]
+    expected = [weights @ labels, weights @ (1 - labels), weights @ (labels * logits)]
+    np.testing.assert_allclose(received, expected, rtol=digits(1e-12))
+    assert float(kernels.label_sums(summary_of(logits, 1.0, weights))[1][0]) == 0
+
+
+@pytest.mark.quick_cases(8)
+@pytest.mark.parametrize("scale", [None, 0.5, 2.0])
+def test_log_loss_sum_is_right_at_any_bias_and_scale(run, dtype, scale):
+    for shape in ("two modes", "wide", "edges of bins"):
+        logits = some_logits(shape).astype(dtype)
+        generator = np.random.default_rng(8)
+        weights = generator.uniform(0, 2, len(logits)).astype(dtype)
+        labels = generator.choice([0, 0.3, 1], len(logits)).astype(dtype)
+        biases = np.array([-20, -3, 0, 0.01, 5, 20], dtype)
+        summary = np.repeat(summary_of(logits, labels, weights), len(biases), axis=0)
+        scales = [] if scale is None else [np.full_like(biases, scale)]
+        received = np.asarray(run(kernels.log_loss_sum, summary, biases, *scales), np.float64)
+        shifted = (scale or 1) * logits.astype(float)[:, None] + biases.astype(float)
+        losses = np.logaddexp(0, shifted) - labels.astype(float)[:, None] * shifted
+        expected = weights.astype(float) @ losses
+        if dtype == "float32":
+            np.testing.assert_allclose(received, expected, rtol=1e-5, err_msg=shape)
+        else:
+            # The documented bound, at its largest where all rows are near 0.
+            reach = (scale or 1) / 8
+            bound = np.exp(reach) / 4 * reach**6 / (2**5 * 720) + 1e-13
+            assert (np.abs(received - expected) <= bound * weights.sum()).all(), shape
+
+
+def test_loss_of_rows_beyond_the_bins_is_right_to_first_order(run):
+    def loss(*logits):
+        return run(kernels.log_loss_sum, summary_of(np.float32(logits)), np.float32([0.5]))
+
+    np.testing.assert_allclose(loss(30, 40, -17), [30.5 + 40.5], rtol=1e-6)
+    np.testing.assert_allclose(loss(1e20), [1e20], rtol=1e-6)
+    np.testing.assert_array_equal(loss(-1e20), [0])
+
+
+SHAPES = ["one mode", "two modes", "two far modes", "constant", "wide", "edges of bins"]
+
+
+@pytest.mark.quick_cases(2)
+def test_bias_root_makes_predictions_add_up_to_labels(run):
+    for shape in (*SHAPES, "beyond the bins"):
+        logits = some_logits(shape)
+        weights = np.random.default_rng(9).choice([0.0, 1.0, 2.5], len(logits))
+        bias = np.asarray(run(kernels.bias_root, with_rates(logits, weights, RATES)))
+        total = weights.sum()
+        for received, rate in zip(bias, RATES, strict=True):
+            for sign, share in ((1, rate), (-1, 1 - rate)):
+                np.testing.assert_allclose(
+                    weights @ sigmoid(sign * (logits + received)),
+                    share * total,
+                    rtol=digits(1e-6, 1e-3),
+                    err_msg=shape,
+                )
+            if "far" not in shape:  # there, a whole range of biases does
+                expected = reference_root(logits, weights, rate)
+                np.testing.assert_allclose(
+                    received, expected, atol=digits(1e-6, 1e-3), err_msg=shape
+                )
+
+
+def test_bias_root_in_float32(run):
+    logits = some_logits("one mode").astype(np.float32)
+    summary = with_rates(logits, np.ones_like(logits), RATES)
+    bias = run(kernels.bias_root, summary)
+    assert bias.dtype == "float32"
+    for received, rate in zip(np.asarray(bias), RATES, strict=True):
+        expected = reference_root(logits.astype(float), np.ones(len(logits)), rate)
+        # 1 - y has lost digits where nearly all are positives.
+        precision = 1e-5 if rate < 0.99 else 1e-3
+        assert received == pytest.approx(expected, rel=precision, abs=precision)
+
+
+def test_bias_root_of_huge_logits_is_the_same_in_every_mode(run):
+    huge = (1e20, -1e30, 3e38)
+    summaries = [summary_of(np.float32([0, 1, 2, logit]), 0.5) for logit in huge]
+    bias = run(kernels.bias_root, np.concatenate(summaries))
+    rest = np.array([0.0, 1, 2])
+    expected = [reference_root(rest, np.ones(3), (2 - (logit > 0)) / 3) for logit in huge]
+    np.testing.assert_allclose(bias, expected, rtol=1e-4)
+
+
+@pytest.mark.quick_cases(4)
+def test_a_logit_that_is_not_finite_makes_its_group_nan_and_no_other(run, dtype):
+    # One good group, one for each pair of a bad logit and its label, and one without rows.
+    pairs = list(itertools.product([np.nan, np.inf, -np.inf], [0.0, 0.5, 1.0]))
+    bad, bad_labels = np.array(pairs).T
+    logits = np.r_[some_logits("two modes", 1000), bad, np.full(len(bad), 0.5)].astype(dtype)
+    # Far from the start: stopping early would show.
+    labels = np.r_[np.full(1000, 0.002), bad_labels, np.full(len(bad), 0.4)].astype(dtype)
+    bad_groups = np.arange(len(bad)) + 1
+    group = np.r_[np.zeros(1000), bad_groups, bad_groups].astype(np.int32)
+    summary = summary_of(logits, labels, group=group, num_groups=len(bad) + 2)
+    bias = np.asarray(run(kernels.bias_root, summary))
+    expected = reference_root(logits[:1000].astype(float), np.ones(1000), 0.002)
+    assert bias[0] == pytest.approx(expected, rel=1e-5 if dtype == "float64" else 1e-4)
+    assert np.isnan(bias[1:]).all()
+    sums = np.asarray(run(kernels.log_loss_sum, summary, np.zeros(len(summary), dtype)))
+    rows = logits[:1000].astype(float)
+    np.testing.assert_allclose(sums[0], (np.logaddexp(0, rows) - 0.002 * rows).sum(), rtol=1e-5)
+    assert np.isnan(sums[1:-1]).all()
+    assert sums[-1] == 0
+
+
+def test_bias_root_of_one_class_or_no_rows_is_nan(run, dtype):
+    logits = some_logits("one mode", 300).astype(dtype)
+    empty = np.zeros((1, NUM_BINS, 8), dtype)
+    summaries = np.concatenate([summary_of(logits, 0.0), summary_of(logits, 1.0), empty])
+    assert np.isnan(run(kernels.bias_root, summaries)).all()
+
+
+@settings(max_examples=examples(50))
+@given(
+    few_lengths(
+        st.tuples(
+            st.floats(-15.7, 15.7, allow_subnormal=False), st.sampled_from([0.0, 1.0, 0.1, 30.0])
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.floats(1e-4, 0.9999),
+)
+def test_bias_root_of_hostile_rows(rows, rate):
+    logits, weights = (np.array([row[place] for row in rows]) for place in range(2))
+    bias = float(bias_root(summary_of(logits, rate, weights))[0])
+    total = weights.sum()
+    if not total:
+        assert np.isnan(bias)
+        return
+    received = weights @ sigmoid(logits + bias), weights @ sigmoid(-logits - bias)
+    np.testing.assert_allclose(
+        received, (rate * total, (1 - rate) * total), rtol=digits(1e-6, 1e-3)
+    )
+
+
+# The rows may be where a bias, or a whole pipeline's shift, takes them: right, or NaN.
+far_rows = few_lengths(
+    st.tuples(
+        st.one_of(st.floats(-88, 87.99), st.sampled_from([-88.0, 80.0, 16.0, 60.2, 87.99])),
+        st.sampled_from([0.0, 1.0, 0.25]),
+        st.sampled_from([0.0, 0.1, 1.0, 30.0]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def exact_loss(logits, labels, weights, scale, bias):
+    x = scale * logits + bias
+    return np.sum(weights * ((1 - labels) * np.logaddexp(0, x) + labels * np.logaddexp(0, -x)))
+
+
+@settings(max_examples=examples(100))
+@given(far_rows, st.floats(-90, 90), st.sampled_from([1.0, 0.1, -0.5, 2.0]))
+def test_the_loss_of_far_rows_is_right_to_a_millionth(rows, bias, scale):
+    logits, labels, weights = np.array(rows).T
+    logits, bias = logits.astype(np.float32).astype(float), float(np.float32(bias))
+    summary = summary_of(logits, labels, weights)
+    arguments = (keras.ops.cast([value], summary.dtype) for value in (bias, scale))
+    received = float(log_loss_sum(summary, *arguments)[0])
+    expected = exact_loss(logits, labels, weights, scale, bias)
+    assert received == pytest.approx(
+        expected, rel=digits(1e-6, 1e-4), abs=digits(1e-12, 1e-6) * weights.sum() + 1e-300
+    )
+
+
+def test_rows_beyond_the_bins_that_are_moved_near_0_make_the_loss_nan():
+    summary = summary_of(np.float32([90, 100, 110]), np.float32([0, 1, 1]))
+    assert np.isnan(log_loss_sum(summary, np.float32([-95])))
+    assert np.isnan(bias_root(summary))
+    assert float(log_loss_sum(summary, np.float32([-40]))[0]) == pytest.approx(50, rel=1e-5)
+
+
+def test_a_scale_too_large_for_the_bins_makes_the_loss_nan():
+    logits = np.random.default_rng(0).uniform(-1, 1, 1000)
+    summary = summary_of(logits, 0.5)
+    for scale in (1, 2, 4, 16, 60):
+        arguments = (keras.ops.cast([value], summary.dtype) for value in (0.1, scale))
+        received = float(log_loss_sum(summary, *arguments)[0])
+        expected = exact_loss(logits, 0.5, 1, scale, 0.1)
+        assert (
+            np.isnan(received)
+            if scale > 5
+            else received == pytest.approx(expected, rel=digits(1e-6))
+        )

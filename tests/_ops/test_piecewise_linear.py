@@ -1,0 +1,446 @@
+"""Piecewise-linear curves, their gradients, penalties and the hat basis."""
+
+import bisect
+import importlib
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends import ON_TENSORFLOW, compiled, examples, few_lengths, gradients
+from keras_calibration._ops.piecewise_linear import (
+    decrease_penalty,
+    hat_basis,
+    piecewise_linear,
+    slope_change_penalty,
+    slopes,
+)
+
+EXTRAPOLATIONS = ("linear", "constant")
+
+
+def reference_segment(logit, knots):
+    return min(max(bisect.bisect_right(knots, logit) - 1, 0), len(knots) - 2)
+
+
+def reference_curve(logits, knots, values, extrapolation):
+    """Curve, the scale of its rounding, slope, and gradient matrix by the values."""
+    knots, values = [float(a) for a in knots], [float(b) for b in values]
+    curve, scale, slope = [], [], []
+    by_values = np.zeros((len(logits), len(knots)))
+    for row, logit in enumerate(float(logit) for logit in logits):
+        if np.isnan(logit):
+            curve.append(np.nan)
+            scale.append(1.0)
+            slope.append(np.nan)
+            by_values[row] = np.nan
+            continue
+        outside = extrapolation == "constant" and not knots[0] <= logit <= knots[-1]
+        if extrapolation == "constant":
+            logit = min(max(logit, knots[0]), knots[-1])
+        k = reference_segment(logit, knots)
+        share = (logit - knots[k]) / (knots[k + 1] - knots[k])
+        rise = values[k + 1] - values[k]
+        curve.append(values[k] + share * rise)
+        scale.append(abs(values[k]) + abs(share * rise) + 1e-30)
+        slope.append(0.0 if outside else rise / (knots[k + 1] - knots[k]))
+        by_values[row, k] += 1 - share
+        by_values[row, k + 1] += share
+    return np.array(curve), np.array(scale), np.array(slope), by_values
+
+
+def reference_hats(values, knots):
+    """`np.interp` of the unit vectors on the distinct knots, each at its first occurrence."""
+    distinct, first = np.unique(knots, return_index=True)
+    hats = np.zeros((len(values), len(knots)))
+    for place, unit in zip(first, np.eye(len(distinct)), strict=True):
+        hats[:, place] = np.interp(values, distinct, unit)
+    hats[np.isnan(values)] = 0
+    return hats
+
+
+def some_curve(dtype):
+    generator = np.random.default_rng(0)
+    knots = np.cumsum(generator.uniform(0.01, 1.5, 12)) - 8
+    values = generator.normal(0, 3, 12)
+    logits = np.r_[generator.normal(-2, 8, 300), knots, 0.0, -0.0, 1e6, -1e6, np.nan]
+    return logits.astype(dtype), knots.astype(dtype), values.astype(dtype)
+
+
+@pytest.mark.quick_cases(4)
+@pytest.mark.parametrize("extrapolation", EXTRAPOLATIONS)
+def test_piecewise_linear_and_its_gradients_equal_the_reference(
+    run, dtype, tolerance, extrapolation
+):
+    logits, knots, values = some_curve(dtype)
+    upstream = np.linspace(-1, 2, len(logits)).astype(dtype)
+
+    def curve_and_gradients(logits, knots, values, upstream):
+        def curve(logits, values):
+            return piecewise_linear(logits, knots, values, extrapolation)
+
+        by_both = gradients(lambda *given: curve(*given) * upstream, logits, values)
+        return curve(logits, values), *by_both
+
+    curve, by_logits, by_values = run(curve_and_gradients, logits, knots, values, upstream)
+    expected, scale, slope, matrix = reference_curve(logits, knots, values, extrapolation)
+    assert curve.dtype == dtype
+    np.testing.assert_allclose(curve / scale, expected / scale, rtol=0, atol=tolerance)
+    assert isinstance(by_values, type(curve))  # not `IndexedSlices`
+    assert np.isnan(by_values).any()  # of the row that is NaN
+
+    finite = ~np.isnan(logits)
+    # At the ends of a clipped curve there are two slopes; JAX takes their mean.
+    one_slope = finite if ON_TENSORFLOW else finite & ~np.isin(logits, knots[[0, -1]])
+    np.testing.assert_allclose(
+        by_logits[one_slope], (slope * upstream)[one_slope], rtol=tolerance, atol=tolerance * 1e-3
+    )
+    logits[~finite] = 0.25
+    *_, by_values = run(curve_and_gradients, logits, knots, values, upstream)
+    *_, matrix = reference_curve(logits, knots, values, extrapolation)
+    expected = upstream.astype(float) @ matrix
+    scale = np.abs(upstream) @ np.abs(matrix)
+    np.testing.assert_allclose(by_values / scale, expected / scale, rtol=0, atol=tolerance)
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("num_knots", [2, 33, 300])
+def test_piecewise_linear_of_any_number_of_knots(run, num_knots):
+    generator = np.random.default_rng(num_knots)
+    knots = (np.cumsum(generator.uniform(0.01, 0.3, num_knots)) - 2).astype(np.float32)
+    values = np.cumsum(generator.uniform(0, 0.3, num_knots)).astype(np.float32)
+    logits = np.r_[generator.uniform(knots[0] - 1, knots[-1] + 1, 500), knots].astype(np.float32)
+    upstream = generator.normal(size=len(logits)).astype(np.float32)
+
+    def curve_and_gradients(logits, knots, values, upstream):
+        by_all = gradients(
+            lambda *given: piecewise_linear(*given) * upstream, logits, knots, values
+        )
+        return piecewise_linear(logits, knots, values), *by_all
+
+    received = run(curve_and_gradients, logits, knots, values, upstream, num_of_any_size=1)
+    curve, scale, slope, matrix = reference_curve(logits, knots, values, "linear")
+    np.testing.assert_allclose(received[0] / scale, curve / scale, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(received[0][-num_knots:], values)  # at the knots, exactly
+    np.testing.assert_allclose(received[1], slope * upstream, rtol=1e-5, atol=1e-8)
+    # Moving a knot along its line is moving its value against the slope.
+    for by_parameter, rows in zip(received[2:], (-slope * upstream, upstream), strict=True):
+        scale = np.abs(rows) @ np.abs(matrix)
+        np.testing.assert_allclose(by_parameter / scale, rows @ matrix / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.quick_cases(2)
+def test_gradients_of_many_rows_are_accurate_and_always_the_same(run):
+    generator = np.random.default_rng(0)
+    logits = generator.normal(-1.2, 1.7, 2_000_000).astype(np.float32)
+    upstream = generator.normal(0.2, 1, len(logits)).astype(np.float32)
+    knots = np.quantile(logits, (np.arange(20) + 0.5) / 20).astype(np.float32)
+
+    def by_values(logits, knots, values, upstream):
+        return gradients(lambda values: piecewise_linear(logits, knots, values) * upstream, values)[
+            0
+        ]
+
+    first, again = (run(by_values, logits, knots, knots, upstream) for _ in range(2))
+    segment = np.clip(np.searchsorted(knots, logits, side="right") - 1, 0, 18)
+    share = (logits.astype(float) - knots[segment]) / np.diff(knots.astype(float))[segment]
+    expected = np.bincount(segment, upstream * (1 - share), 20)
+    expected += np.bincount(segment + 1, upstream * share, 20)
+    np.testing.assert_allclose(first, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+    np.testing.assert_array_equal(again, first)
+
+
+@pytest.mark.parametrize("num_knots", [20, 100])
+def test_values_that_do_not_fall_give_a_curve_that_does_not_fall(run, num_knots):
+    generator = np.random.default_rng(num_knots)
+    knots = np.cumsum(generator.exponential(size=num_knots) ** 4 + 1e-6).astype(np.float32)
+    rises = generator.exponential(size=num_knots) ** 4 * (generator.random(num_knots) < 0.7)
+    values = (np.cumsum(rises) - 0.5 * rises.sum()).astype(np.float32)
+    # The last logits before each knot, and the knot.
+    near = [knots]
+    for _ in range(20):
+        near.append(np.nextafter(near[-1], np.float32(-np.inf)))
+    within = generator.uniform(knots[0] - 1, knots[-1] + 1, 2000).astype(np.float32)
+    logits = np.sort(np.concatenate([*near, within]))
+    curve = run(piecewise_linear, logits, knots, values)
+    assert (np.diff(curve) >= 0).all()
+
+
+@pytest.mark.quick_cases(4)
+@pytest.mark.parametrize("num_rows", [1_000_000, 999_999, 1003, 17])
+def test_no_row_of_many_falls(run, num_rows):
+    generator = np.random.default_rng(num_rows)
+    # Each gap is far wider than what is left to 0: the end of a line, rounded as its beginning is,
+    # would lie far above the next value on the next value's scale.
+    knots, values = (
+        -(8.0 ** -np.arange(20)) * generator.uniform(0.3, 1, 20).astype(np.float32)
+        for _ in range(2)
+    )
+    steps = generator.integers(-20, 20, num_rows) * (generator.random(num_rows) < 0.9)
+    logits = generator.choice(knots, num_rows) * (1 + steps * np.finfo(np.float32).eps)
+    logits[::4] *= generator.uniform(0.1, 10, len(logits[::4]))
+    logits, knots, values = (a.astype(np.float32) for a in (np.sort(logits), knots, values))
+
+    def curve(logits, knots, lowest, above):
+        # Not read from memory but worked out in the same program.
+        return piecewise_linear(logits, knots, lowest + above * 1.1)
+
+    received = run(curve, logits, knots, np.float32(0), values)
+    assert (np.diff(received) >= 0).all()
+
+
+NEAR = np.nextafter(np.float32(0.3), np.float32(1))
+SPREAD = np.linspace(-3, 4, 40)
+KNOTS_FOR_BINS = {
+    "spread": SPREAD,
+    "sigmoid": np.log(np.arange(1, 101) / np.arange(100, 0, -1)),
+    "two almost the same": np.sort([*SPREAD, 0.3, NEAR]),
+    "two the same": np.sort([*SPREAD, 0.3, 0.3]),
+    "one far off": [-1e6, *SPREAD, 1e6],
+    "all far off": 1e9 + 4096 * np.arange(40),
+    "all huge": 1e30 * np.arange(-50, 50),
+    "tiny": 1e-30 * np.arange(-20, 20),
+}
+
+
+@pytest.fixture(scope="module")
+def curve_and_gradients_under_xla():
+    """Compiled once for each number of knots, not for each test."""
+
+    def curve_and_gradients(logits, knots, values, upstream):
+        by_both = gradients(
+            lambda *given: piecewise_linear(given[0], knots, given[1]) * upstream, logits, values
+        )
+        return piecewise_linear(logits, knots, values), *by_both
+
+    return compiled(curve_and_gradients)
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("knots", KNOTS_FOR_BINS.values(), ids=KNOTS_FOR_BINS)
+def test_many_rows_and_knots_under_xla(knots, curve_and_gradients_under_xla):
+    generator = np.random.default_rng(0)
+    knots = np.float32(knots)
+    gaps, rises = np.diff(knots.astype(float)), generator.exponential(size=len(knots) - 1)
+    values = np.cumsum(np.r_[-0.5 * rises.sum(), rises * (gaps > 0)]).astype(np.float32)
+    left = right = knots
+    near = [knots]
+    for _ in range(3):
+        left, right = (np.nextafter(a, np.float32(b * np.inf)) for a, b in ((left, -1), (right, 1)))
+        near += [left, right]
+    spread = generator.uniform(*(2 * knots[[0, -1]].astype(float)), 1 << 16)
+    within = generator.choice(knots[:-1], 4096) + generator.choice(gaps, 4096) * 0.7
+    logits = np.sort(np.concatenate([*near, spread, within]).astype(np.float32))
+    logits[np.abs(logits) < np.finfo(np.float32).tiny] = 0  # XLA takes these for 0
+    upstream = generator.normal(size=len(logits)).astype(np.float32)
+
+    tensors = map(keras.ops.convert_to_tensor, (logits, knots, values, upstream))
+    curve, by_logits, by_values = map(np.asarray, curve_and_gradients_under_xla(*tensors))
+    assert (np.diff(curve) >= 0).all()
+    # Of equal knots, whose values are equal too, the last counts.
+    places, first = np.unique(knots.astype(float), return_index=True)
+    heights = values[first].astype(float)
+    at_knots = np.isin(logits, knots)
+    np.testing.assert_array_equal(
+        curve[at_knots], heights[np.searchsorted(places, logits[at_knots])]
+    )
+    segment = np.clip(np.searchsorted(places, logits, side="right") - 1, 0, len(places) - 2)
+    slope, offset = (np.diff(heights) / np.diff(places))[segment], logits - places[segment]
+    scale = np.abs(heights[segment]) + np.abs(slope * offset) + 1e-30
+    expected = heights[segment] + slope * offset
+    np.testing.assert_allclose(curve / scale, expected / scale, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(by_logits, upstream * slope, rtol=1e-5)
+    if len(places) == len(knots):
+        share = offset / np.diff(places)[segment]
+        scale, expected = (
+            np.bincount(segment, rows * size(1 - share), len(knots))
+            + np.bincount(segment + 1, rows * size(share), len(knots))
+            for rows, size in ((np.abs(upstream), np.abs), (upstream, np.asarray))
+        )
+        np.testing.assert_allclose(by_values / scale, expected / scale, rtol=0, atol=2e-6)
+
+
+KNOTS_TO_HALVE = {
+    **{f"{number} knots": np.linspace(-6, 3, number) for number in (20, 33, 2, 3, 32)},
+    "the last thresholds unused": np.r_[np.linspace(-3, 3, 50), np.full(14, np.inf)],
+    **KNOTS_FOR_BINS,
+}
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("knots", KNOTS_TO_HALVE.values(), ids=KNOTS_TO_HALVE)
+def test_on_a_gpu_the_curve_is_the_same_to_the_last_bit(knots, monkeypatch):
+    generator = np.random.default_rng(1)
+    knots = np.float32(knots)
+    values = np.cumsum(generator.exponential(size=len(knots)) ** 3).astype(np.float32)
+    values[1::7] -= 2  # falls
+    values[np.isinf(knots)] = values[np.isfinite(knots)][-1]
+    finite = knots[np.isfinite(knots)]
+    near = np.nextafter(finite, np.float32(-np.inf)), np.nextafter(finite, np.float32(np.inf))
+    spread = generator.uniform(*(2 * finite[[0, -1]].astype(float)), 3000)
+    logits = np.concatenate([finite, *near, spread, [np.nan, 0.0, -0.0]]).astype(np.float32)
+    logits[np.abs(logits) < np.finfo(np.float32).tiny] = 0  # XLA takes these for 0
+    upstream = generator.normal(size=len(logits)).astype(np.float32)
+    given = [keras.ops.convert_to_tensor(a) for a in (logits, knots, values, upstream)]
+    received = []
+    for on_gpu in (False, True):
+        module = importlib.import_module("keras_calibration._ops.piecewise_linear")
+        monkeypatch.setattr(module, "runs_on_gpu", lambda on_gpu=on_gpu: on_gpu)
+
+        def both(logits, knots, values, upstream):
+            def curve(logits, values):
+                return piecewise_linear(logits, knots, values)
+
+            by_both = gradients(lambda *given: curve(*given) * upstream, logits, values)
+            return curve(logits, values), *by_both
+
+        received.append([np.asarray(result) for result in compiled(both)(*given)])
+    for on_cpu, on_gpu in list(zip(*received, strict=True))[:2]:
+        np.testing.assert_array_equal(on_gpu, on_cpu)
+    # The first line has the row that is NaN.
+    by_values, expected = (results[2][2:][np.isfinite(knots[2:])] for results in received[::-1])
+    np.testing.assert_allclose(by_values, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.quick_cases(2)
+def test_many_logits_that_are_no_numbers(run, dtype):
+    knots = values = np.linspace(-4, 4, 60).astype(dtype)
+    logits = np.zeros(1 << 16, dtype)
+    logits[:3] = np.nan, np.inf, -np.inf
+    curve = run(piecewise_linear, logits, knots, 2 * values, num_of_any_size=1)
+    assert curve.dtype == dtype
+    np.testing.assert_allclose(curve[:4], [np.nan, np.inf, -np.inf, 0], atol=1e-6)
+
+
+@pytest.mark.quick_cases(4)
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("num_knots", "num_rows", "jit_compile", "way"),
+    [
+        (32, 1 << 16, True, "compared"),
+        (33, 1 << 16, True, "in bins"),
+        (33, (1 << 16) - 1, True, "counted"),
+        (32, 1 << 16, False, "counted"),
+        (33, 1 << 16, False, "counted"),
+    ],
+)
+def test_how_a_row_finds_its_line(num_knots, num_rows, jit_compile, way):
+    import tensorflow as tf
+
+    knots = values = np.arange(num_knots, dtype=np.float32)
+
+    def both_gradients(logits):
+        return gradients(
+            lambda logits, values: piecewise_linear(logits, knots, values), logits, values
+        )
+
+    traced = tf.function(both_gradients, jit_compile=jit_compile)
+    graph = traced.get_concrete_function(tf.zeros(num_rows)).graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    assert ("UpperBound" in kinds) == (way == "counted")
+    assert ("GatherV2" in kinds) == (way != "compared")
+    assert ("All" in kinds) == (way == "in bins")
+
+
+finite_logits = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
+
+
+@st.composite
+def curves(draw):
+    gaps = draw(few_lengths(st.floats(0.01, 20), min_size=2, max_size=12))
+    knots = (draw(st.floats(-30, 30)) + np.cumsum(gaps)).astype(np.float32)
+    # Not so small that a slope would be subnormal, which TensorFlow takes for 0.
+    heights = st.floats(-100, 100, width=32).map(lambda value: value if abs(value) > 1e-30 else 0.0)
+    values = draw(st.lists(heights, min_size=len(knots), max_size=len(knots)))
+    chosen = st.one_of(
+        finite_logits,
+        st.floats(-40, 40, width=32, allow_subnormal=False),
+        st.sampled_from([*map(float, knots), 0.0, -0.0, np.nan]),
+    )
+    logits = draw(few_lengths(chosen, max_size=20))
+    return np.array(logits, np.float32), knots, np.array(values, np.float32)
+
+
+@settings(max_examples=examples(50))
+@given(curves(), st.sampled_from(EXTRAPOLATIONS))
+def test_piecewise_linear_of_hostile_logits(curve, extrapolation):
+    logits, knots, values = curve
+    received = piecewise_linear(logits, knots, values, extrapolation)
+    expected, scale, *_ = reference_curve(logits, knots, values, extrapolation)
+    np.testing.assert_allclose(received / scale, expected / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("extrapolation", "expected"),
+    [("linear", [-np.inf, np.inf]), ("constant", [1.0, 3.0])],
+)
+def test_piecewise_linear_of_infinite_logits(run, extrapolation, expected):
+    received = run(
+        lambda logits: piecewise_linear(
+            logits, np.float32([0, 1]), np.float32([1, 3]), extrapolation
+        ),
+        np.float32([-np.inf, np.inf]),
+    )
+    np.testing.assert_array_equal(received, expected)
+
+
+def test_piecewise_linear_keeps_any_shape_and_empty_batches(run):
+    knots = values = np.float32([0, 1, 3])
+    for shape in ((0,), (0, 1), (4, 1), (2, 3, 1)):
+        logits = np.full(shape, 2.0, np.float32)
+        received = run(piecewise_linear, logits, knots, values, num_of_any_size=1)
+        np.testing.assert_allclose(received, logits, rtol=1e-6)
+        assert received.shape == shape
+
+
+def test_slopes_and_penalties_equal_the_reference(run, dtype, tolerance):
+    _, knots, values = some_curve(dtype)
+    found = run(slopes, knots, values)
+    falls = run(decrease_penalty, values)
+    changes = run(slope_change_penalty, knots, values)
+    pairs = list(itertools.pairwise(zip(knots.astype(float), values.astype(float), strict=True)))
+    expected = [(right[1] - left[1]) / (right[0] - left[0]) for left, right in pairs]
+    np.testing.assert_allclose(found, expected, rtol=tolerance)
+    expected_falls = sum(max(left[1] - right[1], 0) for left, right in pairs)
+    np.testing.assert_allclose(falls, expected_falls, rtol=tolerance)
+    expected_changes = sum((b - a) ** 2 for a, b in itertools.pairwise(expected)) / 2
+    np.testing.assert_allclose(changes, expected_changes, rtol=tolerance)
+
+
+def test_penalties_of_straight_and_of_rising_curves_are_zero():
+    knots = np.float32([-2, -1, 0.5, 3])
+    assert float(slope_change_penalty(knots, -2 * knots + 1)) == 0
+    assert float(decrease_penalty(np.float32([-1, -1, 0, 5]))) == 0
+
+
+def test_hat_basis_equals_the_reference(run, dtype, tolerance):
+    generator = np.random.default_rng(1)
+    for knots in ([-2, 0, 0.5, 7], [-1, -1, 3, 3, 3, 8, 8], [4, 4, 4], [0, 1e-3, 1e6]):
+        knots = np.array(knots, dtype)
+        values = np.r_[generator.normal(0, 5, 50), knots, 1e30, -1e30, np.inf, -np.inf, np.nan]
+        values = values.astype(dtype)
+        hats = run(hat_basis, values, knots, num_of_any_size=1)
+        assert hats.dtype == dtype
+        np.testing.assert_allclose(hats, reference_hats(values, knots), rtol=0, atol=tolerance)
+        assert run(hat_basis, values[:0], knots, num_of_any_size=1).shape == (0, len(knots))
+
+
+@settings(max_examples=examples(50))
+@given(
+    few_lengths(st.sampled_from([-50.0, -1.0, -0.5, 0.0, 0.25, 3.0, 1e6]), min_size=2, max_size=10),
+    few_lengths(
+        st.one_of(
+            st.floats(width=32, allow_subnormal=False), st.sampled_from([-1.0, 0.25, 3.0, 1e6])
+        ),
+        max_size=10,
+    ),
+)
+def test_hat_basis_of_repeated_knots(knots, values):
+    knots, values = np.sort(np.float32(knots)), np.array(values, np.float32)
+    hats = np.asarray(hat_basis(values, knots))
+    np.testing.assert_allclose(hats, reference_hats(values, knots), rtol=0, atol=1e-5)
+    assert (hats >= 0).all()
+    np.testing.assert_allclose(hats.sum(axis=1), np.where(np.isnan(values), 0, 1), atol=1e-6)

@@ -1,0 +1,155 @@
+"""Columns of data frames, arrays and lists, as arrays."""
+
+import decimal
+import warnings
+
+import keras
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import keras_calibration as kc
+from keras_calibration._rows.columns import (
+    as_array,
+    column_of,
+    field_values,
+    ids_of,
+    warn_of_lost_digits,
+)
+from keras_calibration.calibration.candidates import vocabularies
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pd.Series(["a", "b"]), ["a", "b"]),
+        (pd.Series(["a", "b"], dtype=object), ["a", "b"]),
+        (pd.Series(["a", "b"]).astype("category"), ["a", "b"]),
+        (pd.Series([b"a", b"b"]), ["a", "b"]),
+        (pd.Series([3, 1]).astype("category"), [3, 1]),
+        (pd.Series([3, 1], dtype="Int64"), [3, 1]),
+        (pd.Series([3, None], dtype="Int64"), [3, np.nan]),
+        (pd.Series([True, None], dtype="boolean"), [1, np.nan]),
+        (pd.Series([0.5, 2], dtype=object), [0.5, 2]),
+        (pd.Series([1, None, np.nan], dtype=object), [1, np.nan, np.nan]),
+        ([1, 2], [1, 2]),
+        (list(np.array([1, 2])), [1, 2]),
+        (np.ma.array([7, 2], mask=[False, True]), [7, np.nan]),
+        (pd.Series([3, 1], dtype="int64[pyarrow]"), [3, 1]),
+        (pd.Series([2**60 + 1, 3], dtype="Int64"), [2**60 + 1, 3]),
+        (pl.Series([3, None]), [3, np.nan]),
+        (pl.Series(["a", "b"], dtype=pl.Categorical), ["a", "b"]),
+        (pl.Series(["a", "b"], dtype=pl.Enum(["b", "a"])), ["a", "b"]),
+        (pa.chunked_array([[3], [None]]), [3, np.nan]),
+        (pa.chunked_array([["a"], ["b"]]).dictionary_encode(), ["a", "b"]),
+        # NumPy reads another value of the dictionary in place of the missing one.
+        (pa.chunked_array([[5, None, 7]]).dictionary_encode(), [5, np.nan, 7]),
+        ([decimal.Decimal("1.5"), None], [1.5, np.nan]),
+    ],
+)
+def test_columns_become_arrays(column, expected):
+    array = column_of(column, "'it'")
+    assert isinstance(array, np.ndarray)
+    assert array.dtype.kind in "iufU"
+    np.testing.assert_array_equal(array, expected)
+
+
+GAPS = {
+    "floats": pd.Series([7.0, np.nan]),
+    "nullable": pd.Series([7, None], dtype="Int64"),
+    "nullable floats": pd.Series([7.0, None], dtype="Float64"),
+    "category": pd.Series([7.0, np.nan]).astype("category"),
+    "category of integers": pd.Series([7, None], dtype="Int64").astype("category"),
+    "objects": pd.Series([7, None], dtype=object),
+    "Arrow in pandas": pd.Series([7, None], dtype="int64[pyarrow]"),
+    "array": np.array([7.0, np.nan]),
+    "array of objects": np.array([7, pd.NA], object),
+    "masked": np.ma.array([7, 0], mask=[False, True]),
+    "list": [7, None],
+    "list of floats": [7.0, float("nan")],
+    "Polars": pl.Series([7, None], dtype=pl.UInt32),
+    "Polars floats": pl.Series([7.0, float("nan")]),
+    "Polars floats with null": pl.Series([7.0, None]),
+    "Arrow": pa.chunked_array([[7, None]]),
+    "Arrow floats": pa.chunked_array([[7.0, None]]),
+    "Arrow dictionary": pa.chunked_array([[7, None]]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("kind", GAPS)
+def test_ids_with_gaps_get_advice_that_works(kind):
+    column = GAPS[kind]
+    with pytest.raises(ValueError, match=r"'site'.*nan in row 1") as caught:
+        ids_of(column, "'site'")
+    code = str(caught.value).split("for example with ")[1].rstrip(".")
+    mended = eval(code, {"column": column, "np": np, "pandas": pd})
+    received = ids_of(mended, "'site'")
+    assert received.dtype.kind == "i"
+    np.testing.assert_array_equal(received, [7, -1])
+
+
+def test_field_values_of_metrics_may_be_missing_but_not_fractions():
+    np.testing.assert_array_equal(field_values(pl.Series([1, None]), "'site'"), [1, np.nan])
+    with pytest.raises(ValueError, match=r"'site'.*1\.5 in row 1"):
+        field_values([1, 1.5], "'site'")
+    metric = kc.metrics.FieldECE(3)
+    with pytest.raises(ValueError, match=r"'field value'.*0\.5 in row 0"):
+        metric.update_state([1, 0], [0.5, 0.5], field=np.array([0.5, 1.0]))
+    metric.update_state([1, 0, 1], [0.5] * 3, field=pa.chunked_array([[2, None, 2]]))
+    assert metric.per_field()["value"].tolist() == [2, -1]
+
+
+def test_arrays_as_numpy_reads_them():
+    assert as_array(pd.Series(pd.to_datetime(["2026-01-01"]))).dtype.kind == "M"
+    assert as_array(["a", None]).tolist() == ["a", None]
+
+
+@pytest.mark.parametrize(
+    ("column", "is_warned"),
+    [
+        (20180130 + np.arange(8), True),  # dates as numbers, two apart in float32
+        (1_517_270_400.0 + 30 * np.arange(20), True),  # seconds since 1970
+        (1_517_270_400.0 + 86_400 * np.arange(2000), False),
+        (np.arange(8) * 1e30, False),
+        (np.float32([20180130, 20180132]), False),  # nothing is lost any more
+        (np.full(9, 20180130), False),
+        (np.r_[np.nan, 20180130 + np.arange(8), np.inf], True),
+        (np.r_[20180130 + np.arange(8), 3e38], True),
+        (np.r_[np.arange(8), 3e38], False),
+    ],
+)
+def test_numbers_that_are_equal_in_float32_are_warned_of(column, is_warned):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_lost_digits(column, "day")
+    assert [("'day' loses digits" in str(each.message)) for each in caught] == [True] * is_warned
+
+
+LATIN = [b"tea", "café".encode("latin-1"), b"tea", b"bar"]
+
+
+@pytest.mark.parametrize("column", [LATIN, np.array(LATIN), np.array(LATIN, object)])
+def test_bytes_that_are_no_utf8_are_refused_by_name(column):
+    """Also in the vocabulary of a field, and where the head's own lookup reads them."""
+    scores, labels = [0.2, 0.8, 0.4, 0.6], [0, 1, 1, 0]
+    columns, lookup = {"shop": column}, keras.layers.StringLookup(vocabulary=["tea"])
+    doors = {
+        "column": lambda: column_of(column, "'shop'"),
+        "vocabulary": lambda: vocabularies(["shop"], {"shop": np.asarray(column)}),
+        "fit": lambda: kc.layers.FieldBias({"shop": lookup}).fit(scores, labels, columns),
+        "scores": lambda: kc.calibrate_scores(scores, labels, columns, fields=["shop"], verbose=0),
+    }
+    for door in doors.values():
+        with pytest.raises(ValueError, match=r"'shop' must hold strings of UTF-8.*caf.xe9.*latin"):
+            door()
+    with pytest.raises(ValueError, match=r"Labels must be numbers.*strings, such as 'bar'"):
+        kc.layers.ILPS().fit(scores, column)
+    texts = np.array(["café", "tea"])
+    np.testing.assert_array_equal(column_of([text.encode() for text in texts], "'shop'"), texts)
+    encoded = np.char.encode(texts)
+    assert column_of(encoded, "'shop'") is encoded
+    assert vocabularies(["shop"], {"shop": encoded})["shop"].get_vocabulary()[1:] == [*texts]

@@ -1,0 +1,167 @@
+"""Refusals of what no calibration can be fitted on, and rows of weight 0, which are no rows."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_calibration._rows.class_rows import check_class_rows
+from keras_calibration._rows.data_checks import (
+    Rows,
+    check_rows,
+    checked_logits,
+    logits_of_probabilities,
+    rows_that_count,
+    warn_of_contradicted_ends,
+)
+from keras_calibration._solvers.logit_histogram import logit_histogram
+
+
+def test_rows_come_back_flat_in_float64():
+    rows = check_rows(
+        keras.ops.convert_to_tensor([[0.5], [-1.0]]),
+        np.array([True, False]),
+        [[2], [3]],
+        both_classes=False,
+    )
+    for received, expected in (
+        (rows.logits, [0.5, -1]),
+        (rows.labels, [1, 0]),
+        (rows.weights, [2, 3]),
+    ):
+        np.testing.assert_array_equal(received, expected)
+        assert received.dtype == np.float64
+    assert check_rows([1.0]).labels is None
+    assert check_rows([1.0]).weights is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "empty"),
+        ((np.zeros((0, 1)),), "empty"),
+        ((np.zeros((3, 2)),), r"\(n,\) or \(n, 1\).* Received: logits of shape \(3, 2\)"),
+        ((0.5,), r"Received: logits of shape \(\)"),
+        (([0.0, np.nan, 1.0, np.inf],), "finite. Received: 2 of 4 rows.*nan in row 1"),
+        (([0.0, -np.inf],), "finite. Received: 1 of 2 rows.*-inf in row 1"),
+        (([0.0, 1.0], [0]), "2 logits and 1 labels"),
+        (([0.0, 1.0], [0, 1], [1.0]), "2 logits and 1 weights"),
+        (([0.0, 1.0], [0, 2]), r"Labels must be in \[0, 1\].*2.0 in row 1"),
+        (([0.0, 1.0], [-1, 1]), r"Labels must be in \[0, 1\].*-1.0 in row 0"),
+        (([0.0, 1.0], [np.nan, 1]), r"Labels must be in \[0, 1\].*nan in row 0"),
+        (([0.0, 1.0], np.zeros((2, 2))), r"labels of shape"),
+        (([0.0, 1.0], [0, 1], [1, -1]), "not negative.*-1.0 in row 1"),
+        (([0.0, 1.0], [0, 1], [np.nan, 1]), "not negative.*nan in row 0"),
+        (([0.0, 1.0], [0, 1], [0, 0]), "All sample weights are 0"),
+        (([0.0, 1.0], [1, 1], None, True), "one class only.*2 rows, all labels 1"),
+        (([0.0, 1.0], [0, 0], None, True), "one class only.*2 rows, all labels 0"),
+        (([0.0, 1.0, 2.0], [0, 1, 1], [0.0, 0.3, 0.1], True), "one class only"),
+    ],
+)
+def test_bad_rows_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        check_rows(*arguments)
+
+
+def test_both_classes_may_be_soft():
+    rows = check_rows([0.0, 1.0], [0.5, 0.5], None, True)
+    np.testing.assert_array_equal(rows.labels, 0.5)
+
+
+def test_a_row_of_weight_0_is_no_row():
+    logits, labels, weights = [np.nan, 2.0, -1e9, -1.0], [-1, 1, np.nan, 0], [0, 2, 0, 3]
+    rows = check_rows(logits, labels, weights, both_classes=True)
+    np.testing.assert_array_equal(rows.logits, [2, 2, 2, -1])
+    np.testing.assert_array_equal(rows.labels, [1, 1, 1, 0])
+    np.testing.assert_array_equal(rows.weights, weights)
+    histogram = logit_histogram(logits, labels, weights)
+    np.testing.assert_array_equal(
+        histogram.moments, logit_histogram([2.0, -1.0], [1, 0], [2, 3]).moments
+    )
+    assert histogram.num_rows == 4
+    with pytest.raises(ValueError, match="one class only"):
+        check_rows([0.0, 1.0, 2.0], [np.nan, 1, 1], [0, 1, 1], both_classes=True)
+    # The number of a row that is refused is that of the caller.
+    with pytest.raises(
+        ValueError, match=r"1 of 3 rows with other values, the first being 7\.0 in row 2"
+    ):
+        check_rows([0.0, 1.0, 2.0], [7, 1, 7], [0, 1, 1])
+    assert rows_that_count(np.ones(3)) is None
+    probabilities = np.array([np.nan, 0.3, 7.0, 0.6])
+    assert np.isfinite(checked_logits(probabilities, labels, False, weights)[[1, 3]]).all()
+    with pytest.raises(ValueError, match="must not hold NaN"):
+        checked_logits(probabilities, labels, False)
+
+
+@pytest.mark.parametrize("labels", [[-1, 0, 1, 2], np.eye(3)[[0, 0, 1, 2]]])
+def test_class_rows_of_weight_0_are_no_rows(labels):
+    scores = np.arange(12.0).reshape(4, 3)
+    scores[0] = np.nan
+    labels = np.array(labels, "float64")
+    labels[0] = np.nan
+    rows = check_class_rows(scores, labels, [0, 1, 1, 2], keep_all=True)
+    np.testing.assert_array_equal(rows.logits[0], scores[1])
+    np.testing.assert_array_equal(rows.labels, np.eye(3)[[0, 0, 1, 2]])
+    with pytest.raises(ValueError, match="Missing labels are not negative"):
+        check_class_rows(np.zeros((4, 3)), labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "advice"),
+    [
+        ([0, np.nan, 1], "Missing labels are not negative: drop these rows"),
+        ([0, None, True], "Missing labels are not negative: drop these rows"),
+        ([1, -1, -1], r"as \(labels \+ 1\) / 2"),
+        ([-1, -1, np.nan], "Missing labels.* If -1 stands for a missing label"),
+        ([0, -1, 1], "If -1 stands for a missing label"),
+        ([1, 2, 2], "as labels - 1"),
+        ([0, 1, 3], r"one logit per class, shape \(n, K\)"),
+        ([0, 1, 70.5], "shares of positives between 0 and 1"),
+        (["no", "yes", "no"], r"Labels must be numbers.*\(labels == 'yes'\)"),
+        (["no", None, "yes"], r"Drop the rows without a label.*\(labels == 'yes'\)"),
+        (["no", "", "yes"], "Drop the rows without a label"),
+        (["a", "b", "c"], "class numbers 0 to K - 1"),
+        (["0", "1", "0"], r"with labels.astype\(float\)"),
+    ],
+)
+def test_advice_for_labels_that_are_none(labels, advice):
+    with pytest.raises(ValueError, match=advice):
+        check_rows([0.0, 1.0, 2.0], labels)
+
+
+def test_probabilities_near_0_and_1_are_mirrored():
+    near = np.array([1e-15, 1e-12, 1e-9, 1e-6, 0.3])
+    logits, mirrored = (checked_logits(p, [0, 1] * 2, False) for p in (near, 1 - near))
+    # 1 - p has an error of 1e-16.
+    np.testing.assert_allclose(logits, -mirrored, atol=0.2)
+    np.testing.assert_allclose(logits[1:], -mirrored[1:], atol=1e-4)
+    for dtype in ("float32", "float64"):
+        ends = checked_logits(np.array([1, 0, 1e-40], dtype), [1, 0, 0], False)
+        np.testing.assert_allclose(ends, [36.7368, -36.7368, -36.7368], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_labels_that_contradict_probabilities_of_0_and_1_are_counted(dtype):
+    probabilities = np.array([0, 0, 0, 1, 1, 1, 0.5, 1e-12], dtype)
+    labels = np.array([1, 0, 0.1, 0, 1, 0, 1, 1])
+    logits = logits_of_probabilities(probabilities).astype(dtype).astype("float64")
+    with pytest.warns(UserWarning, match=r"^4 of 8 rows have a probability of exactly 0 or 1"):
+        warn_of_contradicted_ends(Rows(logits, labels, None))
+    weights = np.array([0.0, 1, 0, 3, 1, 0, 1, 1])
+    with pytest.warns(UserWarning, match=r"^1 of 5 rows"):
+        warn_of_contradicted_ends(Rows(logits, labels, weights))
+    shares = np.array([[0.0, 0.5, 0.5], [0, 0, 1], [0.2, 0.8, 0]])
+    rows = Rows(logits_of_probabilities(shares), np.eye(3)[[0, 2, 0]], None)
+    with pytest.warns(UserWarning, match=r"^1 of 3 rows"):
+        warn_of_contradicted_ends(rows)
+
+
+def test_rows_that_agree_with_probabilities_of_0_and_1_are_not_warned_of():
+    logits = logits_of_probabilities(np.array([0, 1, 0.5, 1e-12, 1e-300]))
+    warn_of_contradicted_ends(Rows(logits, np.array([0.0, 1, 0, 1, 0]), None))
+    # Logits that are given may be anything.
+    warn_of_contradicted_ends(Rows(np.array([-80.0, 100, -1e6]), np.array([1.0, 0, 1]), None))
+    # Of decisions, or labels in place of probabilities, there are no other rows.
+    decisions = logits_of_probabilities(np.array([0.0, 0, 1, 1]))
+    warn_of_contradicted_ends(Rows(decisions, np.array([0.0, 1, 0, 1]), None))
+    decisions = logits_of_probabilities(np.eye(3))
+    warn_of_contradicted_ends(Rows(decisions, np.eye(3)[::-1], None))

@@ -1,0 +1,260 @@
+"""Data frames and their columns as inputs of a model."""
+
+import datetime
+import warnings
+
+import keras
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import tensorflow as tf
+
+import keras_calibration as kc
+from keras_calibration._rows.columns import column_of, ids_of
+from keras_calibration._rows.input_columns import entering, inputs_of
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(scope="module")
+def frame():
+    generator = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "site": generator.choice(["a", "b", "c"], 400),
+            "price": generator.normal(size=400),
+            "label": generator.integers(0, 2, 400),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def base():
+    inputs = {
+        "site": keras.Input((), dtype="string", name="site"),
+        "price": keras.Input((), name="price"),
+    }
+    column = keras.ops.expand_dims(inputs["price"], 1)
+    return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(column))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.Series(["a", None]),
+        pd.Series(["a", np.nan], dtype=object).astype("category"),
+        pd.Series(["a", None], dtype="string[pyarrow]"),
+        pl.Series(["a", None]),
+        pl.Series(["a", None], dtype=pl.Categorical),
+        pa.chunked_array([["a", None]]).dictionary_encode(),
+        np.ma.array(["a", "b"], mask=[False, True]),
+        np.array(["a", None], object),
+        ["a", float("nan")],
+        ["a", None],
+    ],
+    ids=lambda column: type(column).__name__,
+)
+def test_missing_strings_are_empty_and_said_to_be(column):
+    with pytest.warns(UserWarning, match=r"Input 'site' has missing .* 1 of 2 rows") as caught:
+        array = inputs_of({"site": column})["site"]
+    np.testing.assert_array_equal(array, ["a", ""])
+    code = str(caught[0].message).split("for example with ")[1].rstrip(".")
+    mended = eval(code, {"column": column, "pandas": pd})
+    np.testing.assert_array_equal(column_of(mended, "'site'"), ["a", "missing"])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([1e9 + 1, 1e9 + 2]), [10**9 + 1, 10**9 + 2]),
+        (np.array([2.0**53 - 1, -(2.0**53) + 1]), [2**53 - 1, -(2**53) + 1]),
+        (np.array([2.0**24 - 1], "float32"), [2**24 - 1]),
+        (np.array([2047], "float16"), [2047]),
+        (pl.Series([1e9 + 1]), [10**9 + 1]),
+        (pd.Series([10**18 + 1], dtype="Int64"), [10**18 + 1]),
+        (tf.constant([1e9 + 1], tf.float64), [10**9 + 1]),
+        (tf.constant([255], tf.bfloat16), [255]),
+        ([True, False], [1, 0]),
+    ],
+)
+def test_whole_numbers_are_exact_ids(values, expected):
+    np.testing.assert_array_equal(ids_of(values, "'site'").astype(object), expected)
+    site = keras.Input((), dtype="int64", name="site")
+    received = entering(values, "'site'", site)
+    assert received.dtype == "int64"
+    np.testing.assert_array_equal(received, expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "message"),
+    [
+        (np.array([2.0**24], "float32"), "int64", r"16777216 in row 0 as float32"),
+        (np.array([3, 2048], "float16"), "int32", r"2048 in row 1 as float16"),
+        (tf.constant([256], tf.bfloat16), "int32", r"256 in row 0 as bfloat16"),
+        (np.array([2.0**53]), "int64", r"as float64, in which .* Read the column as integers"),
+        (np.array([np.inf]), "int64", "inf in row 0"),
+        ([1e9 + 1.5], "int64", r"1000000001\.5 in row 0"),
+        ([2**31], "int32", r'2147483648 in row 0.*dtype="int64"'),
+        ([5, -1], "uint8", "from 0 to 255.*-1 in row 1"),
+        ([2**63], "int64", "below 2⁶³.*StringLookup"),
+        ([2**64 + 1, 1], "int64", "as float64"),
+        ([10**9], "float32", r"apart only up to 16,777,216.*1000000000 in row 0.*int64"),
+        ([10**9], "float64", r"apart only up to 16,777,216"),
+        ([2049], "float16", r"apart only up to 2,048"),
+        ([257], "bfloat16", r"apart only up to 256"),
+        ([1.0, np.nan], "float32", "nan in row 1"),
+        ([0.5], "float32", "0.5 in row 0"),
+    ],
+)
+def test_ids_that_would_change_are_refused(values, dtype, message):
+    with pytest.raises(ValueError, match="(?s)'site'.*" + message):
+        entering(values, "'site'", keras.Input((), dtype=dtype, name="site"), is_id=True)
+
+
+def test_numbers_that_are_not_ids_are_rounded_as_by_keras():
+    price = keras.Input((), name="price")
+    received = entering([2**24 + 1, np.nan, 0.1], "'price'", price)
+    assert received.dtype == "float32"
+    np.testing.assert_array_equal(received, np.float32([2**24, np.nan, 0.1]))
+
+
+def test_a_column_of_missing_values_is_one_of_empty_strings_for_a_string_input():
+    site = keras.Input((), dtype="string", name="site")
+    with pytest.warns(UserWarning, match="'site' has missing values among its strings: 2 of 2"):
+        received = entering([None, np.nan], "'site'", site)
+    assert received.tolist() == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "is_exact"),
+    [
+        (np.array([1e9 + 1]), "int64", True),
+        (np.array([2**24], "float32"), "int64", False),
+        (np.array([1.5]), "int32", False),
+        (np.array([np.nan]), "int32", False),
+        (np.array([2**31]), "int32", False),
+        (np.array([2**31]), "int64", True),
+        (np.array([7], "int8"), "float32", True),
+        (np.array([10**9]), "float32", False),
+    ],
+)
+def test_graphs_refuse_ids_that_would_change(values, dtype, is_exact):
+    site = keras.Input((), dtype=dtype, name="site")
+    step = tf.function(lambda ids: tf.cast(entering(ids, "'site'", site, is_id=True), dtype))
+    if is_exact:
+        assert int(step(tf.constant(values))[0]) == int(values[0])
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"The input .*site.* whole numbers"):
+        step(tf.constant(values))
+
+
+UNREAD = {
+    "at": [datetime.datetime(2026, 1, 1)] * 3,
+    "tags": [["x"], ["y", "z"], []],
+    "none": [None] * 3,
+    "when": [datetime.date(2026, 1, 1)] * 3,
+}
+
+
+@pytest.mark.parametrize("table", [dict, pd.DataFrame, pl.DataFrame, pa.table])
+def test_only_columns_that_are_read_are_converted(table):
+    x = table({"site": [3.0, 1.0, 2.0], "price": [1, 2, 3], **UNREAD})
+    expected = {
+        "site": keras.Input((), dtype="int32", name="site"),
+        "price": keras.Input((), name="price"),
+    }
+    for form in (expected, list(expected.values())):
+        received = inputs_of(x, form, ids=["site"])
+        assert list(received) == ["site", "price"]
+        np.testing.assert_array_equal(received["site"], np.int32([3, 1, 2]))
+        np.testing.assert_array_equal(received["price"], np.float32([1, 2, 3]))
+    one = inputs_of(x, expected["price"])
+    np.testing.assert_array_equal(one["price"], np.float32([1, 2, 3]))
+    with pytest.raises(ValueError, match=r"without \['prices'\]\. Did you mean 'price'\?"):
+        inputs_of(x, {"prices": keras.Input(())})
+
+
+def test_nested_inputs_are_exact_too():
+    site = keras.Input((), dtype="int64", name="site")
+    price, age = keras.Input((), name="price"), keras.Input((1,), name="age")
+    expected = {"user": {"site": site}, "numbers": [price, age]}
+    frame = pl.DataFrame({"site": [1e9 + 1], "at": [datetime.date(2026, 1, 1)]})
+    x = {"user": frame, "numbers": [[2], np.array([[3]])], "more": [[]]}
+    received = inputs_of(x, expected)
+    assert received["user"]["site"].tolist() == [10**9 + 1]
+    assert [each.dtype for each in received["numbers"]] == ["float32", "float32"]
+    with pytest.raises(ValueError, match=r"'numbers\[0\]'.*strings"):
+        inputs_of({**x, "numbers": [["a"], [[3]]]}, expected)
+
+
+def test_tables_that_cannot_be_read_say_so():
+    frame = pd.DataFrame([[1, 2, 3]], columns=["site", "site", "price"])
+    inputs_of(frame, {"price": keras.Input(())})
+    with pytest.raises(ValueError, match=r"'site' must be one column.*several"):
+        inputs_of(frame, {"site": keras.Input(())})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lazy = pl.DataFrame({"site": [1]}).lazy()
+        with pytest.raises(ValueError, match=r"in memory.*LazyFrame.*collect"):
+            inputs_of(lazy, {"site": keras.Input(())})
+    relation = pytest.importorskip("duckdb").from_df(frame[["price"]])
+    with pytest.raises(ValueError, match=r"'price' must be an array.*Convert it"):
+        inputs_of(relation, {"price": keras.Input(())})
+    for column in ([[1], [2, 3]], [2, "b"], [b"a", 1]):
+        with pytest.raises(ValueError, match="Input 'it' must hold"):
+            column_of(column, "'it'")
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pd.Series(["a", 3]), r"'it'.*\['int', 'str'\]"),
+        (pd.Series([(1, 2), (3, 4)]), r"'it'.*\['tuple'\]"),
+        (pd.Series(pd.to_datetime(["2026-01-01"])), "'it'.*datetime64"),
+    ],
+)
+def test_other_columns_are_refused_by_name(column, message):
+    with pytest.raises(ValueError, match=message):
+        inputs_of(pd.DataFrame({"it": column}))
+
+
+def test_what_the_model_does_not_take_is_refused_by_name():
+    expected = {"id": keras.Input((), dtype="int32"), "price": keras.Input(())}
+    good = {"id": pd.Series([1.0, 2.0]), "price": np.array([1, 2])}
+    inputs_of(good, expected)
+    for name, column, message in [
+        ("id", pd.Series([1.0, np.nan]), r"'id'.*integers \(int32\).*nan in row 1"),
+        ("id", [1.5, 2], r"'id'.*1.5 in row 0"),
+        ("price", ["1", "2"], r"'price'.*numbers \(float32\)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            inputs_of({**good, name: column}, expected)
+
+
+@pytest.mark.filterwarnings("ignore:The calibration 'field_bias' makes the cross-fitted log loss")
+def test_a_data_frame_goes_all_the_way(frame, base):
+    x = frame[["site", "price"]]
+    model = kc.calibrate(base, x, frame["label"], fields=["site"], methods="field_bias", verbose=0)
+    arrays = {name: frame[name].to_numpy() for name in x}
+    arrays["site"] = keras.ops.convert_to_tensor(arrays["site"].astype(str))
+    expected = model.predict(arrays, verbose=0)
+    for given in (x, dict(x), x.astype({"site": "category", "price": object})):
+        np.testing.assert_array_equal(model.predict(given, verbose=0), expected)
+        np.testing.assert_array_equal(kc.base_logits(model, given), kc.base_logits(model, arrays))
+    model.compile()
+    labels = frame["label"].to_numpy()
+    scores = [model.evaluate(given, labels, verbose=0) for given in (arrays, x, dict(x))]
+    assert scores == scores[:1] * 3
+    model.fit(x, frame["label"].astype("Int64"), validation_data=(x, frame["label"]), verbose=0)
+    with pytest.warns(UserWarning, match="'site' has missing"):
+        model.predict(x.assign(site=x["site"].where(x.index > 0)), verbose=0)
+
+
+def test_a_data_frame_is_one_matrix_where_the_model_takes_one(frame):
+    base = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, "sigmoid")])
+    x = frame[["price"]].assign(other=frame["price"] ** 2).astype(object)
+    model = kc.calibrate(base, x, frame["label"], methods="bias", verbose=0)
+    expected = model.predict(x.to_numpy().astype("float32"), verbose=0)
+    np.testing.assert_array_equal(model.predict(x, verbose=0), expected)

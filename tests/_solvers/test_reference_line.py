@@ -1,0 +1,96 @@
+"""The line by which a fit reads scores, against a line written from its formula."""
+
+import numpy as np
+import pytest
+import scipy.optimize
+
+from keras_calibration._rows.class_rows import check_class_rows
+from keras_calibration._solvers.logit_histogram import logit_histogram
+from keras_calibration._solvers.reference_line import (
+    bins_of,
+    class_line,
+    reference_line,
+    seen_as_logits,
+)
+
+
+def rows_of(num_rows=4000, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(-1, 1.5, num_rows)
+    labels = (generator.random(num_rows) < 1 / (1 + np.exp(0.4 - 0.7 * logits))).astype(float)
+    return logits, labels, generator.integers(1, 4, num_rows).astype(float)
+
+
+def expected_line(logits, labels, weights):
+    """Platt's line with a prior of precision 10 about slope 1 of the score in half spreads."""
+    repeated = np.sort(np.repeat(logits, weights.astype(int)))
+    low, middle, high = (
+        repeated[int(np.ceil(share * len(repeated))) - 1] for share in (0.16, 0.5, 0.84)
+    )
+    score = 0.0061 + 1.93 * (logits - middle) / min(high - middle, middle - low)
+
+    def objective(theta):
+        curve = theta[0] + theta[1] * score
+        loss = weights @ (np.logaddexp(0, curve) - labels * curve)
+        return loss + 5.0 * (theta[1] - 1) ** 2
+
+    bias, slope = scipy.optimize.minimize(objective, [0.0, 1.0], tol=1e-12).x
+    return bias + slope * score
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_it_is_platts_line_in_any_unit(unit):
+    logits, labels, weights = rows_of()
+    line = reference_line(unit * logits - 3 * unit, labels, weights)
+    received = line(unit * logits - 3 * unit)
+    np.testing.assert_allclose(received, expected_line(logits, labels, weights), atol=2e-5)
+
+
+def test_far_scores_do_not_move_the_bins():
+    logits, labels, _ = rows_of()
+    far = np.r_[logits, 1e9, -1e300]
+    np.testing.assert_allclose(bins_of(far)(logits), bins_of(logits)(logits), atol=0.05)
+    line = reference_line(np.r_[logits, 1e9], np.r_[labels, 1.0])
+    np.testing.assert_allclose(line.scale, reference_line(logits, labels).scale, rtol=0.05)
+
+
+def test_weights_have_no_unit_and_rows_of_weight_0_do_not_count():
+    logits, _, weights = rows_of(300)
+    expected = bins_of(np.repeat(logits, weights.astype(int)))
+    for factor in (1e-9, 1.0, 3.7, 1e9):
+        given = np.r_[logits, 1e5], np.r_[factor * weights, 0.0]
+        assert bins_of(*given) == pytest.approx(expected) or bins_of(*given) == expected
+
+
+@pytest.mark.parametrize(
+    "logits", [np.zeros(9), np.full(9, 1e9), np.r_[np.zeros(8), 5.0], np.arange(9.0) * 1e-300]
+)
+def test_scores_that_hardly_differ_have_a_line(logits):
+    line = reference_line(logits, np.arange(9) % 2)
+    assert 0 < line.scale < np.inf
+    assert np.isfinite(line(logits)).all()
+
+
+def test_separated_classes_and_one_class_have_a_finite_line():
+    logits = np.linspace(-5, 5, 1000)
+    assert 0 < reference_line(logits, logits > 0.003).scale < 10
+    assert 0 < reference_line(logits, np.ones(1000)).scale < 10
+    # A score that is turned round, or says nothing, still has logits that differ.
+    assert reference_line(logits, logits < 0.003).scale > 0.01
+
+
+def test_without_shift_the_line_runs_through_0():
+    logits, labels, _ = rows_of()
+    histogram = logit_histogram(logits, labels, None, bins_of(logits))
+    assert seen_as_logits(histogram, has_shift=False).line.shift == pytest.approx(0, abs=1e-12)
+    plain = seen_as_logits(histogram, has_scale=False, has_shift=False).line
+    assert (plain.scale, plain.shift) == pytest.approx((1, 0), abs=1e-12)
+
+
+@pytest.mark.parametrize(("unit", "shift"), [(1e-6, 0.0), (1e6, 5.0), (1.0, -100.0)])
+def test_class_logits_have_a_line_in_any_unit(unit, shift):
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(0, 3, (200, 4)), np.arange(200) % 4
+    expected = class_line(check_class_rows(logits, labels))(logits)
+    line = class_line(check_class_rows(unit * logits + shift, labels))
+    np.testing.assert_allclose(line(unit * logits + shift), expected, atol=1e-7)
