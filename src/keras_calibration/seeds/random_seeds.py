@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import keras
+
 
 def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
     """Sets the seeds of the initial weights and of the data order separately.
@@ -35,9 +37,6 @@ def set_seeds(*, initialization: int, order: int) -> dict[str, int]:
     Reference:
         Bouthillier et al. (2021), arXiv 2103.03098, on the sources of variance.
     """
-    # Imported late: the rest of this room works without Keras.
-    import keras
-
     for name, seed in (("initialization", initialization), ("order", order)):
         check_seed(name, seed)
     keras.utils.set_random_seed(order)
