@@ -5,7 +5,7 @@ Four tables, all by `compare` itself:
 - looks: how often it names a better pipeline where there is none, for whoever trains "about k more
   seeds each" and looks again: never, once, or until it is decided or the budget is spent. The runs
   are normal, or drawn with replacement from the runs of one pipeline of the archived ledgers
-  (`examples/ledgers`);
+  (`benchmarks/ledgers`, click pipelines that were trained for 59 to 125 steps);
 - decisions: how often 1, 2, 5 and 10 runs each of two archived pipelines are right. Runs of even
   seeds are drawn where those of odd seeds tell which pipeline is better, and the other way round: a
   pair counts in a half if the mean losses of the other half differ with p < 0.05 and a single run
@@ -30,17 +30,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calibration.comparison.compare import compare_runs
-from keras_calibration.comparison.comparison import Comparison
-from keras_calibration.comparison.question import Question
-from keras_calibration.comparison.verdict import Outcome
-from keras_calibration.ledger.run_record import validate_record
+from calibration_records.comparison.compare import compare_runs
+from calibration_records.comparison.comparison import Comparison
+from calibration_records.comparison.question import Question
+from calibration_records.comparison.verdict import Outcome
+from calibration_records.runs.run_record import validate_record
 from keras_calibration.statistics import independent_seed_accuracy, mean_difference
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from ledger_archive import read
 
-LEDGERS = Path(__file__).parents[1] / "examples" / "ledgers"
+LEDGERS = Path(__file__).parent / "ledgers"
 PLAIN, CALIBRATED = "val_log_loss", "val_calibrated_log_loss"
 NUMBERS_OF_RUNS = (1, 2, 5, 10)
 MAX_P_VALUE, MAX_ACCURACY, LIKELY = 0.05, 0.985, 0.9

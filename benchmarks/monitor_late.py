@@ -18,7 +18,7 @@ import argparse
 import numpy as np
 from scipy.special import logsumexp
 
-from keras_calibration.monitoring.shifts import SHIFTS, log_ratios
+from calibration_records.monitoring.shifts import SHIFTS, log_ratios
 
 ROWS, P, YEAR, DAY_OF_SHIFT = 25_000, 0.02, 365, 100
 # Without fields, there are three kinds of checks (`monitor._report`).

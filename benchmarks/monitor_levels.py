@@ -18,12 +18,12 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from keras_calibration._logit_bins import NUM_BINS
+from calibration_records._logit_bins import NUM_BINS
+from calibration_records.monitoring.bounds import loss_bounds
+from calibration_records.monitoring.field_error_bound import field_rce, field_rce_bound
+from calibration_records.monitoring.moment_losses import MomentLosses
+from calibration_records.monitoring.monitor import _rate_bounds
 from keras_calibration._ops.logit_moments import logit_moments
-from keras_calibration.monitoring.bounds import loss_bounds
-from keras_calibration.monitoring.field_error_bound import field_rce, field_rce_bound
-from keras_calibration.monitoring.moment_losses import MomentLosses
-from keras_calibration.monitoring.monitor import _rate_bounds
 
 # (rows, values, power of their sizes, mean probability, deviation of the logits, periods)
 CELLS = [

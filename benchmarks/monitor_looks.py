@@ -28,10 +28,10 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import betainc, logsumexp
 
-from keras_calibration._limits import FIELD_RCE_EPSILON
-from keras_calibration.monitoring.bounds import rate_factors
-from keras_calibration.monitoring.field_error_bound import field_rce, field_rce_bound
-from keras_calibration.monitoring.shifts import SHIFTS, find_shifts, log_ratios
+from calibration_records._limits import FIELD_RCE_EPSILON
+from calibration_records.monitoring.bounds import rate_factors
+from calibration_records.monitoring.field_error_bound import field_rce, field_rce_bound
+from calibration_records.monitoring.shifts import SHIFTS, find_shifts, log_ratios
 
 P = np.array([0.01, 0.05, 0.2])
 # Rows of each p and value a day.

@@ -25,8 +25,8 @@ import time
 import keras
 import numpy as np
 
-from keras_calibration.ledger.random_seeds import set_seeds
 from keras_calibration.seeds import train
+from keras_calibration.seeds.random_seeds import set_seeds
 
 BATCH, STEPS = 1024, 100
 FEW = 1

@@ -33,9 +33,9 @@ templates_path = ["_templates"]
 nitpicky = True
 nitpick_ignore_regex = [
     # Types of other packages: nothing is fetched to find their pages.
-    ("py:.*", r"(?!keras_calibration\.).*"),
+    ("py:.*", r"(?!(keras_calibration|calibration_records)\.).*"),
     # Base classes that are not public, which are named by their module.
-    ("py:class", r"keras_calibration\.(_\w+|\w+\.\w+)\.\w+"),
+    ("py:class", r"keras_calibration\.(_\w+|\w+\.\w+)\.\w+|calibration_records\.[\w.]+"),
 ]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "attrs_inline"]
@@ -141,7 +141,7 @@ def link_names(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def _reference_page(text: str) -> str | None:
     """The page of `ILPS`, `kc.layers.ILPS(…)` or `ILPS.fit`; None for what is not public."""
-    name = text.partition("(")[0].removeprefix("kc.").removeprefix("keras_calibration.")
+    name = re.sub(r"^(kc|keras_calibration|calibration_records)\.", "", text.partition("(")[0])
     pages = _reference_pages()
     return pages.get(name) or pages.get(name.rpartition(".")[0])
 
@@ -151,12 +151,11 @@ def _reference_pages() -> dict[str, str]:
     """The pages of all public names, by `room.Name`, and by `Name` where that is no plain word."""
     pages = {}
     for file in (DOCS / "reference").glob("*.rst"):
-        for name in re.findall(
-            r"^   ~?keras_calibration\.([\w.]+)$", file.read_text("utf-8"), re.M
-        ):
+        listed = r"^   ~?((?:keras_calibration|calibration_records)\.([\w.]+))$"
+        for path, name in re.findall(listed, file.read_text("utf-8"), re.M):
             short = name.rpartition(".")[2]
             keys = [name, short] if re.search("[A-Z_]", short) else [name]
-            pages.update(dict.fromkeys(keys, f"reference/generated/keras_calibration.{name}"))
+            pages.update(dict.fromkeys(keys, f"reference/generated/{path}"))
     return pages
 
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from keras_calibration.ledger.run_record import SCHEMA_VERSION, to_json, validate_record
+from calibration_records.runs.run_record import SCHEMA_VERSION, to_json, validate_record
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
 

@@ -12,7 +12,7 @@ _PROGRAM = """
 import json, sys
 import numpy as np
 
-for module in ("keras", "keras_calibration", "tf_keras"):
+for module in ("keras", "keras_calibration", "calibration_records", "tf_keras"):
     sys.modules[module] = None  # cannot be imported
 import tensorflow as tf
 

@@ -1,146 +1,74 @@
-"""The rooms of the package: who may import whom, and no circle between modules."""
+"""The rooms of both packages: who may import whom, and no circle between modules."""
 
 import ast
 import graphlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import keras_calibration
 
-ROOT = Path(keras_calibration.__file__).parent
-PACKAGE = "keras_calibration"
+SRC = Path(keras_calibration.__file__).parents[1]
+PACKAGES = ("keras_calibration", "calibration_records")
 
-# What every room may import.
+# Modules that every room may import: they import nothing but each other.
 EVERYWHERE = {
-    "_files",
-    "_limits",
-    "_logit_bins",
-    "_predictions",
-    "_seeds",
-    "_text",
-    "_typing",
-    "_warn",
+    *("_columns", "_files", "_limits", "_logit_bins", "_predictions", "_seeds", "_text"),
+    *("_typing", "_warn"),
 }
-# Each room with the other rooms that its modules may import, when they are loaded or later.
-CALIBRATION = {
-    "_columns": set(),
-    "_rows": {"_columns", "_keras", "_ops"},
+# Each room with the other rooms of its package that its modules may import, when they are loaded
+# or later. Rooms of `keras_calibration` may import all of `calibration_records`, which imports
+# nothing of `keras_calibration`.
+UNDER_THE_FLOOR = {"_keras", "_ops", "_rows", "_solvers"}
+KERAS_CALIBRATION = {
     "_keras": set(),
-    "_files": set(),
-    "_limits": set(),
-    "_logit_bins": set(),
-    "_predictions": set(),
-    "_seeds": set(),
-    "_text": set(),
-    "_typing": set(),
-    "_warn": set(),
     "_ops": {"_keras"},
-    "_solvers": {"_columns", "_rows", "_keras", "_ops"},
-    "layers": {"_columns", "_rows", "_keras", "_ops", "_solvers"},
-    "metrics": {"_columns", "_rows", "_keras", "_ops", "_solvers"},
-    "_graph": {"_columns", "_rows", "_keras", "_ops", "layers"},
-    "models": {"_graph", "_columns", "_rows", "_keras", "_ops", "_solvers", "layers", "metrics"},
-    "logs": {"_columns"},
-    "scoring": {"_columns", "_rows", "_keras", "_ops", "_solvers", "metrics", "logs"},
-    "datasets": {"_ops"},
-    "calibration": {
-        *(
-            "_columns",
-            "_rows",
-            "_keras",
-            "_ops",
-            "_solvers",
-            "layers",
-            "metrics",
-            "_graph",
-            "models",
-            "scoring",
-        ),
-        "logs",
-    },
-    "export": {
-        *(
-            "_columns",
-            "_rows",
-            "_keras",
-            "_ops",
-            "_solvers",
-            "layers",
-            "metrics",
-            "_graph",
-            "models",
-            "scoring",
-        ),
-        *("calibration",),
-    },
-    "plots": {
-        "_columns",
-        "_rows",
-        "_keras",
-        "_ops",
-        "_solvers",
-        "layers",
-        "metrics",
-        "_graph",
-        "models",
-        "scoring",
-    },
-    "sklearn": {"_columns", "_rows", "calibration"},
-}
-EVIDENCE = {
-    "ledger": {"_keras"},
+    "_rows": {"_ops"},
+    "_solvers": {"_ops", "_rows"},
+    "layers": UNDER_THE_FLOOR,
+    "metrics": UNDER_THE_FLOOR,
+    "_graph": {*UNDER_THE_FLOOR, "layers"},
+    "models": {*UNDER_THE_FLOOR, "layers", "metrics", "_graph"},
+    "scoring": {*UNDER_THE_FLOOR, "metrics"},
+    "calibration": {*UNDER_THE_FLOOR, "layers", "metrics", "_graph", "models", "scoring"},
+    "export": {*UNDER_THE_FLOOR, "layers", "_graph", "models"},
+    "plots": {*UNDER_THE_FLOOR, "layers"},
+    "callbacks": {*UNDER_THE_FLOOR, "metrics"},
+    "seeds": {*UNDER_THE_FLOOR, "callbacks"},
+    "sklearn": {"calibration"},
+    "datasets": set(),
+    "logs": set(),
     "statistics": set(),
-    "comparison": {"ledger", "statistics"},
-    "callbacks": {"ledger", "statistics", "metrics", "_ops", "_keras"},
-    "monitoring": {"_solvers", "logs"},
-    "training": {"_keras", "_ops", "ledger", "statistics", "comparison", "callbacks"},
 }
-TOP = {
-    "rendering": {"ledger", "statistics", "comparison", "monitoring"},
-    "seeds": {"ledger", "statistics", "comparison", "rendering", "training"},
-    "monitor_command": {"logs", "monitoring", "rendering"},
-    "cli": {
-        *("ledger", "statistics", "comparison", "monitoring", "rendering"),
-        "monitor_command",
-    },
+CALIBRATION_RECORDS = {
+    "runs": set(),
+    "statistics": set(),
+    "comparison": {"runs", "statistics"},
+    "logs": set(),
+    "monitoring": {"logs", "statistics"},
+    "pages": {"runs", "comparison", "monitoring"},
+    "monitor_command": {"logs", "monitoring", "pages"},
+    "cli": {"runs", "statistics", "comparison", "pages", "monitor_command"},
 }
-ALLOWED = CALIBRATION | EVIDENCE | TOP
-# Imports inside of functions that are against the order, with the reason why they are needed.
-LATE = {
-    ("export.provenance", ""): "the version, which is written in the package itself",
-}
-# What these say is read, compared and printed by the command line, which does not wait for Keras.
-WITHOUT_KERAS = (
-    *(
-        "_keras",
-        "_files",
-        "_text",
-        "_typing",
-        "_warn",
-        "ledger",
-        "statistics",
-        "comparison",
-        "rendering",
-        "cli",
-    ),
-)
+ALLOWED = dict(zip(PACKAGES, (KERAS_CALIBRATION, CALIBRATION_RECORDS), strict=True))
+# What nothing of `calibration_records` may import when it is loaded.
+HEAVY = ("keras", "tensorflow", "tensorflow_probability", "tf_keras", "jax", "torch")
 
 
-def statements(tree, late):
-    """All statements that run when a module is loaded; if `late`, those of its functions too."""
+def statements(tree):
+    """All statements of a module, also those inside of functions, but for what types alone need."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not late:
-            continue
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
         yield node
-        yield from statements(node, late)
+        yield from statements(node)
 
 
-def imported_names(text, late=True):
-    """Full dotted names of what a module imports; those inside of functions only if `late`."""
-    for node in statements(ast.parse(text), late):
+def imported_names(text):
+    """Full dotted names of what a module imports."""
+    for node in statements(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -149,81 +77,122 @@ def imported_names(text, late=True):
 
 
 def module_name(path):
-    parts = [PACKAGE, *path.relative_to(ROOT).with_suffix("").parts]
+    parts = path.relative_to(SRC).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+MODULES = {
+    module_name(path): path
+    for package in PACKAGES
+    for path in sorted((SRC / package).rglob("*.py"))
+}
 
 
 def module_of(name):
-    """The module that an imported name is in; `None` outside of the package."""
+    """The module that an imported name is in; `None` outside of both packages."""
     while name and name not in MODULES:
         name = name.rpartition(".")[0]
     return name or None
 
 
-TEXTS = {module: path.read_text(encoding="utf-8") for module, path in MODULES.items()}
-EXCEPTIONS = {tuple(f"{PACKAGE}.{name}".rstrip(".") for name in pair) for pair in LATE}
-IMPORTS = {
-    module: {found for name in imported_names(text) if (found := module_of(name))}
-    for module, text in TEXTS.items()
-}
 GRAPH = {
-    module: {other for other in imported if (module, other) not in EXCEPTIONS}
-    for module, imported in IMPORTS.items()
+    module: {
+        found for name in imported_names(path.read_text("utf-8")) if (found := module_of(name))
+    }
+    for module, path in MODULES.items()
 }
 
 
 def room_of(module):
-    return module.split(".")[1] if "." in module else ""
+    """The package and the room of a module."""
+    package, *rooms = module.split(".")
+    return package, rooms[0] if rooms else ""
+
+
+def may_import(room, other):
+    """Whether a room may import another; both are pairs of a package and a room."""
+    (package, name), (other_package, other_name) = room, other
+    if room == other or other_name in EVERYWHERE:
+        return other_package in (package, "calibration_records")
+    if other_package == package:
+        return other_name in ALLOWED[package][name]
+    # The package itself has the version, and the names for users.
+    return other_package == "calibration_records"
 
 
 def test_the_graph_is_not_empty():
-    assert f"{PACKAGE}.ledger.run_record" in GRAPH[f"{PACKAGE}.ledger.ledger"]
+    assert "calibration_records.runs.run_record" in GRAPH["calibration_records.runs.ledger"]
+    assert "calibration_records._warn" in GRAPH["keras_calibration._rows.data_checks"]
     assert sum(map(len, GRAPH.values())) > 300
 
 
 def test_imports_inside_of_functions_count():
     text = "import ast\nif TYPE_CHECKING:\n    import csv\ndef f():\n    from json import load\n"
     assert list(imported_names(text)) == ["ast", "json.load"]
-    assert list(imported_names(text, late=False)) == ["ast"]
-
-
-def test_every_exception_is_needed():
-    assert {(module, other) for module in IMPORTS for other in IMPORTS[module]} >= EXCEPTIONS
 
 
 def test_no_circle_between_modules():
-    # The package itself imports the rooms, and no module imports it back.
-    assert [module for module, imported in GRAPH.items() if PACKAGE in imported] == []
+    # A package itself imports its rooms, and none of its modules imports it back.
+    assert [module for module in GRAPH if room_of(module)[0] in GRAPH[module]] == []
     graphlib.TopologicalSorter(GRAPH).prepare()
 
 
-@pytest.mark.parametrize("room", sorted({room_of(module) for module in MODULES} - {""}))
+ROOMS = sorted({room_of(module) for module in MODULES if module not in PACKAGES})
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=".".join)
 def test_a_room_imports_only_rooms_below_it(room):
-    assert room in ALLOWED, "list the new room with what it may import"
+    package, name = room
+    assert name in EVERYWHERE | set(ALLOWED[package]), "list the new room with what it may import"
     wrong = {
         f"{module} imports {other}"
         for module, imported in GRAPH.items()
         if room_of(module) == room
         for other in imported
-        if room_of(other) not in {room, *EVERYWHERE, *ALLOWED[room]}
+        if not may_import(room, room_of(other))
     }
     assert wrong == set()
 
 
-def test_the_allowed_order_has_no_circle():
-    graphlib.TopologicalSorter(ALLOWED).prepare()
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_allowed_order_has_no_circle_and_names_no_room_that_is_gone(package):
+    graphlib.TopologicalSorter(ALLOWED[package]).prepare()
+    assert set(ALLOWED[package]) <= {name for found, name in ROOMS if found == package}
 
 
-def test_evidence_without_keras():
-    heavy = ("keras", "tensorflow", "tensorflow_probability", "jax")
-    wrong = {
-        f"{module} imports {name}"
-        for module, text in TEXTS.items()
-        if room_of(module) in WITHOUT_KERAS
-        for name in imported_names(text, late=False)
-        if name.split(".")[0] in heavy
+def test_the_records_ask_for_nothing_heavy():
+    found = {
+        (module, name.partition(".")[0])
+        for module, path in MODULES.items()
+        if module.startswith("calibration_records")
+        for name in imported_names(path.read_text("utf-8"))
+        if name.partition(".")[0] in HEAVY
     }
-    assert wrong == set()
+    # Of a prior, whose density takes an integral; `test_without_tfp.py` holds that it comes late.
+    assert found == {("calibration_records.statistics.posterior", "tensorflow_probability")}
+
+
+WITHOUT_KERAS = f"""
+import importlib, pkgutil, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {("keras_calibration", *HEAVY)}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+import calibration_records as records
+names = [module.name for module in pkgutil.walk_packages(records.__path__, "calibration_records.")]
+for name in names:
+    importlib.import_module(name)
+for name in records.__all__:
+    assert getattr(records, name).__name__ == name
+print(len(names), sorted(set(sys.modules) & {set(HEAVY)}))
+"""
+
+
+def test_the_records_are_imported_where_keras_cannot_be():
+    command = [sys.executable, "-c", WITHOUT_KERAS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    num_modules = sum(module.startswith("calibration_records.") for module in MODULES)
+    assert done.stdout.split() == [str(num_modules), "[]"], done.stderr

@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+import calibration_records
 import keras_calibration
 
 TOP = """
@@ -52,6 +53,13 @@ ROOMS = {
         Ledger compare metric_accuracy set_seeds train
     """,
 }
+# Further modules with a list of public names.
+OTHER_ROOMS = {
+    "calibration_records",
+    *(f"calibration_records.{room}" for room in ("logs", "monitoring", "statistics")),
+    *(f"keras_calibration.{room}" for room in ("calibration", "export", "sklearn", "statistics")),
+}
+RECORDS = "LabelDelay Ledger Periods ScoredLog __version__ compare metric_accuracy monitor"
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
     BoostedFitSummary CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary
@@ -72,6 +80,26 @@ def public(room, name):
 def test_names_of_the_package():
     assert sorted(dir(keras_calibration)) == TOP.split()
     assert all(hasattr(keras_calibration, name) for name in TOP.split())
+
+
+def test_names_without_keras():
+    assert sorted(dir(calibration_records)) == RECORDS.split()
+    assert calibration_records.compare is keras_calibration.seeds.compare
+    assert calibration_records.monitor is keras_calibration.monitor
+    with pytest.raises(AttributeError, match="no attribute 'Monitor'"):
+        _ = calibration_records.Monitor
+
+
+@pytest.mark.parametrize(
+    "module", sorted({*(f"keras_calibration.{room}" for room in ROOMS), *OTHER_ROOMS})
+)
+def test_completion_offers_public_names_alone(module):
+    """`dir` of a room, which editors and notebooks offer, is its list: no modules, no imports."""
+    if module.endswith("sklearn"):
+        pytest.importorskip("sklearn")
+    room = importlib.import_module(module)
+    assert sorted({*dir(room)} - {"__version__"}) == sorted(room.__all__)
+    assert all(hasattr(room, name) for name in room.__all__)
 
 
 @pytest.mark.parametrize("room", ROOMS)

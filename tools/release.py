@@ -29,7 +29,8 @@ DIST = ROOT / "dist"
 # What a source distribution may hold besides Python files.
 OTHER_FILES = r"examples/.*\.(md|png|json)|tests/gpu/specs/\w+\.txtpb|tests/serving/serve\.c"
 TOP_FILES = r"CHANGELOG\.md|LICENSE|PKG-INFO|README\.md|pyproject\.toml|\.gitignore"
-PACKAGE = r"keras_calibration/([\w/]+\.py|py\.typed|rendering/page\.html)"
+PACKAGES = ("keras_calibration", "calibration_records")
+PACKAGE = rf"({'|'.join(PACKAGES)})/([\w/]+\.py|py\.typed|pages/page\.html)"
 ABOUT = r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD|entry_points\.txt|licenses/LICENSE)"
 IN_WHEEL = f"{PACKAGE}|{ABOUT}"
 IN_SOURCE = rf"src/{PACKAGE}|(tests|examples)/[\w/]+\.py|{OTHER_FILES}|{TOP_FILES}"
@@ -37,7 +38,7 @@ LARGEST_FILE = 300_000
 # The oldest is the one of the lowest versions: there are wheels of these for no later one.
 OLDEST_PYTHON, *LATER_PYTHONS = ("3.11", "3.12", "3.13")
 QUICK_TESTS = [
-    *("tests/test_public_names.py", "tests/test_cli.py", "tests/test_readme.py"),
+    *("tests/test_public_names.py", "tests/records/test_cli.py", "tests/test_readme.py"),
     *("tests/layers/test_contract.py", "tests/export/test_export_savedmodel.py"),
 ]
 SMOKE = """
@@ -87,7 +88,7 @@ def check_versions() -> str:
     """The version, which four files must share, with a dated section in the changelog."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     for file, pattern in {
-        "src/keras_calibration/__init__.py": f'^__version__ = "{re.escape(version)}"$',
+        "src/calibration_records/__init__.py": f'^__version__ = "{re.escape(version)}"$',
         "CITATION.cff": f"^version: {re.escape(version)}$",
         "CHANGELOG.md": rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$",
         "docs/citation.md": rf"version += \{{{re.escape(version)}\}}",
@@ -155,16 +156,16 @@ def check_contents(archive: Path, files: dict[str, bytes]) -> None:
 
 
 def check_python_files(wheel: dict[str, bytes], source: dict[str, bytes]) -> None:
-    """Both hold exactly the files of the package that git knows."""
+    """Both hold exactly the files of the packages that git knows."""
     listed = subprocess.run(
-        ["git", "ls-files", "src/keras_calibration"],
+        ["git", "ls-files", "src"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
     known = {name.removeprefix("src/") for name in listed.stdout.split()}
-    in_wheel = {name for name in wheel if name.startswith("keras_calibration/")}
+    in_wheel = {name for name in wheel if name.startswith(tuple(f"{each}/" for each in PACKAGES))}
     in_source = {name.removeprefix("src/") for name in source if name.startswith("src/")}
     if not known == in_wheel == in_source:
         sys.exit(
@@ -201,7 +202,7 @@ def test(wheel: Path, resolution: str, base_python: str, quick: bool, has_slow: 
         ]
         run([*pytest, *selection, *tests], cwd=ROOT)
         if not quick:
-            run([*pytest, "--pyargs", "keras_calibration"], cwd=ROOT)
+            run([*pytest, "--pyargs", *PACKAGES], cwd=ROOT)
 
 
 def run(command: list[str], cwd: str | Path | None = None) -> None:

@@ -1,6 +1,7 @@
 """How often do single runs of an LSTM on stock prices show the better of two pipelines?
 
     ./dev run python examples/calibrated_metric/stocks.py              in full, half an hour
+    KERAS_BACKEND=jax ./dev run python examples/calibrated_metric/stocks.py      nine minutes
     ./dev run python examples/calibrated_metric/stocks.py --seeds 3    a few minutes
 
 Section 5.5 and appendix B.5 of Fan et al., *Towards Accurate Deep Learning Model Selection: a

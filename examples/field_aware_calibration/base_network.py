@@ -13,9 +13,9 @@ from typing import NamedTuple
 import keras
 import numpy as np
 from calibration_task import CalibrationTask, NetworkSize
+from training import RowModel, Rows, inputs_of, train_one_epoch
 
 from keras_calibration.layers import FieldNetwork, NeuralCalibration
-from training import RowModel, Rows, inputs_of, train_one_epoch
 
 sys.path.append(str(Path(__file__).parents[1]))
 from data_folder import read_data_folder

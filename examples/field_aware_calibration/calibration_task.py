@@ -7,7 +7,6 @@ from typing import NamedTuple
 import keras
 import numpy as np
 from numpy.typing import NDArray
-
 from training import RowModel, Rows
 
 

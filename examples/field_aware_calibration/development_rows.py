@@ -26,10 +26,10 @@ from calibration_task import CalibrationTask, NetworkSize
 from jackknife import append_jackknife
 from tables import ROOT, run
 from tables_markdown import PLATT, Group, gather
+from training import RowModel
 
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
-from training import RowModel
 from two_way_bootstrap import pseudo_values, two_way_effects
 from verdicts import Effect, effect, hartung_knapp
 

@@ -25,11 +25,11 @@ import numpy as np
 from calibration_task import CalibrationTask, Method
 from numpy.typing import NDArray
 from sbcr import SBCR
+from training import inputs_of, train_with_early_stopping
 from umc import UMC, SmoothCalibrationLoss
 
 from keras_calibration.layers import FieldNetwork, Head
 from keras_calibration.seeds import set_seeds
-from training import inputs_of, train_with_early_stopping
 
 SMOOTH_CALIBRATION_WEIGHT = 0.01 * 16_384
 

@@ -13,8 +13,6 @@ from base_network import Split, base_head, field_network, make_task
 from calibration_task import CalibrationTask, Method
 from numpy.typing import NDArray
 from paper_ilps import PaperILPS
-
-import keras_calibration as kc
 from training import (
     PREDICTED_TOGETHER,
     Rows,
@@ -23,6 +21,8 @@ from training import (
     train_one_epoch,
     train_with_early_stopping,
 )
+
+import keras_calibration as kc
 
 # Without it, the network g would start from the same embeddings as the base model f.
 AUXILIARY_SEEDS = 10_000

@@ -36,9 +36,9 @@ from calibration_task import CalibrationTask, Method, NetworkSize  # noqa: E402
 from jackknife import append_jackknife, scores, scores_without_blocks  # noqa: E402
 from tables_markdown import FLOOR  # noqa: E402
 from tables_markdown import markdown as markdown_of_rows  # noqa: E402
+from training import RowModel  # noqa: E402
 
 from keras_calibration.seeds import Ledger  # noqa: E402
-from training import RowModel  # noqa: E402
 
 DATA_SETS = (
     "avazu_head10k",

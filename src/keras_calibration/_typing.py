@@ -19,8 +19,5 @@ batches; for validation, a tuple of inputs, labels and weights."""
 Features: TypeAlias = Mapping[str, Tensor]
 """The features of a batch by name, each with one row per example."""
 
-RunRecord: TypeAlias = Mapping[str, Any]
-"""The record of a run in a ledger; see `ledger.Ledger` for its fields."""
-
 Shape: TypeAlias = tuple[int | None, ...]
 """A shape, with None for an unknown size, such as that of the batch."""

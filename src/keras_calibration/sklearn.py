@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import is_table, suggestion, warn_of_other_order
-from keras_calibration._warn import warn
+from calibration_records._columns import is_table, suggestion, warn_of_other_order
+from calibration_records._warn import warn
 from keras_calibration.calibration.calibrate_scores import SCORE, calibrate_scores
 
 try:
@@ -33,6 +33,9 @@ except ImportError as error:
         "keras_calibration.sklearn needs scikit-learn 1.6 or newer. Install it with: pip install "
         "'keras-calibration[sklearn]'"
     ) from error
+
+__all__ = ["NeuralCalibrator"]
+__dir__ = __all__.copy
 
 
 class NeuralCalibrator(sklearn.base.ClassifierMixin, sklearn.base.BaseEstimator):

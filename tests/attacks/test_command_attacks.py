@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_calibration.cli import main
+from calibration_records.cli import main
 from keras_calibration.seeds import Ledger
 from tiers import only_in_full_attack
 
@@ -200,11 +200,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(command, folder, capsys, monkey
 
 def program(folder, *arguments, **options):
     """The command in a process of its own."""
-    source = (
-        "import sys; sys.argv[0] = 'keras-calibration'; "
-        "from keras_calibration.cli import main; sys.exit(main())"
-    )
-    command = [sys.executable, "-c", source, *arguments]
+    command = [sys.executable, "-m", "calibration_records.cli", *arguments]
     # Buffered, as users have it.
     environment = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
     standard = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment}

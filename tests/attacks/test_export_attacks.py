@@ -83,12 +83,9 @@ def assert_served(folder):
         assert np.isfinite(serving(x=tf.constant(X))["probability"].numpy()).all()
 
 
-# The steps of an export with files of nothing, which start in no time: from their own files, in a
-# package of this name that imports nothing.
+# The steps of an export with files of nothing, which start in no time: from their own file.
 STEPS = f"""
-import importlib.util, pathlib, sys, types
-package = sys.modules["keras_calibration"] = types.ModuleType("keras_calibration")
-package.__path__ = [{os.path.dirname(kc.__file__)!r}]
+import importlib.util, pathlib, sys
 spec = importlib.util.spec_from_file_location("version_folder", {version_folder.__file__!r})
 steps = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(steps)

@@ -16,8 +16,8 @@ import time
 import pandas as pd
 import pytest
 
-from keras_calibration.ledger import ledger
-from keras_calibration.rendering.comparison_page import report_html, write_report
+from calibration_records.pages.comparison_page import report_html, write_report
+from calibration_records.runs import ledger
 from keras_calibration.seeds import Ledger, compare
 from tiers import attack_size, only_in_full_attack
 
@@ -32,8 +32,7 @@ RUN = {
 # The name of the command keeps Keras out, so that a process starts in a tenth of a second.
 PREAMBLE = """
 import os, sys
-sys.argv[0] = "keras-calibration"
-from keras_calibration.ledger.ledger import Ledger
+from calibration_records import Ledger
 assert "keras" not in sys.modules and "numpy" not in sys.modules
 runs = Ledger(sys.argv[1])
 record = {"pipeline": "deepfm", "epochs": list(range(100))}

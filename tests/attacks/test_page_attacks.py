@@ -15,8 +15,8 @@ import pytest
 import scipy.special
 
 import keras_calibration as kc
-from keras_calibration.rendering.comparison_page import report_html
-from keras_calibration.rendering.monitor_page import page_html
+from calibration_records.pages.comparison_page import report_html
+from calibration_records.pages.monitor_page import page_html
 from keras_calibration.seeds import Ledger, compare
 
 OWN = "document.documentElement.setAttribute('data-owned',1)"
@@ -178,7 +178,8 @@ def test_a_browser_runs_hostile_text_that_is_not_escaped(text, tmp_path):
     assert "data-owned" in dict(tree.attributes)
 
 
-SOURCE = Path(kc.__file__).parent
+SOURCE = Path(kc.__file__).parents[1]
+PACKAGES = ("keras_calibration", "calibration_records")
 # Calls that run what a file or a user's text says.
 FORBIDDEN = {
     *("eval", "exec", "compile", "__import__", "input", "breakpoint"),
@@ -191,12 +192,12 @@ FORBIDDEN = {
 OPTIONS = (("shell", True), ("allow_pickle", True), ("safe_mode", False))
 ALLOWED = {
     # Tells early what could not be sent to a new process; nothing is stored or read.
-    ("training/processes.py", "pickle.dumps"),
+    ("keras_calibration/seeds/processes.py", "pickle.dumps"),
     # The task of the processes that this one starts, in a new folder that only this user can open.
-    ("training/processes.py", "pickle.dump"),
-    ("training/processes.py", "pickle.load"),
+    ("keras_calibration/seeds/processes.py", "pickle.dump"),
+    ("keras_calibration/seeds/processes.py", "pickle.load"),
     # Copies a layer that is in memory.
-    ("layers/network_trainer.py", "keras.saving.deserialize_keras_object"),
+    ("keras_calibration/layers/network_trainer.py", "keras.saving.deserialize_keras_object"),
 }
 
 
@@ -226,7 +227,8 @@ def unsafe_calls(text):
 def test_no_module_runs_what_a_file_says():
     found = {
         (path.relative_to(SOURCE).as_posix(), name): line
-        for path in SOURCE.rglob("*.py")
+        for package in PACKAGES
+        for path in (SOURCE / package).rglob("*.py")
         for line, name in unsafe_calls(path.read_text(encoding="utf-8"))
     }
     assert set(found) - ALLOWED == set()

@@ -5,12 +5,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from calibration_records.logs.query import logit_bins
 from keras_calibration import layers
 from keras_calibration._solvers.logit_histogram import bin_edges, logit_histogram
 from keras_calibration.calibration import fit_calibrator, update_calibrator
 from keras_calibration.calibration.log_fits import calibrator_queries
 from keras_calibration.logs import LogSums, ScoredLog, log_sums
-from keras_calibration.logs.query import logit_bins
 
 RNG = np.random.default_rng(0)
 N = 20_000

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from calibration_records.comparison.pipeline_runs import gather_runs
+from calibration_records.runs.metric_names import main_metric
 from keras_calibration.callbacks import SeedVariance
 from keras_calibration.callbacks.chief import is_chief
-from keras_calibration.comparison.pipeline_runs import gather_runs
-from keras_calibration.ledger.metric_names import main_metric
 from keras_calibration.metrics import CalibratedLogLoss, CalibrationRatio
 from keras_calibration.seeds import Ledger
 

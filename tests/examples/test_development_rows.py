@@ -9,11 +9,11 @@ import pytest
 EXAMPLE = Path(__file__).parents[2] / "examples" / "field_aware_calibration"
 sys.path.append(str(EXAMPLE))
 import development_rows  # noqa: E402
+import training  # noqa: E402
 from calibration_task import CalibrationTask, NetworkSize  # noqa: E402
 from development_rows import METHODS, NEURAL, PLATT  # noqa: E402
 from jackknife import NUM_BLOCKS, append_jackknife  # noqa: E402
 
-import training  # noqa: E402
 from keras_calibration.seeds import Ledger  # noqa: E402
 from verdicts import verdict  # noqa: E402
 

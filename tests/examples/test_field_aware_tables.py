@@ -17,9 +17,9 @@ METRICS = ["log_loss", "brier", "field_ece", "field_rce", "auc"]
 sys.path.append(str(EXAMPLE))
 import jackknife  # noqa: E402
 import tables as tables_script  # noqa: E402
+import training  # noqa: E402
 from paper_ilps import PaperILPS  # noqa: E402
 
-import training  # noqa: E402
 from two_way_bootstrap import pseudo_values, two_way_interval  # noqa: E402
 
 

@@ -18,12 +18,11 @@ FOLDER = Path(__file__).parents[2] / "examples" / "field_aware_calibration"
 sys.path.append(str(FOLDER))
 import base_network  # noqa: E402
 import later_methods  # noqa: E402
+import training  # noqa: E402
 from calibration_task import CalibrationTask, NetworkSize  # noqa: E402
 from sbcr import SBCR  # noqa: E402
-from umc import UMC, MonotoneIntegral, SmoothCalibrationLoss  # noqa: E402
-
-import training  # noqa: E402
 from training import Rows  # noqa: E402
+from umc import UMC, MonotoneIntegral, SmoothCalibrationLoss  # noqa: E402
 
 DIM = 3
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_calibration as kc
-from keras_calibration.layers.head import Head
+from keras_calibration.layers import Head
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(-1, 1, (600, 1)).astype("float32")

@@ -26,6 +26,7 @@ from every_head import HEADS, NUM_CLASSES, NUM_SITES, has_classes
 FILE = Path(__file__).with_name("goldens.json")
 ARCHIVE = Path(__file__).with_name("heads.tar.xz")
 NUM_ROWS, NUM_SHOWN = 500, 20
+PACKAGES = ("keras_calibration", "calibration_records")
 ROOMS = (
     *("callbacks", "datasets", "layers", "logs", "metrics", "models", "plots", "scoring"),
     *("seeds", "statistics"),
@@ -182,7 +183,7 @@ def signatures() -> dict[str, list[str]]:
                 for attribute in sorted(each for each in dir(member) if not each.startswith("_")):
                     value = inspect.getattr_static(member, attribute)
                     owner = getattr(value, "fget", value)
-                    if (getattr(owner, "__module__", None) or "").startswith("keras_calibration"):
+                    if (getattr(owner, "__module__", None) or "").startswith(PACKAGES):
                         value = getattr(member, attribute)
                         found[f"{room}.{name}.{attribute}".lstrip(".")] = described(value)
     return found

@@ -105,7 +105,7 @@ def assert_same(received, wanted, tolerance=1e-6):
 
 
 def test_every_head_with_a_direct_fit_is_listed():
-    from keras_calibration.layers.head import Head
+    from keras_calibration.layers import Head
 
     public = {
         name

@@ -4,9 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_calibration.layers import FieldNetwork
+from keras_calibration.layers import FieldNetwork, FitSettings
 from keras_calibration.layers.field_network_trainer import FieldNetworkTrainer
-from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.head_logits import head_log_losses
 from keras_calibration.layers.keras_trainer import KerasTrainer
 from keras_calibration.layers.network_trainer import TrainingRows

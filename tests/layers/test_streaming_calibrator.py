@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_calibration import fit_head
 from keras_calibration.layers import (
     ILPS,
     BetaCalibration,
@@ -11,7 +12,6 @@ from keras_calibration.layers import (
     PlattScaling,
     TemperatureScaling,
 )
-from keras_calibration.models.fit_head import fit_head
 
 LAYERS = [ILPS, BiasCorrection, TemperatureScaling, PlattScaling, BetaCalibration]
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import special
 
 from backends import digits, examples
+from calibration_records.statistics.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration._ops.field_sums import crossed_ids, field_sums
-from keras_calibration._solvers.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration.metrics import FieldECE, FieldRCE
 from tiers import slow_except
 

@@ -1,4 +1,4 @@
-"""Independent computations in NumPy float64, which the second stories are held against."""
+"""Independent computations in NumPy float64, which the stories are held against."""
 
 import re
 

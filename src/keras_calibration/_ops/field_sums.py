@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._limits import EXACT_WHOLE_NUMBERS
+from calibration_records._limits import EXACT_WHOLE_NUMBERS
 from keras_calibration._ops.compiled import is_compiled, runs_on_gpu
 from keras_calibration._typing import Tensor
 

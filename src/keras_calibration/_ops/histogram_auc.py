@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
-from keras_calibration._logit_bins import RANK_BINS
+from calibration_records._logit_bins import RANK_BINS
 from keras_calibration._ops.logit_bins import bin_numbers
 from keras_calibration._typing import Tensor
 

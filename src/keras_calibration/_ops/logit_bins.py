@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
-from keras_calibration._logit_bins import FINE_END, LARGEST_LOGIT, LogitBins
+from calibration_records._logit_bins import FINE_END, LARGEST_LOGIT, LogitBins
 from keras_calibration._typing import Tensor
 
 

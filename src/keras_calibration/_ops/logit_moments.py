@@ -44,7 +44,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._logit_bins import (
+from calibration_records._logit_bins import (
     CENTRE,
     CENTRES,
     HALF_WIDTHS,

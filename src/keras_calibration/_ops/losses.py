@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_calibration._limits import SMALLEST_PROBABILITY
+from calibration_records._limits import SMALLEST_PROBABILITY
 from keras_calibration._typing import Tensor
 
 

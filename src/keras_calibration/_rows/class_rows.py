@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import refuse_rows
+from calibration_records._columns import refuse_rows
+from calibration_records._warn import warn
 from keras_calibration._rows.columns import numbers_of
 from keras_calibration._rows.data_checks import Rows, check_rows, is_of_classes, rows_that_count
 from keras_calibration._rows.labels import class_advice
 from keras_calibration._rows.line import Line
-from keras_calibration._warn import warn
 
 # Tolerance for the sum of soft labels, which may have been rounded to float32.
 _LABEL_TOLERANCE = 1e-3

@@ -8,10 +8,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration import _columns
-from keras_calibration._columns import exact_ids, refuse_fractions
+from calibration_records import _columns
+from calibration_records._columns import exact_ids, refuse_fractions
+from calibration_records._warn import warn
 from keras_calibration._typing import Tensor
-from keras_calibration._warn import warn
 
 # Largest distance of float32 numbers, in shares of the spread of a column.
 _MOST_LOST = 0.01

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import refuse_rows
-from keras_calibration._limits import SMALLEST_PROBABILITY
-from keras_calibration._predictions import check_probabilities
+from calibration_records._columns import refuse_rows
+from calibration_records._limits import SMALLEST_PROBABILITY
+from calibration_records._predictions import check_probabilities
+from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, numbers_of
 from keras_calibration._rows.labels import label_advice
-from keras_calibration._warn import warn
 
 # What the sample weights of a fit are: known up to a common factor, or numbers of rows.
 WEIGHTS_ARE = ("importance", "counts")

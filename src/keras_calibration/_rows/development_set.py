@@ -12,7 +12,8 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import by_name, check_same_rows, is_table, warn_of_other_order
+from calibration_records._columns import by_name, check_same_rows, is_table, warn_of_other_order
+from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, numbers_of
 from keras_calibration._rows.data_checks import (
     columns_that_count,
@@ -22,7 +23,6 @@ from keras_calibration._rows.data_checks import (
 )
 from keras_calibration._rows.input_columns import inputs_of
 from keras_calibration._typing import Data, Inputs, Tensor
-from keras_calibration._warn import warn
 
 
 @dataclass(frozen=True)

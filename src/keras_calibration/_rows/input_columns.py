@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import by_name, holds, is_table, numbers_or_strings, suggestion
+from calibration_records._columns import by_name, holds, is_table, numbers_or_strings, suggestion
 from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
 from keras_calibration._typing import Tensor
 

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration._columns import by_name
+from calibration_records._columns import by_name
 from keras_calibration._rows.input_columns import input_names, inputs_of, refused_in_graphs
 from keras_calibration._typing import Data, Inputs, Tensor
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from keras_calibration._rows.data_checks import Rows
-from keras_calibration._solvers.coinciding_fields import shared_effects
 from keras_calibration._solvers.effects import (
     CurvesEffect,
     Effect,
@@ -17,6 +15,7 @@ from keras_calibration._solvers.effects import (
     TableEffect,
 )
 from keras_calibration._solvers.field_effects import SMALLEST_SHARE, CommonCurve, FieldEffects
+from keras_calibration._solvers.field_index import FieldIndex, tables_of, with_unseen
 from keras_calibration._solvers.field_posterior import (
     FieldPosterior,
     field_posterior,
@@ -127,75 +126,61 @@ def fit_field_offsets(
     Reference:
         Breslow and Clayton (1993), *Approximate Inference in Generalized Linear Mixed Models*.
     """
+    index = FieldIndex.of(ids, num_values, rows.weights)
     line = CommonCurve(
         functions=np.stack([rows.logits, np.ones_like(rows.logits)]),
         centre=np.array([1.0, 0.0]),
         ridge=np.array([_SLOPE_PRECISION, 0.0]),
         lower=np.array([SMALLEST_SCALE, -np.inf]),
     )
-    seen, places = _seen_values(ids, num_values)
-    shared = shared_effects(places, list(map(len, seen)), rows.weights)
-    leaders = sorted({each.leader for each in shared})
 
     def fit_to(weights: np.ndarray | None) -> FieldEffects:
-        tables = _tables([places[f] for f in leaders], [seen[f] for f in leaders], own=[1])
         curves = [CurvesEffect(columns)] if columns else []
-        effects: list[Effect] = [*tables, *curves]
+        effects: list[Effect] = [*index.tables(), *curves]
         return FieldEffects(replace(rows, weights=weights), effects, log_prior, line)
 
-    fit, posterior = fit_to(rows.weights), None
-    groups = [leaders.index(each.leader) for each in shared]
-    if like is not None:
-        of_fields, of_columns = np.split(like.deviations, [len(ids)])
-        of_groups = np.sqrt(np.bincount(np.array(groups, int), of_fields**2, len(leaders)))
-        fit.set_deviations(np.concatenate([of_groups, of_columns]))
+    fit = fit_to(rows.weights)
     run = fit.run
     if like is not None:
+        of_fields, of_columns = np.split(like.deviations, [len(ids)])
+        fit.set_deviations(np.append(index.deviations_of_groups(of_fields), of_columns))
         run = functools.partial(run, tolerance=_PART_TOLERANCE, scale_tolerance=_PART_SCALES)
     num_passes, converged = run()
     factor = improve_spreads(fit, fit_to, log_prior, None if like is None else like.factor)
     if factor:
         num_more, converged = run(learn_scales=False)
         num_passes += num_more
-    tables, others = fit.effects[: len(leaders)], fit.effects[len(leaders) :]
-    sizes = np.array([each.size for each in shared])
-    deviations = [tables[group].deviations for group in groups] / np.sqrt(sizes)[:, None]
-    values = [known[each.places] for known, each in zip(seen, shared, strict=True)]
-
-    def by_id(found: Sequence[np.ndarray], unseen_value: ArrayLike = 0.0) -> list[np.ndarray]:
-        return _with_unseen(found, values, num_values, unseen_value)
-
-    if like is None:
-        found = of_each_field(field_posterior(fit, factor > 0), shared)
-        posterior = replace(
-            found,
-            variances=by_id(found.variances, found.spreads**2),
-            responses=by_id(found.responses),
-            codes=by_id(found.codes, -1.0 - np.arange(len(ids))),
-            covariances=by_id(found.covariances),
-        )
+    posterior = _posterior_by_id(fit, index, factor > 0) if like is None else None
+    tables, others = _by_kind(fit)
+    deviations = [index.deviations(tables), *(each.deviations for each in others)]
     return FieldOffsets(
         slope=float(fit.shared[0]),
         bias=float(fit.shared[1]),
-        offsets=by_id(
-            [
-                tables[group].coefficients[:-1, 0][each.kept] / each.size
-                for group, each in zip(groups, shared, strict=True)
-            ]
-        ),
-        curves=[
-            curve
-            for effect in others
-            if isinstance(effect, CurvesEffect)
-            for curve in effect.on_knots(effect.coefficients[0])
-        ],
-        spreads=Spreads(
-            np.concatenate([deviations.ravel(), *(each.deviations for each in others)]), factor
-        ),
+        offsets=index.offsets(tables),
+        curves=[curve for each in others for curve in each.on_knots(each.coefficients[0])],
+        spreads=Spreads(np.concatenate(deviations), factor),
         posterior=posterior,
         log_loss=fit.loss / fit.total,
         num_iterations=num_passes,
         converged=converged,
+    )
+
+
+def _by_kind(fit: FieldEffects) -> tuple[list[TableEffect], list[CurvesEffect]]:
+    """The effects of groups of fields, and those of numeric columns."""
+    tables = [effect for effect in fit.effects if isinstance(effect, TableEffect)]
+    return tables, [effect for effect in fit.effects if isinstance(effect, CurvesEffect)]
+
+
+def _posterior_by_id(fit: FieldEffects, index: FieldIndex, are_pooled: bool) -> FieldPosterior:
+    """The posterior of a finished fit, with the parts of each field and all of its ids."""
+    found = of_each_field(field_posterior(fit, are_pooled), index.shared)
+    return replace(
+        found,
+        variances=index.by_id(found.variances, found.spreads**2),
+        responses=index.by_id(found.responses),
+        codes=index.by_id(found.codes, -1.0 - np.arange(len(index.shared))),
+        covariances=index.by_id(found.covariances),
     )
 
 
@@ -239,10 +224,10 @@ def fit_field_curves(
         lower=lower,
         slopes=np.diff(basis, axis=0) / gaps[:, None],
     )
-    seen, places = _seen_values(ids, num_values)
+    index = FieldIndex.of(ids, num_values, rows.weights)
 
     def fit_with(own: Sequence[int]) -> tuple[FieldCurves, bool]:
-        tables = _tables(places, seen, own)
+        tables = tables_of(index.places, index.seen, own)
         return _fit_curves(FieldEffects(rows, tables, log_prior, curve), tables, basis)
 
     found, is_drawn = fit_with(range(len(knots)))
@@ -251,7 +236,8 @@ def fit_field_curves(
         # rows, if these have large weights.
         other, _ = fit_with([0])
         found = other if other.log_loss < found.log_loss else found
-    return replace(found, deviations=_with_unseen(found.deviations, seen, num_values))
+    deviations = with_unseen(found.deviations, index.seen, num_values)
+    return replace(found, deviations=deviations)
 
 
 def _fit_curves(
@@ -287,47 +273,6 @@ def _fit_curves(
         not np.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(free, inside, strict=True)
     )
     return found, is_drawn
-
-
-def _tables(
-    places: Sequence[np.ndarray], seen: Sequence[np.ndarray], own: Sequence[int]
-) -> list[TableEffect]:
-    """The effects of fields, from the places of the values of each row among those seen."""
-    return [
-        TableEffect(each, len(values), np.array(own))
-        for each, values in zip(places, seen, strict=True)
-    ]
-
-
-def _seen_values(
-    ids: Sequence[np.ndarray], num_values: Sequence[int]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The values of each field that have rows, and the place of each row's value among them.
-
-    The time and memory of a fit then depend on their number, not on the number of possible ids.
-    """
-    seen = [
-        np.unique(field_ids[field_ids < n]) for field_ids, n in zip(ids, num_values, strict=True)
-    ]
-    # "Other" is above all of them, so it comes last.
-    places = [np.searchsorted(values, each) for values, each in zip(seen, ids, strict=True)]
-    return seen, places
-
-
-def _with_unseen(
-    seen_values: Sequence[np.ndarray],
-    seen: Sequence[np.ndarray],
-    num_values: Sequence[int],
-    unseen_value: ArrayLike = 0.0,
-) -> list[np.ndarray]:
-    """What was found for the values of each field that have rows, and a number for all others."""
-    filled = []
-    others = np.broadcast_to(unseen_value, len(seen))
-    for found, values, number, other in zip(seen_values, seen, num_values, others, strict=True):
-        array = np.full((number, *found.shape[1:]), other)
-        array[values] = found
-        filled.append(array)
-    return filled
 
 
 def curve_basis(knots: np.ndarray) -> np.ndarray:

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
+from calibration_records._warn import warn
 from keras_calibration._rows.line import IDENTITY
 from keras_calibration._solvers.covariance import covariance_factor
 from keras_calibration._solvers.logit_histogram import Atoms, LogitHistogram
-from keras_calibration._warn import warn
 
 # Newton steps, and halvings of one step. The problems here take 5 to 30 steps.
 _LARGEST_NUM_STEPS = 200

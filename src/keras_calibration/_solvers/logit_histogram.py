@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
+from calibration_records._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
+from calibration_records._warn import warn
 from keras_calibration._rows.columns import numbers_of
 from keras_calibration._rows.data_checks import are_counts, check_rows
 from keras_calibration._rows.line import IDENTITY, Line
-from keras_calibration._warn import warn
 
 BINS_PER_UNIT = 64
 LARGEST_LOGIT = INNER_LIMIT * 2.0**NUM_OCTAVES

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_calibration._columns import is_missing
+from calibration_records._columns import is_missing
 
 _TEXT = "text"
 # How bytes that are no UTF-8 are read: b"\xff" as "\\xff".

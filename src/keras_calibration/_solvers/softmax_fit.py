@@ -19,9 +19,9 @@ import scipy.optimize
 import scipy.sparse.linalg
 import scipy.special
 
+from calibration_records._warn import warn
 from keras_calibration._rows.class_rows import ClassRows
 from keras_calibration._solvers.logistic_fit import SMALLEST_SCALE, row_log_losses
-from keras_calibration._warn import warn
 
 # The precision of the prior, in units of the log likelihood of a row of weight 1.
 PRECISION = 0.1

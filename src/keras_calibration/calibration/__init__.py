@@ -1,5 +1,6 @@
 """`calibrate`: compares calibration methods on a development set, and applies the best mean."""
 
+from calibration_records.logs.late_labels.label_delay import LabelDelay
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.calibration.calibrate_scores import calibrate_scores
 from keras_calibration.calibration.calibration_report import CalibrationReport
@@ -7,7 +8,6 @@ from keras_calibration.calibration.log_fits import (
     fit_calibrator,
     update_calibrator,
 )
-from keras_calibration.logs.late_labels.label_delay import LabelDelay
 
 __all__ = [
     "CalibrationReport",
@@ -17,3 +17,4 @@ __all__ = [
     "fit_calibrator",
     "update_calibrator",
 ]
+__dir__ = __all__.copy

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import names_of, suggestion
+from calibration_records._columns import names_of, suggestion
+from calibration_records._warn import warn
 from keras_calibration._graph.base_logits import BaseLogits, check_base_model, trainable_flags_kept
 from keras_calibration._graph.head_in_model import LOGIT_OUTPUT, find_heads
 from keras_calibration._graph.outputs import (
@@ -35,7 +36,6 @@ from keras_calibration._rows.model_inputs import LogitModel, inputs_by_name, nam
 from keras_calibration._solvers.row_folds import Folds, taken_folds
 from keras_calibration._solvers.row_order import canonical_order
 from keras_calibration._typing import Data, Features, Tensor
-from keras_calibration._warn import warn
 from keras_calibration.calibration.calibration_report import CalibrationReport, CandidateScore
 from keras_calibration.calibration.candidate_fits import (
     REPORT,

@@ -8,14 +8,15 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import (
+from calibration_records._columns import (
     by_name,
     check_one_value_a_row,
     names_of,
     suggestion,
     warn_of_other_order,
 )
-from keras_calibration._predictions import check_probabilities
+from calibration_records._predictions import check_probabilities
+from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, column_of, ids_of, warn_of_lost_digits
 from keras_calibration._rows.data_checks import (
     columns_that_count,
@@ -24,7 +25,6 @@ from keras_calibration._rows.data_checks import (
 )
 from keras_calibration._solvers.row_folds import Folds
 from keras_calibration._typing import Data
-from keras_calibration._warn import warn
 from keras_calibration.calibration.calibrate import calibrate
 from keras_calibration.layers.field_ids import Fields, id_names
 from keras_calibration.models.calibrated_model import CalibratedModel

@@ -11,11 +11,11 @@ from typing import cast
 import numpy as np
 from keras import ops
 
+from calibration_records._warn import warn
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.stacking import stacked_weights
 from keras_calibration._solvers.standard_errors import mean_and_error
 from keras_calibration._typing import Features, Tensor
-from keras_calibration._warn import warn
 from keras_calibration.calibration.candidates import IDENTITY, Candidate
 from keras_calibration.calibration.fit_progress import FitProgress
 from keras_calibration.calibration.splits import Splits

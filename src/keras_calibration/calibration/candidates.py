@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from keras_calibration._columns import check_one_value_a_row, names_of, suggestion, text_of
+from calibration_records._columns import check_one_value_a_row, names_of, suggestion, text_of
+from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, ids_of, warn_of_lost_digits
 from keras_calibration._typing import Features
-from keras_calibration._warn import warn
 from keras_calibration.layers.beta_calibration import BetaCalibration
 from keras_calibration.layers.bias_correction import BiasCorrection
 from keras_calibration.layers.boosted_trees import BoostedTrees

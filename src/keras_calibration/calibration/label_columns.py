@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from calibration_records._warn import warn
 from keras_calibration._rows.data_checks import Rows, shares_of_classes
 from keras_calibration._rows.development_set import as_numpy
 from keras_calibration._solvers.segments import distinct_values
 from keras_calibration._typing import Tensor
-from keras_calibration._warn import warn
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.head_logits import head_log_losses
 

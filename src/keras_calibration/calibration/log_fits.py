@@ -8,6 +8,10 @@ import math
 import keras
 import numpy as np
 
+from calibration_records.logs import LogSums, ScoredLog, log_sums
+from calibration_records.logs.log_sums import whole_numbers
+from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
+from calibration_records.logs.rows import Selection
 from keras_calibration._rows.data_checks import check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,
@@ -20,10 +24,6 @@ from keras_calibration.layers.field_ids import Vocabulary, numeric_names
 from keras_calibration.layers.fit_summary import FitSummary
 from keras_calibration.layers.head import Head
 from keras_calibration.layers.streaming_calibrator import StreamingCalibrator
-from keras_calibration.logs import LogSums, ScoredLog, log_sums
-from keras_calibration.logs.log_sums import whole_numbers
-from keras_calibration.logs.query import SAMPLED, Query, logit_bins, num_groups
-from keras_calibration.logs.rows import Selection
 
 _CELLS, _HISTOGRAM = "cells/", "histogram"
 # Bins of a logit unit, tried until there are at most so many groups of rows.

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from calibration_records._warn import warn
 from keras_calibration._rows.data_checks import Rows, shares_of_classes
 from keras_calibration._rows.development_set import as_numpy
 from keras_calibration._solvers.segments import distinct_values
 from keras_calibration._typing import Tensor
-from keras_calibration._warn import warn
 
 # Different rows with equal inputs differ in their labels as often as chance has it. If so many of
 # them should, and at most this share of those does, they are the same rows.

@@ -12,22 +12,21 @@ from typing import Any, TypedDict, Unpack
 
 import keras
 
-from keras_calibration._keras import fit_callbacks, metric_direction
-from keras_calibration._typing import RunRecord
-from keras_calibration._warn import warn
-from keras_calibration.callbacks.chief import is_chief
-from keras_calibration.callbacks.kept_epoch import kept_epoch
-from keras_calibration.ledger.guarded import begin_run, end_run, read_runs
-from keras_calibration.ledger.ledger import Ledger
-from keras_calibration.ledger.metric_names import (
+from calibration_records._warn import warn
+from calibration_records.runs.guarded import begin_run, end_run, read_runs
+from calibration_records.runs.ledger import Ledger
+from calibration_records.runs.metric_names import (
     BIAS_SUFFIX,
     direction_of,
     loss_partners,
     main_metric,
 )
-from keras_calibration.ledger.run_record import validate_record
+from calibration_records.runs.run_record import RunRecord, validate_record
+from calibration_records.statistics.summary import summarize
+from keras_calibration._keras import fit_callbacks, metric_direction
+from keras_calibration.callbacks.chief import is_chief
+from keras_calibration.callbacks.kept_epoch import kept_epoch
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss
-from keras_calibration.statistics.summary import summarize
 
 _PREFIX = "seed/"
 _STATISTICS = ("count", "mean", "std", "min", "max")

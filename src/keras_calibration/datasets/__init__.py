@@ -3,3 +3,4 @@
 from keras_calibration.datasets.click_log import generate_click_log
 
 __all__ = ["generate_click_log"]
+__dir__ = __all__.copy

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import keras
 
+from calibration_records._warn import without_notices
 from keras_calibration._keras import counted_searches
 from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Inputs, Tensor
-from keras_calibration._warn import without_notices
 from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.portable_file import Rows, lookups_of, write_portable
 from keras_calibration.export.serving_spec import ServingSpec, serving_spec

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from keras_calibration._columns import text_of
+from calibration_records._columns import text_of
 from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Inputs, Tensor
 from keras_calibration.export.onnx_base import OnnxBase

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_calibration._columns import by_name
+from calibration_records._columns import by_name
+from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array
 from keras_calibration._typing import Inputs
-from keras_calibration._warn import warn
 from keras_calibration.export.onnx_graph import BASE, on_base, onnx_packages
 from keras_calibration.export.portable_file import Rows, named_errors
 from keras_calibration.export.serving_spec import (

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from calibration_records import __version__
 from keras_calibration._keras import flatten_layers
 from keras_calibration._typing import Tensor
 from keras_calibration.export.savedmodel_files import HEAD_FILE
@@ -74,12 +75,10 @@ def describe_versions() -> dict[str, Any]:
     """Time of the export, and package versions."""
     import tensorflow as tf
 
-    import keras_calibration
-
     return {
         "exported_at": utc_now(),
         "versions": {
-            "keras_calibration": keras_calibration.__version__,
+            "keras_calibration": __version__,
             "keras": keras.__version__,
             "tensorflow": tf.__version__,
             "python": platform.python_version(),

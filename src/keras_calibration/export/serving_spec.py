@@ -12,7 +12,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import suggestion
+from calibration_records._columns import suggestion
+from calibration_records._warn import warn
 from keras_calibration._graph.head_in_model import (
     LOGIT_OUTPUT,
     HeadInModel,
@@ -29,7 +30,6 @@ from keras_calibration._keras import flatten_layers
 from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._rows.development_set import as_inputs
 from keras_calibration._typing import Features, Inputs, Tensor
-from keras_calibration._warn import warn
 from keras_calibration.layers.head import Head
 from keras_calibration.models.calibrated_model import CalibratedModel
 

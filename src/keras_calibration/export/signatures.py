@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras import ops
 
+from calibration_records._warn import without_notices
 from keras_calibration._ops.losses import probabilities_from_logits
 from keras_calibration._typing import Features, Tensor
-from keras_calibration._warn import without_notices
 from keras_calibration.export.checked_inputs import with_checked_inputs
 from keras_calibration.export.served_head import served_head
 from keras_calibration.export.serving_spec import ServingSpec

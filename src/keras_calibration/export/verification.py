@@ -1,7 +1,7 @@
 """Verifies a SavedModel after it is written, by default in a process with TensorFlow alone.
 
 That process runs this file as a program, `python verification.py SAVEDMODEL ROWS.npz`, without
-Keras and this package. This file must therefore not import them.
+Keras and without the packages of this wheel. This file must therefore not import them.
 """
 
 from __future__ import annotations
@@ -232,6 +232,6 @@ def _in_new_process(path: str, rows_file: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    for module in ("keras", "keras_calibration", "tf_keras"):
+    for module in ("keras", "keras_calibration", "calibration_records", "tf_keras"):
         sys.modules[module] = None  # type: ignore[assignment]  # cannot be imported
     print(json.dumps(largest_differences(sys.argv[1], sys.argv[2])))

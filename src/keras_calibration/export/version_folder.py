@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_calibration._files import sync
+from calibration_records._files import sync
 
 # Not a number, so TensorFlow Serving does not take it for a version.
 _PREFIX = ".export-"

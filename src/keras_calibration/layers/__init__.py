@@ -37,3 +37,4 @@ __all__ = [
     "TemperatureScaling",
     "VectorScaling",
 ]
+__dir__ = __all__.copy

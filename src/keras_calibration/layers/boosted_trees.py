@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import names_of
+from calibration_records._columns import names_of
 from keras_calibration._ops.boosted_trees import NUM_CODES, NUM_GROUPS, NUM_SPLITS, tree_sums
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._solvers.boosting import Boosting, boost, tables_of

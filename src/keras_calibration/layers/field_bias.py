@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import names_of
+from calibration_records._columns import names_of
 from keras_calibration._ops.numeric_curves import numeric_curves, places_on_knots
 from keras_calibration._rows.data_checks import Rows, are_counts
 from keras_calibration._rows.line import Line

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import by_name, select_features
+from calibration_records._columns import by_name, select_features
 from keras_calibration._ops.field_sums import exact_ids, id_tensor, known_ids
 from keras_calibration._rows.columns import column_of, ids_of, is_symbolic
 from keras_calibration._typing import Features, Tensor

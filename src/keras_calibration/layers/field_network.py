@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import check_same_rows, names_of, select_features
+from calibration_records._columns import check_same_rows, names_of, select_features
 from keras_calibration._keras import unnumbered_variables
 from keras_calibration._ops.piecewise_linear import hat_basis
 from keras_calibration._rows.columns import column_of

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from keras_calibration._text import ShownAsText
+from calibration_records._text import ShownAsText
 
 
 def utc_now() -> str:

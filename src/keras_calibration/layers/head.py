@@ -14,7 +14,7 @@ from keras import ops
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from keras_calibration._columns import by_name, select_features, warn_of_other_order
+from calibration_records._columns import by_name, select_features, warn_of_other_order
 from keras_calibration._keras import flatten_layers
 from keras_calibration._rows.class_rows import check_rows_or_classes, warn_of_absent_classes
 from keras_calibration._rows.columns import column_of, ids_of, warn_of_lost_digits

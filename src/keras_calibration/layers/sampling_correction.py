@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import refuse_rows, select_features
+from calibration_records._columns import refuse_rows, select_features
 from keras_calibration._rows.data_checks import Rows
 from keras_calibration._typing import Features, Shape, Tensor
 from keras_calibration.layers.fit_settings import FitSettings

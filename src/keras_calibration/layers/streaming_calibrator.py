@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import warn_of_other_order
+from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.data_checks import (
     Rows,
     check_rows,

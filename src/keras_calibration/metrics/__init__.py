@@ -27,3 +27,4 @@ __all__ = [
     "NormalizedEntropy",
     "SmoothECE",
 ]
+__dir__ = __all__.copy

@@ -14,11 +14,11 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
+from calibration_records._warn import warn
 from keras_calibration._keras import unnumbered_variables
 from keras_calibration._ops.compensated import two_sum
 from keras_calibration._rows.metric_rows import accumulator_dtype
 from keras_calibration._typing import Tensor
-from keras_calibration._warn import warn
 from keras_calibration.metrics.log_sums import LabelSums, LogitMoments
 
 # The metrics that were NaN within `one_warning_of_nan`; None outside of it.

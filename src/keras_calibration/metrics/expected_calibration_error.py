@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 from scipy.special import expit
 
-from keras_calibration._logit_bins import RANK_BINS
+from calibration_records._logit_bins import RANK_BINS
 from keras_calibration._ops.logit_bins import bin_numbers
 from keras_calibration._ops.probability_bins import (
     bin_sums,

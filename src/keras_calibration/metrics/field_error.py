@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_calibration._columns import warn_of_other_order
+from calibration_records._columns import warn_of_other_order
+from calibration_records.statistics.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration._ops.compiled import compiled, filled_up, runs_on_gpu
 from keras_calibration._ops.field_sums import (
     crossed_ids,
@@ -25,7 +26,6 @@ from keras_calibration._rows.metric_rows import (
     refuse_ids_outside,
     rows_or_nan,
 )
-from keras_calibration._solvers.field_noise import drawn_field_sums, jeffreys_interval
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric, warns_of_nan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_calibration._logit_bins import RANK_BINS
+from calibration_records._logit_bins import RANK_BINS
 from keras_calibration._ops.histogram_auc import histogram_auc, label_histogram
 from keras_calibration._rows.metric_rows import logit_rows, warn_of_narrow_logits
 from keras_calibration._typing import Tensor

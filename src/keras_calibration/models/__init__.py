@@ -4,3 +4,4 @@ from keras_calibration.models.calibrated_model import CalibratedModel
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
 
 __all__ = ["CalibratedModel", "FieldMetricsModel"]
+__dir__ = __all__.copy

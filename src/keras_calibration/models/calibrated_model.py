@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import suggestion
+from calibration_records._columns import suggestion
 from keras_calibration._graph.base_logits import (
     BaseLogits,
     check_base_model,

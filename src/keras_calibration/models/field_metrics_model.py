@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_calibration._columns import suggestion
+from calibration_records._columns import suggestion
 from keras_calibration._graph.outputs import symbolic_input
 from keras_calibration._rows.development_set import as_inputs
 from keras_calibration._rows.input_columns import refused_in_graphs

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from calibration_records._warn import warn
 from keras_calibration._rows.class_rows import (
     absent_classes,
     named_classes,
@@ -15,7 +16,6 @@ from keras_calibration._rows.class_rows import (
 from keras_calibration._rows.data_checks import warn_of_contradicted_ends, warn_of_probabilities
 from keras_calibration._solvers.logit_histogram import LARGEST_LOGIT
 from keras_calibration._solvers.standard_errors import mean_and_error
-from keras_calibration._warn import warn
 from keras_calibration.layers.cross_fitting import enough_for
 from keras_calibration.layers.fit_settings import FitSettings
 from keras_calibration.layers.fit_summary import FitSummary

@@ -14,3 +14,4 @@ __all__ = [
     "bin_by_mass",
     "group_rates",
 ]
+__dir__ = __all__.copy

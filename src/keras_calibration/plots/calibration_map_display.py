@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike, NDArray
 
-from keras_calibration._columns import warn_of_other_order
+from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.columns import numbers_of
 from keras_calibration._rows.data_checks import rows_that_count
 from keras_calibration.layers.head import Head

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_calibration._columns import warn_of_other_order
+from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.columns import as_array
 from keras_calibration._rows.data_checks import rows_that_count
 from keras_calibration._solvers.segments import distinct_values

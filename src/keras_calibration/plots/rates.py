@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from keras_calibration._columns import warn_of_other_order
-from keras_calibration._predictions import probabilities_of
+from calibration_records._columns import warn_of_other_order
+from calibration_records._predictions import probabilities_of
 from keras_calibration._rows.columns import numbers_of
 from keras_calibration._rows.data_checks import rows_that_count
 from keras_calibration._rows.labels import label_advice

@@ -19,3 +19,4 @@ __all__ = [
     "score",
     "score_by_period",
 ]
+__dir__ = __all__.copy

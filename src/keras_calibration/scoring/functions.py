@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import warn_of_other_order
+from calibration_records._columns import warn_of_other_order
 from keras_calibration._rows.columns import as_array
 from keras_calibration._solvers.segments import distinct_values
 from keras_calibration.metrics.calibrated_log_loss import CalibratedLogLoss

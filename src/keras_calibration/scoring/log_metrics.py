@@ -8,17 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_calibration._limits import FIELD_RCE_EPSILON
-from keras_calibration._logit_bins import NUM_BINS, NUM_COLUMNS
-from keras_calibration._ops.field_sums import (
-    crossed_ids,
-    field_ece_from_sums,
-    field_rce_from_sums,
-    known_ids,
-)
-from keras_calibration.logs import LogSums, ScoredLog
-from keras_calibration.logs.log_sums import whole_numbers
-from keras_calibration.logs.query import (
+from calibration_records._limits import FIELD_RCE_EPSILON
+from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
+from calibration_records.logs import LogSums, ScoredLog
+from calibration_records.logs.log_sums import whole_numbers
+from calibration_records.logs.query import (
     FIELD,
     FIELD_SUMS,
     Query,
@@ -27,7 +21,13 @@ from keras_calibration.logs.query import (
     label_sums,
     logit_moments,
 )
-from keras_calibration.logs.scored_log import field_name
+from calibration_records.logs.scored_log import field_name
+from keras_calibration._ops.field_sums import (
+    crossed_ids,
+    field_ece_from_sums,
+    field_rce_from_sums,
+    known_ids,
+)
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.log_sums import LogitMoments

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import (
+from calibration_records._columns import (
     by_name,
     names_of,
     refuse_rows,
     suggestion,
     warn_of_other_order,
 )
-from keras_calibration._predictions import probabilities_of
+from calibration_records._predictions import probabilities_of
+from calibration_records._text import ShownAsText
 from keras_calibration._rows.columns import as_array, numbers_of
 from keras_calibration._rows.data_checks import rows_that_count, warn_if_swapped
 from keras_calibration._rows.labels import label_advice
 from keras_calibration._solvers.cumulative_error import SegmentFigures, p_values, segment_figures
 from keras_calibration._solvers.segments import combinations, range_segments, value_segments
-from keras_calibration._text import ShownAsText
 
 _DETECTABLE = 5  # standard deviations
 _NUM_SHOWN = 10

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_calibration._columns import is_missing, refuse_rows, warn_of_other_order
+from calibration_records._columns import is_missing, refuse_rows, warn_of_other_order
 from keras_calibration._ops.compiled import compiled
 from keras_calibration._ops.logit_moments import bias_root, log_loss_and_weight
 from keras_calibration._rows.columns import as_array

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_calibration._columns import by_name, suggestion, warn_of_other_order
+from calibration_records._columns import by_name, suggestion, warn_of_other_order
 from keras_calibration._rows.columns import as_array, field_values, numbers_of
 from keras_calibration._rows.data_checks import rows_that_count
 from keras_calibration._typing import Tensor

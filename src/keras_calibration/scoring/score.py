@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import keras
 
-from keras_calibration.logs import LogSums, ScoredLog
+from calibration_records.logs import LogSums, ScoredLog
 from keras_calibration.metrics.additive_metric import one_warning_of_nan
 from keras_calibration.metrics.field_metrics import FieldMetrics, MetricsByField
 from keras_calibration.scoring.rows_to_score import checked_rows

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 
 import keras
 
-from keras_calibration.logs import LogSums, Periods, ScoredLog, log_sums
-from keras_calibration.logs.compute import is_ray
-from keras_calibration.logs.embedded import Embedded
-from keras_calibration.logs.log_sums import TOTALS
-from keras_calibration.logs.query import FIELD, Query
-from keras_calibration.logs.rows import Selection
-from keras_calibration.logs.scored_log import field_name
+from calibration_records.logs import LogSums, Periods, ScoredLog, log_sums
+from calibration_records.logs.compute import is_ray
+from calibration_records.logs.embedded import Embedded
+from calibration_records.logs.log_sums import TOTALS
+from calibration_records.logs.query import FIELD, Query
+from calibration_records.logs.rows import Selection
+from calibration_records.logs.scored_log import field_name
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.log_metrics import (

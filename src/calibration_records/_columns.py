@@ -1,0 +1,449 @@
+"""Columns of arrays, lists, pandas, Polars and Arrow, as arrays: exactly, or with an error.
+
+No library of data frames is imported: a table is recognised by the names of its columns, a column
+by what NumPy makes of it, a missing value by its type or by being NaN. Only columns that are read
+are converted. A number that would change on the way is an error here, with the column's name.
+"""
+
+from __future__ import annotations
+
+import decimal
+import difflib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from calibration_records._limits import EXACT_WHOLE_NUMBERS
+from calibration_records._warn import warn
+
+_MISSING_TYPES = ("NAType", "NaTType", "NoneType")
+_NUMBERS = (int, float, np.number, np.bool_, decimal.Decimal)
+# Beyond int64, also where a float has more digits.
+_MOST = 2**63
+
+
+def is_table(values: object) -> bool:
+    """Whether values are a table with named columns: of pandas, Polars, Arrow, or alike.
+
+    Example:
+        >>> import pandas as pd
+        >>> is_table(pd.DataFrame({"site": [1]})), is_table({"site": [1]})
+        (True, False)
+    """
+    if isinstance(values, Mapping) or not hasattr(values, "__getitem__"):
+        return False
+    # Polars computes, and warns, if a lazy frame is asked for its columns.
+    return hasattr(type(values), "columns") or hasattr(type(values), "column_names")
+
+
+def by_name(columns: Any) -> Any:
+    """A table as a dictionary of its columns, not converted; anything else unchanged."""
+    if not is_table(columns):
+        return columns
+    if not hasattr(columns, "__len__"):
+        raise ValueError(
+            "A table must be in memory. Received: "
+            f"{type(columns).__name__}. Collect it first, for example with table.collect()."
+        )
+    names = columns.column_names if hasattr(columns, "column_names") else columns.columns
+    keys = list(names)
+    found = {str(key): columns[key] for key in dict.fromkeys(keys) if keys.count(key) == 1}
+    # Two columns of one name are an error only if one of them is read.
+    return found | {str(key): _Twice() for key in keys if keys.count(key) > 1}
+
+
+class _Twice:
+    """A column whose name another one of the table has too."""
+
+
+def warn_of_other_order(**arguments: Any) -> None:
+    """Warns if pandas objects have the same index in another order: rows match by position.
+
+    Example:
+        >>> import pandas as pd
+        >>> warn_of_other_order(x=pd.Series([1, 2]), y=pd.Series([1, 0]))
+    """
+    parts = [
+        (name, part)
+        for name, values in arguments.items()
+        for part in (values.values() if isinstance(values, Mapping) else [values])
+    ]
+    indexed = [(name, part.index) for name, part in parts if hasattr(part, "iloc")]
+    for place, (name, index) in enumerate(indexed):
+        for first_name, first in indexed[:place]:
+            if len(index) != len(first) or index is first or index.equals(first):
+                continue
+            if index.is_unique and first.is_unique and index.isin(first).all():
+                warn(
+                    f"Arguments `{first_name}` and `{name}` have the same index in another order. "
+                    f"Received: {first[:3].tolist()} … and {index[:3].tolist()} …. Rows are "
+                    "matched by position, not by index. Put them in the same order, for example "
+                    "with .reindex(other.index), or pass arrays.",
+                )
+                return
+
+
+def suggestion(missing: Iterable[str], available: Iterable[str]) -> str:
+    """What may have been meant by names that are missing; empty if nothing is near.
+
+    Example:
+        >>> suggestion(["sites"], ["hour", "site"])
+        " Did you mean 'site'?"
+    """
+    names = list(map(str, available))
+    near = [difflib.get_close_matches(str(name), names, 2) for name in missing]
+    found = list(dict.fromkeys(name for names in near for name in names))
+    return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def select_features(features: Any, names: Iterable[str], reader: str) -> dict[str, Any]:
+    """The columns of these names, not converted; raises if one is missing.
+
+    Example:
+        >>> select_features({"site": [1], "hour": [2]}, ["sites"], "FieldBias")
+        Traceback (most recent call last):
+        ...
+        ValueError: Argument `features` must hold all features that FieldBias reads, ['sites'].
+        Received: ['hour', 'site'], without ['sites']. Did you mean 'site'?
+    """
+    columns = by_name(features)
+    if not isinstance(columns, Mapping):
+        raise ValueError(
+            "Argument `features` must be a mapping of feature names to arrays, or a data frame. "
+            f"Received: features of type {type(columns).__name__}. The order of the arguments is "
+            "logits, labels, features, sample_weight."
+        )
+    names = list(names)
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise ValueError(
+            f"Argument `features` must hold all features that {reader} reads, {names}. Received: "
+            f"{sorted(map(str, columns))}, without {missing}.{suggestion(missing, columns)}"
+        )
+    return {name: columns[name] for name in names}
+
+
+def names_of(names: str | Iterable[str]) -> list[str]:
+    """Names of columns, given as a list or as a single name.
+
+    Example:
+        >>> names_of("price"), names_of(("price", "age"))
+        (['price'], ['price', 'age'])
+    """
+    return [names] if isinstance(names, str) else list(names)
+
+
+def numbers_of(values: Any, what: str) -> np.ndarray:
+    """Labels, predictions or weights as an array of numbers; raises for strings.
+
+    Example:
+        >>> numbers_of(["no", "yes"], "Labels")
+        Traceback (most recent call last):
+        ...
+        ValueError: Labels must be numbers. Received: strings, 'no' and 'yes'. Recode them first,
+        for example as (labels == 'yes').astype(int).
+    """
+    array = as_array(values, what.lower())
+    present = []
+    if array.dtype.kind in "OSUT":
+        present = [value for value in array.reshape(-1).tolist() if not is_missing(value)]
+    if any(isinstance(value, str | bytes) for value in present):
+        texts = [
+            v.decode(errors="backslashreplace") if isinstance(v, bytes) else str(v) for v in present
+        ]
+        raise ValueError(
+            f"{what} must be numbers. {_texts(texts, len(present) < array.size, what)}"
+        )
+    return column_of(array, what.lower())
+
+
+def _texts(texts: list[str], has_missing: bool, what: str) -> str:
+    """What is said of strings in place of numbers."""
+    name, distinct = what.lower(), sorted(set(texts) - {""})
+    has_missing = has_missing or "" in texts
+    shown = " and ".join(map(repr, distinct)) if len(distinct) < 3 else f"such as {distinct[0]!r}"
+    seen = f"Received: strings, {shown}." if distinct else "Received: empty strings."
+    if what != "Labels" or all(map(_is_number, distinct)):
+        return f"{seen} Convert them first, for example with {name}.astype(float)."
+    first = "Drop the rows without a label, which are not negative. " if has_missing else ""
+    if len(distinct) > 2:
+        how = "as class numbers 0 to K - 1, with numpy.unique(labels, return_inverse=True)[1]"
+    else:
+        how = f"as (labels == {distinct[-1]!r}).astype(int)"
+    return f"{seen} {first}Recode them first, for example {how}."
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_same_rows(what: str, num_rows: Mapping[str, int]) -> None:
+    """Raises if columns, given by name with their numbers of rows, differ in them."""
+    if len(set(num_rows.values())) > 1:
+        raise ValueError(f"{what} must have the same number of rows. Received: {dict(num_rows)}.")
+
+
+def refuse_rows(
+    bad: np.ndarray,
+    values: np.ndarray,
+    expected: str,
+    remedy: str,
+    counts: np.ndarray | None = None,
+) -> None:
+    """Raises an error that names the first of the bad rows that count, if there are any."""
+    rows = np.flatnonzero(bad if counts is None else bad & counts)
+    if len(rows):
+        raise ValueError(
+            f"{expected} Received: {len(rows)} of {len(values)} rows with other values, the first "
+            f"being {values[rows[0]]} in row {rows[0]}. {remedy}"
+        )
+
+
+def as_array(values: Any, name: str = "it") -> np.ndarray:
+    """A column, array or list as NumPy reads it, with missing values where it has them.
+
+    Example:
+        >>> as_array(["a", None])
+        array(['a', None], dtype=object)
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        return _unmasked(values)
+    if isinstance(values, _Twice):
+        raise ValueError(
+            f"Input {name} must be one column of the table. Received: several columns of this "
+            "name. Rename or drop the others."
+        )
+    is_list = isinstance(values, list | tuple | range)
+    if not (is_list or hasattr(values, "__array__") or np.isscalar(values)):
+        raise ValueError(
+            f"Input {name} must be an array or a column of a table in memory. Received: "
+            f"{type(values).__name__}. Convert it to NumPy, pandas, Polars or Arrow."
+        )
+    is_arrow = type(values).__module__.partition(".")[0] == "pyarrow"
+    if is_arrow and str(values.type).startswith("dictionary"):
+        # NumPy would get some value of the dictionary in place of a missing one.
+        values = values.cast(values.type.value_type)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"Input {name} must hold one number or string per row, or rows of the same length. "
+            f"Received: {type(values).__name__} ({error})."
+        ) from error
+    if is_list and array.dtype.kind in "US":
+        # NumPy makes strings of the numbers and of NaN beside strings.
+        array = np.asarray(values, dtype=object)
+    return array
+
+
+def column_of(values: Any, name: str) -> np.ndarray:
+    """A column as an array of numbers or strings.
+
+    Strings, possibly with missing values among them, become arrays of `str`; a missing one becomes
+    the empty string. Nullable and object columns of numbers become arrays of numbers, with NaN for
+    missing values.
+
+    Example:
+        >>> column_of([1, None], "'price'")
+        array([ 1., nan])
+    """
+    array = as_array(values, name)
+    if array.dtype.kind == "O":
+        array = numbers_or_strings(array, name, values)
+    elif array.dtype.kind == "S" and not array.tobytes().isascii():
+        for value in set(array.reshape(-1).tolist()):
+            text_of(value, name)
+    is_number = array.dtype.kind in "biufOSU" or array.dtype.name in EXACT_WHOLE_NUMBERS
+    if not is_number:
+        raise ValueError(
+            f"Input {name} must hold numbers or strings. Received: dtype {array.dtype}. Convert "
+            "times to numbers, for example seconds since 1970."
+        )
+    return array
+
+
+def ids_of(values: Any, name: str, reader: str = "ids") -> np.ndarray:
+    """A column of ids as an array of integers or strings; raises if an id is not exact.
+
+    Whole numbers among floats are ids too: a data frame makes floats of integers if one is
+    missing, also in rows that have been dropped since.
+
+    Example:
+        >>> ids_of(np.array([1e9 + 1, 3.0]), "'user'")
+        array([1000000001,          3])
+    """
+    return exact_ids(column_of(values, name), name, reader, values)
+
+
+def exact_ids(array: np.ndarray, name: str, reader: str, column: Any) -> np.ndarray:
+    """The ids of an array that was made from a column; raises if one is not exact."""
+    if array.dtype.kind in "OSUb" or not array.size:
+        return array
+    if array.dtype.kind in "iu":
+        if array.dtype.kind == "u" and int(array.max()) > np.iinfo(np.int64).max:
+            raise ValueError(
+                f"Input {name} must hold whole numbers below 2⁶³. Received: {array.max()}. Convert "
+                "the column to strings, and look them up with keras.layers.StringLookup."
+            )
+        return array
+    return _whole(array, name, reader, column)
+
+
+def holds(dtype: str) -> int:
+    """The number up to which a float dtype holds all whole numbers.
+
+    Example:
+        >>> holds("float32")
+        16777216
+    """
+    return EXACT_WHOLE_NUMBERS.get(dtype, _MOST)
+
+
+def _whole(array: np.ndarray, name: str, reader: str, column: Any) -> np.ndarray:
+    """Floats that are whole numbers, as int64."""
+    dtype = array.dtype.name
+    numbers = array if array.dtype.kind == "f" else array.astype("float32")
+    flat = numbers.reshape(-1)
+    missing = np.isnan(flat)
+    if missing.any():
+        raise ValueError(
+            f"Input {name} must hold {reader}, without missing values. Received: nan in row "
+            f"{int(missing.argmax())}, {int(missing.sum()):,} such rows. Give them an id of their "
+            f"own, -1 or the one that the model was trained on, for example with {filled(column)}."
+        )
+    refuse_fractions(flat, name, reader)
+    limit = holds(dtype)
+    far = np.flatnonzero(np.abs(flat) >= limit)
+    if len(far):
+        raise ValueError(
+            f"Input {name} must hold {reader}, exactly. Received: {flat[far[0]]:.0f} in row "
+            f"{far[0]} as {dtype}, in which different whole numbers from {limit:,} on may be the "
+            "same. Read the column as integers (int64) in the first place, or as strings."
+        )
+    return numbers.astype("int64")
+
+
+def refuse_fractions(flat: np.ndarray, name: str, reader: str) -> None:
+    """Raises if a number is not whole."""
+    fractions = np.flatnonzero(flat != np.floor(flat))
+    if len(fractions):
+        raise ValueError(
+            f"Input {name} must hold {reader}. Received: {float(flat[fractions[0]])} in row "
+            f"{fractions[0]}, {len(fractions):,} such rows. Numbers that are not ids are no field: "
+            "name them in `numeric` of the functions and heads that have it, or leave them out."
+        )
+
+
+def filled(column: Any, as_strings: bool = False) -> str:
+    """Code that fills the missing values of a column of this kind.
+
+    Example:
+        >>> filled(np.array([1.0, np.nan]))
+        'np.nan_to_num(column, nan=-1).astype("int64")'
+    """
+    library = type(column).__module__.partition(".")[0]
+    is_list = isinstance(column, list | tuple)
+    is_object = not is_list and getattr(getattr(column, "dtype", None), "kind", "") == "O"
+    if library == "pandas" or (is_object and "pandas" in sys.modules):
+        # Arrays of objects may hold a missing value of pandas.
+        series = "column" if library == "pandas" else "pandas.Series(column)"
+        if as_strings:
+            return f'{series}.astype(object).fillna("missing")'
+        return f'{series}.astype("Int64").fillna(-1)'
+    if library == "polars":
+        if as_strings:
+            return 'column.cast(str).fill_null("missing")'
+        no_nan = "column.fill_nan(None)" if "Float" in str(column.dtype) else "column"
+        return f"{no_nan}.cast(int).fill_null(-1)"
+    if library == "pyarrow" and (as_strings or str(column.type) not in ("float", "double")):
+        kind, value = ("string", '"missing"') if as_strings else ("int64", "-1")
+        return f'column.cast("{kind}").fill_null({value})'
+    value = '"missing"' if as_strings else "-1"
+    if isinstance(column, np.ma.MaskedArray):
+        return f"column.astype(object).filled({value})"
+    if as_strings or is_list or is_object:
+        return f"[{value} if v is None or v != v else v for v in column]"
+    return 'np.nan_to_num(column, nan=-1).astype("int64")'
+
+
+def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
+    """A masked array with its missing values: NaN, or None among strings."""
+    is_missing, array = np.ma.getmaskarray(values), np.asarray(values.data)
+    if not is_missing.any():
+        return array
+    missing: Any = np.nan if array.dtype.kind in "iufb" else None
+    array = array.astype("float64" if array.dtype.kind in "iufb" else object)
+    array[is_missing] = missing
+    return array
+
+
+def numbers_or_strings(
+    array: np.ndarray, name: str, column: Any, as_strings: bool = False
+) -> np.ndarray:
+    """An object array as numbers, with NaN for missing values, or as strings."""
+    values = array.reshape(-1).tolist()
+    missing = [is_missing(value) for value in values]
+    present = [value for value, gone in zip(values, missing, strict=True) if not gone]
+    kinds = set(map(type, present))
+    if all(issubclass(kind, str | bytes) for kind in kinds) and (kinds or as_strings):
+        if any(missing):
+            warn(
+                f"Input {name} has missing values among its strings: {sum(missing):,} of "
+                f"{len(values):,} rows. They are read as empty strings. Fill them with the value "
+                f"that the base model was trained on, for example with {filled(column, True)}.",
+            )
+        strings = ["" if gone else value for value, gone in zip(values, missing, strict=True)]
+        return np.array([text_of(v, name) for v in strings], dtype=np.str_).reshape(array.shape)
+    if not all(issubclass(kind, _NUMBERS) for kind in kinds):
+        names = sorted(kind.__name__ for kind in kinds)
+        raise ValueError(
+            f"Input {name} must hold numbers or strings. Received: objects of the types {names}. "
+            "Convert them to numbers or to strings."
+        )
+    if any(missing):
+        values = [np.nan if gone else value for value, gone in zip(values, missing, strict=True)]
+    numbers = np.asarray([float(v) if isinstance(v, decimal.Decimal) else v for v in values])
+    # Whole numbers beyond 64 bits stay Python objects.
+    return (numbers.astype("float64") if numbers.dtype == object else numbers).reshape(array.shape)
+
+
+def text_of(value: object, name: str) -> str:
+    """A value as text; raises for bytes that are not UTF-8.
+
+    Example:
+        >>> text_of("café".encode(), "'shop'"), text_of(3, "'shop'")
+        ('café', '3')
+    """
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"Input {name} must hold strings of UTF-8. Received: {bytes(value)!r}. Decode the "
+            "column with its own encoding first, for example each value with "
+            'value.decode("latin-1").'
+        ) from error
+
+
+def is_missing(value: object) -> bool:
+    """Whether a Python value stands for a missing one: None, NaN, or pandas' NA or NaT."""
+    # NaN differs from itself; comparing pandas' missing values would raise.
+    is_float = isinstance(value, float | np.floating)
+    return type(value).__name__ in _MISSING_TYPES or (is_float and value != value)
+
+
+def check_one_value_a_row(values: Any, name: str, use: str) -> None:
+    """Raises for a column with several values per row, given as an array or a tensor."""
+    shape = tuple(values.shape)
+    if len(shape) > 1 and shape[1:] != (1,):
+        raise ValueError(
+            f"{use} {name!r} must have one value per row, shape (n,) or (n, 1). Received: shape "
+            f"{shape}. Give each of the {shape[1]} columns a name and an input of its own."
+        )

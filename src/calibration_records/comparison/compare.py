@@ -1,0 +1,298 @@
+"""Compares two pipelines by the runs of a ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from calibration_records.comparison.comparison import Comparison
+from calibration_records.comparison.metric_comparison import MetricComparison
+from calibration_records.comparison.notes import make_notes
+from calibration_records.comparison.pipeline_runs import PipelineRuns, gather_runs
+from calibration_records.comparison.plan import Plan, make_plan
+from calibration_records.comparison.question import (
+    ADVISED,
+    Question,
+    check_question,
+    deciding_direction,
+    deciding_metric,
+    metric_directions,
+    recorded_metrics,
+)
+from calibration_records.comparison.seed_noise import SeedNoise, seed_noise
+from calibration_records.comparison.verdict import Outcome, judge
+from calibration_records.runs.ledger import Ledger
+from calibration_records.runs.metric_names import BIAS_SUFFIX, loss_partners
+from calibration_records.runs.run_record import RunRecord
+from calibration_records.statistics.accuracy import (
+    accuracy_interval,
+    independent_seed_accuracy,
+    same_seed_accuracy,
+)
+from calibration_records.statistics.bias import bias_share, surviving_share
+from calibration_records.statistics.difference import seeds_needed
+from calibration_records.statistics.estimate import MIN_RUNS
+
+# Power of the minimum detectable effect.
+_POWER = 0.8
+# With fewer, the interval of the share of bias says nothing.
+_MIN_RUNS_FOR_BIAS = 10
+
+
+def compare(
+    ledger: Ledger | str | os.PathLike[str],
+    a: str,
+    b: str,
+    *,
+    metric: str = "calibrated_log_loss",
+    epoch: int | str = "kept",
+    delta: float | None = None,
+    confidence: float = 0.95,
+    num_looks: int | str | None = ADVISED,
+    directions: Mapping[str, str] | None = None,
+    recalibrated: bool | None = None,
+    days: bool = False,
+) -> Comparison:
+    """Tells whether pipeline B is better than A, or whether the difference is seed noise.
+
+    The mean difference B − A gets Student's paired interval if the pipelines share their seeds, and
+    Welch's interval if not. A verdict needs six pairs, or four runs of each pipeline with other
+    seeds. With fewer than four, the probability that B is better is computed with the seed noise of
+    the ledger's other runs. Diverged, unfinished and repeated runs are excluded and counted.
+
+    Args:
+        ledger: A `Ledger`, or the path of its folder.
+        a: Name of a pipeline.
+        b: Name of another pipeline.
+        metric: Name of the deciding metric. Its held-out values (`val_…`) are used if recorded.
+        epoch: Epoch whose values are compared. `"kept"`: the epoch whose weights the run kept
+            (restored by `EarlyStopping` or saved by `ModelCheckpoint` as the best; otherwise the
+            last). `"last"`, or an int. `"best"`: the best epoch of each run by the deciding
+            metric, which flatters every run.
+        delta: Largest difference that does not matter, in the metric's unit. Without it, the
+            verdict is never "no difference".
+        confidence: Coverage of the intervals, in (0, 1).
+        num_looks: Planned number of looks at the growing ledger, whose intervals hold together
+            (Bonferroni). `"advised"`: the intervals are those of this look, and a verdict needs a
+            third of the risk, so that it may be followed by "about k more seeds each" and another
+            look. 1 if there is no other look; `None` for any number of looks, with intervals that
+            hold at all times.
+        directions: Metric name → `"min"` or `"max"`, for metrics whose direction is neither
+            recorded nor known from the name. Other metrics of unknown direction are shown and not
+            judged.
+        recalibrated: Whether the model is calibrated again before it is served. True: the
+            calibrated loss of the pair to which `metric` belongs decides, and a gain that is
+            "calibration only" makes neither pipeline better. False: the plain loss decides, and
+            the verdict is never "calibration only". `None`: `metric` decides.
+        days: Whether the seeds are days, in their order: on each, both pipelines were trained and
+            scored on the next. Then the intervals allow for differences that are alike from day to
+            day, and a verdict needs 14 days that both have.
+
+    Returns:
+        A `Comparison`: print it, or read `verdict` and `difference`.
+
+    Raises:
+        ValueError: A pipeline or the metric is not in the ledger, the direction of the deciding
+            metric is unknown, or an argument is out of its range.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> runs = Ledger(folder.name)
+        >>> for seed in range(6):
+        ...     for pipeline, loss in (("deepfm", 0.50), ("dcn", 0.40)):
+        ...         _ = runs.append({"pipeline": pipeline, "seed": seed, "status": "finished",
+        ...                          "epochs": [0], "metrics": {"val_loss": [loss + seed / 1e3]}})
+        >>> comparison = compare(runs, "deepfm", "dcn", metric="loss")
+        >>> print(comparison.verdict)
+        B better
+        >>> folder.cleanup()
+
+    Reference:
+        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, for the question;
+        Bouthillier et al. (2021), *Accounting for variance in machine learning benchmarks*.
+    """
+    ledger = ledger if isinstance(ledger, Ledger) else Ledger(ledger)
+    question = Question(
+        a, b, metric, epoch, delta, confidence, num_looks, directions, recalibrated, days
+    )
+    return compare_runs(ledger.runs(), question)
+
+
+def compare_runs(records: Sequence[RunRecord], question: Question) -> Comparison:
+    """Compares like `compare`, on records already read from the ledger."""
+    check_question(question)
+    names = recorded_metrics(records, question)
+    deciding = deciding_metric(question, names)
+    directions = metric_directions(records, question, names)
+    maximize = deciding_direction(deciding, directions) == "max"
+    held_out = deciding.startswith("val_")
+    wanted = [deciding, *(n for n in names if n != deciding and n.startswith("val_") == held_out)]
+    runs = (
+        gather_runs(records, question.a, wanted, epoch=question.epoch, maximize=maximize),
+        gather_runs(records, question.b, wanted, epoch=question.epoch, maximize=maximize),
+    )
+    plan = make_plan(runs, question)
+    noise = None
+    if 0 < plan.num_runs < MIN_RUNS and not plan.days:
+        noise = seed_noise(records, runs, deciding, question, maximize=maximize)
+    common = [name for name in wanted if all(pipeline.complete(name) for pipeline in runs)]
+    # The deciding metric is shown even without runs; a fitted bias is not a loss and never shown.
+    metrics = {
+        name: _compare_metric(name, runs, plan, directions[name])
+        for name in dict.fromkeys([deciding, *common])
+        if name == deciding or not name.endswith(BIAS_SUFFIX)
+    }
+    plain, calibrated = loss_partners(deciding, common)
+    calibration = _calibration(plain, calibrated, runs, plan)
+    power = _power(metrics[deciding], runs, plan, question.delta, noise)
+    verdict = judge(
+        metrics[deciding],
+        plain=metrics.get(plain or ""),
+        calibrated=metrics.get(calibrated or ""),
+        gain=None if question.recalibrated is False else calibration.get("gain_difference"),
+        delta=question.delta,
+        more_seeds=power.get("more_seeds", 1),
+        unit=plan.unit,
+        obstacle=plan.obstacle(deciding, *runs),
+        is_borrowed=noise is not None,
+    )
+    if question.recalibrated and verdict.outcome is Outcome.CALIBRATION_ONLY:
+        # What calibration takes away is gone before the model is served.
+        verdict = verdict._replace(better=None)
+    comparison = Comparison(
+        a=runs[0],
+        b=runs[1],
+        metric=deciding,
+        metrics=metrics,
+        verdict=verdict,
+        method=plan.method,
+        shared_seeds=plan.seeds,
+        confidence=question.confidence,
+        delta=question.delta,
+        epoch=question.epoch,
+        num_looks=question.num_looks,
+        recalibrated=question.recalibrated,
+        days=question.days,
+        seed_noise=noise,
+        plain_metric=plain,
+        calibrated_metric=calibrated,
+        **calibration,
+        **power,
+    )
+    return dataclasses.replace(comparison, notes=make_notes(comparison))
+
+
+def _compare_metric(
+    metric: str, runs: tuple[PipelineRuns, PipelineRuns], plan: Plan, direction: str | None
+) -> MetricComparison:
+    a, b = (np.asarray(pipeline.metric_values(metric)) for pipeline in runs)
+    paired_a, paired_b = plan.values(metric, *runs)
+    sign = -1 if direction == "max" else 1
+    beats = same = difference = judged = None
+    if direction is None or plan.days:
+        # How often B beats A would need days that are independent.
+        pass
+    elif plan.paired:
+        sides = (sign * paired_b, sign * paired_a)
+        beats = independent_seed_accuracy(*sides, confidence=plan.shown)
+        same = same_seed_accuracy(*sides, confidence=plan.shown)
+    elif min(a.size, b.size) > 0:
+        beats = accuracy_interval(sign * b, sign * a, confidence=plan.shown)
+    if min(a.size, b.size) > 0:
+        difference, judged = plan.differences(paired_a, paired_b)
+    return MetricComparison(
+        metric=metric,
+        maximize=None if direction is None else direction == "max",
+        num_a=a.size,
+        num_b=b.size,
+        mean_a=float(a.mean()) if a.size else np.nan,
+        mean_b=float(b.mean()) if b.size else np.nan,
+        std_a=float(a.std(ddof=1)) if a.size > 1 else np.nan,
+        std_b=float(b.std(ddof=1)) if b.size > 1 else np.nan,
+        difference=difference,
+        b_beats_a=beats,
+        b_beats_a_same_seed=same,
+        judged=judged,
+    )
+
+
+def _calibration(
+    plain: str | None,
+    calibrated: str | None,
+    runs: tuple[PipelineRuns, PipelineRuns],
+    plan: Plan,
+) -> dict[str, Any]:
+    """The fields that tell what calibration does to the difference and to its noise."""
+    if plain is None or calibrated is None:
+        return {}
+    losses, corrected = plan.values(plain, *runs), plan.values(calibrated, *runs)
+    # The calibration gain, G = LL − CLL, of B minus that of A.
+    gains = [log_loss - loss for log_loss, loss in zip(losses, corrected, strict=True)]
+    found: dict[str, Any] = {"gain_difference": plan.differences(*gains)[0]}
+    if plan.num_runs < plan.fewest:
+        return found
+    found["surviving_share"] = surviving_share(
+        losses, corrected, **plan.pairing, confidence=plan.shown
+    )
+    found["seeds_needed"] = {
+        name: _seeds_needed(float(b.mean() - a.mean()), _variance(a, b, plan), plan)
+        for name, (a, b) in ((plain, losses), (calibrated, corrected))
+    }
+    if min(map(len, losses)) >= _MIN_RUNS_FOR_BIAS and not plan.days:
+        found["bias_share"] = bias_share(
+            losses, corrected, paired=plan.paired, confidence=plan.shown
+        )
+    return found
+
+
+def _variance(a: np.ndarray, b: np.ndarray, plan: Plan) -> float:
+    """The variance of the difference, of one run each."""
+    if plan.days:
+        return float(plan.standard_error(a, b)[0] ** 2 * a.size)
+    if plan.paired:
+        return float(np.var(b - a, ddof=1))
+    return float(a.var(ddof=1) + b.var(ddof=1))
+
+
+def _seeds_needed(effect: float, variance: float, plan: Plan) -> int:
+    """Seeds of each pipeline, or days, that show a difference of this size."""
+    needed = seeds_needed(effect, variance, **plan.pairing, confidence=plan.level)
+    return max(plan.fewest, needed)
+
+
+def _power(
+    deciding: MetricComparison,
+    runs: tuple[PipelineRuns, PipelineRuns],
+    plan: Plan,
+    delta: float | None,
+    noise: SeedNoise | None,
+) -> dict[str, Any]:
+    """The fields of a comparison that tell what its seeds can show; none without a seed noise."""
+    difference = deciding.judged or deciding.difference
+    if difference is None and noise is None:
+        return {}
+    a, b = plan.values(deciding.metric, *runs)
+    effect = delta if delta is not None else float(b.mean() - a.mean())
+    if noise is not None:
+        error, degrees = noise.standard_error(a.size, b.size), float(noise.degrees)
+        variance = 2 * noise.std**2
+    else:
+        error, degrees = plan.standard_error(a, b)
+        variance = _variance(a, b, plan)
+    if noise is not None or difference is None:
+        half = float(special.stdtrit(degrees, (1 + plan.level) / 2)) * error
+    else:
+        half = (difference.high - difference.low) / 2
+    needed = _seeds_needed(effect, variance, plan)
+    return {
+        "standard_error": error,
+        "degrees": degrees,
+        "minimum_detectable_effect": half + float(special.stdtrit(degrees, _POWER)) * error,
+        "more_seeds": max(1, needed - plan.num_runs),
+    }

@@ -1,0 +1,160 @@
+"""The result of a comparison of two pipelines."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+from calibration_records._text import ShownAsText
+from calibration_records.comparison.comparison_text import comparison_text
+from calibration_records.comparison.metric_comparison import MetricComparison
+from calibration_records.comparison.pipeline_runs import PipelineRuns
+from calibration_records.comparison.seed_noise import SeedNoise
+from calibration_records.comparison.verdict import Verdict
+from calibration_records.statistics.estimate import Estimate
+from calibration_records.statistics.posterior import probability_better
+
+
+@dataclass(frozen=True)
+class Comparison(ShownAsText):
+    """The result of `seeds.compare`; print it for a table with the verdict.
+
+    Differences are B − A. Intervals are for new seeds on the same held-out rows.
+
+    Args:
+        a: Runs of A, with the numbers of excluded runs.
+        b: Runs of B.
+        metric: Name of the deciding metric.
+        metrics: Results of each metric that all runs have, the deciding one first.
+        verdict: The verdict.
+        method: Method of the interval in words.
+        shared_seeds: Seeds by which the runs are paired; empty for independent runs.
+        confidence: Confidence of the intervals, joint for all planned looks.
+        delta: Largest difference that does not matter, if given.
+        epoch: Epoch whose values were compared, as requested.
+        num_looks: Planned number of looks, as in `compare`.
+        recalibrated: Whether the model is calibrated again before it is served, if that was told.
+        days: Whether the seeds are days, in order of time.
+        seed_noise: Seed noise of the ledger, with fewer than four runs of a pipeline.
+        standard_error: Standard error of the deciding difference; `None` with too few runs.
+        degrees: Degrees of freedom of the standard error.
+        minimum_detectable_effect: Smallest difference that these seeds detect with a power of 80 %.
+        more_seeds: Seeds that each pipeline still needs to detect `delta`, or the difference seen,
+            and for a verdict.
+        plain_metric: Name of the plain loss, if both losses are recorded.
+        calibrated_metric: Name of the calibrated loss, if both losses are recorded.
+        gain_difference: Calibration gain G = LL − CLL of B minus that of A.
+        surviving_share: How much of the difference of the plain loss survives calibration, ΔC/ΔL;
+            `None` without both losses or with too few runs for a verdict.
+        seeds_needed: Plain and calibrated loss → seeds of each pipeline with which that loss shows
+            the difference of these two with a power of 80 %; `None` likewise.
+        bias_share: Share of bias in the seed variance of the plain loss, Cov(LL, LL − CLL)/Var(LL)
+            within the pipelines; `None` without both losses or with fewer than ten runs of each.
+        notes: Caveats.
+
+    Example:
+        >>> from calibration_records.comparison.pipeline_runs import gather_runs
+        >>> from calibration_records.comparison.verdict import undecided
+        >>> runs = [gather_runs([], name, ["val_loss"]) for name in ("deepfm", "dcn")]
+        >>> Comparison(*runs, "val_loss", {}, undecided(4), "Welch's t").surviving_share is None
+        True
+    """
+
+    a: PipelineRuns
+    b: PipelineRuns
+    metric: str
+    metrics: Mapping[str, MetricComparison]
+    verdict: Verdict
+    method: str
+    shared_seeds: tuple[int, ...] = ()
+    confidence: float = 0.95
+    delta: float | None = None
+    epoch: int | str = "kept"
+    num_looks: int | str | None = 1
+    recalibrated: bool | None = None
+    days: bool = False
+    seed_noise: SeedNoise | None = None
+    standard_error: float | None = None
+    degrees: float | None = None
+    minimum_detectable_effect: float | None = None
+    more_seeds: int | None = None
+    plain_metric: str | None = None
+    calibrated_metric: str | None = None
+    gain_difference: Estimate | None = None
+    surviving_share: Estimate | None = None
+    seeds_needed: Mapping[str, int] | None = None
+    bias_share: Estimate | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def deciding(self) -> MetricComparison:
+        """The results of the deciding metric."""
+        return self.metrics[self.metric]
+
+    @property
+    def difference(self) -> Estimate | None:
+        """Mean of B minus mean of A by the deciding metric, with its interval."""
+        return self.deciding.difference
+
+    def probability_b_better(self, margin: float = 0.0, prior_scale: float | None = None) -> float:
+        """The posterior probability that B is better than A by at least `margin`.
+
+        Args:
+            margin: Smallest improvement that matters, in the metric's unit, at least 0.
+            prior_scale: Standard deviation of the differences that are expected, for example of
+                earlier comparisons; `None` for a flat prior. It requires TensorFlow Probability.
+
+        Raises:
+            ValueError: There are too few runs, or an argument is out of its range.
+        """
+        if self.standard_error is None or self.degrees is None:
+            raise ValueError(
+                "A posterior requires at least two runs of each pipeline, or other pipelines in "
+                f"the ledger with two. Received: {len(self.a)} and {len(self.b)} runs."
+            )
+        deciding = self.deciding
+        means = deciding.mean_b - deciding.mean_a
+        value = means if self.difference is None else self.difference.value
+        return probability_better(
+            -value if deciding.maximize else value,
+            self.standard_error,
+            self.degrees,
+            margin=margin,
+            prior_scale=prior_scale,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All results as JSON values: no records; `None` where a value is not finite."""
+        values = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        values["verdict"] = {
+            "outcome": self.verdict.outcome.value,
+            "words": self.verdict.words,
+            "better": self.verdict.better,
+            "decided": self.verdict.decided,
+        }
+        known = self.standard_error is not None
+        values["probability_b_better"] = self.probability_b_better() if known else None
+        return values
+
+    def __str__(self) -> str:
+        return comparison_text(self)
+
+
+def _plain(value: Any) -> Any:
+    """A result as JSON values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        # The records of the runs are in the ledger.
+        names = [field.name for field in fields(value) if field.name != "records"]
+        return {name: _plain(getattr(value, name)) for name in names}
+    if hasattr(value, "_asdict"):
+        return {name: _plain(part) for name, part in value._asdict().items()}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

@@ -1,0 +1,161 @@
+"""The question of a comparison, and its checks against the ledger."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from calibration_records.runs.metric_names import DIRECTIONS, direction_of, loss_pairs
+from calibration_records.runs.run_record import RunRecord
+from calibration_records.statistics.estimate import check_confidence
+
+MAX_LOOKS = 50
+# Who looks, trains "about k more seeds each", and looks again until it is decided, errs in 4 to 5 %
+# of the cases with the level of three looks, 6 to 7 % with that of two and 10 to 12 % with that of
+# one (benchmarks/compare_decisions.py).
+ADVISED, NUM_ADVISED_LOOKS = "advised", 3
+
+
+class Question(NamedTuple):
+    """Two pipelines and the options of `compare`."""
+
+    a: str
+    b: str
+    metric: str = "calibrated_log_loss"
+    epoch: int | str = "kept"
+    delta: float | None = None
+    confidence: float = 0.95
+    num_looks: int | str | None = ADVISED
+    directions: Mapping[str, str] | None = None
+    recalibrated: bool | None = None
+    days: bool = False
+
+
+def check_question(question: Question) -> None:
+    """Refuses invalid arguments."""
+    check_confidence(question.confidence)
+    epoch, delta, directions = question.epoch, question.delta, question.directions or {}
+    if question.a == question.b:
+        raise ValueError(
+            "Arguments `a` and `b` must be different pipelines. Received: "
+            f"a={question.a!r}, b={question.b!r}."
+        )
+    is_number = isinstance(epoch, int) and not isinstance(epoch, bool) and epoch >= 0
+    if not (is_number or epoch in ("kept", "last", "best")):
+        raise ValueError(
+            "Argument `epoch` must be 'kept', 'last', 'best' or an integer of at least 0. "
+            f"Received: epoch={epoch!r}."
+        )
+    if delta is not None and not 0 < delta < math.inf:
+        raise ValueError(
+            "Argument `delta` must be a positive number, in the unit of the metric, or None. "
+            f"Received: delta={delta!r}."
+        )
+    looks = question.num_looks
+    if (
+        looks is not None
+        and looks != ADVISED
+        and (isinstance(looks, str) or not 1 <= looks <= MAX_LOOKS)
+    ):
+        raise ValueError(
+            f"Argument `num_looks` must be {ADVISED!r}, between 1 and {MAX_LOOKS}, or None for any "
+            f"number of looks. Received: num_looks={looks!r}."
+        )
+    if question.days and looks is None:
+        raise ValueError(
+            "Argument `num_looks` must be a number if `days=True`. Received: num_looks=None. "
+            "Intervals that hold at every look need runs that are independent."
+        )
+    if question.recalibrated not in (None, True, False):
+        raise ValueError(
+            "Argument `recalibrated` must be True, False or None. Received: "
+            f"recalibrated={question.recalibrated!r}."
+        )
+    if any(direction not in DIRECTIONS for direction in directions.values()):
+        raise ValueError(
+            "Argument `directions` must map metrics to 'min' or 'max'. Received: "
+            f"directions={dict(directions)!r}."
+        )
+
+
+def recorded_metrics(records: Sequence[RunRecord], question: Question) -> list[str]:
+    """The metrics of the runs of either pipeline."""
+    pipelines = {record["pipeline"] for record in records}
+    for name in (question.a, question.b):
+        if name not in pipelines:
+            raise ValueError(
+                "Arguments `a` and `b` must be pipelines of the ledger, for example "
+                f"{sorted(pipelines)[:20]}. Received: {name!r}. `keras-calibration runs` lists "
+                "them."
+            )
+    compared = _compared(records, question)
+    return list(dict.fromkeys(name for record in compared for name in record["metrics"]))
+
+
+def _compared(records: Sequence[RunRecord], question: Question) -> list[RunRecord]:
+    """The records of either pipeline."""
+    return [record for record in records if record["pipeline"] in (question.a, question.b)]
+
+
+def metric_directions(
+    records: Sequence[RunRecord], question: Question, names: Sequence[str]
+) -> dict[str, str | None]:
+    """The direction of each metric: as given, as recorded, or inferred from its name."""
+    given = question.directions or {}
+    resolved = {resolve_metric(name, names): direction for name, direction in given.items()}
+    resolved |= {name: direction for name, direction in given.items() if name in names}
+    recorded: dict[str, set[str]] = {}
+    for record in _compared(records, question):
+        for name, direction in record["directions"].items():
+            recorded.setdefault(name, set()).add(direction)
+    directions: dict[str, str | None] = {}
+    for name in names:
+        found = recorded.get(name, {direction_of(name)})
+        # Contradictory records are ignored.
+        directions[name] = resolved.get(name) or (next(iter(found)) if len(found) == 1 else None)
+    return directions
+
+
+def deciding_direction(metric: str, directions: Mapping[str, str | None]) -> str:
+    """The direction of the deciding metric, which must be known."""
+    direction = directions[metric]
+    if direction is None:
+        raise ValueError(
+            f"Argument `metric` must have a known direction. Received: metric={metric!r}. Pass "
+            f"directions={{{metric!r}: 'max'}} or 'min'; on the command line, --maximize {metric} "
+            f"or --minimize {metric}."
+        )
+    return direction
+
+
+def deciding_metric(question: Question, names: Sequence[str]) -> str:
+    """The name in the ledger of the metric that decides, see `recalibrated` in `compare`."""
+    if question.recalibrated is None:
+        return resolve_metric(question.metric, names)
+    for metric in (f"val_{question.metric}", question.metric):
+        pairs = [pair for pair in loss_pairs(metric, names) if metric in pair]
+        for plain, calibrated in pairs:
+            loss = calibrated if question.recalibrated else plain
+            if loss in names:
+                return loss
+    kind = "calibrated" if question.recalibrated else "plain"
+    raise ValueError(
+        f"Argument `recalibrated` must have a {kind} loss to choose. Received: "
+        f"recalibrated={question.recalibrated}, metric={question.metric!r}, and runs with "
+        f"{list(names)[:10]}. Pass the plain or the calibrated loss as `metric`, or leave "
+        "`recalibrated` out."
+    )
+
+
+def resolve_metric(metric: str, names: Sequence[str]) -> str:
+    """The name of a metric in the ledger, preferably of its held-out values."""
+    for candidate in (f"val_{metric}", metric):
+        if candidate in names:
+            return candidate
+    close = difflib.get_close_matches(metric, names) or list(names)
+    raise ValueError(
+        f"Argument `metric` must be recorded for both pipelines, for example {close[:10]}. "
+        f"Received: metric={metric!r}. On the command line, pass --metric NAME."
+    )

@@ -1,0 +1,83 @@
+"""The seed noise of a ledger, for pipelines with too few runs to show their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from calibration_records.comparison.pipeline_runs import PipelineRuns, gather_runs
+from calibration_records.comparison.question import Question
+from calibration_records.runs.run_record import RunRecord
+from calibration_records.statistics.estimate import RunValues
+
+# Fewest degrees of freedom, of the two pipelines' own runs or of the whole ledger's.
+_MIN_DEGREES = 5
+
+
+class SeedNoise(NamedTuple):
+    """The standard deviation of a metric over the seeds of a pipeline, pooled over pipelines.
+
+    Args:
+        std: The standard deviation of a run.
+        degrees: Degrees of freedom: number of runs minus number of pipelines.
+        num_runs: Number of runs.
+        num_pipelines: Number of pipelines.
+
+    Example:
+        >>> noise = pooled_noise([[1.0, 3.0], [5.0, 5.0], [0.0, 2.0]])
+        >>> round(noise.std, 4), noise.degrees, noise.num_runs, noise.num_pipelines
+        (1.4142, 2, 4, 2)
+    """
+
+    std: float
+    degrees: int
+    num_runs: int
+    num_pipelines: int
+
+    def standard_error(self, num_a: int, num_b: int) -> float:
+        """The standard error of the difference of two means."""
+        return float(self.std * np.sqrt(1 / num_a + 1 / num_b))
+
+
+def seed_noise(
+    records: Sequence[RunRecord],
+    pipelines: Sequence[PipelineRuns],
+    metric: str,
+    question: Question,
+    *,
+    maximize: bool,
+) -> SeedNoise | None:
+    """The seed noise of these pipelines if they have runs enough, or of the whole ledger.
+
+    Pipelines that were evaluated on another number of rows are left out; `None` if the ledger has
+    too few runs that differ in their seed alone.
+    """
+    own = pooled_noise([runs.metric_values(metric) for runs in pipelines])
+    if own is not None and own.degrees >= _MIN_DEGREES:
+        return own
+    num_rows = {record["num_rows"] for runs in pipelines for record in runs.records}
+    alike = [record for record in records if record["num_rows"] in num_rows]
+    by_pipeline: dict[str, list[RunRecord]] = {}
+    for record in alike:
+        by_pipeline.setdefault(record["pipeline"], []).append(record)
+    gathered = (
+        gather_runs(mine, name, [metric], epoch=question.epoch, maximize=maximize)
+        for name, mine in by_pipeline.items()
+    )
+    found = pooled_noise([runs.metric_values(metric) for runs in gathered])
+    return found if found is not None and found.degrees >= _MIN_DEGREES else None
+
+
+def pooled_noise(groups: Sequence[RunValues]) -> SeedNoise | None:
+    """The noise within the groups; a group of equal runs, which no seed moves, does not count."""
+    arrays = [np.asarray(values, np.float64) for values in groups if len(values) > 1]
+    arrays = [values for values in arrays if np.ptp(values) > 0]
+    if not arrays:
+        return None
+    degrees = sum(values.size - 1 for values in arrays)
+    # Standard deviations first: the squares of small ones would be 0.
+    parts = [values.std(ddof=1) * np.sqrt((values.size - 1) / degrees) for values in arrays]
+    num_runs = sum(values.size for values in arrays)
+    return SeedNoise(float(np.linalg.norm(parts)), degrees, num_runs, len(arrays))

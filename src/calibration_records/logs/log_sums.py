@@ -1,0 +1,213 @@
+"""LogSums: the state of a scored log, sums of fixed size that add up over shards."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calibration_records._files import write_atomically
+from calibration_records.logs.embedded import merged
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# The table of the sums of all rows.
+TOTALS = "totals"
+_CHECKSUM = hashlib.sha256().digest_size
+
+
+class LogSums:
+    """What `score`, calibrators and `monitor` need of a log: tables of sums, by name.
+
+    The sums of two parts of a log, added, are the sums of both: compute them where the rows are, on
+    any engine, and add them. `score(sums, metrics)` gives the results. Their size depends on the
+    number of field values, and not on the number of rows.
+
+    Args:
+        tables: Name → Arrow table of the columns `key_…` (the group) and sums (float64).
+
+    Example:
+        >>> import pandas as pd
+        >>> from calibration_records.logs import ScoredLog, log_sums
+        >>> from keras_calibration.scoring import log_queries
+        >>> log = ScoredLog(label="y", probability="p", fields=["site"])
+        >>> queries = log_queries(log, [])
+        >>> monday = pd.DataFrame({"y": [1, 0], "p": [0.5, 0.5], "site": ["a", "b"]})
+        >>> tuesday = pd.DataFrame({"y": [1], "p": [0.25], "site": ["b"]})
+        >>> both = sum((log_sums(log.of(day), queries) for day in (monday, tuesday)), LogSums())
+        >>> both.num_rows, both.table("field/site")["residual"].tolist()
+        (3, [0.5, 0.25])
+    """
+
+    def __init__(self, tables: Mapping[str, pyarrow.Table] | None = None) -> None:
+        self._tables = dict(tables or {})
+
+    @property
+    def tables(self) -> dict[str, pyarrow.Table]:
+        """Name → Arrow table."""
+        return dict(self._tables)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tables."""
+        return list(self._tables)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the log."""
+        return int(self.table(TOTALS)["rows"].sum()) if TOTALS in self._tables else 0
+
+    def table(self, name: str) -> dict[str, np.ndarray]:
+        """A table as column → array, in the order of its keys; columns of strings are objects."""
+        table = _in_order(self._tables[name])
+        return {column: _array(table.column(column)) for column in table.column_names}
+
+    def columns(self, name: str, columns: Sequence[str]) -> np.ndarray:
+        """Some columns of a table, side by side, in any order of the rows but the same for all."""
+        table = self._tables[name]
+        return np.stack([_array(table.column(column)) for column in columns], axis=1)
+
+    def by_period(self) -> dict[int, LogSums]:
+        """Start of each period → its sums; of queries `by_period`, of which one is named "rows"."""
+        starts = self.table("rows")["key_period"]
+        parts: dict[int, dict[str, pyarrow.Table]] = {int(start): {} for start in starts}
+        for name, table in self._tables.items():
+            if name == TOTALS:
+                continue
+            table = _in_order(table)
+            periods = _array(table.column("key_period"))
+            table = table.drop_columns(["key_period"])
+            ends = np.searchsorted(periods, starts, side="right").tolist()
+            for start, first, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
+                parts[start][TOTALS if name == "rows" else name] = table.slice(first, end - first)
+        return {start: LogSums(tables) for start, tables in parts.items()}
+
+    def __add__(self, other: LogSums) -> LogSums:
+        return LogSums.merged([self, other])
+
+    @classmethod
+    def merged(cls, parts: Sequence[LogSums], num_threads: int | None = None) -> LogSums:
+        """The sum of many parts at once, with a number of threads, by default all cores."""
+        parts = [part for part in parts if part.names]
+        if not parts:
+            return cls()
+        for part in parts[1:]:
+            if part.names != parts[0].names:
+                raise ValueError(
+                    "Sums can be added if they were computed by the same queries. Received: "
+                    f"{parts[0].names} and {part.names}."
+                )
+        return cls(
+            {
+                name: merged([part._tables[name] for part in parts], num_threads)
+                for name in parts[0].names
+            }
+        )
+
+    def to_bytes(self) -> bytes:
+        """The sums as bytes, to send to another process; their checksum comes first."""
+        import pyarrow
+
+        stream = io.BytesIO()
+        stream.write((json.dumps(self.names) + "\n").encode())
+        for table in self._tables.values():
+            with pyarrow.ipc.new_stream(stream, table.schema) as writer:
+                writer.write_table(table)
+        data = stream.getvalue()
+        return hashlib.sha256(data).digest() + data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> LogSums:
+        """The sums from `to_bytes`.
+
+        Raises:
+            ValueError: If the bytes are others, for example cut off or changed on a disk.
+        """
+        import pyarrow
+
+        checksum, content = data[:_CHECKSUM], data[_CHECKSUM:]
+        if hashlib.sha256(content).digest() != checksum:
+            raise ValueError(
+                "Argument `data` must be what `LogSums.to_bytes` returned. Received: "
+                f"{len(data):,} bytes that are damaged, or something else."
+            )
+        stream = io.BytesIO(content)
+        names = json.loads(stream.readline())
+        return cls({name: pyarrow.ipc.open_stream(stream).read_all() for name in names})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the sums to a file, in one step: it is the old one or the new one.
+
+        If two processes write at once, it is one of theirs.
+        """
+        write_atomically(Path(os.path.realpath(path)), self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LogSums:
+        """Reads the sums that `save` wrote.
+
+        Raises:
+            ValueError: If the file is damaged, or another one.
+        """
+        data = Path(path).read_bytes()
+        try:
+            return cls.from_bytes(data)
+        except ValueError as error:
+            raise ValueError(
+                "Argument `path` must name a file that `LogSums.save` wrote. Received: "
+                f"{os.fspath(path)!r}, which is damaged, or another file."
+            ) from error
+
+
+def _in_order(table: pyarrow.Table) -> pyarrow.Table:
+    """A table in the order of its keys: DuckDB takes several times as long to sort."""
+    keys = [name for name in table.column_names if name.startswith("key_")]
+    return table.sort_by([(name, "ascending") for name in keys]) if keys else table
+
+
+def whole_numbers(values: np.ndarray) -> np.ndarray | None:
+    """Field values as ids (int64), -1 for a missing one; None if one is no whole number.
+
+    Texts of whole numbers, as of a CSV file, are numbers here.
+
+    Example:
+        >>> whole_numbers(np.array(["5", None, "7.0"], object))
+        array([ 5, -1,  7])
+    """
+    if values.dtype != object:
+        return values
+    try:
+        return np.array([-1 if value is None else _whole(value) for value in values], np.int64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.0*)?", value):
+        return int(value.partition(".")[0])
+    if isinstance(value, int):
+        return int(value)
+    raise ValueError(f"{value!r} is no whole number.")
+
+
+def _array(column: pyarrow.ChunkedArray) -> np.ndarray:
+    """A column as an array; not by Arrow's own method, which loads pandas for most of a second."""
+    import pyarrow
+
+    is_float = pyarrow.types.is_floating(column.type)
+    if column.null_count or not (is_float or pyarrow.types.is_integer(column.type)):
+        # NumPy's whole numbers have no missing value; as floats, those beyond 2**53 would change.
+        values = column.to_pylist()
+        return np.array(values, np.float64 if is_float else object)
+    chunks = [np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)]
+    if len(chunks) == 1:
+        return chunks[0]
+    return np.concatenate([np.zeros(0, column.type.to_pandas_dtype()), *chunks])

@@ -1,0 +1,241 @@
+"""The sums that are asked of an engine, in SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from calibration_records._limits import BINS_PER_OCTAVE, INNER_LIMIT, NUM_OCTAVES
+from calibration_records._logit_bins import FINE_END, LARGEST_LOGIT, MOMENT_BINS
+
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Query:
+    """Sums of the rows of each group, over columns that `logs.rows` defines.
+
+    These columns are y (label), p (probability), l (logit), w (weight), loss (log loss), t (start
+    of the period), micros (time in microseconds), k (row key), f (path of its file), and
+    `field_column` of each column of a field.
+
+    Args:
+        keys: Name → expression of the group of a row.
+        sums: Name → expression to sum over the rows of a group.
+        steps: Columns to compute before, name → expression; each step may use the one before.
+
+    Example:
+        >>> Query({"site": '"site"'}, {"weight": "w"}).sql("SELECT site, w FROM log")
+        'SELECT "site" AS "key_site", coalesce(sum(w), 0)::DOUBLE AS "weight"
+        FROM (SELECT site, w FROM log) GROUP BY ALL'
+    """
+
+    keys: Mapping[str, str]
+    sums: Mapping[str, str]
+    steps: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def uses_row_key(self) -> bool:
+        """Whether rows are grouped by their key, as for folds.
+
+        Example:
+            >>> logit_moments(num_folds=2).uses_row_key, field_sums(["k"]).uses_row_key
+            (True, False)
+        """
+        steps = [expression for step in self.steps for expression in step.values()]
+        expressions = " , ".join([*self.keys.values(), *self.sums.values(), *steps])
+        return re.search(r"\bk\b", re.sub(r'"[^"]*"', "", expressions)) is not None
+
+    def by_period(self) -> Query:
+        """The same sums for each period."""
+        return replace(self, keys={"period": "t", **self.keys})
+
+    def sql(self, rows: str) -> str:
+        """The query over rows that another one selects."""
+        for step in self.steps:
+            columns = ", ".join(f"{expression} AS {name}" for name, expression in step.items())
+            rows = f"SELECT *, {columns} FROM ({rows})"
+        keys = [
+            f"{expression} AS {quoted('key_' + name)}" for name, expression in self.keys.items()
+        ]
+        sums = [f"{_sum(each)}::DOUBLE AS {quoted(name)}" for name, each in self.sums.items()]
+        return f"SELECT {', '.join(keys + sums)} FROM ({rows}) GROUP BY ALL"
+
+
+def _sum(expression: str) -> str:
+    """A sum over rows; 0 without rows."""
+    return "count(*)" if expression == "1" else f"coalesce(sum({expression}), 0)"
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of SQL.
+
+    Example:
+        >>> quoted('a"b')
+        '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """A string as a literal of SQL.
+
+    Example:
+        >>> text("it's")
+        "'it''s'"
+    """
+    return "'" + value.replace("'", "''") + "'"
+
+
+def field_column(name: str) -> str:
+    """The column of a field in the rows that a query sums; another one than those named above.
+
+    Example:
+        >>> field_column("y")
+        '"field y"'
+    """
+    return quoted(f"field {name}")
+
+
+# Columns of `logs.rows` that tell which rows are valid.
+VALID = ("valid_label", "valid_prediction", "valid_weight", "valid_time")
+
+
+def total_sums() -> Query:
+    """Numbers of rows and of invalid rows."""
+    return Query({}, {"rows": "1", "invalid": f"(NOT ({' AND '.join(VALID)}))::INT"})
+
+
+def invalid_sums() -> Query:
+    """Numbers of invalid rows, by what is invalid."""
+    return Query({}, {name: f"(NOT {name})::INT" for name in VALID})
+
+
+def label_sums(names: Sequence[str], weighted: bool = True) -> Query:
+    """Those of the sums of weights, labels, predictions and log loss that are named."""
+    factor = "w * " if weighted else ""
+    sums = {
+        "weight": "w" if weighted else "1",
+        "positives": f"{factor}y",
+        "negatives": f"{factor}(1 - y)",
+        "predicted": f"{factor}p",
+        "loss": f"{factor}loss",
+    }
+    return Query({}, {name: sums[name] for name in names})
+
+
+def field_sums(columns: Sequence[str], weighted: bool = True) -> Query:
+    """What `_ops.field_sums` computes, for each value of a field or cross."""
+    factor = "w * " if weighted else ""
+    sums = {
+        "residual": f"{factor}(y - p)",
+        "positives": f"{factor}y",
+        "weight": "w" if weighted else "1",
+        "squares": "w * w" if weighted else "1",
+        "variance": f"{factor}{factor}p * (1 - p)",
+        "predicted": "CASE WHEN w > 0 THEN p ELSE 0 END" if weighted else "p",
+        "predicted_squares": "CASE WHEN w > 0 THEN p * p ELSE 0 END" if weighted else "p * p",
+    }
+    return Query({f"value_{n}": field_column(column) for n, column in enumerate(columns)}, sums)
+
+
+# What begins the name of the table of a field, and the columns of `field_sums` in its order.
+FIELD = "field/"
+FIELD_SUMS = tuple(field_sums([]).sums)
+
+
+def field_columns(table: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The sums of `_ops.field_sums` of each value (values, 7), from a table of a log."""
+    return np.stack([table[name] for name in FIELD_SUMS], axis=1)
+
+
+def logit_moments(num_folds: int = 1, bias_fraction: float | None = None, seed: int = 0) -> Query:
+    """What `_ops.logit_moments` computes for each group of `_ops.folds.row_groups`."""
+    is_fine = f"inside >= -{FINE_END} AND inside < {FINE_END}"
+    fine_width, width, num_bins = MOMENT_BINS.fine_width, MOMENT_BINS.width, MOMENT_BINS.num_bins
+    fine_end, end = FINE_END / fine_width, FINE_END / width
+    steps = [
+        {"inside": f"greatest(least(l, {LARGEST_LOGIT}), {-LARGEST_LOGIT - width})"},
+        {"fine": f"floor(inside / {fine_width})", "coarse": f"floor(inside / {width})"},
+        {
+            "bin": f"greatest(0, least({num_bins - 1}, (greatest(-{fine_end}, least({fine_end}, "
+            f"fine)) + coarse - greatest(-{end}, least({end}, coarse)))::INT + {num_bins // 2}))",
+            "u": f"CASE WHEN l < -{LARGEST_LOGIT} OR l >= {LARGEST_LOGIT} "
+            f"THEN l - sign(l) * {LARGEST_LOGIT} "
+            f"WHEN {is_fine} THEN (l - (fine + 0.5) * {fine_width}) * {2 / fine_width} "
+            f"ELSE (l - (coarse + 0.5) * {width}) * {2 / width} END",
+        },
+        {"v": "greatest(-1.0, least(1.0, u))"},
+        {"t2": "2 * v * v - 1"},
+        {"t3": "v * (2 * t2 - 1)", "t4": "2 * t2 * t2 - 1"},
+    ]
+    keys = {"bin": "bin"}
+    if num_folds > 1 or bias_fraction is not None:
+        steps += _hash_steps(seed)
+        uniform = "(h >> 8)::FLOAT * (2.0 ** -24)::FLOAT"
+        keys["group"] = (
+            f"floor(({uniform}) * {num_folds}::FLOAT)::INT"
+            if bias_fraction is None
+            else f"(({uniform}) >= {bias_fraction!r}::FLOAT)::INT"
+        )
+    columns = ["1 - y", "y", "(1 - y) * u", "y * u", "t2", "t3", "t4", "2 * v * t4 - t3"]
+    sums = {f"column_{place}": f"w * ({column})" for place, column in enumerate(columns)}
+    return Query(keys, sums, steps)
+
+
+def logit_bins(bins_per_unit: int, columns: Sequence[str] = ()) -> Query:
+    """Weights and two moments of the logits of either label, in each bin of the logit.
+
+    The bins are those of `_solvers.logit_histogram.bin_edges`, numbered from 0 to the right, and
+    from -1 to the left; the end bins also hold the logits farther out. With `columns`, also by the
+    values of fields.
+    """
+    limit, per_octave, octaves = INNER_LIMIT, BINS_PER_OCTAVE, NUM_OCTAVES
+    edge = limit * bins_per_unit
+    far = f"least(floor(log2(abs(c) / {limit}) * {per_octave}), {octaves * per_octave - 1})"
+    steps = [
+        {"c": f"greatest(-{limit * 2**octaves}.0, least({limit * 2**octaves}.0, l))"},
+        {
+            "bin": f"CASE WHEN c >= -{limit} AND c < {limit} THEN floor(c * {bins_per_unit}) "
+            f"WHEN c > 0 THEN {edge} + {far} ELSE -{edge + 1} - {far} END"
+        },
+        {
+            "d": f"c - CASE WHEN c >= -{limit} AND c < {limit} THEN (bin + 0.5) / {bins_per_unit} "
+            f"ELSE sign(c) * {limit / 2} * (2.0 ** (({far}) / {per_octave}) + "
+            f"2.0 ** (({far} + 1) / {per_octave})) END"
+        },
+    ]
+    keys = {"bin": "bin::INT"}
+    keys |= {f"value_{place}": field_column(column) for place, column in enumerate(columns)}
+    sums = {
+        f"{label}_{power}": f"w * ({share}){' * d' * power}"
+        for label, share in (("negatives", "1 - y"), ("positives", "y"))
+        for power in range(3)
+    }
+    return Query(keys, {"rows": "1", "squares": "w * w", **sums}, steps)
+
+
+# One of so many groups is counted.
+SAMPLED = 256
+
+
+def num_groups(query: Query) -> Query:
+    """A sample of the groups of a query: those whose hash is divisible by `SAMPLED`."""
+    group = ", ".join(query.keys.values())
+    chosen = {"key": f"hash({group})"}
+    keys = {"hash": f"CASE WHEN key % {SAMPLED} = 0 THEN key END"}
+    return Query(keys, {"rows": "1"}, [*query.steps, chosen])
+
+
+def _hash_steps(seed: int) -> list[dict[str, str]]:
+    """`_ops.folds.hashed_uniform` of the row key, up to the last shift, as h."""
+    steps = [{"h": f"xor(xor(k, k >> 32) & {_MASK}, {seed * 0x9E3779B9 & _MASK}::UBIGINT)"}]
+    for shift, multiplier in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        previous = f"h{len(steps)}"
+        steps[-1] = {previous: steps[-1]["h"]}
+        product = f"xor({previous}, {previous} >> {shift})"
+        steps.append({"h": f"({product} * {multiplier}) & {_MASK}" if multiplier > 1 else product})
+    return steps

@@ -1,0 +1,357 @@
+"""A folder of training runs, one JSON file a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from calibration_records._files import sync, write_atomically
+from calibration_records._warn import warn
+from calibration_records.runs.run_record import (
+    STATUSES,
+    RunRecord,
+    from_json,
+    to_json,
+    validate_record,
+)
+
+# Older temporary files are from killed processes: no write takes this long.
+_STALE_SECONDS = 24 * 3600
+# The time in a run id, and the names of files that begin with one.
+_TIME = "%Y%m%dT%H%M%S%fZ"
+# Names that JSON has in one form only, without escapes.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_ .:+-]+")
+_ID = re.compile(r"\d{8}T\d{12}Z-")
+
+
+class Ledger:
+    """An append-only folder of training runs, safe for many writing processes.
+
+    Each run is one JSON file, written to a temporary file, flushed to disk and renamed. Readers
+    see complete records only, and a killed process loses at most its current run. No two processes
+    write the same file, so no lock is needed.
+
+    `append` a run with the status `"started"` when training begins and `finish` it at the end,
+    under the same run id. A run that died in between stays `"started"` and is counted as
+    unfinished. Other records are never replaced.
+
+    A record is a dict of JSON values (schema version 1):
+
+    - `pipeline` (required): non-empty string; the runs of a pipeline differ only in their seed
+    - `seed` (required): int
+    - `status` (required): `"started"`, `"finished"`, or `"diverged"` (ended with values not finite)
+    - `epochs`: epochs of the run, strictly increasing ints from 0
+    - `metrics`: metric name → list with a float for each epoch, or `None` if not measured
+    - `kept_epoch`: epoch whose weights the run kept as the best; `None` for the last
+    - `directions`: metric name → `"min"` or `"max"`, if known
+    - `initial_weights`: hash of the weights before training, a string, or `None`
+    - `backend`: name of the Keras backend, or `None`
+    - `versions`: package name → version string, or `None` if not installed
+    - `configuration`: any JSON value
+    - `seeds`: role → int, for separate seeds: `"initialization"`, `"order"`, `"dropout"`,
+      `"augmentation"`
+    - `num_rows`: number of held-out rows, or `None`
+    - `training`: reference to the description of model, optimizer and data by which `seeds.train`
+      knows its runs, or `None`
+    - `schema_version`, `run_id`, `created`: set by the ledger; `created` is ISO 8601 in UTC
+
+    Metrics may be NaN or infinite: the file stores them as the strings `"NaN"`, `"Infinity"` and
+    `"-Infinity"`, and `runs` returns floats. Files are named by run id, which sorts by time. Where
+    a clock was set back, or the clocks of two hosts differ, a new run still sorts behind those that
+    are there. The bias that a calibrated loss fitted is a metric with the suffix `_bias`, for
+    example `val_calibrated_log_loss_bias`.
+
+    Descriptions of trainings are in the folder `trainings`.
+
+    Args:
+        path: Folder of the ledger, created by the first `append`. Files other than `*.json` are
+            ignored. `append` deletes temporary files of killed processes after a day.
+
+    Raises:
+        ValueError: `path` is not a folder.
+
+    Example:
+        >>> import tempfile
+        >>> from calibration_records import Ledger
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> ledger = Ledger(folder.name)
+        >>> run_id = ledger.append({"pipeline": "deepfm", "seed": 7, "status": "started"})
+        >>> ledger.finish(run_id, {"pipeline": "deepfm", "seed": 7, "status": "finished",
+        ...                        "epochs": [0, 1], "metrics": {"val_loss": [0.5, 0.25]}})
+        >>> [run["metrics"]["val_loss"] for run in ledger.runs("deepfm", status="finished")]
+        [[0.5, 0.25]]
+        >>> len(ledger)
+        1
+        >>> folder.cleanup()
+
+    Reference:
+        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, which compares
+        pipelines by many runs of each.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(
+                "Argument `path` must be a folder, or a path where one can be created. Received: "
+                f"path={str(self.path)!r}, which is a file."
+            )
+        self._is_swept = False
+        # The newest run id, and the time of the folder when it was found.
+        self._newest, self._stamp = "", 0
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        path: str | os.PathLike[str],
+        *,
+        directions: Mapping[str, str] | None = None,
+    ) -> Ledger:
+        """Adds the runs of a data frame, for example from another tool, to the ledger of a folder.
+
+        Each row is an epoch of a run, and all rows with the same pipeline and seed are one finished
+        run. Without a column `epoch`, each row is a run. All other columns are metrics.
+
+        Args:
+            frame: A pandas or Polars data frame with the columns `pipeline` and `seed`, optionally
+                `epoch`, and metrics with a finite number in each row.
+            path: Folder of the ledger, created if there is none.
+            directions: Metric name → `"min"` or `"max"`, for metrics whose name does not tell it.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            ValueError: A column is missing, repeated or not numeric; a value is not finite; a run
+                is in the frame twice, or in the ledger already; a direction is unknown. Nothing is
+                written.
+
+        Example:
+            >>> import tempfile
+            >>> import pandas as pd
+            >>> frame = pd.DataFrame({"pipeline": "dcn", "seed": [1, 2], "val_loss": [0.5, 0.25]})
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     ledger = Ledger.from_frame(frame, folder)
+            ...     [run["metrics"] for run in ledger.runs()]
+            [{'val_loss': [0.5]}, {'val_loss': [0.25]}]
+        """
+        # Imported late: it loads NumPy.
+        from calibration_records.runs.frame_records import frame_records
+
+        ledger = cls(path)
+        records = frame_records(frame, directions)
+        known = {(run["pipeline"], run["seed"]) for run in ledger.runs()}
+        for record in records:
+            if (record["pipeline"], record["seed"]) in known:
+                raise ValueError(
+                    "Argument `frame` must hold runs that the ledger does not have. Received: "
+                    f"pipeline={record['pipeline']!r}, seed={record['seed']}, which is in "
+                    f"{str(ledger.path)!r}. Leave it out, or rename the pipeline."
+                )
+        for record in records:
+            ledger.append(record)
+        return ledger
+
+    def append(self, record: RunRecord) -> str:
+        """Adds a run; when this returns, the record is on disk.
+
+        Args:
+            record: A record of the schema above, without the fields that the ledger sets.
+
+        Returns:
+            The run id.
+
+        Raises:
+            ValueError: The record violates the schema. Nothing is written.
+        """
+        record = validate_record(record)
+        now = datetime.now(UTC)
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True, exist_ok=True)
+            sync(self.path.parent)
+        run_id = f"{self._time_after_all(now):{_TIME}}-{uuid.uuid4().hex}"
+        self._write(run_id, now.isoformat(), record)
+        self._newest, self._stamp = run_id, self._folder_time()
+        self._sweep()
+        return run_id
+
+    def finish(self, run_id: str, record: RunRecord) -> None:
+        """Atomically replaces the record of a run whose status is `"started"`.
+
+        Args:
+            run_id: The result of `append` for the run.
+            record: The complete record, with another status than `"started"`.
+
+        Raises:
+            ValueError: The record violates the schema or has the status `"started"`; the ledger
+                has no such run, or it is finished already. Nothing is written.
+        """
+        record = validate_record(record)
+        if record["status"] == "started":
+            raise ValueError(
+                f"Argument `record` must have a status of {STATUSES[1:]}. Received: "
+                "status='started'. Use `append` to record another run."
+            )
+        path = self._file(run_id)
+        if not path.is_file():
+            raise ValueError(
+                f"Argument `run_id` must be a run of the ledger {str(self.path)!r}. Received: "
+                f"run_id={run_id!r}. Use `append` to record a new run."
+            )
+        started = _read(path)
+        if started["status"] != "started":
+            raise ValueError(
+                "Argument `run_id` must be a run with status='started'. Received: "
+                f"run_id={run_id!r} with status={started['status']!r}. Use `append` to record a "
+                "new run."
+            )
+        self._write(run_id, started["created"], record)
+
+    def runs(
+        self,
+        pipeline: str | None = None,
+        *,
+        status: str | None = None,
+        skip_damaged: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Reads the runs in the order in which they were appended.
+
+        Args:
+            pipeline: Read only the runs of this pipeline; `None` for all.
+            status: Read only the runs with this status; `None` for all.
+            skip_damaged: Whether invalid files are skipped with a warning instead of an error.
+
+        Returns:
+            A list of records, which the caller may change.
+
+        Raises:
+            ValueError: `status` is unknown; a `*.json` file in the folder that may be of the
+                pipeline is damaged, is not a record, or was written by a newer version of this
+                package.
+
+        Warns:
+            UserWarning: Files were skipped, with `skip_damaged=True`.
+        """
+        if status not in (None, *STATUSES):
+            raise ValueError(
+                f"Argument `status` must be one of {STATUSES}, or None. Received: "
+                f"status={status!r}."
+            )
+        damaged: list[Exception] = []
+        records = self._read_all(pipeline, damaged if skip_damaged else None)
+        if damaged:
+            warn(
+                f"Skipped {len(damaged)} invalid files of the ledger {str(self.path)!r}. The first "
+                f"error: {damaged[0]}",
+            )
+        return [
+            record
+            for record in records
+            if record is not None
+            and pipeline in (None, record["pipeline"])
+            and status in (None, record["status"])
+        ]
+
+    def __len__(self) -> int:
+        return len(self._files())
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r}, num_runs={len(self)})"
+
+    def _file(self, run_id: str) -> Path:
+        if run_id != Path(run_id).name:
+            raise ValueError(
+                "Argument `run_id` must be a result of `append`, a name without folders. Received: "
+                f"run_id={run_id!r}."
+            )
+        return self.path / f"{run_id}.json"
+
+    def _files(self) -> list[Path]:
+        try:
+            # Folders and pipes with such a name are not records.
+            with os.scandir(self.path) as entries:
+                names = [e.name for e in entries if e.name.endswith(".json") and e.is_file()]
+        except FileNotFoundError:
+            return []
+        return [self.path / name for name in sorted(names)]
+
+    def _read_all(
+        self, pipeline: str | None, damaged: list[Exception] | None
+    ) -> list[dict[str, Any] | None]:
+        """All records, with `None` for those that are certainly of another pipeline.
+
+        Errors go to the list `damaged`, if given, with `None` for the record.
+        """
+
+        def read(path: Path) -> dict[str, Any] | None:
+            try:
+                text = path.read_bytes()
+                # Each run of a training reads the earlier ones: to parse those of all pipelines
+                # takes longer than a small training.
+                return None if _is_of_another(text, pipeline) else from_json(text, str(path))
+            except (ValueError, OSError) as error:
+                if damaged is None:
+                    raise
+                damaged.append(error)
+                return None
+
+        return [read(path) for path in self._files()]
+
+    def _time_after_all(self, now: datetime) -> datetime:
+        """`now`, or the moment after the newest run: clocks are set back, and hosts' clocks differ.
+
+        The later of two runs of a seed counts, so a later run must sort behind the earlier one.
+        """
+        if self._folder_time() != self._stamp:
+            self._newest = max(
+                (path.name for path in self._files() if _ID.match(path.name)), default=""
+            )
+        newest = self._newest.partition("-")[0]
+        if f"{now:{_TIME}}" > newest:
+            return now
+        try:
+            return datetime.strptime(newest, _TIME).replace(tzinfo=UTC) + timedelta(microseconds=1)
+        except (ValueError, OverflowError):
+            return now
+
+    def _folder_time(self) -> int:
+        """When a file of the folder was last created, renamed or deleted, in nanoseconds."""
+        return self.path.stat().st_mtime_ns
+
+    def _sweep(self) -> None:
+        """Deletes temporary files of killed processes, once per object, after its first write."""
+        if self._is_swept:
+            return
+        self._is_swept = True
+        for folder in (self.path, self.path / "trainings"):
+            # Another process may delete a file first.
+            with contextlib.suppress(OSError):
+                # By the clock of the file system, which is the same for all hosts.
+                now = self.path.stat().st_mtime
+                for path in folder.glob("*.tmp"):
+                    with contextlib.suppress(OSError):
+                        if now - path.stat().st_mtime > _STALE_SECONDS:
+                            path.unlink()
+
+    def _write(self, run_id: str, created: str, record: dict[str, Any]) -> None:
+        text = to_json({"run_id": run_id, "created": created}, record)
+        write_atomically(self._file(run_id), text.encode("ascii"))
+        sync(self.path)
+
+
+def _is_of_another(text: bytes, pipeline: str | None) -> bool:
+    """Whether a whole record cannot be of a pipeline, because it does not contain its name."""
+    if pipeline is None or not _PLAIN_NAME.fullmatch(pipeline) or not text.rstrip().endswith(b"}"):
+        return False
+    return f'"{pipeline}"'.encode() not in text
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return from_json(path.read_bytes(), str(path))

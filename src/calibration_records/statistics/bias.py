@@ -1,0 +1,212 @@
+"""What calibration does to seed variance and difference: bias share and surviving share."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from calibration_records.statistics.difference import standard_error
+from calibration_records.statistics.estimate import (
+    Estimate,
+    RunValues,
+    check_confidence,
+    check_runs,
+)
+
+Array = NDArray[np.float64]
+
+
+class _Sums(NamedTuple):
+    """A numerator and a denominator, of all runs of a group and without each of them."""
+
+    above: float
+    below: float
+    above_without: Array
+    below_without: Array
+
+
+def bias_share(
+    plain: Sequence[RunValues],
+    calibrated: Sequence[RunValues],
+    *,
+    paired: bool = False,
+    confidence: float = 0.95,
+) -> Estimate:
+    """The share of bias in the seed variance of a loss: Cov(L, L − C) / Var(L).
+
+    L is the plain loss of a run and C its calibrated loss, so that L − C is what the correction of
+    the bias removes. Var(L) = Cov(L, C) + Cov(L, L − C): the share is a part of the whole, though
+    it can be below 0 or above 1 in a sample. Covariances and variances are pooled within
+    pipelines. The interval is Student's, with the standard error of a jackknife over the seeds.
+
+    With 6 to 60 seeds of two pipelines, the 95 % interval covers 93 to 95 % where the gains L − C
+    are normal, and 85 to 92 % where they are squares of biases with a mean of 0, whose share few
+    seeds underestimate. Gains with heavy tails (a few runs with a bias of many standard deviations)
+    need more seeds than that.
+
+    Args:
+        plain: Plain losses, one array of shape `(num_runs,)` for each pipeline, at least 3 runs.
+        calibrated: Calibrated losses of the same runs.
+        paired: Whether run i of every pipeline has the same seed. The jackknife then leaves out
+            seeds, and otherwise runs.
+        confidence: Coverage of the interval, in (0, 1).
+
+    Returns:
+        The share with its interval; NaN if the plain losses of each pipeline are equal.
+
+    Raises:
+        ValueError: Fewer than 3 runs, values that are not finite, or unequal numbers of runs.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> ranking, bias = rng.normal(size=(2, 1000))
+        >>> share = bias_share([ranking + 2 * bias], [ranking])
+        >>> print(f"{share.value:.2f} [{share.low:.2f}, {share.high:.2f}]")
+        0.80 [0.78, 0.82]
+
+    Reference:
+        Fan, Si, Song, Zhang, *Calibration-then-Calculation*, arXiv 2401.16692, for the two losses;
+        Efron and Stein (1981), *The jackknife estimate of variance*.
+    """
+    pipelines = _check_losses(plain, calibrated, paired, confidence)
+    sums = []
+    for losses, corrected in pipelines:
+        above, above_without = _cross_products(losses, losses - corrected)
+        below, below_without = _cross_products(losses, losses)
+        sums.append(_Sums(above, below, above_without, below_without))
+    if paired:
+        # Leaving out a seed leaves out its run of every pipeline.
+        sums = [_Sums(*(sum(parts) for parts in zip(*sums, strict=True)))]
+    value, error, degrees = _jackknife(sums)
+    half = float(special.stdtrit(degrees, (1 + confidence) / 2)) * error
+    return Estimate(value, value - half, value + half, confidence)
+
+
+def surviving_share(
+    plain: Sequence[RunValues],
+    calibrated: Sequence[RunValues],
+    *,
+    paired: bool = False,
+    autocorrelated: bool = False,
+    confidence: float = 0.95,
+) -> Estimate:
+    """The share of the difference of two pipelines that survives calibration: ΔC / ΔL.
+
+    ΔL is the difference of the mean plain losses and ΔC that of the mean calibrated losses. Near 1,
+    calibration takes nothing away; near 0, the difference is calibration only; below 0, the
+    calibrated loss prefers the other pipeline. The interval is Fieller's: of the shares r for which
+    ΔC − r ΔL does not differ from 0. It is unbounded where ΔL does not differ from 0 itself.
+
+    Args:
+        plain: Plain losses of A and of B, each of shape `(num_runs,)`, at least 3 runs.
+        calibrated: Calibrated losses of the same runs.
+        paired: Whether run i of both pipelines has the same seed.
+        autocorrelated: Whether run i of both pipelines is of day i, see `mean_difference`.
+        confidence: Coverage of the interval, in (0, 1).
+
+    Returns:
+        The share with its interval; NaN if ΔL is 0.
+
+    Raises:
+        ValueError: As in `bias_share`.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> ranking, bias = rng.normal(size=(2, 2, 1000)) + [[[0], [3]], [[0], [1]]]
+        >>> share = surviving_share(ranking + bias, ranking)
+        >>> print(f"{share.value:.2f} [{share.low:.2f}, {share.high:.2f}]")
+        0.74 [0.72, 0.75]
+
+    Reference:
+        Fieller (1954), *Some problems in interval estimation*.
+    """
+    pipelines = _check_losses(
+        plain, calibrated, paired or autocorrelated, confidence, centred=False
+    )
+    (plain_a, calibrated_a), (plain_b, calibrated_b) = pipelines
+    plain_difference = float(plain_b.mean() - plain_a.mean())
+    if plain_difference == 0:
+        return Estimate(np.nan, -np.inf, np.inf, confidence)
+    calibrated_difference = float(calibrated_b.mean() - calibrated_a.mean())
+    share = calibrated_difference / plain_difference
+
+    def variance(weight_calibrated: float, weight_plain: float) -> tuple[float, float]:
+        a, b = (weight_calibrated * c + weight_plain * p for p, c in pipelines)
+        error, degrees = standard_error(a, b, paired=paired, autocorrelated=autocorrelated)
+        return error**2, degrees
+
+    _, degrees = variance(1.0, -share)
+    t_squared = float(special.stdtrit(degrees, (1 + confidence) / 2)) ** 2
+    of_plain, of_calibrated = variance(0.0, 1.0)[0], variance(1.0, 0.0)[0]
+    covariance = (of_plain + of_calibrated - variance(1.0, -1.0)[0]) / 2
+    # The ends solve square · r² − 2 middle · r + rest = 0.
+    square = plain_difference**2 - t_squared * of_plain
+    middle = plain_difference * calibrated_difference - t_squared * covariance
+    rest = calibrated_difference**2 - t_squared * of_calibrated
+    if square <= 0:
+        return Estimate(share, -np.inf, np.inf, confidence)
+    half = np.sqrt(max(middle**2 - square * rest, 0.0)) / square
+    low, high = middle / square - half, middle / square + half
+    # Without noise, rounding could leave the share outside.
+    return Estimate(share, min(float(low), share), max(float(high), share), confidence)
+
+
+def _jackknife(groups: list[_Sums]) -> tuple[float, float, float]:
+    """The ratio of the sums over all groups, its standard error and degrees of freedom."""
+    above, below = sum(group.above for group in groups), sum(group.below for group in groups)
+    variance, degrees = 0.0, 0
+    # A variance of 0 gives NaN.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = above / below if below > 0 else np.nan
+        for group in groups:
+            ratios = (above - group.above + group.above_without) / (
+                below - group.below + group.below_without
+            )
+            num = ratios.size
+            variance += (num - 1) * float(np.var(ratios))
+            degrees += num - 1
+    return value, float(np.sqrt(variance)), degrees
+
+
+def _cross_products(x: Array, y: Array) -> tuple[float, Array]:
+    """Σ (x − x̄)(y − ȳ) over all runs, and the same without each of them."""
+    terms = (x - x.mean()) * (y - y.mean())
+    # The means move too: without run i of n, the sum loses n/(n − 1) of its term.
+    return float(terms.sum()), terms.sum() - x.size / (x.size - 1) * terms
+
+
+def _check_losses(
+    plain: Sequence[RunValues],
+    calibrated: Sequence[RunValues],
+    paired: bool,
+    confidence: float,
+    *,
+    centred: bool = True,
+) -> list[Array]:
+    """The losses of each pipeline, shape (2, runs), in a unit that keeps squares in range.
+
+    They are centred in each pipeline, or in all together.
+    """
+    check_confidence(confidence)
+    pipelines = [
+        (check_runs("plain", losses, at_least=3), check_runs("calibrated", corrected, at_least=3))
+        for losses, corrected in zip(plain, calibrated, strict=True)
+    ]
+    sizes = [(losses.size, corrected.size) for losses, corrected in pipelines]
+    if any(one != other for one, other in sizes) or (paired and len(set(sizes)) > 1):
+        raise ValueError(
+            "Arguments `plain` and `calibrated` must have a value for each run of each pipeline, "
+            "and with `paired=True` the same number of runs for all. Received: numbers of runs "
+            f"{sizes}."
+        )
+    stacked = [np.stack(pair) for pair in pipelines]
+    if centred:
+        # Rounding can move the mean of equal values past them; their variance is 0.
+        shifts = [np.clip(x.mean(axis=1), x.min(axis=1), x.max(axis=1)) for x in stacked]
+    else:
+        shifts = [stacked[0][:, 0]] * len(stacked)
+    stacked = [losses - shift[:, None] for losses, shift in zip(stacked, shifts, strict=True)]
+    scale = max((float(np.abs(losses[0]).max()) for losses in stacked), default=0.0)
+    return [losses / (scale or 1.0) for losses in stacked]

@@ -1,0 +1,241 @@
+"""The difference between two pipelines' means: intervals and power."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from calibration_records.statistics.estimate import (
+    MIN_RUNS,
+    Estimate,
+    RunValues,
+    check_confidence,
+    check_paired,
+    check_runs,
+    fewest_runs,
+    t_estimate,
+)
+
+MAX_SEEDS = 100_000
+
+
+def mean_difference(
+    a: RunValues,
+    b: RunValues,
+    *,
+    paired: bool = False,
+    autocorrelated: bool = False,
+    confidence: float = 0.95,
+) -> Estimate:
+    """The mean of B minus the mean of A, with Student's interval.
+
+    Unpaired: Welch's interval, SE² = s_a²/m_a + s_b²/m_b. Paired: with the differences
+    dᵢ = bᵢ − aᵢ, SE² = s_d²/m; the effect of a shared seed cancels. Autocorrelated: the pairs are
+    in order of time and alike from one to the next, and SE is that of their slow changes
+    (`standard_error`). There is no p-value where no exact test reaches the 5 % level: with three
+    runs or five pairs; nor with fewer than 14 autocorrelated pairs.
+
+    Args:
+        a: Values of A, shape `(num_runs_a,)`, at least 2.
+        b: Values of B, shape `(num_runs_b,)`, at least 2.
+        paired: Whether aᵢ and bᵢ have the same seed.
+        autocorrelated: Whether aᵢ and bᵢ are of day i. Such runs are paired.
+        confidence: Coverage of the interval, in (0, 1).
+
+    Raises:
+        ValueError: Fewer than two runs, values that are not finite, or pairs of unequal length.
+
+    Example:
+        >>> mean_difference([1.0, 2.0, 3.0, 4.0], [1.5, 2.5, 3.5, 5.5], paired=True).value
+        0.75
+
+    Reference:
+        Welch (1947), *The generalization of Student's problem*.
+    """
+    check_confidence(confidence)
+    paired = paired or autocorrelated
+    if paired:
+        a, b = check_paired(a=a, b=b)
+    else:
+        a, b = check_runs("a", a, at_least=2), check_runs("b", b, at_least=2)
+    error, degrees = standard_error(a, b, paired=paired, autocorrelated=autocorrelated)
+    fewest = fewest_runs(paired=paired, autocorrelated=autocorrelated)
+    value = float(b.mean() - a.mean())
+    return t_estimate(value, error, degrees, confidence, is_tested=min(a.size, b.size) >= fewest)
+
+
+def always_valid_difference(
+    a: RunValues, b: RunValues, *, confidence: float = 0.95, effect_variance: float = 1.0
+) -> Estimate:
+    """The mean of B minus that of A, with an interval that holds at every look.
+
+    Of the differences dᵢ = bᵢ − aᵢ, S = Σ d, V = Σ d², the mixture over effect sizes N(0, g) gives
+    log e_m = −½ log(1 + m g) − m/2 log(1 − m g/(1 + m g) S²/(m V)). Without a difference, e_m ever
+    exceeds 1/α with a probability of at most α. The interval contains all shifts that are not
+    rejected; p = min(1, 1/e_m) is the p-value of this look.
+
+    Args:
+        a: Values of A, `(num_runs,)`, in the order in which they were run.
+        b: Values of B, with the same seeds or simply in the order in which they were run.
+        confidence: Joint confidence of all looks, in (0, 1).
+        effect_variance: g, the prior variance of the effect size mean(d)/std(d).
+
+    Raises:
+        ValueError: The lengths differ, or values are not finite.
+
+    Example:
+        >>> estimate = always_valid_difference(np.zeros(6), [1.0, 1.2, 0.9, 1.1, 1.0, 0.8])
+        >>> estimate.excludes(0.0)
+        True
+
+    Reference:
+        Lai (1976), *On confidence sequences*; Wang and Ramdas, arXiv 2310.03722.
+    """
+    check_confidence(confidence)
+    a, b = check_paired(a=a, b=b)
+    differences = b - a
+    num, mean = differences.size, float(differences.mean())
+    growth = 1 + num * effect_variance
+    shrink = (growth - 1) / growth
+    # The share of m d̄² in Σ d² at which log e reaches log(1/α).
+    share = -np.expm1((2 * np.log(1 - confidence) - np.log(growth)) / num) / shrink
+    centred = float(np.sum((differences - mean) ** 2))
+    half = np.sqrt(share / (1 - share) * centred / num) if share < 1 else np.inf
+    p_value = None
+    if num >= MIN_RUNS and centred > 0:
+        seen = num * mean**2 / (centred + num * mean**2)
+        p_value = float(min(1.0, np.exp(0.5 * (np.log(growth) + num * np.log1p(-shrink * seen)))))
+    return Estimate(mean, mean - float(half), mean + float(half), confidence, p_value)
+
+
+def minimum_detectable_effect(
+    variance: float,
+    num_runs: float,
+    degrees: float,
+    *,
+    confidence: float = 0.95,
+    power: float = 0.8,
+) -> float:
+    """The smallest difference that this many seeds detect with the given power.
+
+    MDE = (t₍₁₊confidence₎⸝₂ + t_power) √(variance / m).
+
+    Args:
+        variance: s_a² + s_b² of unpaired runs, or s_d² of paired differences.
+        num_runs: Runs of each pipeline, m.
+        degrees: Degrees of freedom of the variance.
+        confidence: Coverage of the interval that must exclude 0.
+        power: Probability of detection.
+
+    Raises:
+        ValueError: `confidence` or `power` is outside (0, 1).
+
+    Example:
+        >>> round(minimum_detectable_effect(2.0, 17, 32), 2)
+        0.99
+
+    Reference:
+        Bloom (1995), *Minimum detectable effects*.
+    """
+    check_confidence(confidence)
+    check_confidence(power)
+    quantiles = special.stdtrit(degrees, [(1 + confidence) / 2, power])
+    return float(quantiles.sum() * np.sqrt(variance / num_runs))
+
+
+def seeds_needed(
+    effect: float,
+    variance: float,
+    *,
+    paired: bool = False,
+    autocorrelated: bool = False,
+    confidence: float = 0.95,
+    power: float = 0.8,
+) -> int:
+    """The number of seeds of each pipeline that detects `effect` with the given power.
+
+    It is the smallest m whose minimum detectable effect is at most `effect`, with m − 1 degrees of
+    freedom if paired, 2 (m − 1) if not, and ⌊0.4 m^⅔⌉ if autocorrelated.
+
+    Args:
+        effect: Difference of the means to detect, in the metric's unit; the sign does not matter.
+        variance: s_a² + s_b² of unpaired runs, s_d² of paired differences, or m SE² of
+            autocorrelated ones.
+        paired: Whether the pipelines share their seeds.
+        autocorrelated: Whether the runs are of successive days, see `mean_difference`.
+        confidence: Coverage of the interval that must exclude 0.
+        power: Probability of detection.
+
+    Returns:
+        m ≥ 2, at most 100,000.
+
+    Raises:
+        ValueError: `confidence` or `power` is outside (0, 1).
+
+    Example:
+        >>> seeds_needed(0.954, 2.0)  # a single run finds it 75 % of the time
+        19
+
+    Reference:
+        Noether (1987), *Sample size determination for some common nonparametric tests*, and
+        Bouthillier et al. (2021), arXiv 2103.03098, for seeds.
+    """
+
+    def detects(num_runs: int) -> bool:
+        if autocorrelated:
+            degrees = _num_cosines(num_runs)
+        else:
+            degrees = (num_runs - 1) * (1 if paired else 2)
+        detectable = minimum_detectable_effect(
+            variance, num_runs, degrees, confidence=confidence, power=power
+        )
+        return detectable <= abs(effect)
+
+    low, high = 1, 2
+    while not detects(high) and high < MAX_SEEDS:
+        low, high = high, min(2 * high, MAX_SEEDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if detects(middle) else (middle, high)
+    return high
+
+
+def standard_error(
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    *,
+    paired: bool = False,
+    autocorrelated: bool = False,
+) -> tuple[float, float]:
+    """The standard error of mean(b) − mean(a), and its degrees of freedom.
+
+    If dᵢ = bᵢ − aᵢ are autocorrelated, SE² = Σ_j Λ_j² / (v m) with the v = ⌊0.4 m^⅔⌉ slowest
+    cosines Λ_j = √(2/m) Σ_i dᵢ cos(π j (i − ½)/m), j = 1 … v, which vary as √m times the mean does.
+
+    Example:
+        >>> standard_error(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
+        (1.4142135623730951, 2.0)
+
+    Reference:
+        Lazarus, Lewis, Stock, Watson (2018), *HAR inference: recommendations for practice*.
+    """
+    if autocorrelated:
+        num, degrees = a.size, _num_cosines(a.size)
+        angles = np.pi / num * np.outer(np.arange(1, degrees + 1), np.arange(num) + 0.5)
+        # Centred, so that rounding of a large mean does not enter.
+        cosines = np.sqrt(2 / num) * np.cos(angles) @ (b - a - np.mean(b - a))
+        return float(np.linalg.norm(cosines) / np.sqrt(degrees * num)), degrees
+    if paired:
+        return float(np.std(b - a, ddof=1) / np.sqrt(a.size)), a.size - 1
+    parts = np.array([a.var(ddof=1) / a.size, b.var(ddof=1) / b.size])
+    sizes = np.array([a.size, b.size])
+    total = float(parts.sum())
+    # Without spread, use the degrees of freedom of a pooled variance.
+    if total == 0:
+        return 0.0, float(sizes.sum() - 2)
+    # Shares of the total first: the squares of small variances would be 0.
+    return float(np.sqrt(total)), 1 / float(np.sum((parts / total) ** 2 / (sizes - 1)))
+
+
+def _num_cosines(num_days: int) -> int:
+    """How many cosines the variance of an autocorrelated mean is estimated from."""
+    return max(1, round(0.4 * num_days ** (2 / 3)))

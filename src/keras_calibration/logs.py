@@ -1,0 +1,6 @@
+"""Logs of scored rows, of any size: sums by the engine that is where the rows are."""
+
+from calibration_records.logs import LogSums, Periods, Query, ScoredLog, log_sums
+
+__all__ = ["LogSums", "Periods", "Query", "ScoredLog", "log_sums"]
+__dir__ = __all__.copy

@@ -1,0 +1,217 @@
+"""What every seed of a pipeline trains: the model, its rows, and how a run is recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+from keras import ops
+
+from calibration_records.runs.guarded import write_description
+from calibration_records.runs.ledger import Ledger
+from keras_calibration._keras import names_from_the_start, restart_names
+from keras_calibration._typing import Data
+from keras_calibration.callbacks.seed_variance import SeedVariance
+from keras_calibration.seeds.description import (
+    describe_callbacks,
+    describe_model,
+    weights_norm,
+)
+from keras_calibration.seeds.random_seeds import set_seeds
+
+Rows: TypeAlias = tuple[Any, ...]
+"""Inputs, labels and optional sample weights, as arrays or structures of arrays."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a seed starts from: the description of its new model, and the norm of its weights."""
+
+    description: dict[str, Any]
+    weights_norm: float | None
+
+    @classmethod
+    def of(cls, model: keras.Model) -> Start:
+        """Looks at a new model, which need not be built."""
+        return cls(describe_model(model), weights_norm(model))
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedTask:
+    """The training of one pipeline, without the seed; it can be sent to other processes.
+
+    Args:
+        build_model: Returns a new compiled model; its seeds are set before it is called.
+        rows: Training rows.
+        validation: Held-out rows, evaluated after each epoch, or `None`.
+        ledger: Folder of the ledger.
+        pipeline: Name of the pipeline.
+        epochs: Number of epochs.
+        batch_size: Rows per step, also in validation.
+        order: Seed of the data order for all seeds; `None` for an order of its own for each.
+        callbacks: Returns the further callbacks of a seed, or `None`.
+        record: Further fields of the record, see `SeedVariance`.
+        data: Descriptions of `rows` and `validation`.
+    """
+
+    build_model: Callable[[], keras.Model]
+    rows: Rows
+    validation: Rows | None
+    ledger: str
+    pipeline: str
+    epochs: int
+    batch_size: int
+    order: int | None = None
+    callbacks: Callable[[int], Sequence[keras.callbacks.Callback]] | None = None
+    record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of training rows."""
+        return num_rows_of(self.rows)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps in an epoch."""
+        return -(-self.num_rows // self.batch_size)
+
+    def seeds_of(self, seed: int) -> dict[str, int]:
+        """The seeds of initialization and data order."""
+        return {"initialization": seed, "order": seed if self.order is None else self.order}
+
+    def new_model(self, seed: int) -> keras.Model:
+        """A model with the initial weights of a seed."""
+        # A model is named, and names its metrics, as in a process of its own.
+        restart_names()
+        set_seeds(**self.seeds_of(seed))
+        model = self.build_model()
+        if not isinstance(model, keras.Model) or not model.compiled:
+            raise ValueError(
+                "Argument `build_model` must return a compiled keras.Model. Received: "
+                f"build_model() returned {model!r}. Call model.compile(...) in it."
+            )
+        return model
+
+    def describe(
+        self, start: Start, callbacks: Sequence[keras.callbacks.Callback]
+    ) -> dict[str, Any]:
+        """All that decides the run of a seed, but for the seed and its initial weights."""
+        return {
+            **start.description,
+            "callbacks": describe_callbacks(callbacks),
+            **self.data,
+            "epochs": self.epochs,
+            "batch_size": self.batch_size,
+        }
+
+    def user_callbacks(self, seed: int) -> list[keras.callbacks.Callback]:
+        """The callbacks that the user has for a seed."""
+        return list(self.callbacks(seed)) if self.callbacks else []
+
+    def recorder(self, seed: int, training: Mapping[str, Any] | None = None) -> SeedVariance:
+        """The callback that records a seed; refuses invalid fields of the record."""
+        record = {"seeds": self.seeds_of(seed), **self.record, "training": training}
+        return SeedVariance(self.ledger, self.pipeline, seed, verbose=0, **record)
+
+    def all_callbacks(self, seed: int, start: Start) -> list[keras.callbacks.Callback]:
+        """The callbacks of a seed: `SeedVariance`, then those of the user."""
+        callbacks = self.user_callbacks(seed)
+        file = write_description(Ledger(self.ledger), self.describe(start, callbacks))
+        training = None if file is None else {"file": file, "weights_norm": start.weights_norm}
+        return [self.recorder(seed, training), *callbacks]
+
+    def row_order(self, seed: int, epoch: int) -> np.ndarray:
+        """The order of the training rows in an epoch, int64 `(num_rows,)`."""
+        generator = np.random.default_rng([self.seeds_of(seed)["order"], epoch])
+        return generator.permutation(self.num_rows)
+
+    def batches(self, seed: int) -> Iterator[Rows]:
+        """The batches of a seed, without end."""
+        for epoch in itertools.count():
+            order = self.row_order(seed, epoch)
+            for start in range(0, len(order), self.batch_size):
+                yield tensors(take_rows(self.rows, order[start : start + self.batch_size]))
+
+
+def fit_seed(task: SeedTask, seed: int) -> None:
+    """Trains one seed by `fit`, and records it, unless it has ended in the ledger."""
+    # A process may die after its seed is recorded, and before it can tell.
+    runs = Ledger(task.ledger).runs(task.pipeline, skip_damaged=True)
+    if any(run["seed"] == seed and run["status"] != "started" for run in runs):
+        return
+    model = task.new_model(seed)
+    model.fit(
+        task.batches(seed),
+        steps_per_epoch=task.num_steps,
+        epochs=task.epochs,
+        validation_data=None if task.validation is None else tensors(task.validation),
+        validation_batch_size=task.batch_size,
+        callbacks=task.all_callbacks(seed, Start.of(model)),
+        verbose=0,
+        shuffle=False,
+    )
+
+
+@contextlib.contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """Lets the user's random numbers and names go on as if the block had built no models."""
+    state = random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    try:
+        with names_from_the_start():
+            yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def as_rows(name: str, data: Data) -> Rows:
+    """Checks rows and converts them to arrays."""
+    if not isinstance(data, tuple) or not 2 <= len(data) <= 3:
+        raise ValueError(
+            f"Argument `{name}` must be a tuple (x, y) or (x, y, sample_weight) of arrays. "
+            f"Received: {name} of type {type(data).__name__}. Read a tf.data.Dataset into arrays "
+            "first, because every seed takes the rows in another order."
+        )
+    rows = map_rows(_as_array, tuple(part for part in data if part is not None))
+    lengths = {len(array) if array.ndim else 0 for array in keras.tree.flatten(rows)}
+    if len(lengths) > 1 or 0 in lengths:
+        raise ValueError(
+            f"Argument `{name}` must be of arrays with the same number of rows, at least one. "
+            f"Received: {name} with {sorted(lengths)} rows."
+        )
+    return rows
+
+
+def _as_array(values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    # As `fit` does with arrays.
+    return array.astype(keras.config.floatx()) if array.dtype == "float64" else array
+
+
+def take_rows(rows: Rows, chosen: np.ndarray | slice) -> Rows:
+    """Some of the rows."""
+    return map_rows(lambda array: array[chosen], rows)
+
+
+def tensors(rows: Rows) -> Rows:
+    """The rows with strings as tensors, which Keras does not accept as arrays."""
+    return map_rows(lambda a: ops.convert_to_tensor(a) if a.dtype.kind in "OSU" else a, rows)
+
+
+def map_rows(function: Callable[[Any], Any], rows: Rows) -> Rows:
+    """The rows with a function applied to each array."""
+    mapped: Rows = keras.tree.map_structure(function, rows)
+    return mapped
+
+
+def num_rows_of(rows: Rows) -> int:
+    """The number of rows."""
+    return len(keras.tree.flatten(rows)[0])

@@ -1,0 +1,149 @@
+"""Several seeds at once on TensorFlow: an epoch is one graph, with a thread for each seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_calibration._keras import without_replica_sums
+from keras_calibration._typing import Tensor
+from keras_calibration.seeds.seed_task import (
+    Rows,
+    SeedTask,
+    map_rows,
+    num_rows_of,
+)
+
+# Operations that draw from a state of their own.
+_RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
+
+
+class TensorFlowLanes:
+    """Models whose epochs are single calls of a graph, each in a thread of its own.
+
+    A lane keeps its model and graphs, and gets the weights of the next seed. The graph repeats the
+    model's own `train_step`, so that results are those of `fit`. XLA compiles it if it compiles the
+    model (`compile(jit_compile=…)`).
+
+    Args:
+        models: A model for each lane, which the lanes keep.
+        task: The training.
+    """
+
+    def __init__(self, models: Sequence[keras.Model], task: SeedTask) -> None:
+        self._models = list(models)
+        rows = map_rows(tf.constant, task.rows)
+        self._train = [_training_graph(model, rows, task) for model in models]
+        _check_randomness(models[0], self._train[0])
+        if task.validation is not None:
+            validation = map_rows(tf.constant, task.validation)
+            self._validate = [_validation_graph(model, validation, task) for model in models]
+        self._threads = ThreadPoolExecutor(len(models))
+
+    def start(self, models: Sequence[keras.Model]) -> None:
+        """Gives the lanes the state of new models, one for each lane or fewer."""
+        for lane, model in zip(self._models, models, strict=False):
+            for old, new in zip(_variables_of(lane), _variables_of(model), strict=True):
+                old.assign(new)
+
+    def load(self, number: int) -> keras.Model:
+        """The model of a lane."""
+        return self._models[number]
+
+    def store(self, number: int) -> None:
+        """Keeps what a callback has changed in the model; it is kept anyway."""
+
+    def train_epoch(self, orders: Mapping[int, np.ndarray]) -> None:
+        """One epoch of each lane, given the order of the rows."""
+        self._run({n: partial(self._train[n], tf.constant(order)) for n, order in orders.items()})
+
+    def validate(self, numbers: Sequence[int]) -> None:
+        """Updates the metrics of the given lanes with the held-out rows."""
+        self._run({number: self._validate[number] for number in numbers})
+
+    def _run(self, graphs: Mapping[int, Callable[[], Any]]) -> None:
+        for number in graphs:
+            self._models[number].reset_metrics()
+        for job in [self._threads.submit(graph) for graph in graphs.values()]:
+            job.result()
+
+
+def _variables_of(model: keras.Model) -> list[keras.Variable]:
+    """The variables that decide how training goes on; metrics restart with every epoch."""
+    return [*model.variables, *model.optimizer.variables]
+
+
+def _training_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[[Tensor], Any]:
+    """A function of the order of the rows that trains for one epoch."""
+    # Otherwise the traced graph stays in memory for good.
+    without_replica_sums(model.optimizer)
+
+    def train(order: Tensor) -> None:
+        _for_each_batch(model.train_step, rows, order, task.batch_size)
+
+    order = tf.TensorSpec((task.num_rows,), "int64")
+    return _graph(train, model, order)
+
+
+def _validation_graph(model: keras.Model, rows: Rows, task: SeedTask) -> Callable[[], Any]:
+    """A function that updates the metrics with all rows."""
+
+    def validate() -> None:
+        _for_each_batch(model.test_step, rows, tf.range(num_rows_of(rows)), task.batch_size)
+
+    return _graph(validate, model)
+
+
+def _check_randomness(model: keras.Model, graph: Any) -> None:
+    """Refuses programs with state besides the variables of the model: seeds would share it."""
+    variables = [*_variables_of(model), *model.metrics_variables]
+    own = {id(variable.value) for variable in variables}
+    reason = next((f"the variable {v.name!r}" for v in graph.variables if id(v) not in own), None)
+    definition = graph.graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    if drawn := [node.op for node in nodes if node.op.startswith(_RANDOM)]:
+        reason = f"TensorFlow's random numbers ({drawn[0]})"
+    if reason is not None:
+        raise ValueError(
+            "Argument `build_model` must return a model that keeps all of its state in its own "
+            "variables with engine='vectorized', which gives each seed its own. Received: a model "
+            f"that uses {reason}. Draw random numbers in a layer that has a "
+            "keras.random.SeedGenerator as an attribute, or use engine='processes'."
+        )
+
+
+def _for_each_batch(
+    step: Callable[[Rows], Any], rows: Rows, order: Tensor, batch_size: int
+) -> None:
+    """A loop of a graph over full batches, then the rest as a batch of its own."""
+    num_full, rest = divmod(num_rows_of(rows), batch_size)
+
+    def batch(number: Tensor, size: int) -> None:
+        # Of a size that XLA knows.
+        chosen = tf.slice(order, [number * batch_size], [size])
+        step(map_rows(lambda array: tf.gather(array, chosen), rows))
+
+    def body(number: Tensor) -> tuple[Tensor]:
+        batch(number, batch_size)
+        return (number + 1,)
+
+    if num_full:
+        tf.while_loop(lambda number: number < num_full, body, (0,), maximum_iterations=num_full)
+    if rest:
+        batch(num_full, rest)
+
+
+def _graph(
+    function: Callable[..., None], model: keras.Model, *signature: tf.TensorSpec
+) -> Callable[..., Any]:
+    # Traced here: Keras keeps its settings for each thread apart, and the lanes' have none.
+    graph: Callable[..., Any] = tf.function(
+        function, jit_compile=model.jit_compile, autograph=False
+    ).get_concrete_function(*signature)
+    return graph

@@ -1,0 +1,645 @@
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calibration_records.comparison.verdict import Outcome
+from calibration_records.runs.metric_names import direction_of, loss_partners
+from keras_calibration.seeds import Ledger, compare, metric_accuracy
+from keras_calibration.statistics import (
+    bias_share,
+    mean_difference,
+    seeds_needed,
+    surviving_share,
+)
+
+numbers = itertools.count()
+
+
+def append(ledger, pipeline, seed, metrics, **fields):
+    """A run with one value, or a list over epochs, of each metric."""
+    series = {name: np.atleast_1d(values).tolist() for name, values in metrics.items()}
+    epochs = list(range(max(map(len, series.values()))))
+    record = {"pipeline": pipeline, "seed": seed, "status": "finished", "epochs": epochs}
+    return ledger.append({**record, "metrics": series, **fields})
+
+
+def losses(seed, num_runs, shift=0.0, gain=0.0, spread=1.0, bias=0.0):
+    """The metrics of runs, plain = calibrated + gain."""
+    rng = np.random.default_rng(seed)
+    biases = bias + 0.03 * spread * rng.normal(size=num_runs)
+    calibrated = 0.37 + shift + 2e-4 * spread * rng.normal(size=num_runs)
+    gains = gain + 0.06 * biases**2
+    return [
+        {
+            "loss": 0.4,
+            "val_loss": float(loss + extra),
+            "val_calibrated_log_loss": float(loss),
+            "val_calibrated_log_loss_bias": float(c),
+            "val_auc": float(0.75 - loss / 10),
+        }
+        for loss, extra, c in zip(calibrated, gains, biases, strict=True)
+    ]
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path / "runs")
+
+
+def fill(ledger, pipeline, metrics, first_seed=None, **fields):
+    # Seeds of their own unless `first_seed` is given: independent runs.
+    start = 1000 * next(numbers) if first_seed is None else first_seed
+    for number, values in enumerate(metrics):
+        append(ledger, pipeline, start + number, values, **fields)
+
+
+def test_the_better_in_both_directions(ledger):
+    fill(ledger, "deepfm", losses(0, 12))
+    fill(ledger, "dcn", losses(1, 12, shift=-7e-4))
+    there, back = compare(ledger, "deepfm", "dcn"), compare(ledger, "dcn", "deepfm")
+    assert (str(there.verdict), str(back.verdict)) == ("B better", "A better")
+    assert there.metric == "val_calibrated_log_loss"
+    assert there.probability_b_better() > 0.99
+    assert back.probability_b_better() < 0.01
+    np.testing.assert_allclose(there.difference.value, -back.difference.value)
+    # By AUC, larger is better.
+    by_auc = compare(ledger, "deepfm", "dcn", metric="auc")
+    assert by_auc.deciding.maximize
+    assert str(by_auc.verdict) == "B better"
+    assert by_auc.probability_b_better() > 0.99
+    assert by_auc.deciding.b_beats_a.value > 0.9
+    turned = compare(ledger, "deepfm", "dcn", metric="auc", directions={"auc": "min"})
+    assert str(turned.verdict) == "A better"
+
+
+def test_agrees_with_the_functions_for_independent_seeds(ledger):
+    a, b = losses(0, 9), losses(1, 14, shift=-1e-4)
+    fill(ledger, "deepfm", a)
+    fill(ledger, "dcn", b)
+    comparison = compare(ledger, "deepfm", "dcn")
+    values = [[run["val_calibrated_log_loss"] for run in runs] for runs in (a, b)]
+    assert comparison.difference == mean_difference(*values)
+    assert comparison.deciding.b_beats_a.value == metric_accuracy(values[1], values[0])
+    assert comparison.deciding.b_beats_a_same_seed is None
+    assert comparison.shared_seeds == ()
+
+
+def test_shared_seeds_are_paired(ledger):
+    common = 1e-2 * np.random.default_rng(2).normal(size=10)
+    for pipeline, shift in (("deepfm", 0.0), ("dcn", -1e-3)):
+        runs = [{**run} for run in losses(len(pipeline), 10, shift=shift)]
+        for run, extra in zip(runs, common, strict=True):
+            run["val_calibrated_log_loss"] += extra
+        fill(ledger, pipeline, runs, first_seed=0)
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert comparison.shared_seeds == tuple(range(10))
+    assert str(comparison.verdict) == "B better"
+    assert comparison.deciding.b_beats_a_same_seed.value == 1.0
+    assert comparison.deciding.b_beats_a.value < 0.8
+    assert "paired by seed" in comparison.method
+
+
+def test_a_gain_that_is_calibration_only(ledger):
+    fill(ledger, "deepfm", losses(0, 12, gain=2e-3))
+    fill(ledger, "calibrated", losses(1, 12))
+    for a, b, better in (("deepfm", "calibrated", "B"), ("calibrated", "deepfm", "A")):
+        for metric in ("calibrated_log_loss", "loss"):
+            comparison = compare(ledger, a, b, metric=metric)
+            assert str(comparison.verdict) == "the gain is calibration only"
+            assert comparison.verdict.better == better
+            assert any("mostly calibration" in note for note in comparison.notes)
+            assert comparison.surviving_share.value < 0.1
+            # Served as it was trained, it is better.
+            served = compare(ledger, a, b, metric=metric, recalibrated=False)
+            assert (str(served.verdict), served.metric) == (f"{better} better", "val_loss")
+            # Calibrated again, neither is.
+            again = compare(ledger, a, b, metric=metric, recalibrated=True)
+            assert str(again.verdict) == "the gain is calibration only"
+            assert again.verdict.better is None
+
+
+def test_the_parts_add_up(ledger):
+    fill(ledger, "deepfm", losses(0, 8, gain=1e-3))
+    fill(ledger, "dcn", losses(1, 8))
+    comparison = compare(ledger, "deepfm", "dcn")
+    plain = comparison.metrics["val_loss"].difference.value
+    calibrated = comparison.metrics["val_calibrated_log_loss"].difference.value
+    np.testing.assert_allclose(plain, calibrated + comparison.gain_difference.value, rtol=1e-9)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_says_how_much_of_the_seed_variance_is_bias(ledger, shared):
+    first = 0 if shared else None
+    runs = [losses(0, 12, bias=0.1), losses(1, 12, bias=0.1)]
+    fill(ledger, "deepfm", runs[0], first_seed=first)
+    fill(ledger, "dcn", runs[1], first_seed=first)
+    plain, calibrated = (
+        [[run[name] for run in pipeline] for pipeline in runs]
+        for name in ("val_loss", "val_calibrated_log_loss")
+    )
+    for metric in ("calibrated_log_loss", "loss"):
+        comparison = compare(ledger, "deepfm", "dcn", metric=metric)
+        assert comparison.bias_share == bias_share(plain, calibrated, paired=shared)
+        expected = surviving_share(plain, calibrated, paired=shared)
+        assert comparison.surviving_share == expected
+    share, part = comparison.bias_share, comparison.surviving_share
+    text = " ".join(str(comparison).split())
+    assert f"bias: {share.value:.0%} [{share.low:.0%}, {share.high:.0%}] of the seed" in text
+    assert f"calibration: {part.value:.0%} (no bounds: seed noise) of the difference" in text
+    assert comparison.to_dict()["bias_share"]["value"] == share.value
+
+
+def test_few_runs_or_one_loss_say_nothing_about_bias(ledger):
+    fill(ledger, "deepfm", losses(0, 9))
+    fill(ledger, "dcn", losses(1, 12))
+    assert compare(ledger, "deepfm", "dcn").bias_share is None
+    for pipeline in ("one", "other"):
+        fill(ledger, pipeline, [{"val_loss": run["val_loss"]} for run in losses(2, 12)])
+    assert compare(ledger, "one", "other", metric="loss").bias_share is None
+    # Runs that are all equal have no seed variance.
+    for pipeline in ("equal", "same"):
+        fill(ledger, pipeline, losses(3, 1) * 12)
+    comparison = compare(ledger, "equal", "same")
+    assert math.isnan(comparison.bias_share.value)
+    assert "bias:" not in str(comparison)
+    json.dumps(comparison.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("metric", "names", "expected"),
+    [
+        ("val_calibrated_log_loss", ["val_loss", "val_log_loss"], "val_log_loss"),
+        ("calibrated_log_loss", ["val_loss", "binary_crossentropy"], "binary_crossentropy"),
+        ("click_calibrated_log_loss", ["click_log_loss", "log_loss"], "click_log_loss"),
+        ("val_calibrated_quadratic_loss", ["val_mse"], "val_mse"),
+        ("val_calibrated_quadratic_loss", ["val_mean_squared_error"], "val_mean_squared_error"),
+        # It can be a mean absolute error.
+        ("val_calibrated_quadratic_loss", ["val_loss"], None),
+        ("val_calibrated_categorical_log_loss", ["val_loss"], "val_loss"),
+        (
+            "calibrated_categorical_log_loss",
+            ["loss", "sparse_categorical_crossentropy"],
+            "sparse_categorical_crossentropy",
+        ),
+        ("val_calibrated_log_loss", ["loss"], None),
+    ],
+)
+def test_which_losses_belong_together(metric, names, expected):
+    found = (None, None) if expected is None else (expected, metric)
+    assert loss_partners(metric, [metric, *names]) == found
+    if expected is not None:
+        assert loss_partners(expected, [metric, *names]) == found
+        auc = "val_auc" if metric.startswith("val_") else "auc"
+        if "click" not in metric:
+            assert loss_partners(auc, [metric, *names]) == found
+
+
+def test_says_who_is_better_and_worse_calibrated(ledger):
+    fill(ledger, "deepfm", losses(0, 12))
+    fill(ledger, "dcn", losses(1, 12, shift=-7e-4, gain=2e-3))
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert str(comparison.verdict) == "B better"
+    (note,) = (note for note in comparison.notes if "worse calibrated" in note)
+    assert note.startswith("val_loss favors A, val_calibrated_log_loss favors B: B ranks better")
+
+
+def test_undecided_says_how_many_more(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    fill(ledger, "dcn", losses(0, 6, shift=-1e-4))
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert comparison.verdict.outcome is Outcome.UNDECIDED
+    assert str(comparison.verdict) == f"undecided: about {comparison.more_seeds} more seeds each"
+    assert comparison.minimum_detectable_effect > 1e-4
+    closer = compare(ledger, "deepfm", "dcn", delta=5e-5)
+    assert closer.more_seeds > comparison.more_seeds
+
+
+def test_no_difference_that_matters(ledger):
+    fill(ledger, "deepfm", losses(0, 20))
+    fill(ledger, "dcn", losses(1, 20))
+    comparison = compare(ledger, "deepfm", "dcn", delta=1e-3)
+    assert str(comparison.verdict) == "no difference larger than 0.001"
+
+
+@pytest.mark.parametrize(("num_a", "num_b"), [(1, 1), (2, 3), (3, 3)])
+def test_few_runs_alone_cannot_tell(ledger, num_a, num_b):
+    fill(ledger, "deepfm", losses(0, num_a))
+    fill(ledger, "dcn", losses(1, num_b, shift=-0.1))
+    comparison = compare(ledger, "deepfm", "dcn")
+    words = f"cannot tell: {num_a} and {num_b} runs; train at least 4 seeds each"
+    assert str(comparison.verdict) == words
+    assert comparison.deciding.difference is None or comparison.difference.p_value is None
+    assert comparison.seed_noise is None
+    assert (comparison.minimum_detectable_effect is None) == (num_a == 1)
+    assert ("P(B is better)" in str(comparison)) == (num_a > 1)
+
+
+@pytest.mark.parametrize("num_runs", [4, 5, 6])
+def test_a_paired_test_needs_six_seeds(ledger, num_runs):
+    for pipeline, shift in (("deepfm", 0.0), ("dcn", -0.1)):
+        fill(ledger, pipeline, losses(len(pipeline), num_runs, shift=shift), first_seed=0)
+        fill(ledger, f"own {pipeline}", losses(len(pipeline), num_runs, shift=shift))
+    assert compare(ledger, "own deepfm", "own dcn").verdict.better == "B"
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert comparison.verdict.decided == (num_runs == 6)
+    if num_runs < 6:
+        assert str(comparison.verdict) == (
+            f"cannot tell: {num_runs} and {num_runs} runs; train at least 6 seeds each (4 if they "
+            "share none)"
+        )
+        assert comparison.difference.p_value is None
+    # What is likely is told all the same.
+    assert comparison.probability_b_better() > 0.99
+
+
+@pytest.mark.parametrize("same_seed", [False, True])
+def test_one_run_each_is_judged_by_the_noise_of_the_ledger(ledger, same_seed):
+    earlier = [losses(10 + number, 8, shift=number) for number in range(4)]
+    for number, runs in enumerate(earlier):
+        fill(ledger, f"earlier {number}", runs)
+    fill(ledger, "equal", [losses(9, 1)[0]] * 5)  # no seed moves it
+    fill(ledger, "other rows", losses(8, 9, spread=100.0), num_rows=7)
+    first = 0 if same_seed else None
+    a, b = losses(0, 1)[0], losses(1, 1, shift=-4e-4)[0]
+    fill(ledger, "deepfm", [a], first_seed=first)
+    fill(ledger, "dcn", [b], first_seed=first)
+    comparison = compare(ledger, "deepfm", "dcn")
+    values = np.array([[run["val_calibrated_log_loss"] for run in runs] for runs in earlier])
+    std = np.sqrt(np.mean(values.var(axis=1, ddof=1)))
+    difference = b["val_calibrated_log_loss"] - a["val_calibrated_log_loss"]
+    expected = stats.t.cdf(-difference / (np.sqrt(2) * std), 28)
+    assert comparison.probability_b_better() == pytest.approx(expected)
+    assert 0.6 < expected < 0.99
+    assert comparison.to_dict()["probability_b_better"] == pytest.approx(expected)
+    text = " ".join(str(comparison).split())
+    assert f"P(B is better) {expected:.0%}, by val_calibrated_log_loss, a flat prior and" in text
+    assert f"a seed standard deviation of {std:.2g}, from 32 runs of 4 pipelines" in text
+    # Borrowed noise decides nothing, and says how many seeds will.
+    assert str(comparison.verdict) == f"undecided: about {comparison.more_seeds} more seeds each"
+    assert comparison.more_seeds >= (5 if same_seed else 3)
+    turned = compare(ledger, "dcn", "deepfm")
+    assert turned.probability_b_better() == pytest.approx(1 - expected)
+    json.dumps(comparison.to_dict(), allow_nan=False)
+
+
+def test_a_long_history_of_one_pipeline_is_its_own_noise(ledger):
+    fill(ledger, "earlier", losses(3, 30, spread=20.0))
+    history = losses(0, 12)
+    fill(ledger, "deepfm", history)
+    fill(ledger, "dcn", losses(1, 1, shift=-0.1))
+    comparison = compare(ledger, "deepfm", "dcn")
+    noise = comparison.seed_noise
+    assert (noise.num_runs, noise.num_pipelines, noise.degrees) == (12, 1, 11)
+    assert noise.std == pytest.approx(comparison.deciding.std_a)
+    assert comparison.standard_error == pytest.approx(noise.std * np.sqrt(1 + 1 / 12))
+    assert comparison.probability_b_better() > 0.999
+    assert "P(B is better) over 99.9%" in str(comparison)
+    assert str(comparison.verdict) == "undecided: about 3 more seeds each"
+
+
+def test_with_few_pairs_all_runs_count(ledger):
+    fill(ledger, "deepfm", losses(0, 12), first_seed=0)
+    fill(ledger, "dcn", losses(1, 2, shift=-3e-4), first_seed=0)
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert comparison.shared_seeds == ()
+    runs = (comparison.a, comparison.b)
+    a, b = (np.array(pipeline.metric_values("val_calibrated_log_loss")) for pipeline in runs)
+    assert (a.size, b.size) == (12, 2)
+    # Of 14 runs of two pipelines, 12 degrees of freedom.
+    expected = stats.ttest_ind(b, a, alternative="less").pvalue
+    assert 1 - comparison.probability_b_better() == pytest.approx(expected)
+    assert str(comparison.verdict).startswith("undecided: about")
+
+
+def test_any_disagreement_of_the_losses_is_told(ledger):
+    # Neither difference is beyond seed noise.
+    fill(ledger, "deepfm", losses(0, 7))
+    runs = losses(0, 7, gain=6e-5)
+    for run in runs:
+        run["val_calibrated_log_loss"] -= 3e-5
+        run["val_loss"] -= 3e-5
+    fill(ledger, "dcn", runs)
+    for metric in ("calibrated_log_loss", "loss", "auc"):
+        comparison = compare(ledger, "deepfm", "dcn", metric=metric)
+        assert comparison.verdict.outcome is Outcome.UNDECIDED
+        assert comparison.notes[0].startswith(
+            "val_loss favors A, val_calibrated_log_loss favors B: B ranks better but is worse "
+            "calibrated, as far as these runs tell; take B if it is recalibrated before it is "
+            "served, and A if not"
+        )
+    assert compare(ledger, "dcn", "deepfm").notes[0].startswith("val_loss favors B")
+    # Not where they agree.
+    fill(ledger, "alike", losses(0, 7, shift=-1e-5))
+    assert not any("favors" in note for note in compare(ledger, "deepfm", "alike").notes)
+
+
+def test_whether_it_is_recalibrated_chooses_the_loss(ledger):
+    fill(ledger, "deepfm", losses(0, 12))
+    fill(ledger, "dcn", losses(1, 12, shift=-7e-4, gain=2e-3))
+    for metric in ("calibrated_log_loss", "loss", "val_loss", "val_calibrated_log_loss"):
+        for recalibrated, name, words in (
+            (True, "val_calibrated_log_loss", "B better"),
+            (False, "val_loss", "A better"),
+        ):
+            comparison = compare(ledger, "deepfm", "dcn", metric=metric, recalibrated=recalibrated)
+            assert (comparison.metric, str(comparison.verdict)) == (name, words)
+            assert comparison.to_dict()["recalibrated"] is recalibrated
+    # A ledger of plain losses alone has the one, and not the other.
+    for pipeline in ("one", "other"):
+        fill(ledger, pipeline, [{"val_loss": run["val_loss"]} for run in losses(2, 6)])
+    assert compare(ledger, "one", "other", recalibrated=False).metric == "val_loss"
+    with pytest.raises(ValueError, match=r"must have a calibrated loss .*metric='loss'.*val_loss"):
+        compare(ledger, "one", "other", metric="loss", recalibrated=True)
+    with pytest.raises(ValueError, match=r"must have a plain loss .*metric='auc'"):
+        compare(ledger, "deepfm", "dcn", metric="auc", recalibrated=False)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_seeds_that_each_loss_needs_for_this_pair(ledger, shared):
+    first = 0 if shared else None
+    fill(ledger, "deepfm", losses(0, 12, bias=0.1), first_seed=first)
+    fill(ledger, "dcn", losses(1, 12, bias=0.1, shift=-2e-4), first_seed=first)
+    comparison = compare(ledger, "deepfm", "dcn")
+    assert set(comparison.seeds_needed) == {"val_loss", "val_calibrated_log_loss"}
+    for name, needed in comparison.seeds_needed.items():
+        a, b = (np.array(runs.metric_values(name)) for runs in (comparison.a, comparison.b))
+        variance = np.var(b - a, ddof=1) if shared else a.var(ddof=1) + b.var(ddof=1)
+        effect = b.mean() - a.mean()
+        level = comparison.deciding.judged.confidence
+        assert needed == seeds_needed(effect, variance, paired=shared, confidence=level)
+    plain, calibrated = comparison.seeds_needed.values()
+    text = " ".join(str(comparison).split())
+    assert f"val_loss needs {'over' if plain > 1000 else 'about'}" in text
+    assert f"val_calibrated_log_loss needs about {calibrated}" in text
+    # The one whose number is said to be lacking is the one that decides.
+    if comparison.verdict.outcome is Outcome.UNDECIDED:
+        assert comparison.more_seeds == calibrated - 12
+
+
+def fill_days(ledger, rho, num_days, seed, shift=0.0):
+    rng = np.random.default_rng(seed)
+    level = 0.0
+    for day in range(num_days):
+        level = rho * level + np.sqrt(1 - rho**2) * rng.normal() if day else rng.normal()
+        common = rng.normal()
+        for pipeline, extra in (("old", 0.0), ("new", shift + level)):
+            loss = 0.4 + 1e-2 * common + 1e-3 * extra
+            append(ledger, pipeline, 738_000 + day, {"val_loss": [loss], "val_auc": [1 - loss]})
+
+
+def test_days_are_pairs_that_are_alike_from_one_to_the_next(ledger):
+    fill_days(ledger, 0.7, 28, seed=2, shift=-0.5)
+    options = {"metric": "loss", "num_looks": 1}
+    seeds = compare(ledger, "old", "new", **options)
+    days = compare(ledger, "old", "new", days=True, **options)
+    a, b = (np.array(runs.metric_values("val_loss")) for runs in (days.a, days.b))
+    assert days.difference == mean_difference(a, b, autocorrelated=True)
+    assert days.difference.low < seeds.difference.low < seeds.difference.high < days.difference.high
+    assert "28 shared days" in str(days)
+    assert "paired by day and autocorrelated" in days.method
+    # Of runs that are independent only.
+    assert (days.deciding.b_beats_a, days.deciding.b_beats_a_same_seed) == (None, None)
+    assert seeds.deciding.b_beats_a is not None
+    assert 0.5 < days.probability_b_better() < seeds.probability_b_better()
+    assert str(days.verdict) == f"undecided: about {days.more_seeds} more days"
+    # By an accuracy, the other way round.
+    by_auc = compare(ledger, "old", "new", **{**options, "metric": "auc"}, days=True)
+    assert by_auc.probability_b_better() == pytest.approx(days.probability_b_better())
+    json.dumps(days.to_dict(), allow_nan=False)
+
+
+def test_fewer_than_two_weeks_of_days_cannot_tell(ledger):
+    fill_days(ledger, 0.0, 13, seed=0, shift=-50.0)
+    comparison = compare(ledger, "old", "new", metric="loss", days=True)
+    assert str(comparison.verdict) == "cannot tell: 13 shared days; at least 14 are needed"
+    append(ledger, "old", 1, {"val_loss": [0.4]})
+    append(ledger, "new", 1, {"val_loss": [0.35]})
+    assert str(compare(ledger, "old", "new", metric="loss", days=True).verdict) == "B better"
+    with pytest.raises(ValueError, match="`num_looks` must be a number if `days=True`"):
+        compare(ledger, "old", "new", metric="loss", days=True, num_looks=None)
+
+
+def test_runs_that_do_not_count_are_counted(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    fill(ledger, "dcn", losses(1, 6), first_seed=50)
+    append(ledger, "dcn", 90, {"val_calibrated_log_loss": math.nan}, status="diverged")
+    append(ledger, "dcn", 91, {"val_calibrated_log_loss": math.inf})
+    append(ledger, "dcn", 92, {"loss": 0.5})
+    append(ledger, "dcn", 50, losses(9, 1)[0])
+    ledger.append({"pipeline": "dcn", "seed": 93, "status": "started"})
+    comparison = compare(ledger, "deepfm", "dcn")
+    b = comparison.b
+    assert (len(b), b.num_diverged, b.num_unfinished) == (6, 2, 1)
+    assert (b.num_repeated, b.num_without_metric) == (1, 1)
+    text = str(comparison)
+    for words in ("2 runs diverged", "1 run never finished", "1 earlier runs of repeated seeds"):
+        assert words in text
+    # Of the runs with one seed the latest counts.
+    assert b.values["val_calibrated_log_loss"][0] == losses(9, 1)[0]["val_calibrated_log_loss"]
+
+
+def test_without_any_finished_run(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    append(ledger, "dcn", 1, {"val_calibrated_log_loss": math.nan}, status="diverged")
+    comparison = compare(ledger, "deepfm", "dcn")
+    expected = "cannot tell: no finished run of dcn with val_calibrated_log_loss"
+    assert str(comparison.verdict) == expected
+    assert "none" in str(comparison)
+    json.dumps(comparison.to_dict(), allow_nan=False)
+    with pytest.raises(ValueError, match="at least two runs of each pipeline"):
+        comparison.probability_b_better()
+
+
+def test_the_posterior_with_a_flat_prior_is_half_the_p_value(ledger):
+    fill(ledger, "deepfm", losses(0, 6))
+    fill(ledger, "dcn", losses(1, 6, shift=-3e-4))
+    comparison = compare(ledger, "deepfm", "dcn")
+    expected = 1 - comparison.difference.p_value / 2
+    assert comparison.probability_b_better() == pytest.approx(expected)
+    assert 0.5 < comparison.probability_b_better(margin=1e-4) < comparison.probability_b_better()
+
+
+def test_which_epoch(ledger):
+    rng = np.random.default_rng(3)
+    for pipeline in ("deepfm", "dcn"):
+        for _ in range(5):
+            values = 0.5 + 0.01 * rng.normal(size=3)
+            append(ledger, pipeline, next(numbers), {"val_loss": values})
+    runs = [run["metrics"]["val_loss"] for run in ledger.runs("deepfm")]
+    for epoch, pick in (
+        ("kept", lambda v: v[-1]),
+        ("last", lambda v: v[-1]),
+        (1, lambda v: v[1]),
+        ("best", min),
+    ):
+        comparison = compare(ledger, "deepfm", "dcn", metric="loss", epoch=epoch)
+        assert comparison.deciding.mean_a == pytest.approx(np.mean([pick(v) for v in runs]))
+        assert any("too optimistic" in note for note in comparison.notes) == (epoch == "best")
+    beyond = compare(ledger, "deepfm", "dcn", metric="loss", epoch=7)
+    assert (beyond.a.num_without_metric, beyond.verdict.decided) == (5, False)
+
+
+def test_the_epoch_that_was_kept_counts(ledger):
+    for pipeline, best in (("deepfm", 0.5), ("dcn", 0.4)):
+        for seed in range(5):
+            series = {"val_loss": [0.9, best + seed / 1e3, 0.7], "val_auc": [0.6, None, 0.8]}
+            append(ledger, pipeline, seed, series, kept_epoch=1)
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    assert comparison.deciding.mean_b == pytest.approx(0.402)
+    assert comparison.b.epochs == (1,) * 5
+    (note,) = (note for note in comparison.notes if "kept" in note)
+    assert note.startswith("10 of 10 runs kept the weights of their best epoch")
+    last = compare(ledger, "deepfm", "dcn", metric="loss", epoch="last")
+    assert (last.deciding.mean_b, last.b.epochs) == (pytest.approx(0.7), (2,) * 5)
+    # A metric that was not measured there has no value of the model that was kept.
+    assert compare(ledger, "deepfm", "dcn", metric="auc").b.num_without_metric == 5
+
+
+def test_a_direction_that_is_not_known_is_not_guessed(ledger):
+    for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
+        for seed in range(6):
+            values = {"val_uplift": value + seed / 1e3, "val_calibration_ratio": value}
+            append(ledger, pipeline, seed, {**values, "val_loss": 0.5 + seed / 1e3})
+    for metric in ("uplift", "calibration_ratio"):
+        with pytest.raises(ValueError, match=rf"directions=.'val_{metric}': 'max'.*--maximize"):
+            compare(ledger, "deepfm", "dcn", metric=metric)
+    for direction, words in (("max", "B better"), ("min", "A better")):
+        turned = compare(ledger, "deepfm", "dcn", metric="uplift", directions={"uplift": direction})
+        assert str(turned.verdict) == words
+        assert (turned.deciding.maximize, turned.deciding.b_beats_a.value) == (
+            direction == "max",
+            direction == "max",
+        )
+    # Shown beside one that decides, and not judged.
+    beside = compare(ledger, "deepfm", "dcn", metric="loss").metrics["val_uplift"]
+    assert beside.difference.value == pytest.approx(0.1)
+    assert (beside.maximize, beside.better, beside.b_beats_a) == (None, None, None)
+    assert "val_uplift" in compare(ledger, "deepfm", "dcn", metric="loss").to_dict()["metrics"]
+
+
+def test_the_runs_say_which_direction_is_better(ledger):
+    for pipeline, value in (("deepfm", 0.2), ("dcn", 0.3)):
+        for seed in range(6):
+            values = {"val_uplift": value + seed / 1e3}
+            append(ledger, pipeline, seed, values, directions={"val_uplift": "max"})
+    assert str(compare(ledger, "deepfm", "dcn", metric="uplift").verdict) == "B better"
+    append(ledger, "dcn", 9, {"val_uplift": 0.3}, directions={"val_uplift": "min"})
+    with pytest.raises(ValueError, match="must have a known direction"):
+        compare(ledger, "deepfm", "dcn", metric="uplift")
+
+
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        ("val_mrr", "max"),
+        ("val_hit_rate", "max"),
+        ("r2_score", "max"),
+        ("site_id_field_ece", "min"),
+        ("val_normalized_entropy", "min"),
+        ("mean_squared_error", "min"),
+        ("calibration_ratio", None),
+        ("calibration_gain", None),
+        ("learning_rate", None),
+        ("auc_loss", None),
+    ],
+)
+def test_what_a_name_tells(name, direction):
+    assert direction_of(name) == direction
+
+
+def test_looks_widen_the_interval(ledger):
+    fill(ledger, "deepfm", losses(0, 12))
+    fill(ledger, "dcn", losses(1, 12))
+    widths = []
+    for num_looks in (1, 4, None):
+        comparison = compare(ledger, "deepfm", "dcn", num_looks=num_looks)
+        widths.append(comparison.difference.high - comparison.difference.low)
+    assert widths == sorted(widths)
+    # The four intervals of 98.75 % err together in at most 5 % of the cases.
+    four = compare(ledger, "deepfm", "dcn", num_looks=4)
+    once = compare(ledger, "deepfm", "dcn", confidence=0.9875, num_looks=1)
+    assert four.difference == once.difference
+    # Without a number the interval is that of this look, and "about k more seeds" with another look
+    # is allowed for.
+    default = compare(ledger, "deepfm", "dcn")
+    three = compare(ledger, "deepfm", "dcn", num_looks=3)
+    assert default.difference == compare(ledger, "deepfm", "dcn", num_looks=1).difference
+    assert default.deciding.judged == three.difference
+    assert three.deciding.judged is None
+    for name in ("verdict", "more_seeds", "minimum_detectable_effect"):
+        assert getattr(default, name) == getattr(three, name)
+    assert four.method == "Welch's t, independent seeds, Bonferroni's level for 4 looks"
+    assert comparison.method == "always-valid t, independent seeds"
+
+
+def test_notes_on_what_the_records_say(ledger):
+    for pipeline, version in (("deepfm", "3.15"), ("dcn", "3.16")):
+        for seed in range(6):
+            append(
+                ledger,
+                pipeline,
+                seed,
+                {"val_loss": 0.5},
+                initial_weights="same",
+                versions={"keras": version},
+                num_rows=len(pipeline),
+            )
+    comparison = compare(ledger, "deepfm", "dcn", metric="loss")
+    text = "\n".join(comparison.notes)
+    for words in (
+        "deepfm: runs with different seeds started from equal weights",
+        "all runs of A are equal: check that the seed has an effect",
+        "evaluated on different numbers of rows",
+        "different versions of keras",
+    ):
+        assert words in text
+    assert str(comparison.verdict) == "no difference larger than 0"
+
+
+def test_text_is_at_most_100_columns_wide(ledger):
+    long = "a_metric_with_a_very_long_name_that_nobody_would_want_to_read_in_full" * 2
+    for pipeline in ("deep\x1b[31mfm\n" * 9, "dcn" * 40):
+        fill(ledger, pipeline, [{**run, long: 0.123456789} for run in losses(5, 6)])
+    names = list(dict.fromkeys(run["pipeline"] for run in ledger.runs()))
+    text = str(compare(ledger, *names))
+    assert max(map(len, text.splitlines())) <= 100
+    assert "\x1b" not in text
+
+
+def test_json_is_strict(ledger):
+    fill(ledger, "deepfm", losses(0, 4))
+    fill(ledger, "dcn", losses(1, 4))
+    values = json.loads(json.dumps(compare(ledger, "deepfm", "dcn").to_dict(), allow_nan=False))
+    assert values["verdict"]["words"] == str(compare(ledger, "deepfm", "dcn").verdict)
+    assert len(values["a"]["seeds"]) == 4
+    assert set(values["metrics"]["val_loss"]["difference"]) >= {"value", "low", "high", "p_value"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"b": "dnn"}, r"pipelines of the ledger.*\['dcn', 'deepfm'\]\. Received: 'dnn'"),
+        ({"b": "deepfm"}, "must be different pipelines"),
+        ({"metric": "calibrated_los"}, r"val_calibrated_log_loss.*metric='calibrated_los'"),
+        ({"epoch": "first"}, "must be 'kept'.*epoch='first'"),
+        ({"epoch": True}, "must be 'kept'.*epoch=True"),
+        ({"delta": 0.0}, "must be a positive.*delta=0.0"),
+        ({"delta": math.inf}, "must be a positive.*delta=inf"),
+        ({"directions": {"auc": "up"}}, "must map metrics to 'min' or 'max'.*'up'"),
+        ({"directions": {"acu": "max"}}, "must be recorded for both pipelines.*metric='acu'"),
+        ({"confidence": 95}, "between 0 and 1.*confidence=95"),
+        ({"num_looks": 0}, "between 1 and 50.*num_looks=0"),
+        ({"num_looks": 51}, "between 1 and 50.*num_looks=51"),
+        ({"num_looks": "any"}, "must be 'advised', between 1 and 50.*num_looks='any'"),
+        ({"recalibrated": "yes"}, "`recalibrated` must be True, False or None.*'yes'"),
+    ],
+)
+def test_refuses_wrong_arguments(ledger, arguments, message):
+    fill(ledger, "deepfm", losses(0, 4))
+    fill(ledger, "dcn", losses(1, 4))
+    with pytest.raises(ValueError, match=message):
+        compare(**{"ledger": ledger, "a": "deepfm", "b": "dcn", **arguments})

@@ -1,0 +1,473 @@
+"""One log in every kind of source: the same rows, values, times, folds and row numbers."""
+
+import datetime
+import itertools
+
+import duckdb
+import keras
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+
+from calibration_records.logs.embedded import Embedded
+from calibration_records.logs.query import field_sums
+from calibration_records.logs.rows import Selection
+from keras_calibration._ops.folds import hashed_uniform
+from keras_calibration.calibration import fit_calibrator
+from keras_calibration.layers import FieldBias
+from keras_calibration.logs import ScoredLog, log_sums
+from keras_calibration.metrics import CalibratedLogLoss, FieldECE, LogLoss
+from keras_calibration.scoring import log_queries, score, score_by_period
+
+RNG = np.random.default_rng(4)
+N = 600
+P = RNG.uniform(0.05, 0.95, N)
+Y = (RNG.random(N) < P).astype(int)
+# What the package or DuckDB calls columns of its own.
+RESERVED = ("file_index", "FILE_ROW_NUMBER", "filename", "rowid", "row number", "k", "log label")
+
+
+def frame(**columns):
+    return pd.DataFrame({"label": Y, "probability": P, **columns})
+
+
+def zoned(zone="America/New_York"):
+    connection = duckdb.connect()
+    connection.execute(f"SET TimeZone = '{zone}'")
+    return connection
+
+
+def as_sources(table, folder):
+    """The rows of an Arrow table as sources of every kind."""
+    folder.mkdir(exist_ok=True)
+    whole, parts, csv = (folder / name for name in ("whole.parquet", "parts", "whole.csv"))
+    parts.mkdir(exist_ok=True)
+    half = table.num_rows // 2
+    pq.write_table(table, whole, row_group_size=100)
+    pq.write_table(table.slice(0, half), parts / "a.parquet", row_group_size=90)
+    pq.write_table(table.slice(half), parts / "b.parquet")
+    pandas_frame = table.to_pandas()
+    pandas_frame.to_csv(csv, index=False)
+    connection = zoned()
+    connection.register("rows", table)
+    return {
+        "parquet": whole,
+        "files": parts,
+        "csv": csv,
+        "gzip": gzipped(table, folder),
+        "arrow": table,
+        "batch": table.combine_chunks().to_batches()[0],
+        "dataset": pyarrow.dataset.dataset(whole),
+        "pandas": pandas_frame,
+        "polars": pl.from_arrow(table),
+        "lazy": pl.from_arrow(table).lazy(),
+        "relation": connection.sql("FROM rows"),
+    }
+
+
+def gzipped(table, folder):
+    """Two CSV files of other delimiters and orders of the columns, compressed."""
+    files = folder / "gzip"
+    files.mkdir(exist_ok=True)
+    rows = table.to_pandas()
+    half = len(rows) // 2
+    rows[:half].to_csv(files / "a.CSV.GZ", index=False, sep=";", compression="gzip")
+    rows[half:][rows.columns[::-1]].to_csv(files / "b.csv.gz", index=False, lineterminator="\r\n")
+    return files
+
+
+def losses(source, **arguments):
+    log = ScoredLog(source, **arguments)
+    return score(log, [LogLoss(), CalibratedLogLoss()], verbose=0)
+
+
+def same(found, expected):
+    assert found == {name: pytest.approx(value, rel=1e-9) for name, value in expected.items()}
+
+
+@pytest.mark.parametrize("where", [None, "site <> 2", "site <> 2 -- and no more"])
+def test_where_and_reserved_names_leave_the_row_numbers(tmp_path, where):
+    names = {name: np.arange(N) % 3 for name in RESERVED}
+    site = RNG.integers(0, 5, N)
+    table = pa.Table.from_pandas(frame(site=site, **names), preserve_index=False)
+    kept = slice(None) if where is None else site != 2
+    # The folds of the streaming metric, by the number of the row in the whole log.
+    fold = np.floor(np.asarray(hashed_uniform(np.arange(N), 0)) * 2)[kept]
+    queries = log_queries(ScoredLog(), CalibratedLogLoss())
+    for kind, source in as_sources(table, tmp_path / "log").items():
+        sums = log_sums(ScoredLog(source, where=where), queries)
+        moments = sums.table("moments/2/None/0")
+        rows = moments["column_0"] + moments["column_1"]
+        positives = np.bincount(moments["key_group"], moments["column_1"])
+        assert (
+            np.bincount(moments["key_group"], rows).tolist()
+            == np.bincount(fold.astype(int)).tolist()
+        ), kind
+        assert positives.tolist() == np.bincount(fold.astype(int), Y[kept]).tolist(), kind
+
+
+def test_an_error_names_the_row_in_the_file(tmp_path):
+    rows = frame(site=np.arange(N) % 4)
+    rows.loc[450, "label"] = 7
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    places = {"parquet": "row 450 of .*whole.parquet", "files": "row 150 of .*b.parquet"}
+    places |= {"csv": "row 450 of .*whole.csv", "gzip": "row 150 of .*b.csv.gz"}
+    for kind, source in as_sources(table, tmp_path / "log").items():
+        with pytest.raises(ValueError, match=f"a label of 7 in {places.get(kind, 'row 450')}"):
+            losses(source, where="site <> 1")
+
+
+KEYS = {
+    "int": (pa.array(np.arange(N) * 7 - 50), None),
+    "int32 with gaps": (pa.array([None, *range(1, N)], pa.int32()), None),
+    "uint64": (pa.array(np.arange(N, dtype="uint64") + 2**63), None),
+    "large int": (pa.array(np.arange(N) + 2**60), None),
+    "text": (pa.array([f"request {n}" for n in range(N)]), None),
+    "category": (pa.array([f"request {n}" for n in range(N)]).dictionary_encode(), None),
+    "category of ints": (pa.array([None, *range(1, N)]).dictionary_encode(), None),
+    "float": (pa.array(np.arange(N) + 0.5), None),
+}
+
+
+@pytest.mark.quick_cases(3)
+@pytest.mark.parametrize("kind", KEYS)
+def test_row_keys_divide_alike_in_every_source(tmp_path, kind):
+    table = pa.table({"label": Y, "probability": P, "id": KEYS[kind][0]})
+    sources = as_sources(table, tmp_path / "log")
+    expected = losses(sources["parquet"], row_key="id")
+    for name, source in sources.items():
+        if kind == "large int" and name == "pandas":
+            continue
+        same(losses(source, row_key="id"), expected), name
+
+
+def test_a_key_of_whole_numbers_is_a_number_in_any_type():
+    keys = np.arange(N)
+    texts = keys.astype(str)
+    expected = losses(frame(id=keys), row_key="id")
+    for other in (keys.astype(float), texts, keys.astype("uint16"), keys.astype("float32")):
+        same(losses(frame(id=other), row_key="id"), expected)
+    decimal = pa.array(keys).cast(pa.decimal128(30, 2))
+    same(losses(pa.table({"label": Y, "probability": P, "id": decimal}), row_key="id"), expected)
+
+
+DAYS = [datetime.date(2026, 3, 1), datetime.date(2026, 3, 8)]
+VALUES = {
+    "ids": [5, 2**53, 2**53 + 1, -7],
+    "ids with gaps": [5, None, 2**53 + 1, -7],
+    "small ids with gaps": pa.array([5, None, 3, 1], pa.int8()),
+    "texts": ["5", "05", "5.0", None],
+    "floats": [0.5, 2.0, None, 1e16],
+    "floats of 32 bits": pa.array([0.1, 2.0, None, 3.5], pa.float32()),
+    "days": pa.array([*DAYS, None, DAYS[0]]),
+    **{
+        f"times in {unit}": pa.array([0, 1, None, 3], pa.timestamp(unit))
+        for unit in ("s", "ms", "us", "ns")
+    },
+}
+
+
+@pytest.mark.quick_cases(5)
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_field_value_is_spelled_alike_in_every_source(tmp_path, kind):
+    values = VALUES[kind]
+    values = values if isinstance(values, pa.Array) else pa.array(values)
+    table = pa.table({"label": [0, 1, 1, 0], "probability": [0.5] * 4, "f": values})
+    sources = as_sources(table, tmp_path / "log")
+    found = {}
+    for name, source in sources.items():
+        sums = log_sums(ScoredLog(source, fields=["f"]), {"f": field_sums(["f"])})
+        source_keys = sums.table("f")["key_value_0"].tolist()
+        missing = [value for value in source_keys if value is None or value != value]
+        found[name] = sorted(map(str, [v for v in source_keys if v == v and v is not None]))
+        found[name] += ["missing"] * len(missing)
+    if "gaps" in kind:
+        # pandas itself makes floats of these, also in the CSV files.
+        for name in ("pandas", "csv", "gzip"):
+            del found[name]
+    if kind == "days" or "times" in kind:
+        # pandas writes the time of midnight, or not, and not always each fraction.
+        for name in ("csv", "gzip"):
+            del found[name]
+    assert len(set(map(tuple, found.values()))) == 1, found
+    if kind in ("ids", "ids with gaps"):
+        assert "9007199254740993" in found["parquet"]
+
+
+def test_a_list_is_no_field():
+    table = pa.table({"label": [0, 1], "probability": [0.5] * 2, "f": [[1], [2]]})
+    with pytest.raises(ValueError, match=r"field 'f' must hold numbers, texts.* BIGINT"):
+        losses(table, fields=["f"])
+
+
+UNITS = ("s", "ms", "us", "ns")
+AWARE = [
+    datetime.datetime(2026, 3, 1, 0, 30, tzinfo=datetime.UTC) + n * datetime.timedelta(hours=5)
+    for n in range(20)
+]
+TIMES = {
+    **{
+        f"{unit}, no zone": pa.array([t.replace(tzinfo=None) for t in AWARE], pa.timestamp(unit))
+        for unit in UNITS
+    },
+    **{
+        f"{unit}, {zone}": pa.array(AWARE, pa.timestamp(unit, zone))
+        for unit in UNITS
+        for zone in ("UTC", "Asia/Tokyo")
+    },
+    "ISO": pa.array([t.replace(tzinfo=None).isoformat() for t in AWARE]),
+    "ISO, Z": pa.array([t.strftime("%Y-%m-%d %H:%M:%SZ") for t in AWARE]),
+    "ISO, -07:00": pa.array(
+        [t.astimezone(datetime.timezone(datetime.timedelta(hours=-7))).isoformat() for t in AWARE]
+    ),
+    "seconds": pa.array([t.timestamp() + 0.25 for t in AWARE]),
+    "whole seconds": pa.array([int(t.timestamp()) for t in AWARE]),
+}
+
+
+@pytest.mark.quick_cases(4)
+@pytest.mark.parametrize("kind", TIMES)
+def test_days_are_those_of_utc_in_every_source(tmp_path, kind, monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    table = pa.table(
+        {"label": [0, 1] * 10, "probability": np.linspace(0.1, 0.9, 20), "at": TIMES[kind]}
+    )
+    days = [t.date().isoformat() for t in AWARE]
+    expected = {
+        day: score(
+            (np.array([0, 1] * 10)[rows], np.linspace(0.1, 0.9, 20)[rows]), LogLoss(), verbose=0
+        )
+        for day in dict.fromkeys(days)
+        if (rows := np.array(days) == day).any()
+    }
+    for name, source in as_sources(table, tmp_path / "log").items():
+        found = score_by_period(ScoredLog(source, timestamp="at"), LogLoss(), verbose=0)
+        assert list(found) == list(expected), name
+        for day, scores in found.items():
+            same(scores, expected[day])
+
+
+def csv(folder, text, name="log.csv"):
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_later_rows_of_a_csv_file_decide_nothing(tmp_path):
+    n = 60_000
+    rows = np.arange(n)
+    late = rows >= 30_000
+    label = np.where(late, "0.4", (rows % 2).astype(str))
+    at = np.where(late, "2026-03-02 23:30:00", "2026-03-01")
+    site = np.where(rows == n - 1, "none", "0" + (rows % 3).astype(str).astype(object))
+    path = tmp_path / "log.csv"
+    pd.DataFrame({"label": label, "probability": 0.25, "at": at, "site": site}).to_csv(
+        path, index=False
+    )
+    found = score_by_period(
+        ScoredLog(path, timestamp="at", fields=["site"]), LogLoss(), "hour", verbose=0
+    )
+    assert list(found) == ["2026-03-01T00:00", "2026-03-02T23:00"]
+    expected = score((label.astype(float), np.full(n, 0.25)), LogLoss(), verbose=0)["log_loss"]
+    whole = score(ScoredLog(path, fields=["site"]), LogLoss(), verbose=0)
+    assert whole["log_loss"] == pytest.approx(expected, rel=1e-12)
+    sums = log_sums(ScoredLog(path, fields=["site"]), {"f": field_sums(["site"])})
+    assert sums.table("f")["key_value_0"].tolist() == ["00", "01", "02", "none"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("label,probability\n1,0.75\n0,2.5e-1\n", True),
+        ("\ufefflabel,probability\r\n1,0.75\r\n0,0.25\r\n", True),
+        ('"label";"probability"\n"1";"0.75"\n"0";".25"', True),
+        ("label\tprobability\tnote\nTrue\t0.75\t# no comment\nfalse\t 0.25 \t\n", True),
+        (",probability,label\n0,0.75,1.0\n1,0.25,0.0\n", True),
+        ('probability,label,note\n0.75,1,"a\nb, ""c"""\n0.25,0,#\n', True),
+        ("label,probability\n1,0.75\n0,0.25\n\n", True),
+        ("label,probability\n", "no rows"),
+        ("label,probability", "no rows"),
+        ("", "names of their columns in the first line. .* empty"),
+        ("1,0.75\n0,0.25\n", "no columns .'label', 'probability'"),
+        ("label,probability\n1,0.75\n0\n", "Line: 3.*Expected Number of Columns: 2 Found: 1"),
+        (
+            "label,probability\n1,0.75\n0,0.25,1\n",
+            "Line: 3.*Expected Number of Columns: 2 Found: 3",
+        ),
+        ("label,probability\n1,\n0,0.25\n", "a prediction of None in row 0 of .*log.csv"),
+        ('label,probability\n1,0.75\n0,"0,25"\n', "a prediction of 0,25 in row 1 of .*log.csv"),
+        ("label,probability\n1,NaN\n0,0.25\n", "a prediction of NaN in row 0"),
+        ("label,probability\n1,0.75\n0,1_0e-2\n", "a prediction of 1_0e-2 in row 1"),
+        ("label,probability\n1,0.75\n0,inf\n", "a prediction of inf in row 1"),
+        ("label,probability\n1,0.75\nno,0.25\n", "a label of no in row 1"),
+        ("label,probability\n1,0.75\n0x0,0.25\n", "a label of 0x0 in row 1"),
+        (
+            "label,probability,Label\n1,0.75,1\n",
+            r"Received twice: .'Label', 'label'., in the first",
+        ),
+        (b"label,probability\n1,0.75\n\xfc,0.25\n", "not utf-8"),
+    ],
+)
+def test_csv_files(tmp_path, text, expected):
+    path = csv(tmp_path, text)
+    if expected is True:
+        loss = score(ScoredLog(path), LogLoss(), verbose=0)["log_loss"]
+        assert loss == pytest.approx(-np.log(0.75), rel=1e-12)
+        return
+    with pytest.raises(ValueError, match=f"(?s){expected}"):
+        score(ScoredLog(path), LogLoss(), verbose=0)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "03/01/2026",
+        "20260301",
+        "2026",
+        "2026/03/01",
+        "2026-3-1",
+        "infinity",
+        "epoch",
+        "2026-02-30",
+        "",
+        "2026-03-01 America/New_York",
+        "1e9",
+        "-5",
+    ],
+)
+def test_other_times_than_iso_in_csv_files(tmp_path, time):
+    path = csv(tmp_path, f"label,probability,at\n1,0.5,2026-03-01\n0,0.5,{time}\n")
+    with pytest.raises(ValueError, match=f"a time of {time or None} in row 1 of .*log.csv"):
+        score_by_period(ScoredLog(path, timestamp="at"), LogLoss(), verbose=0)
+
+
+def test_where_sees_numbers_and_times_of_csv_files(tmp_path):
+    rows = frame(
+        views=np.where(np.arange(N) % 2, 9, 10),
+        clicks=np.where(np.arange(N) % 3, 10, 9),
+        share=np.arange(N) % 4 / 4 + 0.04,
+        ok=np.arange(N) % 2 == 0,
+        at=np.datetime64("2026-03-01", "s") + np.arange(N) * 3600,
+    )
+    sources = as_sources(pa.Table.from_pandas(rows, preserve_index=False), tmp_path / "log")
+    for where in ("views > clicks", "share > 0.5", "ok", "\"at\" < '2026-03-05'", "Views = 9"):
+        expected = losses(sources["parquet"], where=where)
+        for source in sources.values():
+            same(losses(source, where=where), expected)
+
+
+def test_columns_that_no_one_reads_may_be_of_any_type():
+    period = pd.period_range("2026-01-01", periods=N, freq="D")
+    rows = frame(period=period, site=pd.Categorical(np.arange(N) % 3))
+    expected = losses(frame())
+    same({k: v for k, v in losses(rows, fields=["site"]).items() if k in expected}, expected)
+    with pytest.raises(ValueError, match=r"Received twice: .'label'"):
+        losses(pd.concat([frame(), frame()], axis=1)[["label", "label", "probability"]])
+    with pytest.raises(ValueError, match=r"Received twice: .'Label', 'label'"):
+        losses(pa.table({"label": Y, "Label": 1 - Y, "probability": P}))
+    with pytest.raises(ValueError, match="read several times"):
+        losses(pa.RecordBatchReader.from_batches(*reversed_batches()))
+
+
+def reversed_batches():
+    table = pa.Table.from_pandas(frame())
+    return table.schema, table.to_batches()
+
+
+def test_the_columns_of_an_error_are_those_of_the_user(tmp_path):
+    frame().to_parquet(tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=r"columns \['label', 'probability'\]\.$"):
+        losses(tmp_path / "log.parquet", fields=["site"])
+    (tmp_path / "site=3").mkdir()
+    frame().to_parquet(tmp_path / "site=3/log.parquet")
+    with pytest.raises(ValueError, match=r"Names of folders, such as site=…, are not read"):
+        losses(tmp_path / "site=3/log.parquet", fields=["site"])
+    with pytest.raises(ValueError, match=r"names of this package. .*'keras_calibration Label'"):
+        losses(pl.from_pandas(frame(**{"keras_calibration Label": 0})), where="* > 0")
+    with pytest.raises(ValueError, match="no_column"):
+        losses(tmp_path / "log.parquet", where="no_column > 1")
+    with pytest.raises(ValueError, match="cannot be read"):
+        losses(tmp_path / "log.parquet", where="given > 0")  # a name of our own
+
+
+def test_a_closed_connection_is_an_error_of_ours():
+    connection = duckdb.connect()
+    relation = connection.sql("SELECT 1 AS label, 0.5 AS probability")
+    losses(relation)
+    connection.close()
+    with pytest.raises(ValueError, match=r"cannot be read. .* closed"):
+        losses(relation)
+
+
+def test_many_files_with_their_rows_in_order(tmp_path):
+    n = 30_000
+    table = pa.table({"label": np.arange(n) % 2, "probability": np.arange(n) / n})
+    ends = np.sort(np.concatenate([RNG.integers(0, n, 20), [0, 0, n, n]]))
+    for number, (start, end) in enumerate(itertools.pairwise(ends.tolist())):
+        part = table.slice(start, end - start)
+        pq.write_table(part, tmp_path / f"{number:02d}.parquet", row_group_size=100)
+        index = pa.array(np.zeros(len(part), int))
+        hidden = part.append_column("file_index", index)
+        pq.write_table(hidden, tmp_path / f"hidden-{number:02d}.parquet", row_group_size=100)
+    table.to_pandas().to_csv(tmp_path / "log.csv", index=False)
+    for name in ("[0-9]*.parquet", "hidden-*.parquet", "log.csv"):
+        log = ScoredLog(tmp_path / name, where="label = 1", num_threads=2)
+        with Embedded(log) as opened:
+            rows = opened.run(f"SELECT p, k FROM ({opened.rows(Selection())})").to_pydict()
+        np.testing.assert_array_equal(np.round(np.array(rows["p"]) * n), rows["k"])
+        assert len(rows["k"]) == n / 2
+
+
+def test_too_little_memory_is_an_error_of_ours():
+    n = 400_000
+    rows = pd.DataFrame(
+        {
+            "label": np.arange(n) % 2,
+            "probability": 0.5,
+            "site": np.char.add("a long text ", np.arange(n).astype(str)),
+        }
+    )
+    log = ScoredLog(rows, fields=["site"], memory_limit="8MB")
+    with pytest.raises(ValueError, match=r"`memory_limit` .* Received: memory_limit='8MB'"):
+        score(log, LogLoss(), verbose=0)
+
+
+def test_ids_of_csv_files_are_ids(tmp_path):
+    site = np.arange(N) % 3
+    rows = frame(site=site)
+    rows.to_csv(tmp_path / "a.csv", index=False)
+    frame(site=np.char.zfill(site.astype(str), 2)).to_csv(tmp_path / "b.csv", index=False)
+    frame(site=site.astype(float)).to_csv(tmp_path / "c.csv", index=False)
+    nullable = pa.table({"label": Y, "probability": P, "site": pa.array(site).cast(pa.int32())})
+    gaps = nullable.set_column(2, "site", pa.array([None, *site[1:]], pa.int64()))
+    expected = score(ScoredLog(rows), (), {"site": FieldECE(3)}, verbose=0)
+    head = FieldBias({"site": 3})
+    fit_calibrator(head, ScoredLog(rows), verbose=0)
+    for name in "abc":
+        source = tmp_path / f"{name}.csv"
+        same(score(ScoredLog(source), (), {"site": FieldECE(3)}, verbose=0), expected)
+        other = FieldBias({"site": 3})
+        fit_calibrator(other, ScoredLog(source), verbose=0)
+        for ours, theirs in zip(other.get_weights(), head.get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    ids = np.where(np.arange(N) == 0, -1, site)  # "other"
+    streamed = score((Y, P, None, {"site": ids}), (), {"site": FieldECE(3)}, verbose=0)
+    same(score(ScoredLog(gaps), (), {"site": FieldECE(3)}, verbose=0), streamed)
+    texts = FieldBias({"site": keras.layers.StringLookup(vocabulary=["0", "1", "2"])})
+    fit_calibrator(texts, ScoredLog(tmp_path / "a.csv"), verbose=0)
+    bad = csv(tmp_path, "label,probability,site\n1,0.5,a\n0,0.5,1\n")
+    with pytest.raises(ValueError, match=r"field 'site' must hold whole numbers.*'a'"):
+        fit_calibrator(FieldBias({"site": 3}), ScoredLog(bad), verbose=0)
+
+
+def test_the_number_of_files_is_said(tmp_path, capsys):
+    for name in "abc":
+        frame().to_parquet(tmp_path / f"{name}.parquet")
+    score(ScoredLog(tmp_path), LogLoss(), verbose=1)
+    assert "Reading 3 Parquet files, from " in capsys.readouterr().out
+    score(ScoredLog(tmp_path), LogLoss(), verbose=0)
+    assert not capsys.readouterr().out

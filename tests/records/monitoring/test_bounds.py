@@ -1,0 +1,160 @@
+"""Bounds against NumPy and SciPy references written apart from the code, and by simulation."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import expit, xlog1py, xlogy
+from scipy.stats import binom
+
+from calibration_records.monitoring.bounds import loss_bounds, rate_factors
+from calibration_records.monitoring.moment_losses import MomentLosses
+from keras_calibration._ops.logit_moments import (
+    bias_root,
+    by_group,
+    log_loss_sum,
+    logit_moments,
+)
+from keras_calibration.metrics import CalibratedLogLoss
+
+
+def moments_of(labels, logits):
+    ones, group = np.ones(len(labels)), np.zeros(len(labels), np.int32)
+    return np.asarray(logit_moments(np.asarray(labels, np.float64), logits, ones, group, 1))
+
+
+def sigmoid(logits):
+    return 1 / (1 + np.exp(-logits))
+
+
+@pytest.mark.parametrize(
+    ("positives", "p", "rows"), [(0, 0.01, 50), (7, 0.02, 300), (90, 0.3, 100)]
+)
+def test_the_ends_are_the_factors_at_which_the_tails_have_that_probability(positives, p, rows):
+    low, high = rate_factors([positives], [p * rows], [p * p * rows], 0.9)
+    assert binom.cdf(positives, rows, min(p * high[0], 1)) == pytest.approx(0.05, abs=1e-9)
+    if positives:
+        assert binom.sf(positives - 1, rows, p * low[0]) == pytest.approx(0.05, abs=1e-9)
+    else:
+        assert low[0] == 0
+
+
+def test_intervals_hold_the_factor_where_probabilities_differ():
+    rng = np.random.default_rng(0)
+    for logits in (rng.normal(-5, 1.5, 400), rng.normal(0, 2, 60)):
+        p = sigmoid(logits)
+        positives = (rng.random((4000, len(p))) < p).sum(axis=1)
+        low, high = rate_factors(
+            positives, np.full(4000, p.sum()), np.full(4000, (p * p).sum()), 0.9
+        )
+        missed = np.mean((low > 1) | (high < 1))
+        # Discrete counts make the interval conservative; four standard errors above 0.1 is 0.119.
+        assert 0.02 < missed < 0.119
+
+
+def test_more_positives_than_trials_and_no_positive():
+    low, high = rate_factors([3, 0], [1.01, 1.01], [1.0001, 1.0001], 0.99)
+    assert np.isfinite([*low, *high]).all()
+    assert (low <= high).all()
+
+
+def test_the_loss_and_its_expectation_are_those_of_the_rows():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(-2, 1.5, 5000)
+    labels = (rng.random(5000) < sigmoid(logits + 0.4)).astype(float)
+    loss, expected, low, high = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.99)
+    metric = CalibratedLogLoss(num_folds=1, from_logits=True)
+    metric.update_state(labels, logits)
+    assert loss == pytest.approx(float(metric.result()), abs=1e-12)
+    bias = brentq(lambda c: sigmoid(logits + c).sum() - labels.sum(), -5, 5, xtol=1e-14)
+    p = sigmoid(logits + bias)
+    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p))
+    assert expected == pytest.approx(entropy.mean(), abs=1e-8)
+    assert low < loss < high
+    # The half-width, from the rows themselves.
+    x, v = logits + bias, p * (1 - p)
+    deviation = x - np.sum(v * x) / v.sum()
+    level, largest = np.log(2 / 0.01), np.abs(deviation).max()
+    third = largest * level / 3
+    half = (np.sqrt(2 * np.sum(v * deviation**2) * level + third**2) + third) / 5000
+    assert high - expected == pytest.approx(half, rel=0.02)
+    assert expected - low == pytest.approx(high - expected)
+
+
+@pytest.mark.parametrize("mean", [-1.0, -6.0])
+def test_bounds_hold_where_probabilities_are_right_up_to_a_bias(mean):
+    rng = np.random.default_rng(2)
+    missed = told = 0
+    for _ in range(150):
+        logits = rng.normal(mean, 1.5, 800)
+        labels = rng.random(800) < sigmoid(logits + 0.5)
+        loss, _, low, high = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.8)
+        told += not np.isnan(loss)
+        missed += loss < low or loss > high
+    assert told > 100
+    assert missed <= 0.2 * told
+
+
+def test_predictions_that_tell_nothing_are_found_though_their_mean_is_right():
+    rng = np.random.default_rng(3)
+    logits = rng.normal(-2, 1, 4000)
+    labels = rng.random(4000) < sigmoid(logits).mean()
+    loss, _, _, high = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.999)
+    assert loss > high
+    # And timid ones, half the logit they should have.
+    labels = rng.random(4000) < sigmoid(2 * logits)
+    loss, _, low, _ = loss_bounds(MomentLosses(moments_of(labels, logits)), 0.999)
+    assert loss < low
+
+
+def test_one_class_or_constant_predictions():
+    assert np.isnan(loss_bounds(MomentLosses(moments_of(np.zeros(10), np.zeros(10))), 0.99)).all()
+    labels = np.arange(100) % 4 == 0
+    loss, expected, low, high = loss_bounds(
+        MomentLosses(moments_of(labels, np.full(100, -3.0))), 0.99
+    )
+    assert loss == pytest.approx(expected)
+    assert low <= loss <= high
+
+
+def test_equal_predictions_have_finite_bounds():
+    value, expected, low, high = loss_bounds(
+        MomentLosses(moments_of([0, 1] * 50, np.zeros(100))), 0.99
+    )
+    assert value == pytest.approx(expected)
+    assert low <= value <= high
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    spread=st.sampled_from([0.0, 0.3, 2.0, 8.0, 60.0]),
+    shift=st.sampled_from([-30.0, -3.0, 0.0, 2.0, 95.0]),
+    bias=st.sampled_from([-5.0, -0.5, 0.0, 1.0]),
+)
+@settings(max_examples=40, deadline=None)
+def test_losses_are_those_of_the_metric(seed, spread, shift, bias):
+    """NumPy's losses of a summary, and those of tensors in float64, which metrics compute."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(shift, spread, 300)
+    labels = (rng.random(300) < expit(logits + bias)).astype(float)
+    moments = moments_of(labels, logits)
+    losses, summary = MomentLosses(moments), by_group(moments)
+    found, expected = losses.bias, float(bias_root(summary)[0])
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+    if np.isfinite(found):
+        received = losses.loss(found)
+        np.testing.assert_allclose(
+            received, float(log_loss_sum(summary, np.array([found]))[0]), rtol=1e-12
+        )
+        p = expit(logits + found)
+        exact = np.logaddexp(0, np.where(labels > 0, -1, 1) * (logits + found)).sum()
+        np.testing.assert_allclose(received, exact, rtol=2e-6)
+        entropy, middle, variance = losses.entropy(found)
+        own = xlogy(p, p) + xlog1py(1 - p, -p)
+        np.testing.assert_allclose(entropy, -own.sum(), rtol=1e-5, atol=1e-7)
+        weights = p * (1 - p)
+        x = logits + found
+        np.testing.assert_allclose(middle, weights @ x / weights.sum(), rtol=1e-5, atol=1e-6)
+        expected = weights @ (x - middle) ** 2
+        np.testing.assert_allclose(variance, expected, rtol=1e-4, atol=1e-6)

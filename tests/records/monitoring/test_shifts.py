@@ -1,0 +1,171 @@
+"""The evidence for a shift is that of its formula, and right predictions rarely show any."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import expit, logsumexp
+
+from calibration_records.monitoring.shifts import (
+    SHIFTS,
+    find_shifts,
+    log_ratios,
+    most_log_years,
+)
+
+YEARS = 7 / 365.25
+
+
+def sums_of(y, p):
+    """The seven sums of some rows."""
+    rows = float(len(p))
+    return np.array(
+        [(y - p).sum(), y.sum(), rows, rows, (p * (1 - p)).sum(), p.sum(), (p * p).sum()]
+    )
+
+
+def reference(y, p, block, years, tolerance):
+    """Log of the evidence, start and shift of a value, row by row."""
+    blocks = sorted(set(block.tolist()))
+    logs = np.zeros((len(blocks), len(SHIFTS)))
+    for i, start in enumerate(blocks):
+        for j, shift in enumerate(SHIFTS):
+            rate = 1 + tolerance if shift > 0 else 1 / (1 + tolerance)
+            for label, probability in zip(y[block >= start], p[block >= start], strict=True):
+                logs[i, j] += shift * label - np.log1p(rate * probability * np.expm1(shift))
+    at = np.unravel_index(np.argmax(logs), logs.shape)
+    return logsumexp(logs) + np.log(years / len(SHIFTS)), blocks[at[0]]
+
+
+def groups_of(value, block, y, p):
+    """Sums of each value and block, in order."""
+    keys = sorted(set(zip(value.tolist(), block.tolist(), strict=True)))
+    sums = [sums_of(*(each[(value == v) & (block == b)] for each in (y, p))) for v, b in keys]
+    names = sorted(set(value.tolist()))
+    return np.array(sums), np.array([names.index(v) for v, _ in keys]), np.array(keys)[:, 1]
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.05])
+def test_the_evidence_is_that_of_its_formula(tolerance):
+    rng = np.random.default_rng(0)
+    rows = 3000
+    value, block = rng.integers(0, 5, rows), rng.integers(0, 8, rows) * 7
+    is_there = (value != 3) | (block > 30)  # a value that appears later
+    is_there &= (value != 1) | (block != 14)  # a block without rows
+    # With one probability for each value and block, the bound is exact.
+    p = np.array([0.02, 0.1, 0.3, 0.5, 0.9])[(value + block) % 5]
+    y = (rng.random(rows) < np.where((value == 2) & (block >= 28), 1.8 * p, p)).astype(float)
+    value, block, y, p = (each[is_there] for each in (value, block, y, p))
+    found = find_shifts(*groups_of(value, block, y, p), YEARS, tolerance)
+    for number in range(5):
+        rows = value == number
+        evidence, since = reference(y[rows], p[rows], block[rows], YEARS, tolerance)
+        assert found.log_years[number] == pytest.approx(evidence, rel=1e-9, abs=1e-9)
+        assert found.since[number] == since
+        is_since = rows & (block >= since)
+        np.testing.assert_allclose(found.sums[number], sums_of(y[is_since], p[is_since]), rtol=1e-9)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.sampled_from([0.0, 0.05, 1.0]))
+def test_the_bound_is_below_the_ratio(seed, rows, tolerance):
+    rng = np.random.default_rng(seed)
+    kinds = [
+        rng.random(rows),
+        rng.integers(0, 2, rows).astype(float),
+        expit(rng.normal(-4, 3, rows)),
+        np.clip(rng.normal(0.5, 0.7, rows), 0, 1),
+        1 - 1e-12 * rng.random(rows),
+        1e-300 * rng.random(rows),
+    ]
+    for p in kinds:
+        y = rng.integers(0, 2, rows).astype(float)
+        rate = np.where(SHIFTS > 0, 1 + tolerance, 1 / (1 + tolerance))
+        exact = SHIFTS * y.sum() - np.log1p(rate * p[:, None] * np.expm1(SHIFTS)).sum(axis=0)
+        received = log_ratios(sums_of(y, p)[None], tolerance)[0]
+        assert np.all(received <= exact + 1e-9)
+        # Where it loses, it is by the third power of the shift.
+        assert np.all(received >= exact - rows * np.expm1(np.abs(SHIFTS)) ** 3 / 6 - 1e-9)
+
+
+def test_one_row_and_labels_that_cannot_be():
+    for y, p in ((0.0, 0.5), (1.0, 0.5), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)):
+        sums = sums_of(np.array([y]), np.array([p]))[None]
+        found = find_shifts(sums, np.array([0]), np.array([-7]), YEARS, 0.0)
+        expected = np.mean(np.exp(SHIFTS * y) / (1 + p * np.expm1(SHIFTS))) * YEARS
+        assert np.exp(found.log_years[0]) == pytest.approx(expected, rel=1e-9)
+        assert found.since[0] == -7
+
+
+def test_no_evidence_is_above_what_is_possible():
+    rng = np.random.default_rng(4)
+    for seed in range(20):
+        value, block = np.zeros(30, int), rng.integers(0, 4, 30)
+        p = rng.random(30) ** rng.choice([0.1, 1, 5])
+        y = np.full(30, seed % 2.0)
+        groups = groups_of(value, block, y, p)
+        most = most_log_years(sums_of(y, p)[None], groups[2], YEARS)
+        assert find_shifts(*groups, YEARS, 0.0).log_years <= most + 1e-9
+
+
+def test_many_values_are_taken_in_parts(monkeypatch):
+    rng = np.random.default_rng(1)
+    value, block = rng.integers(0, 40, 400), rng.integers(0, 6, 400)
+    p = rng.random(400)
+    groups = groups_of(value, block, (rng.random(400) < p).astype(float), p)
+    whole = find_shifts(*groups, YEARS, 0.0)
+    for together in (1, 7, 50):
+        monkeypatch.setattr("calibration_records.monitoring.shifts._TOGETHER", together)
+        for one, other in zip(whole, find_shifts(*groups, YEARS, 0.0), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_the_mean_ratio_of_right_predictions_is_1():
+    labels = np.array([*itertools.product((0.0, 1.0), repeat=8)])
+    rng = np.random.default_rng(3)
+    for p in (np.full(8, 0.2), np.full(8, 0.97), rng.random(8), np.arange(8) % 2.0):
+        chance = np.prod(np.where(labels > 0, p, 1 - p), axis=1)
+        sums = np.array([sums_of(y, p) for y in labels])
+        means = chance @ np.exp(log_ratios(sums, 0.0))
+        assert np.all(means <= 1 + 1e-12)
+        is_exact = len(np.unique(p)) == 1 or set(p) == {0.0, 1.0}
+        np.testing.assert_allclose(means, 1, rtol=1e-9 if is_exact else 0.5)
+        # Rates within the tolerance are no shift.
+        for factor in (1.02, 1 / 1.02):
+            rate = np.minimum(factor * p, 1)
+            chance = np.prod(np.where(labels > 0, rate, 1 - rate), axis=1)
+            assert np.all(chance @ np.exp(log_ratios(sums, 0.02)) <= 1 + 1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.5])
+def test_right_predictions_show_at_most_a_year_of_evidence_in_a_year(spread):
+    # 2000 logs of 30 days of 40 rows; the mean at the end, and at the first look above a level.
+    rng = np.random.default_rng(2)
+    logs, days, rows = 2000, 30, 40
+    p = expit(rng.normal(-2, spread, (days, rows)))
+    y = rng.random((logs, days, rows)) < p
+    squares, mean = (p * p).sum(axis=1), p.sum(axis=1)
+    sums = np.zeros((logs, days, 7))
+    sums[..., 1], sums[..., 2], sums[..., 5], sums[..., 6] = y.sum(axis=2), rows, mean, squares
+    value = np.repeat(np.arange(logs), days)
+    evidence = np.empty((logs, days))
+    for day in range(days):
+        until = sums[:, : day + 1].reshape(-1, 7)
+        numbers, blocks = value.reshape(logs, days)[:, : day + 1], np.arange(day + 1)
+        found = find_shifts(
+            until, numbers.ravel(), np.broadcast_to(blocks, numbers.shape).ravel(), 1.0, 0.0
+        )
+        evidence[:, day] = np.exp(found.log_years)
+    years = np.arange(1, days + 1)
+    error = evidence[:, -1].std() / np.sqrt(logs)
+    assert evidence[:, -1].mean() < days + 3 * error
+    # A stopped look: the first with more than 1.1 years a year, or the last.
+    is_above = evidence > 1.1 * years
+    stop = np.where(is_above.any(axis=1), is_above.argmax(axis=1), days - 1)
+    excess = evidence[np.arange(logs), stop] - years[stop]
+    assert excess.mean() < 3 * excess.std() / np.sqrt(logs)
+    # The inequality: 1 / α years are reached in at most α y of logs.
+    for level in (60, 300):
+        share = (evidence.max(axis=1) >= level).mean()
+        assert share <= days / level + 3 * np.sqrt(days / level / logs)

@@ -1,0 +1,845 @@
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import operator
+import os
+import pickle
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration
+from keras_calibration.callbacks import SeedVariance
+from keras_calibration.seeds import Ledger, compare, set_seeds, train
+from keras_calibration.seeds.keras_settings import KerasSettings
+from keras_calibration.seeds.seed_task import SeedTask, fit_seed
+from seed_pipelines import (
+    HELD_OUT,
+    SHAPE,
+    SMALL,
+    TRAINING,
+    DieOnce,
+    Fail,
+    build_half,
+    build_model,
+    build_small,
+)
+from tiers import slow_except
+
+TESTS = Path(__file__).parents[1]
+# Where other processes find the tests' modules, and the package that is tested.
+MODULES = os.pathsep.join([str(TESTS), str(Path(keras_calibration.__file__).parents[1])])
+
+
+class KeptWeights(keras.callbacks.Callback):
+    """Keeps the weights at the end of training."""
+
+    def __init__(self, kept, seed):
+        super().__init__()
+        self.kept, self.seed = kept, seed
+
+    def on_train_end(self, logs=None):
+        self.kept[self.seed] = [np.array(weight) for weight in self.model.get_weights()]
+
+
+def kept_in(kept, more=lambda: ()):
+    return lambda seed: [*more(), KeptWeights(kept, seed)]
+
+
+def solo(ledger, seed, build=build_model, order=None, callbacks=(), rows=TRAINING, epochs=2):
+    """One seed by Keras alone: `fit` on the rows in the order of NumPy's generator."""
+    keras.backend.clear_session()
+    order = seed if order is None else order
+    seeds = set_seeds(initialization=seed, order=order)
+    model = build()
+
+    def batches():
+        for epoch in itertools.count():
+            permutation = np.random.default_rng([order, epoch]).permutation(203)
+            for start in range(0, 203, 32):
+                chosen = permutation[start : start + 32]
+                yield keras.tree.map_structure(operator.itemgetter(chosen), rows)
+
+    callback = SeedVariance(ledger, "p", seed, verbose=0, seeds=seeds)
+    model.fit(
+        batches(),
+        steps_per_epoch=7,
+        epochs=epochs,
+        validation_data=HELD_OUT if rows is TRAINING else None,
+        validation_batch_size=32,
+        callbacks=[callback, *callbacks],
+        verbose=0,
+        shuffle=False,
+    )
+    return [np.array(weight) for weight in model.get_weights()]
+
+
+def small(ledger, **arguments):
+    return train(
+        build_small,
+        SMALL,
+        **{"ledger": ledger, "pipeline": "p", "verbose": 0, **SHAPE, **arguments},
+    )
+
+
+def ended_seeds(ledger):
+    return [run["seed"] for run in Ledger(ledger).runs() if run["status"] != "started"]
+
+
+def assert_same_records(records, others, rtol):
+    """Equal but for the time, and for the rounding of metrics."""
+    assert len(records) == len(others)
+    for record, other in zip(records, others, strict=True):
+        assert set(record) == set(other)
+        # `fit` alone has no description of the training.
+        for name in set(record) - {"run_id", "created", "metrics", "training"}:
+            assert record[name] == other[name], name
+        assert list(record["metrics"]) == list(other["metrics"])
+        for name, values in record["metrics"].items():
+            np.testing.assert_allclose(values, other["metrics"][name], rtol, 1e-6, err_msg=name)
+
+
+OPTIMIZERS = {
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "averaged": lambda: keras.optimizers.SGD(0.1, 0.9, use_ema=True, ema_momentum=0.9),
+    "schedule": lambda: keras.optimizers.Adagrad(
+        keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
+    ),
+    "norm": lambda: keras.optimizers.RMSprop(0.01, global_clipnorm=0.1),
+}
+
+
+@pytest.mark.parametrize("optimizer", slow_except(["adam"], OPTIMIZERS))
+def test_each_seed_is_what_fit_gives(tmp_path, optimizer):
+    build = functools.partial(lambda make: build_model(make()), OPTIMIZERS[optimizer])
+    weights = {}
+    runs = train(
+        build,
+        TRAINING,
+        ledger=tmp_path / "together",
+        pipeline="p",
+        seeds=[3, 1, 2],
+        validation_data=HELD_OUT,
+        callbacks=kept_in(weights),
+        verbose=0,
+        num_parallel=2,
+        **SHAPE,
+    )
+    for seed in (3, 1):
+        for ours, theirs in zip(weights[seed], solo(tmp_path / "solo", seed, build), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert_same_records(runs[:2], Ledger(tmp_path / "solo").runs(), rtol=1e-4)
+    assert [run["seed"] for run in runs] == [3, 1, 2]
+    assert len({run["initial_weights"] for run in runs}) == 3
+
+
+@pytest.mark.slow
+def test_callbacks_act_on_each_seed_alone(tmp_path):
+    """Early stopping, restored weights and a learning rate that changes from epoch to epoch."""
+
+    def callbacks():
+        return [
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * (2 if epoch else 1)),
+            keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
+        ]
+
+    weights = {}
+    runs = train(
+        lambda: build_model(keras.optimizers.SGD(0.1)),
+        TRAINING,
+        ledger=tmp_path / "together",
+        pipeline="p",
+        seeds=range(3),
+        epochs=8,
+        batch_size=32,
+        validation_data=HELD_OUT,
+        callbacks=kept_in(weights, callbacks),
+        verbose=0,
+        num_parallel=3,
+    )
+    for seed in range(3):
+        theirs = solo(
+            tmp_path / "solo",
+            seed,
+            lambda: build_model(keras.optimizers.SGD(0.1)),
+            callbacks=callbacks(),
+            epochs=8,
+        )
+        for ours, other in zip(weights[seed], theirs, strict=True):
+            np.testing.assert_allclose(ours, other, atol=1e-4)
+    assert_same_records(runs, Ledger(tmp_path / "solo").runs(), rtol=1e-3)
+    assert len({len(run["epochs"]) for run in runs}) > 1, "all seeds stopped at the same epoch"
+    assert all(run["kept_epoch"] is not None for run in runs)
+
+
+def test_a_seed_that_diverges_is_recorded_and_leaves_the_others_alone(tmp_path):
+    def callbacks(seed):
+        def diverge(epoch, logs):
+            if seed == 1 and epoch == 0:
+                model = callback.model
+                model.set_weights([np.full_like(w, np.nan) for w in model.get_weights()])
+
+        callback = keras.callbacks.LambdaCallback(on_epoch_end=diverge)
+        return [callback]
+
+    runs = small(tmp_path / "one", seeds=range(3), callbacks=callbacks, num_parallel=3)
+    assert [run["status"] for run in runs] == ["finished", "diverged", "finished"]
+    assert math.isnan(runs[1]["metrics"]["loss"][1])
+    alone = small(tmp_path / "two", seeds=[0, 2])
+    assert_same_records([runs[0], runs[2]], alone, rtol=1e-6)
+
+
+def test_a_shared_order_changes_the_weights_alone(tmp_path):
+    first, second = (
+        small(tmp_path / "own", seeds=[1, 2]),
+        small(tmp_path / "one", seeds=[1, 2], order=2),
+    )
+    assert second[0]["seeds"] == {"initialization": 1, "order": 2}
+    assert first[0]["metrics"] != second[0]["metrics"]
+    assert first[0]["initial_weights"] == second[0]["initial_weights"]
+    assert_same_records(first[1:], second[1:], rtol=1e-6)
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("num_rows", [32, 64, 1, 31])
+def test_any_number_of_rows(tmp_path, num_rows):
+    rows = tuple(array[:num_rows] for array in SMALL)
+    arguments = {"ledger": tmp_path, "pipeline": "p", "seeds": [0], "verbose": 0}
+    run = train(build_small, rows, **arguments, **SHAPE)
+    set_seeds(initialization=0, order=0)
+    model = build_small()
+    for epoch in range(2):
+        order = np.random.default_rng([0, epoch]).permutation(num_rows)
+        history = model.fit(rows[0][order], rows[1][order], shuffle=False, verbose=0)
+        np.testing.assert_allclose(
+            run[0]["metrics"]["loss"][epoch], history.history["loss"][0], 1e-5
+        )
+
+
+def test_weights_of_rows_and_lists_of_inputs(tmp_path):
+    def build():
+        inputs = [keras.Input((3,)), keras.Input((1,))]
+        outputs = keras.layers.Dense(1)(keras.layers.Concatenate()(inputs))
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", "mse", weighted_metrics=["mae"])
+        return model
+
+    x = [SMALL[0], SMALL[0][:, :1].astype("float64")]
+    weight = (SMALL[0][:, 0] > 0).astype("float64")
+    run = train(
+        build, (x, SMALL[1], weight), ledger=tmp_path, pipeline="p", seeds=[5], verbose=0, **SHAPE
+    )[0]
+    set_seeds(initialization=5, order=5)
+    model = build()
+    for epoch in range(2):
+        order = np.random.default_rng([5, epoch]).permutation(203)
+        history = model.fit(
+            [part[order] for part in x],
+            SMALL[1][order],
+            sample_weight=weight[order],
+            shuffle=False,
+            verbose=0,
+        ).history
+        for name in ("loss", "mae"):
+            np.testing.assert_allclose(run["metrics"][name][epoch], history[name][0], 1e-5)
+
+
+@pytest.mark.tensorflow
+def test_string_inputs(tmp_path):
+    def build():
+        words = keras.Input((), dtype="string")
+        lookup = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="one_hot")
+        model = keras.Sequential([words, lookup, keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy")
+        return model
+
+    x = np.array(["a", "b", "c", "b"] * 16)
+    y = (x == "a").astype("float32")
+    runs = train(build, (x, y), ledger=tmp_path, pipeline="p", seeds=[0], epochs=9, verbose=0)
+    losses = runs[0]["metrics"]["loss"]
+    assert losses[-1] < losses[0]
+
+
+class Watch(keras.callbacks.Callback):
+    """Notes what `fit` calls, and stops the training where it is told to."""
+
+    def __init__(self, calls, stops_at=None):
+        super().__init__()
+        self.calls, self.stops_at = calls, stops_at
+
+    def note(self, hook, logs):
+        self.calls.append((hook, sorted(logs or {})))
+        if hook == self.stops_at:
+            self.model.stop_training = True
+
+    def on_train_begin(self, logs=None):
+        self.note("on_train_begin", logs)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.note("on_epoch_begin", logs)
+
+    def on_test_begin(self, logs=None):
+        self.note("on_test_begin", logs)
+
+    def on_test_end(self, logs=None):
+        self.note("on_test_end", logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.note("on_epoch_end", [name for name in logs if not name.startswith("seed/")])
+
+    def on_train_end(self, logs=None):
+        self.note("on_train_end", [name for name in logs if not name.startswith("seed/")])
+
+
+def vectorized_and_fit(tmp_path, build, callbacks, epochs=3, seeds=(0, 1)):
+    """The records of the engine and of `fit`."""
+    runs = small_of(tmp_path / "together", build, callbacks, epochs, seeds)
+    task = SeedTask(
+        build, SMALL, SMALL, str(tmp_path / "fit"), "p", epochs, 32, callbacks=callbacks
+    )
+    for seed in seeds:
+        fit_seed(task, seed)
+    return runs, Ledger(tmp_path / "fit").runs()
+
+
+def small_of(ledger, build, callbacks, epochs, seeds):
+    return train(
+        build,
+        SMALL,
+        ledger=ledger,
+        pipeline="p",
+        seeds=seeds,
+        epochs=epochs,
+        validation_data=SMALL,
+        callbacks=callbacks,
+        verbose=0,
+        num_parallel=2,
+    )
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("swap_on_epoch", [False, True])
+def test_weights_that_a_callback_swaps_for_the_validation(tmp_path, swap_on_epoch):
+    def build():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")])
+        model.compile(keras.optimizers.Adam(0.05, use_ema=True), "binary_crossentropy")
+        return model
+
+    def callbacks(seed):
+        return [keras.callbacks.SwapEMAWeights(swap_on_epoch=swap_on_epoch)]
+
+    runs, others = vectorized_and_fit(tmp_path, build, callbacks)
+    assert_same_records(runs, others, rtol=1e-5)
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("stops_at", ["on_test_end", "on_test_begin", None])
+def test_callbacks_are_called_as_by_fit(tmp_path, stops_at):
+    calls = {}
+
+    def callbacks(seed):
+        return [Watch(calls.setdefault(seed, []), stops_at if seed else None)]
+
+    runs, others = vectorized_and_fit(tmp_path, build_small, callbacks)
+    assert_same_records(runs, others, rtol=1e-5)
+    for seed, noted in calls.items():
+        half = len(noted) // 2
+        assert noted[:half] == noted[half:], seed
+    assert [len(run["epochs"]) for run in runs] == [3, 1 if stops_at else 3]
+
+
+def test_a_stop_before_the_first_batch_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"stop_training before epoch 0.*engine='processes'"):
+        small(tmp_path, seeds=[0], callbacks=lambda seed: [Watch([], "on_epoch_begin")])
+    assert ended_seeds(tmp_path) == []
+
+
+class Noise(keras.layers.Layer):
+    """Adds noise from a generator that Keras does not track, or from none."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def call(self, x):
+        return x + self.draw(keras.ops.shape(x))
+
+
+def drawn_constant():
+    c = np.random.normal(size=(3, 2)).astype("float32")  # noqa: NPY002
+    return keras.layers.Lambda(lambda x: keras.ops.matmul(x, c))
+
+
+def drawn_attribute():
+    class Fixed(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.kept = {"c": [np.random.normal()]}  # noqa: NPY002
+
+        def call(self, x):
+            return x * self.kept["c"][0]
+
+    return Fixed()
+
+
+def adapted_to_a_sample():
+    layer = keras.layers.Normalization()
+    layer.adapt(SMALL[0][np.random.permutation(203)[:50]])  # noqa: NPY002
+    return layer
+
+
+def drawn_rate():
+    return keras.layers.Dropout(random.random())
+
+
+NOT_OF_THE_SEED = {
+    "constant": (drawn_constant, "other values of layers.lambda.function.reads.c"),
+    "attribute": (drawn_attribute, "layers.fixed.kept.c"),
+    "adapted": (adapted_to_a_sample, "other values of layers.normalization"),
+    "rate": (drawn_rate, "dropout.rate"),
+}
+
+
+@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("case", NOT_OF_THE_SEED)
+def test_what_a_seed_draws_besides_its_weights_is_refused(tmp_path, case):
+    layer, message = NOT_OF_THE_SEED[case]
+
+    def build():
+        model = keras.Sequential([keras.Input((3,)), layer(), keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy")
+        return model
+
+    sweep = functools.partial(
+        train, build, SMALL, ledger=tmp_path, pipeline="p", verbose=0, num_parallel=1
+    )
+    with pytest.raises(ValueError, match=rf"`build_model`.*seed 4 and seed 5 with .*{message}"):
+        sweep(seeds=[4, 5])
+    # The first seed was right; alone, so is the other, also when the sweep goes on.
+    assert ended_seeds(tmp_path) == [4]
+    sweep(seeds=[5])
+    assert [run["seed"] for run in sweep(seeds=[4, 5])] == [4, 5]
+
+
+def test_constants_in_weights_are_each_seeds_own(tmp_path):
+    class Features(keras.layers.Layer):
+        def build(self, shape):
+            self.c = self.add_weight(shape=(3, 2), initializer="normal", trainable=False)
+
+        def call(self, x):
+            return keras.ops.tanh(keras.ops.matmul(x, self.c))
+
+    def build():
+        model = keras.Sequential([keras.Input((3,)), Features(), keras.layers.Dense(1, "sigmoid")])
+        model.compile("sgd", "binary_crossentropy")
+        return model
+
+    runs, others = vectorized_and_fit(tmp_path, build, None)
+    assert_same_records(runs, others, rtol=1e-5)
+    assert runs[0]["metrics"] != runs[1]["metrics"]
+
+
+def tensorflow_noise(shape):
+    import tensorflow as tf
+
+    return tf.random.normal(shape)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("kind", ["global", "untracked", "tensorflow"])
+def test_random_numbers_that_are_not_the_models_own_are_refused(tmp_path, kind):
+    def build():
+        generator = keras.random.SeedGenerator()
+        draw = {
+            "global": keras.random.normal,
+            "untracked": lambda shape: keras.random.normal(shape, seed=generator),
+            "tensorflow": tensorflow_noise,
+        }[kind]
+        model = keras.Sequential([keras.Input((3,)), Noise(draw), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(ValueError, match=r"`build_model`.*that uses .*SeedGenerator"):
+        train(build, SMALL, ledger=tmp_path, pipeline="p", seeds=[0], verbose=0, num_parallel=1)
+    assert ended_seeds(tmp_path) == []
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("num_before", [0, 1, 3])
+def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, num_before):
+    # A file, for a list that the callback reads would be a part of the pipeline's description.
+    interrupts = tmp_path.with_name(f"{tmp_path.name}-interrupts")
+    interrupts.touch()
+
+    class Interrupt(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if interrupts.exists() and len(ended_seeds(tmp_path)) >= num_before:
+                interrupts.unlink()
+                raise KeyboardInterrupt
+
+    sweep = functools.partial(small, seeds=range(5), callbacks=lambda seed: [Interrupt()])
+    with pytest.raises(KeyboardInterrupt):
+        sweep(tmp_path, num_parallel=2)
+    assert num_before <= len(ended_seeds(tmp_path)) < 5
+    runs = sweep(tmp_path)
+    assert sorted(ended_seeds(tmp_path)) == [0, 1, 2, 3, 4]
+    assert_same_records(runs, small(tmp_path / "whole", seeds=range(5)), rtol=1e-6)
+    assert sweep(tmp_path) == runs
+    assert sorted(ended_seeds(tmp_path)) == [0, 1, 2, 3, 4]
+
+
+def test_seeds_of_another_training_are_refused(tmp_path):
+    small(tmp_path, seeds=[0], configuration={"units": 1})
+    for arguments, difference in [
+        ({"configuration": {"units": 2}}, r"configuration={'units': 1}, not {'units': 2}"),
+        ({}, r"configuration={'units': 1}, not None"),
+        ({"configuration": {"units": 1}, "epochs": 3}, r"epochs=2, not 3"),
+        ({"configuration": {"units": 1}, "epochs": 1}, r"epochs=2, not 1"),
+    ]:
+        with pytest.raises(ValueError, match=f"seed 0 is in the ledger with {difference}"):
+            small(tmp_path, seeds=[0, 1], **arguments)
+    assert ended_seeds(tmp_path) == [0]
+
+
+def test_random_numbers_and_names_of_the_user_go_on(tmp_path):
+    def drawn():
+        return random.random(), np.random.random(), keras.layers.Dense(1).name  # noqa: NPY002
+
+    random.seed(5), np.random.seed(5)  # noqa: NPY002
+    keras.backend.clear_session()
+    expected = [drawn(), drawn()]
+    random.seed(5), np.random.seed(5)  # noqa: NPY002
+    keras.backend.clear_session()
+    first = drawn()
+    small(tmp_path, seeds=[0, 1])
+    assert [first, drawn()] == expected
+
+
+def test_stops_when_the_comparison_is_decided(tmp_path, capsys):
+    ledger = Ledger(tmp_path)
+    for seed in range(20):
+        ledger.append(
+            {"pipeline": "bad", "seed": seed, "status": "finished", "epochs": [0],
+             "metrics": {"loss": [9.0 + seed / 100]}, "directions": {"loss": "min"}}
+        )  # fmt: skip
+
+    def until(ledger):
+        return compare(ledger, "bad", "p", metric="loss", num_looks=None)
+
+    runs = small(tmp_path, seeds=range(20), until=until, verbose=1, num_parallel=1)
+    assert 4 <= len(runs) < 20
+    assert until(ledger).verdict.decided
+    shown = capsys.readouterr().out
+    assert "20 seeds, 1 at once" in shown
+    assert f"{len(runs)}/20" in shown
+    assert "standard error" in shown
+    # Nothing is left to train.
+    assert small(tmp_path, seeds=range(20), until=until) == runs
+
+
+BAD = {
+    "engine": ({"engine": "cloud"}, "`engine` must be one of"),
+    "epochs": ({"epochs": 0}, "`epochs` must be an int of at least 1"),
+    "batch size": ({"batch_size": 1.5}, "`batch_size` must be an int"),
+    "at once": ({"num_parallel": 0}, "`num_parallel` must be"),
+    "no seeds": ({"seeds": []}, "`seeds` must contain different ints"),
+    "repeated": ({"seeds": [1, 1]}, "`seeds` must contain different ints"),
+    "negative": ({"seeds": [-1]}, "`seeds` must be an int"),
+    "order": ({"order": "one"}, "`order` must be an int"),
+    "held-out rows": ({"validation_data": SMALL[0]}, "`validation_data` must be a tuple"),
+    "pipeline": ({"pipeline": ""}, "pipeline"),
+    "list of callbacks": ({"callbacks": []}, r"`callbacks` must be a function"),
+    "model": ({"until": "decided"}, r"`until` must be a function"),
+    "batches": (
+        {"callbacks": lambda seed: [keras.callbacks.TerminateOnNaN()]},
+        "TerminateOnNaN.*engine='processes'",
+    ),
+    "batches of a function": (
+        {
+            "callbacks": lambda seed: [
+                keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
+            ]
+        },
+        "on_train_batch_end.*engine='processes'",
+    ),
+    "local function": (
+        {"engine": "processes", "callbacks": lambda seed: []},
+        "must be functions of a module",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_invalid_arguments_leave_no_trace(tmp_path, case):
+    arguments, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        small(tmp_path / "runs", **{"seeds": [0], **arguments})
+    assert ended_seeds(tmp_path / "runs") == []
+
+
+def test_invalid_data_and_models(tmp_path):
+    arguments = {"ledger": tmp_path, "pipeline": "p", "seeds": [0], "verbose": 0}
+    x, y = SMALL
+    for data, message in [
+        ((x, y[:-1]), "same number of rows"),
+        ((x[:0], y[:0]), "same number of rows"),
+        (x, r"must be a tuple \(x, y\)"),
+        ((x, y, y, y), r"must be a tuple \(x, y\)"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            train(build_small, data, **arguments)
+
+    class OwnFit(keras.Sequential):
+        def fit(self, *arguments, **options):
+            return super().fit(*arguments, **options)
+
+    def build(kind, **options):
+        model = kind([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", **options)
+        return model
+
+    widths = iter((1, 2))
+    for bad, message in [
+        (lambda: keras.Sequential(), "must return a compiled"),
+        (lambda: None, "must return a compiled"),
+        (lambda: build(OwnFit), "OwnFit has a `fit` of its own"),
+        (lambda: build(keras.Sequential, run_eagerly=True), "run_eagerly"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            train(bad, SMALL, **arguments)
+
+    def changing():
+        hidden = keras.layers.Dense(next(widths))
+        model = keras.Sequential([keras.Input((3,)), hidden, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    with pytest.raises(ValueError, match=r"seed 0 and seed 0 with .*dense.units=1, not 2"):
+        train(changing, SMALL, num_parallel=1, **arguments)
+    assert ended_seeds(tmp_path) == []
+
+
+def test_a_seed_that_has_ended_is_not_trained_again_by_another_process(tmp_path):
+    small(tmp_path, seeds=[3])
+    task = SeedTask(build_small, SMALL, None, str(tmp_path), "p", 2, 32)
+    fit_seed(task, 3)
+    fit_seed(task, 4)
+    assert ended_seeds(tmp_path) == [3, 4]
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision(tmp_path, policy):
+    keras.config.set_dtype_policy(policy)
+    try:
+        runs = small(tmp_path, seeds=[0, 1], epochs=4)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    for run in runs:
+        losses = run["metrics"]["loss"]
+        assert losses[-1] < losses[0]
+
+
+def test_the_order_of_a_seed_does_not_depend_on_other_arguments():
+    task = SeedTask(build_small, SMALL, None, "runs", "p", 2, 32)
+    orders = [task.row_order(7, epoch) for epoch in (0, 1)]
+    assert all(sorted(order) == list(range(203)) for order in orders)
+    assert list(orders[0]) != list(orders[1])
+    shared = dataclasses.replace(task, order=7)
+    np.testing.assert_array_equal(shared.row_order(1, 0), orders[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_other_engines_give_what_fit_gives_though_one_is_killed(tmp_path, engine, monkeypatch):
+    if engine == "ray":
+        pytest.importorskip("ray")
+        # Ray's processes find the modules of the tests by it.
+        monkeypatch.setenv("PYTHONPATH", MODULES)
+    callbacks = DieOnce(tmp_path, seed=1)
+    runs = train(
+        build_model,
+        TRAINING,
+        ledger=tmp_path / engine,
+        pipeline="p",
+        seeds=range(4),
+        validation_data=HELD_OUT,
+        verbose=0,
+        engine=engine,
+        num_parallel=2,
+        callbacks=callbacks,
+        **SHAPE,
+    )
+    assert (tmp_path / "died").exists()
+    assert sorted(ended_seeds(tmp_path / engine)) == [0, 1, 2, 3]
+    statuses = [run["status"] for run in Ledger(tmp_path / engine).runs()]
+    assert sorted(statuses) == ["finished"] * 4 + ["started"]
+    for seed in range(4):
+        alone = solo(tmp_path / "solo", seed)
+        with np.load(callbacks.path(seed)) as weights:
+            for ours, theirs in zip(weights.values(), alone, strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert_same_records(runs, Ledger(tmp_path / "solo").runs(), rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_other_processes_have_the_settings_of_this_one(tmp_path, engine, monkeypatch):
+    """Also if a module of the user starts TensorFlow when it is imported."""
+    if engine == "ray":
+        pytest.importorskip("ray")
+        monkeypatch.setenv("PYTHONPATH", MODULES)
+    image_format, epsilon = keras.config.image_data_format(), keras.config.epsilon()
+    try:
+        keras.config.set_dtype_policy("mixed_bfloat16")
+        keras.config.set_image_data_format("channels_first")
+        keras.config.set_epsilon(0.05)
+        sweep = functools.partial(
+            train, build_half, SMALL, pipeline="p", seeds=[0], verbose=0, **SHAPE
+        )
+        runs = sweep(ledger=tmp_path / engine, engine=engine, num_parallel=1)
+        alone = sweep(ledger=tmp_path / "alone")
+    finally:
+        keras.config.set_dtype_policy("float32")
+        keras.config.set_image_data_format(image_format)
+        keras.config.set_epsilon(epsilon)
+    assert_same_records(runs, alone, rtol=1e-4)
+
+
+def test_settings_are_those_of_the_process_that_calls():
+    settings = KerasSettings.current()
+    image_format = keras.config.image_data_format()
+    try:
+        keras.config.set_floatx("float16")
+        keras.config.set_epsilon(0.5)
+        keras.config.set_dtype_policy("mixed_float16")
+        keras.config.set_image_data_format("channels_first")
+        others = pickle.loads(pickle.dumps(KerasSettings.current()))
+        settings.apply()
+        assert KerasSettings.current() == settings
+        assert keras.layers.Dense(1).compute_dtype == "float32"
+        others.apply()
+        assert keras.config.floatx() == "float16"
+        assert keras.layers.Dense(1).compute_dtype == "float16"
+        assert KerasSettings.current() == others
+    finally:
+        settings.apply()
+        keras.config.set_image_data_format(image_format)
+
+
+PROGRAM = """
+from keras_calibration.seeds import train
+from seed_pipelines import SHAPE, SMALL, build_small as build
+
+{function}
+arguments = dict(ledger="runs", pipeline="p", seeds=[0, 1], num_parallel=1)
+train(build, SMALL, engine="processes", verbose=0, **arguments, **SHAPE)
+"""
+UNSENDABLE = {
+    "session": ("def build():\n    pass\n", "ValueError: .*a notebook or an interactive session"),
+    "no guard": ("", 'RuntimeError: Seed 0 failed.*before it could train.*`if __name__ == "__mai'),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", UNSENDABLE)
+def test_a_program_that_processes_cannot_import(tmp_path, case):
+    function, message = UNSENDABLE[case]
+    (tmp_path / "program.py").write_text(PROGRAM.format(function=function))
+    text = PROGRAM.format(function=function)
+    done = subprocess.run(
+        [sys.executable, *(["program.py"] if case == "no guard" else ["-c", text])],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert re.search(message, done.stderr, re.DOTALL), done.stderr[-2000:]
+    assert ended_seeds(tmp_path / "runs") == []
+
+
+KILLED = """
+import sys
+from keras_calibration.seeds import train
+from seed_pipelines import SHAPE, SMALL, build_small
+
+if __name__ == "__main__":
+    ledger, engine = sys.argv[1:]
+    arguments = {"pipeline": "p", "seeds": range(40), "engine": engine, "num_parallel": 2}
+    train(build_small, SMALL, ledger=ledger, verbose=0, **arguments, **SHAPE)
+"""
+
+
+def is_of_group(group):
+    """Whether each process of the machine is alive and of a group of processes."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, number = file.read_text().rpartition(")")[2].split()[:3]
+            yield state != "Z" and int(number) == group
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "number"),
+    [("vectorized", "SIGKILL"), ("processes", "SIGKILL"), ("processes", "SIGINT")],
+)
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path, engine, number):
+    program = tmp_path / "program.py"
+    program.write_text(KILLED)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    path = os.pathsep.join([str(TESTS), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, str(program), str(tmp_path / "runs"), engine],
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(temporary)},
+        start_new_session=True,
+    )
+    while not ended_seeds(tmp_path / "runs") and process.poll() is None:
+        time.sleep(0.01)
+    others = {path.name for path in temporary.iterdir()}
+    # Its processes must end by themselves: they would train beside those of the next call.
+    if number == "SIGINT":
+        os.killpg(process.pid, signal.SIGINT)  # as ^C in a terminal
+    else:
+        process.kill()
+    process.wait()
+    while any(is_of_group(process.pid)):
+        time.sleep(0.01)
+    assert bool(others) == (engine == "processes")
+    assert not list(temporary.iterdir()), "the rows of the sweep are still on disk"
+    num_ended = len(ended_seeds(tmp_path / "runs"))
+    assert 0 < num_ended < 40
+    runs = small(tmp_path / "runs", seeds=range(40))
+    assert sorted(ended_seeds(tmp_path / "runs")) == list(range(40))
+    assert all(len(run["metrics"]["loss"]) == SHAPE["epochs"] for run in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_a_seed_that_always_fails_is_named_and_the_others_are_kept(tmp_path, engine, monkeypatch):
+    if engine == "ray":
+        pytest.importorskip("ray")
+        monkeypatch.setenv("PYTHONPATH", MODULES)
+    with pytest.raises(RuntimeError, match=r"Seed 2 failed[^$]*the disk is full"):
+        small(
+            tmp_path,
+            seeds=range(3),
+            engine=engine,
+            num_parallel=1,
+            callbacks=Fail(2),
+        )
+    assert ended_seeds(tmp_path) == [0, 1]
+    assert sum(run["seed"] == 2 for run in Ledger(tmp_path).runs()) == 2
+    assert [run["seed"] for run in small(tmp_path, seeds=range(3))] == [0, 1, 2]
