@@ -55,7 +55,6 @@ ROOMS = {
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
     BoostedFitSummary CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary
-    ModelFitSummary
     MonitorReport MulticalibrationError NeuralFitSummary Outcome Rates SegmentError Table Verdict
 """
 # Results and constants, whose use is shown where they come from.

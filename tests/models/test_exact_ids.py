@@ -118,7 +118,7 @@ def test_a_fit_of_ids_in_float64_is_that_of_integers():
         (dataset((FLOATS, Y)), None),
     ]:
         model = make_model()
-        model.fit(given, labels, verbose=0)
+        kc.fit_head(model, given, labels, verbose=0)
         weights.append(np.concatenate([np.ravel(each) for each in model.head.get_weights()]))
         intervals.append(np.concatenate(kc.interval(model, FLOATS)))
         head = make_model().head
@@ -132,7 +132,9 @@ def test_a_fit_of_ids_in_float64_is_that_of_integers():
 
 
 def test_an_evaluation_of_ids_in_float64_is_that_of_integers(model):
-    model.compile(field_metrics={"user": [kc.metrics.FieldECE(NUM_IDS + 1)]})
+    model.compile(
+        loss="binary_crossentropy", field_metrics={"user": [kc.metrics.FieldECE(NUM_IDS + 1)]}
+    )
     scores = [
         model.evaluate(x, Y, batch_size=100, verbose=0, return_dict=True)
         for x in ({"user": USER, "score": SCORE}, FLOATS, pa.table(FLOATS))
