@@ -106,6 +106,11 @@ def test_data_sets_refuse_ids_that_would_change(model, values):
     for given in (x, dataset(x)):
         with pytest.raises(ValueError, match=r"input 'user' of the model must|Input 'user' must"):
             model.predict(given, verbose=0)
+    training = make_model()
+    training.compile("adam", "binary_crossentropy")
+    for given in ((x, Y), (dataset((x, Y)),)):
+        with pytest.raises(ValueError, match=r"input 'user' of the model must|Input 'user' must"):
+            training.fit(*given, shuffle=False, verbose=0)
 
 
 def test_a_fit_of_ids_in_float64_is_that_of_integers():
