@@ -64,7 +64,7 @@ def id_model() -> Fitted:
         fields, numeric=["log_bid"], embedding_dim=4, hidden_units=[8], seed=0
     )
     model = kc.models.CalibratedModel(base, kc.layers.NeuralCalibration(kc.layers.ILPS(), network))
-    model.fit(*inputs_and_labels(table, "development"), verbose=0)
+    kc.fit_head(model, *inputs_and_labels(table, "development"), verbose=0)
     sample = {n: c[:NUM_SAMPLE_ROWS] for n, c in inputs_and_labels(table, "test")[0].items()}
     # An id that no vocabulary has, and a missing number, are served too.
     sample["site_id"][0] = 10**6

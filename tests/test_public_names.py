@@ -63,7 +63,6 @@ RECORDS = "LabelDelay Ledger Periods ScoredLog __version__ compare metric_accura
 # What functions return: in the reference, but no names of the package.
 RESULTS = """
     BoostedFitSummary CalibrationReport CandidateScore ClassMonitorReport Comparison FitSummary
-    ModelFitSummary
     MonitorReport MulticalibrationError NeuralFitSummary Outcome Rates SegmentError Table Verdict
 """
 # Results and constants, whose use is shown where they come from.

@@ -243,11 +243,12 @@ def test_a_data_frame_goes_all_the_way(frame, base):
     for given in (x, dict(x), x.astype({"site": "category", "price": object})):
         np.testing.assert_array_equal(model.predict(given, verbose=0), expected)
         np.testing.assert_array_equal(kc.base_logits(model, given), kc.base_logits(model, arrays))
-    model.compile()
+    model.compile("adam", "binary_crossentropy")
     labels = frame["label"].to_numpy()
     scores = [model.evaluate(given, labels, verbose=0) for given in (arrays, x, dict(x))]
     assert scores == scores[:1] * 3
-    model.fit(x, frame["label"].astype("Int64"), validation_data=(x, frame["label"]), verbose=0)
+    model.fit(x, labels, validation_data=(x, labels), verbose=0)
+    kc.fit_head(model, x, frame["label"].astype("Int64"), verbose=0)
     with pytest.warns(UserWarning, match="'site' has missing"):
         model.predict(x.assign(site=x["site"].where(x.index > 0)), verbose=0)
 

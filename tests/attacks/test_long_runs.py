@@ -55,7 +55,7 @@ def new_model():
 @functools.cache
 def model():
     fitted = new_model()
-    fitted.fit(X, Y, verbose=0)
+    kc.fit_head(fitted, X, Y, verbose=0)
     return fitted
 
 
@@ -73,14 +73,7 @@ kept_plain_model = functools.cache(plain_model)
 
 def fit(folder):
     """A new logit-only calibrator, fitted directly."""
-    kc.models.CalibratedModel(base(), ILPS()).fit(X, Y, verbose=0)
-
-
-def train(folder):
-    """A new head, curve and network, trained by gradient."""
-    new = new_model()
-    new.compile("adam", metrics=[kc.metrics.LogLoss()])
-    new.fit(X, Y, batch_size=NUM_ROWS, initialize=None, verbose=0)
+    kc.fit_head(kc.models.CalibratedModel(base(), ILPS()), X, Y, verbose=0)
 
 
 def calibrate(folder):
@@ -131,8 +124,8 @@ def keras_export(folder):
     shutil.rmtree(folder / "plain")
 
 
-CALLS = [fit, train, calibrate, calibrate_in_full, export, export_in_new_process, refresh]
-QUICK = [fit, train]
+CALLS = [fit, calibrate, calibrate_in_full, export, export_in_new_process, refresh]
+QUICK = [fit]
 
 
 def live_graphs():
@@ -237,8 +230,9 @@ def test_names_of_the_user_go_on():
 
 def test_layers_keep_their_names_and_paths():
     new = new_model()
-    new.compile("adam")
-    new.fit(X, Y, batch_size=NUM_ROWS, initialize=None, verbose=0)
+    new.head.adapt(X["score"], Y, X)
+    new.compile("adam", "binary_crossentropy")
+    new.fit(X, Y, batch_size=NUM_ROWS, verbose=0)
     head = new.head
     paths = [weight.path for weight in head.weights]
     assert f"{head.name}/{head.calibrator.name}/values" in paths
@@ -257,7 +251,6 @@ long_runs.growth(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 # As many as take a few minutes on two cores.
 NUM_CALLS = {
     "fit": 200,
-    "train": 200,
     "calibrate": 200,
     "calibrate_in_full": 30,
     "export": 200,

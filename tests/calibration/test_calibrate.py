@@ -392,7 +392,7 @@ def test_account_numbers_as_a_field(tmp_path):
     dense = kc.calibrate(base, same, y, fields=["user"], methods="field_bias", verbose=0)
     expected = dense.predict(same, verbose=0)
     np.testing.assert_allclose(model.predict(given, verbose=0), expected, atol=1e-6)
-    model.compile(field_metrics={"user": [kc.metrics.FieldECE(7)]})
+    model.compile(loss="binary_crossentropy", field_metrics={"user": [kc.metrics.FieldECE(7)]})
     assert model.evaluate(given, y, verbose=0, return_dict=True)["user_field_ece"] < 0.05
     kc.export_savedmodel(model, tmp_path / "1", verify="same_process")
     served = tf.saved_model.load(str(tmp_path / "1")).signatures["serving_default"]

@@ -57,7 +57,7 @@ def base_model(with_strings=True, rename=None):
 def calibrated(base, key="click", **arguments):
     head = kc.layers.VectorScaling(3) if key == "topic" else kc.layers.PlattScaling()
     model = kc.models.CalibratedModel(base, head, calibrated_output=key)
-    model.fit(X, X["site"] % 3 if key == "topic" else Y, verbose=0)
+    kc.fit_head(model, X, X["site"] % 3 if key == "topic" else Y, verbose=0)
     return model
 
 

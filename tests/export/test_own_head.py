@@ -45,9 +45,8 @@ def make_model(head):
 @pytest.mark.tensorflow
 def test_fit_save_load_export_refresh(own_head, tmp_path):
     model = make_model(own_head())
-    model.fit(X, LABELS, verbose=0)
-    summary = model.head.fit_summary
-    assert summary.exact.log_loss_after < summary.log_loss_before - 0.05
+    summary = kc.fit_head(model, X, LABELS, verbose=0)
+    assert summary.log_loss_after < summary.log_loss_before - 0.05
     assert float(model.head.offset) == pytest.approx(2, abs=0.6)
     predicted = model.predict(X, verbose=0)
 
@@ -84,9 +83,9 @@ def test_without_a_direct_fit_it_is_trained(own_head):
     with pytest.raises(ValueError, match="no direct fit"):
         head.fit(LOGITS, LABELS, {"is_mobile": MOBILE})
     model = make_model(head)
-    with pytest.raises(ValueError, match="Call `compile"):
-        model.fit(X, LABELS, verbose=0)
-    model.compile(keras.optimizers.Adam(0.2))
+    with pytest.raises(ValueError, match=r"no direct fit.*Train it by gradient, with Keras' `fit`"):
+        kc.fit_head(model, X, LABELS, verbose=0)
+    model.compile(keras.optimizers.Adam(0.2), "binary_crossentropy")
     model.fit(X, LABELS, epochs=3, verbose=0)
     assert float(head.offset) > 1
 

@@ -1,4 +1,4 @@
-"""`export_savedmodel(..., interval=…)`: what is served is what `CalibratedModel.interval` gives."""
+"""`export_savedmodel(..., interval=…)`: what is served is what `interval` gives."""
 
 import json
 
@@ -33,7 +33,7 @@ def fitted(head):
     one = keras.ops.expand_dims(inputs["x"], 1)
     base = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer="ones")(one))
     model = kc.models.CalibratedModel(base, head, base_output="logit")
-    model.fit(*made_rows(), verbose=0)
+    kc.fit_head(model, *made_rows(), verbose=0)
     return model
 
 
@@ -84,7 +84,7 @@ def test_served_and_refreshed(kind, jit_compile, tmp_path):
     second = kc.refresh_savedmodel(
         path, logits, labels, given, from_logits=True, verify="same_process"
     )
-    model.fit(features, labels, verbose=0)
+    kc.fit_head(model, features, labels, verbose=0)
     agrees(served(second, rows), model, rows, 0.9)
 
 

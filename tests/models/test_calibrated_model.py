@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_calibration import base_logits
-from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
+from keras_calibration import base_logits, fit_head
+from keras_calibration.layers import (
+    ILPS,
+    BiasCorrection,
+    FieldBias,
+    FieldNetwork,
+    NeuralCalibration,
+    PlattScaling,
+)
 from keras_calibration.metrics import CalibratedLogLoss, FieldECE, FieldRCE
 from keras_calibration.models import CalibratedModel
 from tiers import slow_except
-
-# A few steps of training from the identity leave predictions that are off on the whole.
-pytestmark = pytest.mark.filterwarnings("ignore:The mean prediction is")
 
 NUM_ROWS, NUM_SITES = 1500, 6
 RNG = np.random.default_rng(0)
@@ -66,7 +70,7 @@ def make_model(base=None, head=None, optimizer="adam", base_output="auto", **arg
     model = CalibratedModel(make_base() if base is None else base, head, base_output)
     if optimizer == "adam":
         optimizer = keras.optimizers.Adam(0.02)
-    model.compile(optimizer, **arguments)
+    model.compile(optimizer, "binary_crossentropy", **arguments)
     return model
 
 
@@ -121,14 +125,14 @@ def test_any_base_trains_and_starts_at_its_own_probability(name):
         expected = 1 / (1 + np.exp(-expected))
     np.testing.assert_allclose(model.predict(x, NUM_ROWS, verbose=0), expected, atol=1e-6)
     before = log_loss(model, x)
-    model.fit(x, Y, batch_size=250, epochs=3, verbose=0, initialize=None)
+    model.fit(x, Y, batch_size=250, epochs=3, verbose=0)
     assert log_loss(model, x) < before
 
 
 def test_adapting_leaves_the_probabilities_as_they_are():
-    model = make_model(optimizer=keras.optimizers.SGD(0.0), **EAGER)
+    model = make_model(**EAGER)
     before = model.predict(X, NUM_ROWS, verbose=0)
-    model.fit(X, Y, batch_size=500, verbose=0, initialize=None)
+    model.head.adapt(base_logits(model, X), Y, X)
     assert model.head.is_adapted
     np.testing.assert_allclose(model.predict(X, NUM_ROWS, verbose=0), before, atol=1e-6)
 
@@ -139,7 +143,7 @@ def test_per_field_bias_is_learnt_on_held_out_rows(optimizer):
     model = make_model(optimizer=optimizer, field_metrics={"site": [FieldECE(NUM_SITES)]})
     development, held_out = rows(slice(0, 1000)), rows(slice(1000, None))
     before = model.evaluate(*held_out, verbose=0, return_dict=True)
-    model.fit(*development, batch_size=50, epochs=8, verbose=0, initialize=None)
+    model.fit(*development, batch_size=50, epochs=8, verbose=0)
     after = model.evaluate(*held_out, verbose=0, return_dict=True)
     assert after["loss"] < before["loss"] - 0.03
     assert after["site_field_ece"] < 0.6 * before["site_field_ece"]
@@ -155,9 +159,7 @@ def test_history_and_field_metrics(options):
         **options,
     )
     epochs = 1 if options else 2
-    history = model.fit(
-        X, Y, 300, epochs, initialize=None, validation_data=(X, Y), verbose=0
-    ).history
+    history = model.fit(X, Y, 300, epochs, validation_data=(X, Y), verbose=0).history
     names = ["loss", "calibrated_log_loss", "site_field_ece", "site_field_rce"]
     assert set(history) == {*names, *(f"val_{name}" for name in names)}
     scores = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
@@ -180,7 +182,7 @@ def test_base_is_frozen_and_in_inference_mode():
     before, predictions = base.get_weights(), base.predict(X, verbose=0)
     trainable = {id(variable) for variable in model.trainable_variables}
     assert trainable == {id(variable) for variable in model.head.trainable_variables}
-    model.fit(X, Y, epochs=2, verbose=0, initialize=None)
+    model.fit(X, Y, epochs=2, verbose=0)
     for old, new in zip(before, base.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
     logits = base_logits(model, X)
@@ -206,18 +208,10 @@ class Counting(keras.layers.Layer):
 
 
 def test_base_logits_are_computed_once():
-    model = make_model(make_base(Counting()), **EAGER)
+    model = make_model(make_base(Counting()), PlattScaling(), **EAGER)
     Counting.rows_seen = 0
-    model.fit(
-        X,
-        Y,
-        batch_size=500,
-        epochs=4,
-        validation_data=rows(slice(0, 500)),
-        verbose=0,
-        initialize=None,
-    )
-    assert Counting.rows_seen == NUM_ROWS + 500
+    fit_head(model, X, Y, verbose=0)
+    assert Counting.rows_seen == NUM_ROWS
 
 
 class Batches(keras.utils.PyDataset):
@@ -237,11 +231,12 @@ def data_set(*parts):
     return tf.data.Dataset.from_tensor_slices(parts).batch(100)
 
 
-@pytest.mark.filterwarnings("ignore:The dataset has more than")
-@pytest.mark.parametrize(
-    "weights", [pytest.param(None, marks=pytest.mark.slow), W[:300]], ids=["unweighted", "weighted"]
-)
-def test_every_form_of_the_same_rows_trains_the_same(weights):
+def site_head():
+    return FieldBias({"site": NUM_SITES}, PlattScaling())
+
+
+@pytest.mark.parametrize("weights", [None, W[:300]], ids=["unweighted", "weighted"])
+def test_every_form_of_the_same_rows_gives_the_same_fit(weights):
     few, labels = rows(slice(0, 300))
     parts = (few, labels) if weights is None else (few, labels, weights)
     forms = {
@@ -253,40 +248,35 @@ def test_every_form_of_the_same_rows_trains_the_same(weights):
         "repeated data set": (data_set(*parts).repeat(), None),
         "generator": ((batch for batch in data_set(*parts)), None),
     }
-    results = {}
+    alone = site_head()
+    logits = base_logits(make_model(), few)
+    alone.fit(logits, labels, few, weights)
     for name, (x, y) in forms.items():
-        model = make_model(**EAGER)
-        in_arrays = y is not None
-        model.fit(
-            x,
-            y,
-            initialize=None,
-            sample_weight=weights if in_arrays else None,
-            batch_size=100 if in_arrays else None,
+        model = make_model(head=site_head())
+        summary = fit_head(
+            *(model, x, y),
+            sample_weight=weights if y is not None else None,
             steps_per_epoch=3 if name in ("repeated data set", "generator") else None,
             verbose=0,
         )
-        results[name] = model.predict(X, NUM_ROWS, verbose=0)
-    for name, result in results.items():
-        np.testing.assert_allclose(result, results["arrays"], atol=1e-6, err_msg=name)
-    unweighted = make_model(**EAGER)
-    unweighted.fit(few, labels, batch_size=100, verbose=0, initialize=None)
-    difference = np.abs(unweighted.predict(X, NUM_ROWS, verbose=0) - results["arrays"]).max()
-    assert (difference > 1e-3) == (weights is not None)
+        assert summary.num_rows == 300
+        received, expected = (np.array(head(logits, few)) for head in (model.head, alone))
+        np.testing.assert_allclose(received, expected, atol=1e-5, err_msg=name)
+    unweighted = site_head()
+    unweighted.fit(logits, labels, few)
+    offsets = (each.get_offsets("site") for each in (unweighted, alone))
+    assert (np.abs(np.subtract(*offsets)).max() > 1e-3) == (weights is not None)
 
 
-@pytest.mark.slow
 def test_rows_of_a_shuffled_data_set_stay_together():
     """Iterating twice gives two orders: logits of one and labels of the other would be noise."""
     logit = np.where(Y == 1, 3.0, -3.0).astype("float32")[:, None]
     inputs = {"logit": keras.Input((1,), name="logit")}
     base = keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["logit"]))
-    model = make_model(base, ILPS(num_knots=3), keras.optimizers.SGD(0.0), **EAGER)
     shuffled = tf.data.Dataset.from_tensor_slices(({"logit": logit}, Y))
     shuffled = shuffled.shuffle(NUM_ROWS, reshuffle_each_iteration=True).batch(100)
-    history = model.fit(shuffled, validation_data=shuffled, verbose=0, initialize=None).history
-    assert history["loss"][0] == pytest.approx(np.log1p(np.exp(-3)), abs=1e-3)
-    assert history["val_loss"][0] == pytest.approx(np.log1p(np.exp(-3)), abs=1e-3)
+    summary = fit_head(make_model(base, BiasCorrection()), shuffled, verbose=0)
+    assert summary.log_loss_before == pytest.approx(np.log1p(np.exp(-3)), abs=1e-6)
 
 
 @pytest.mark.quick_cases(1)
@@ -309,9 +299,9 @@ def test_string_features(form, tmp_path):
     model = make_model(base, make_head(lookup), field_metrics={"site": [FieldECE(5)]}, **options)
     tensors = {**x, "site": tf.constant(names)}
     if form == "data set":
-        model.fit(data_set(tensors, Y), verbose=0, initialize=None)
+        model.fit(data_set(tensors, Y), shuffle=False, verbose=0)
     else:
-        model.fit(x, Y, batch_size=300, validation_split=0.2, verbose=0, initialize=None)
+        model.fit(x, Y, batch_size=300, verbose=0)
     whole = {"batch_size": NUM_ROWS, "verbose": 0}
     scores = model.evaluate(tensors, Y, return_dict=True, **whole)
     residual = Y - model.predict(tensors, **whole)[:, 0].astype("float64")
@@ -321,37 +311,6 @@ def test_string_features(form, tmp_path):
         model.save(tmp_path / "model.keras")
         loaded = keras.saving.load_model(tmp_path / "model.keras")
         assert loaded.evaluate(tensors, Y, return_dict=True, **whole) == scores
-
-
-def test_class_weight_is_refused():
-    model = make_model()
-    with pytest.raises(ValueError, match="SamplingCorrection"):
-        model.fit(X, Y, class_weight={0: 1.0, 1: 3.0}, verbose=0)
-    assert not model.head.is_adapted
-
-
-def test_validation_split_holds_out_the_last_rows():
-    # The loss itself also holds the priors.
-    optimizer = keras.optimizers.SGD(0.0)
-    model = make_model(optimizer=optimizer, metrics=["binary_crossentropy"], **EAGER)
-    history = model.fit(X, Y, 300, validation_split=0.2, verbose=0, initialize=None).history
-    expected = log_loss(model, *rows(slice(1200, None)))
-    assert history["val_binary_crossentropy"][0] == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.slow
-def test_a_second_fit_goes_on_without_adapting():
-    model = make_model()
-    model.fit(X, Y, batch_size=100, epochs=2, verbose=0, initialize=None)
-    knots = model.head.calibrator.get_knots()
-    after_two = log_loss(model)
-    iterations = int(model.optimizer.iterations)
-    shifted = {**X, "price": X["price"] + 1}
-    model.fit(shifted, Y, batch_size=100, epochs=3, initial_epoch=2, verbose=0, initialize=None)
-    np.testing.assert_array_equal(model.head.calibrator.get_knots(), knots)
-    assert int(model.optimizer.iterations) == iterations + 15
-    model.fit(X, Y, batch_size=100, epochs=3, verbose=0, initialize=None)
-    assert log_loss(model) < after_two
 
 
 @pytest.mark.slow
@@ -365,7 +324,6 @@ def test_early_stopping_restores_and_checkpoint_saves(tmp_path):
     held_out = rows(slice(1000, None))
     history = model.fit(
         *rows(slice(0, 1000)),
-        initialize=None,
         epochs=4,
         validation_data=held_out,
         callbacks=[stop, keep],
@@ -397,7 +355,7 @@ def test_the_curve_never_falls_after_fit():
         fell.append(np.diff(calibrator.get_values()).min() < 0)
 
     watch = keras.callbacks.LambdaCallback(on_epoch_end=look)
-    options = {"callbacks": [watch], "verbose": 0, "initialize": None}
+    options = {"callbacks": [watch], "verbose": 0}
     model.fit({"logit": logit}, labels, batch_size=150, epochs=5, **options)
     assert any(crossed)
     assert not any(fell)
@@ -429,7 +387,8 @@ def test_a_new_process_evaluates_the_same(tmp_path):
         weighted_metrics=[CalibratedLogLoss()],
         field_metrics={"site": [FieldECE(NUM_SITES), FieldRCE(NUM_SITES, epsilon=0.1)]},
     )
-    model.fit(X, Y, verbose=0, initialize=None)
+    model.head.adapt(base_logits(model, X), Y, X)
+    model.fit(X, Y, verbose=0)
     scores = model.evaluate(X, Y, sample_weight=W, verbose=0, return_dict=True)
     predictions = model.predict(X, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -451,11 +410,12 @@ def test_a_new_process_evaluates_the_same(tmp_path):
 @pytest.mark.parametrize("monotonic", ["penalty", "strict"])
 def test_a_loaded_model_goes_on_training(monotonic, tmp_path):
     model = make_model(head=make_head(monotonic=monotonic), **EAGER)
-    model.fit(X, Y, batch_size=300, verbose=0, initialize=None)
+    model.head.adapt(base_logits(model, X), Y, X)
+    model.fit(X, Y, batch_size=300, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     for each in (model, loaded):
-        each.fit(X, Y, batch_size=300, shuffle=False, verbose=0, initialize=None)
+        each.fit(X, Y, batch_size=300, shuffle=False, verbose=0)
     expected = model.predict(X, NUM_ROWS, verbose=0)
     np.testing.assert_allclose(loaded.predict(X, NUM_ROWS, verbose=0), expected, atol=1e-6)
 
@@ -464,7 +424,8 @@ def test_a_loaded_model_goes_on_training(monotonic, tmp_path):
 def test_a_compiled_base_keeps_its_metrics_to_itself():
     base = make_base(compiled=True)
     model = make_model(base, metrics=[keras.metrics.AUC(name="auc")])
-    history = model.fit(X, Y, validation_data=(X, Y), verbose=0, initialize=None).history
+    model.head.adapt(base_logits(model, X), Y, X)
+    history = model.fit(X, Y, validation_data=(X, Y), verbose=0).history
     assert set(history) == {"loss", "auc", "val_loss", "val_auc"}
     scores = model.evaluate(X, Y, verbose=0, return_dict=True)
     assert set(scores) == {"loss", "auc"}
@@ -478,7 +439,7 @@ def test_mixed_precision_base_gives_float32_probabilities():
     base = make_base(keras.layers.Dense(4, "relu", dtype="mixed_bfloat16"), last=last)
     model = make_model(base, **EAGER)
     before = log_loss(model)
-    model.fit(X, Y, batch_size=250, epochs=3, verbose=0, initialize=None)
+    model.fit(X, Y, batch_size=250, epochs=3, verbose=0)
     predictions = model.predict(X, NUM_ROWS, verbose=0)
     assert predictions.dtype == "float32"
     assert len(np.unique(predictions)) > 600
@@ -488,7 +449,7 @@ def test_mixed_precision_base_gives_float32_probabilities():
 def test_soft_labels_and_unknown_ids():
     model = make_model(field_metrics={"site": [FieldECE(NUM_SITES)]}, **EAGER)
     x = {**X, "site": np.where(X["site"] == 0, -1, X["site"])}
-    model.fit(x, 0.1 + 0.8 * Y, batch_size=250, verbose=0, initialize=None)
+    model.fit(x, 0.1 + 0.8 * Y, batch_size=250, verbose=0)
     scores = model.evaluate(x, Y, NUM_ROWS, verbose=0, return_dict=True)
     residual = Y - model.predict(x, NUM_ROWS, verbose=0)[:, 0].astype("float64")
     expected = np.abs(np.bincount(x["site"] + 1, residual)).sum() / NUM_ROWS
@@ -499,7 +460,7 @@ def test_soft_labels_and_unknown_ids():
 def test_features_beyond_the_models_own_are_left_out():
     model = make_model(**EAGER)
     more = {**X, "row": np.arange(NUM_ROWS)}
-    model.fit(more, Y, batch_size=250, verbose=0, initialize=None)
+    model.fit(more, Y, batch_size=250, verbose=0)
     expected = model.predict(X, NUM_ROWS, verbose=0)
     np.testing.assert_array_equal(model.predict(more, NUM_ROWS, verbose=0), expected)
 
@@ -581,24 +542,10 @@ def test_bad_input_is_refused_and_changes_nothing(untouched, case):
     arguments, message = BAD[case]
     before = untouched.get_weights()
     with pytest.raises(ValueError, match=message):
-        untouched.fit(**arguments, verbose=0)
-    if "x" in arguments:
-        y, weights = arguments.get("y"), arguments.get("sample_weight")
-        is_arrays = y is not None
-        held_out = (arguments["x"], y, weights) if is_arrays else arguments["x"]
-        # In validation data one class is all right, and this form has no place for labels apart.
-        if "one class" not in case and case not in ("no labels",) and "data set and" not in case:
-            with pytest.raises(ValueError, match=message):
-                untouched.fit(X, Y, validation_data=held_out, verbose=0)
+        fit_head(untouched, **{"x": None, **arguments}, verbose=0)
     for old, new in zip(before, untouched.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
     assert not untouched.head.is_adapted
-
-
-@pytest.mark.parametrize("arguments", [{"epochs": 1}, {"initialize": None}], ids=str)
-def test_training_before_compile_is_refused(arguments):
-    with pytest.raises(ValueError, match="compile"):
-        CalibratedModel(make_base(), ILPS()).fit(X, Y, **arguments)
 
 
 def test_a_feature_that_the_base_lacks_is_refused():
@@ -617,14 +564,3 @@ def test_predict_without_a_feature_is_refused():
 def test_a_base_with_several_columns_is_refused():
     with pytest.raises(ValueError, match=r"\(None, 3\)"):
         CalibratedModel(make_base(keras.layers.Dense(3), last=keras.layers.Softmax()), ILPS())
-
-
-@pytest.mark.slow
-def test_steps_per_epoch_counts_for_arrays_too():
-    model = make_model(**EAGER)
-    held_out = rows(slice(1000, NUM_ROWS))
-    arguments = {"batch_size": 100, "epochs": 2, "steps_per_epoch": 3, "initialize": None}
-    model.fit(
-        *rows(slice(0, 1000)), validation_data=held_out, validation_steps=2, verbose=0, **arguments
-    )
-    assert int(model.optimizer.iterations) == 6

@@ -6,14 +6,14 @@ import pytest
 import scipy.special
 
 from class_worlds import base_model, class_rows, log_loss, small_network
-from keras_calibration import base_logits
+from keras_calibration import base_logits, fit_head
 from keras_calibration.layers import (
     ILPS,
     NeuralCalibration,
+    TemperatureScaling,
     VectorScaling,
 )
 from keras_calibration.models import CalibratedModel
-from keras_calibration.models.class_log_loss import class_log_loss
 
 
 def neural_head():
@@ -26,7 +26,7 @@ def test_the_direct_fit_is_that_of_the_calibrator(one_hot):
     weights = np.random.default_rng(1).uniform(0, 2, len(labels)).astype("float32")
     model = CalibratedModel(base_model(), VectorScaling(3))
     given = np.eye(3)[labels] if one_hot else labels
-    model.fit(x, given, sample_weight=weights, verbose=0)
+    fit_head(model, x, given, weights, verbose=0)
     alone = VectorScaling(3)
     alone.fit(x["scores"], labels, sample_weight=weights)
     expected = scipy.special.softmax(alone.scales * x["scores"] + alone.biases, axis=1)
@@ -52,10 +52,9 @@ def test_training_with_metrics_and_validation_data(one_hot):
     shares = np.eye(3, dtype="float32")
     y, new_y = (shares[each] if one_hot else each for each in (labels, new_labels))
     model = CalibratedModel(base_model(), VectorScaling(3))
-    model.compile(keras.optimizers.Adam(0.03), metrics=["accuracy"])
-    history = model.fit(
-        x, y, epochs=3, batch_size=64, validation_data=(new_x, new_y), verbose=0, initialize=None
-    )
+    loss = "categorical_crossentropy" if one_hot else "sparse_categorical_crossentropy"
+    model.compile(keras.optimizers.Adam(0.03), loss, metrics=["accuracy"])
+    history = model.fit(x, y, epochs=3, batch_size=64, validation_data=(new_x, new_y), verbose=0)
     before = log_loss(new_labels, base_model()(new_x))
     assert history.history["val_loss"][-1] < before - 0.02
     scores = model.evaluate(new_x, new_y, verbose=0, return_dict=True)
@@ -66,49 +65,35 @@ def test_training_with_metrics_and_validation_data(one_hot):
     )
 
 
-def test_held_out_rows_decide_whether_training_is_kept():
-    x, labels = class_rows(num_rows=1500)
-    model = CalibratedModel(base_model(), VectorScaling(3))
-    model.compile(keras.optimizers.SGD(5.0))  # only worsens a fit that is best already
-    model.fit(x, labels, epochs=1, verbose=0)
-    summary = model.head.fit_summary
-    assert not summary.training_kept
-    # A fifth of each class, rounded down.
-    assert summary.num_held_out == sum(np.sum(labels == k) // 5 for k in range(3))
-    alone = VectorScaling(3)
-    alone.fit(x["scores"], labels)
-    np.testing.assert_allclose(model.head.scales, alone.scales, atol=1e-6)
-
-
 def test_saved_and_loaded(tmp_path):
     x, labels = class_rows(num_rows=600)
     model = CalibratedModel(base_model(), neural_head())
-    model.compile(metrics=["accuracy"])
-    model.fit(x, labels, verbose=0)
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    fit_head(model, x, labels, verbose=0)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
     assert loaded.evaluate(x, labels, verbose=0) == model.evaluate(x, labels, verbose=0)
 
 
-def test_a_training_that_misses_a_class_warns_of_it():
-    x, labels = class_rows(num_rows=600, scale=1.0)
+def test_a_file_of_the_former_loss_of_classes():
+    x, labels = class_rows(num_rows=300)
     model = CalibratedModel(base_model(), VectorScaling(3))
-    model.compile("sgd")
-    model.head.set_weights([np.ones(3), np.array([0.0, 0.0, 3.0])])
+    model.compile(loss="sparse_categorical_crossentropy")
+    config = model.get_compile_config()
+    name = "keras_calibration>class_log_loss"
+    former = {"module": "builtins", "class_name": "function", "config": name}
+    again = CalibratedModel(base_model(), VectorScaling(3))
+    again.compile_from_config({**config, "loss": {**former, "registered_name": "function"}})
+    assert again.evaluate(x, labels, verbose=0) == model.evaluate(x, labels, verbose=0)
+
+
+def test_a_fit_that_misses_a_class_warns_of_it():
+    x, labels = class_rows(num_rows=600)
+    x["scores"] = x["scores"] + np.array([0, 0, 3], "float32")  # which no temperature corrects
+    model = CalibratedModel(base_model(), TemperatureScaling())
     with pytest.warns(UserWarning, match="The mean prediction of class 2 is"):
-        model.fit(x, labels, initialize=None, epochs=1, batch_size=600, verbose=0)
-
-
-@pytest.mark.parametrize("number_of_rows", [3, 5])
-def test_the_loss_takes_class_numbers_and_shares(number_of_rows):
-    generator = np.random.default_rng(0)
-    probabilities = generator.dirichlet(np.ones(3), number_of_rows).astype("float32")
-    labels = generator.integers(0, 3, number_of_rows)
-    expected = -np.log(probabilities[np.arange(number_of_rows), labels])
-    for given in (labels, labels[:, None], np.eye(3)[labels]):
-        received = class_log_loss(keras.ops.convert_to_tensor(given), probabilities)
-        np.testing.assert_allclose(received, expected, rtol=1e-5)
+        fit_head(model, x, labels, verbose=0)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +109,7 @@ def test_labels_that_are_no_classes_are_refused(labels, message):
     x, _ = class_rows(num_rows=300)
     model = CalibratedModel(base_model(), VectorScaling(3))
     with pytest.raises(ValueError, match=message):
-        model.fit(x, labels, verbose=0)
+        fit_head(model, x, labels, verbose=0)
     np.testing.assert_array_equal(model.head.scales, np.ones(3))
 
 

@@ -106,6 +106,11 @@ def test_data_sets_refuse_ids_that_would_change(model, values):
     for given in (x, dataset(x)):
         with pytest.raises(ValueError, match=r"input 'user' of the model must|Input 'user' must"):
             model.predict(given, verbose=0)
+    training = make_model()
+    training.compile("adam", "binary_crossentropy")
+    for given in ((x, Y), (dataset((x, Y)),)):
+        with pytest.raises(ValueError, match=r"input 'user' of the model must|Input 'user' must"):
+            training.fit(*given, shuffle=False, verbose=0)
 
 
 def test_a_fit_of_ids_in_float64_is_that_of_integers():
@@ -118,7 +123,7 @@ def test_a_fit_of_ids_in_float64_is_that_of_integers():
         (dataset((FLOATS, Y)), None),
     ]:
         model = make_model()
-        model.fit(given, labels, verbose=0)
+        kc.fit_head(model, given, labels, verbose=0)
         weights.append(np.concatenate([np.ravel(each) for each in model.head.get_weights()]))
         intervals.append(np.concatenate(kc.interval(model, FLOATS)))
         head = make_model().head
@@ -132,7 +137,9 @@ def test_a_fit_of_ids_in_float64_is_that_of_integers():
 
 
 def test_an_evaluation_of_ids_in_float64_is_that_of_integers(model):
-    model.compile(field_metrics={"user": [kc.metrics.FieldECE(NUM_IDS + 1)]})
+    model.compile(
+        loss="binary_crossentropy", field_metrics={"user": [kc.metrics.FieldECE(NUM_IDS + 1)]}
+    )
     scores = [
         model.evaluate(x, Y, batch_size=100, verbose=0, return_dict=True)
         for x in ({"user": USER, "score": SCORE}, FLOATS, pa.table(FLOATS))

@@ -9,6 +9,7 @@ import keras_calibration as kc
 from keras_calibration._rows.model_inputs import expected_inputs
 from keras_calibration.layers import FieldNetwork, NeuralCalibration, PlattScaling
 from keras_calibration.models import CalibratedModel
+from trained_heads import train_head
 
 RNG = np.random.default_rng(0)
 NUM_ROWS = 400
@@ -56,7 +57,7 @@ def test_other_columns_are_left_out_everywhere(form):
     assert reports[1] == pytest.approx(reports[0], abs=1e-6)
     values = []
     for given in (as_form(form), FRAME):
-        model.fit(given, Y, verbose=0)
+        kc.fit_head(model, given, Y, verbose=0)
         values.append(model.predict(given, verbose=0))
     np.testing.assert_allclose(values[1], values[0], atol=1e-6)
 
@@ -90,13 +91,12 @@ def test_columns_may_change_between_one_axis_and_two():
     base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
     network = FieldNetwork({"site": 2}, numeric=["price"], hidden_units=(4,), dropout=0, seed=0)
     model = CalibratedModel(base, NeuralCalibration(PlattScaling(), network))
-    model.compile(keras.optimizers.SGD(0.01))
     site = np.arange(NUM_ROWS) % 2
     forms = [(X["price"], site), (X["price"][:, 0], site[:, None]), (X["price"], site)]
     predictions = []
     for price, sites in forms:
         x = {"price": price, "site": sites}
-        model.fit(x, Y, initialize=None, epochs=1, verbose=0)
+        train_head(model, x, Y)
         predictions.append(model.predict(x, verbose=0))
     assert {each.shape for each in predictions} == {(NUM_ROWS, 1)}
 
@@ -119,7 +119,7 @@ def test_the_base_is_traced_once_for_all_calls():
     traced = Traces.count
     for _ in range(3):
         kc.base_logits(model, X["price"])
-        model.fit(X["price"], Y, verbose=0)
+        kc.fit_head(model, X["price"], Y, verbose=0)
     assert Traces.count == traced
     names = {weight.path for weight in model.weights}
     assert len(names) == len(model.weights)  # the second model adds none

@@ -1,4 +1,4 @@
-"""`CalibratedModel.interval`."""
+"""`interval`, of a calibrated model."""
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ def test_it_holds_the_prediction_and_narrows_with_rows():
     x, y = made_rows()
     lookup = keras.layers.StringLookup(vocabulary=list(WORDS))
     model = model_of(kc.layers.FieldBias({"site": lookup}, kc.layers.PlattScaling()))
-    model.fit(x, y, verbose=0)
+    kc.fit_head(model, x, y, verbose=0)
     lower, upper = kc.interval(model, x)
     assert lower.shape == upper.shape == (900, 1)
     probabilities = model.predict(x, verbose=0)
@@ -52,21 +52,17 @@ def test_it_holds_the_prediction_and_narrows_with_rows():
 
 
 @pytest.mark.tensorflow
-@pytest.mark.filterwarnings("ignore:The mean prediction")
 def test_after_training_there_is_none():
     x, y = made_rows()
     model = model_of(kc.layers.PlattScaling())
     with pytest.raises(ValueError, match="PlattScaling must be fitted"):
         kc.interval(model, x)
-    model.compile(keras.optimizers.SGD(0.01))
-    model.fit(x, y, initialize=None, epochs=1, verbose=0)
+    model.compile(keras.optimizers.SGD(0.01), "binary_crossentropy")
+    model.fit(x, y, verbose=0)
     with pytest.raises(ValueError, match="PlattScaling must be fitted"):
         kc.interval(model, x)
+    kc.fit_head(model, x, y, verbose=0)
+    assert np.isfinite(kc.interval(model, x)).all()
     model.fit(x, y, verbose=0)
-    before = kc.interval(model, x)
-    # Training from the fit is not kept, and with it goes the trained curve.
-    model.fit(x, y, epochs=1, verbose=0)
-    np.testing.assert_array_equal(kc.interval(model, x), before)
-    model.fit(x, y, initialize=None, epochs=1, verbose=0)
     with pytest.raises(ValueError, match="trained or set since"):
         kc.interval(model, x)

@@ -25,7 +25,7 @@ def test_a_compiled_base_and_an_optimizer_without_steps_load_quietly(fitted, tmp
     base.compile("adam", "binary_crossentropy")
     base.fit(X, Y, verbose=0)
     model = kc.models.CalibratedModel(base, kc.layers.PlattScaling())
-    model.compile("adam")
+    model.compile("adam", "binary_crossentropy")
     if fitted:
         model.fit(X, Y, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -53,7 +53,7 @@ def test_the_copy_that_the_docstring_advises():
 def test_what_keras_clones_computes_the_same():
     """Keras clones any Functional model layer by layer, as a plain one with fresh weights."""
     model = kc.models.CalibratedModel(sequential(), kc.layers.PlattScaling())
-    model.fit(X, Y, verbose=0)
+    kc.fit_head(model, X, Y, verbose=0)
     clone = keras.models.clone_model(model)
     assert len(clone.trainable_weights) == len(model.trainable_weights)
     clone.set_weights(model.get_weights())

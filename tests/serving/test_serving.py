@@ -10,11 +10,10 @@ import pytest
 import keras_calibration as kc
 from served import symbolic_inputs
 from serving import c_client
+from trained_heads import train_head
 
 pytestmark = [
     pytest.mark.tensorflow,
-    # A few steps of training from the identity leave predictions that are off on the whole.
-    pytest.mark.filterwarnings("ignore:The mean prediction is"),
     pytest.mark.skipif(c_client.find_compiler() is None, reason=c_client.NO_COMPILER),
 ]
 SAMPLES = sorted((Path(__file__).parents[2] / "savedmodels").glob("*/sample_*.json"))
@@ -53,11 +52,7 @@ def make_model(dtype):
     rows = make_rows(dtype, 600)
     shop = rows["site"] == VALUES[dtype][2]
     labels = np.random.default_rng(0).random(600) < np.where(shop, 0.6, 0.2)
-    model.compile(keras.optimizers.Adam(1e-2))
-    tensors = {name: keras.ops.convert_to_tensor(values) for name, values in rows.items()}
-    model.fit(
-        tensors, labels.astype("float32"), batch_size=50, epochs=3, initialize=None, verbose=0
-    )
+    train_head(model, rows, labels.astype("float32"), batch_size=50, epochs=3)
     return model
 
 

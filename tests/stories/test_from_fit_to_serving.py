@@ -90,7 +90,7 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
     base = make_base()
     x, fresh_x = inputs_of(development), inputs_of(fresh)
     model = kc.models.CalibratedModel(base, HEADS[head](), **_base_output(make_base))
-    model.fit(**worlds.FORMS[form](x, development.labels), verbose=0)
+    kc.fit_head(model, **worlds.FORMS[form](x, development.labels), verbose=0)
     probabilities = model.predict(fresh_x, batch_size=4096, verbose=0)[:, 0]
 
     # Right on the whole and better than the model as it was, by what is attainable.
@@ -114,7 +114,7 @@ def test_story(make_base, inputs_of, form, head, development, fresh, tmp_path):
 
     # `evaluate` says what NumPy says, and the model comes back from its file.
     if form != "arrays":  # half of the stories, of every kind of head
-        model.compile(metrics=[kc.metrics.LogLoss()])
+        model.compile(loss="binary_crossentropy", metrics=[kc.metrics.LogLoss()])
         scores = model.evaluate(fresh_x, fresh.labels, batch_size=4096, verbose=0, return_dict=True)
         assert scores["log_loss"] == pytest.approx(after, rel=1e-5)
     model.save(tmp_path / "model.keras")

@@ -82,7 +82,7 @@ def sites():
 @pytest.fixture(scope="module")
 def model(sites):
     made = kc.models.CalibratedModel(_base(), _head())
-    made.fit(sites.x(), sites.y, verbose=0)
+    kc.fit_head(made, sites.x(), sites.y, verbose=0)
     return made
 
 
@@ -390,7 +390,7 @@ def test_export_and_refresh_in_odd_folders(model, sites, tmp_path, monkeypatch):
 def test_export_of_odd_names(names, sites, tmp_path):
     x = sites.x(*names)
     made = kc.models.CalibratedModel(_base(*names), _head(names[1]))
-    made.fit(x, sites.y, verbose=0)
+    kc.fit_head(made, x, sites.y, verbose=0)
     path = kc.export_savedmodel(made, tmp_path / "1", verify="same_process")
     served = _serve(path, {kc.signature_input(name): column for name, column in x.items()})
     np.testing.assert_allclose(served["probability"], sites.head_probabilities(sites.y), 1e-3)
@@ -409,9 +409,9 @@ def test_export_of_names_that_differ_in_case(tmp_path):
 @pytest.mark.parametrize("way", ["set_weights", "head.fit"])
 def test_provenance_of_other_weights(way, sites, tmp_path):
     made = kc.models.CalibratedModel(_base(), _head())
-    made.fit(sites.x(), sites.y, verbose=0)
+    kc.fit_head(made, sites.x(), sites.y, verbose=0)
     good = made.get_weights()
-    made.fit(sites.x(), sites.later, verbose=0)
+    kc.fit_head(made, sites.x(), sites.later, verbose=0)
     stale = made.head.fit_summary.log_loss_after
     if way == "set_weights":
         made.set_weights(good)
@@ -443,7 +443,7 @@ def test_copies(way, model, sites, tmp_path):
     np.testing.assert_allclose(copied.predict(sites.x(), verbose=0), before, atol=1e-6)
     lower = kc.interval(model, sites.x())
     np.testing.assert_allclose(kc.interval(copied, sites.x()), lower, atol=1e-6)
-    copied.fit(sites.x(), sites.later, verbose=0)
+    kc.fit_head(copied, sites.x(), sites.later, verbose=0)
     expected = sites.head_probabilities(sites.later)
     np.testing.assert_allclose(copied.predict(sites.x(), verbose=0), expected, atol=1e-4)
     np.testing.assert_allclose(model.predict(sites.x(), verbose=0), before, atol=1e-6)
@@ -465,14 +465,14 @@ def test_two_calibrated_outputs(sites, tmp_path):
     x, buy_logits = sites.price[:, None], 0.9 * sites.price.astype("float64") - 1
     labels = {"click": sites.y, "buy": sites.later, "cost": np.zeros(len(x))}
     click = kc.models.CalibratedModel(base, kc.layers.PlattScaling(), calibrated_output="click")
-    click.fit(x, labels, verbose=0)
+    kc.fit_head(click, x, labels, verbose=0)
     buy = kc.models.CalibratedModel(
         click.with_all_outputs(),
         kc.layers.PlattScaling(),
         base_output="logit",
         calibrated_output="buy",
     )
-    buy.fit(x, labels, verbose=0)
+    kc.fit_head(buy, x, labels, verbose=0)
     found = buy.with_all_outputs().predict(x, verbose=0)
     for name, logits in {"click": sites.logits, "buy": buy_logits}.items():
         (scale, bias), _ = references.platt(logits, labels[name])
@@ -534,14 +534,14 @@ def test_class_labels_of_many_kinds(kind):
         "one-hot booleans": np.eye(4, dtype=bool)[world.y],
     }[kind]
     made = world.model()
-    made.fit(world.x, labels, verbose=0)
+    kc.fit_head(made, world.x, labels, verbose=0)
     np.testing.assert_allclose(made.predict(world.x, verbose=0), world.expected(), atol=1e-3)
 
 
 def test_class_labels_that_are_names():
     world = Softmax()
     with pytest.raises(ValueError, match=r"[Ll]abels.*must.*Received"):
-        world.model().fit(world.x, np.array(list("abcd"))[world.y], verbose=0)
+        kc.fit_head(world.model(), world.x, np.array(list("abcd"))[world.y], verbose=0)
 
 
 # 12. `seeds.train` against `fit`, where the order of the rows does not matter.

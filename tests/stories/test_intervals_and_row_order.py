@@ -120,7 +120,7 @@ def test_a_model_and_labels_in_another_order(rows):
     base = keras.Model({"logit": inputs}, keras.layers.Dense(1, "sigmoid")(inputs))
     model = kc.models.CalibratedModel(base, kc.layers.BiasCorrection())
     with pytest.warns(UserWarning, match="Arguments `x` and `y` have the same index in another"):
-        model.fit(rows[["logit"]], rows["label"][::-1], verbose=0)
+        kc.fit_head(model, rows[["logit"]], rows["label"][::-1], verbose=0)
 
 
 # 4. A user computes the multicalibration error by hand.

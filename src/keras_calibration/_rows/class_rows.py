@@ -59,12 +59,11 @@ def check_class_rows(
     labels: ArrayLike,
     sample_weight: ArrayLike | None = None,
     keep_all: bool = False,
-    both_classes: bool = True,
 ) -> ClassRows:
     """Class logits, labels and weights as checked arrays; raises a `ValueError` for invalid ones.
 
     Labels are class numbers (n,) or (n, 1), or one-hot or soft labels (n, K). Rows of weight 0 are
-    left out unless `keep_all=True`. With `both_classes=True`, at least two classes must occur.
+    left out unless `keep_all=True`. At least two classes must occur.
     """
     scores = np.asarray(logits, np.float64)
     if scores.ndim != 2 or scores.shape[1] < 2 or not len(scores):
@@ -89,7 +88,7 @@ def check_class_rows(
     weights = np.ones(len(scores)) if weights is None else weights
     counts = weights > 0
     present = np.flatnonzero(shares[counts].any(axis=0))
-    if both_classes and len(present) < 2:
+    if len(present) < 2:
         raise ValueError(
             "Argument `labels` must hold at least two classes. Received: one class only, "
             f"{len(scores)} rows, all labels {present[0]} where the weight is above 0. Use more "
@@ -105,15 +104,12 @@ def check_class_rows(
 
 
 def check_rows_or_classes(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    sample_weight: ArrayLike | None,
-    both_classes: bool = True,
+    logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
 ) -> Rows:
     """The checked rows of a fit: of one logit per row or of K classes, by the logits' columns."""
     if not is_of_classes(logits):
-        return check_rows(logits, labels, sample_weight, both_classes)
-    rows = check_class_rows(logits, labels, sample_weight, True, both_classes)
+        return check_rows(logits, labels, sample_weight, both_classes=True)
+    rows = check_class_rows(logits, labels, sample_weight, keep_all=True)
     return Rows(rows.logits, rows.labels, rows.weights)
 
 

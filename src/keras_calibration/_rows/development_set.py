@@ -13,7 +13,6 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from calibration_records._columns import by_name, check_same_rows, is_table, warn_of_other_order
-from calibration_records._warn import warn
 from keras_calibration._rows.columns import as_array, numbers_of
 from keras_calibration._rows.data_checks import (
     columns_that_count,
@@ -34,14 +33,12 @@ class DevelopmentSet:
             tensors, numbers are NumPy arrays.
         labels: Array of labels with n rows.
         weights: Array of sample weights with n rows, or None.
-        batch_size: Rows per batch of the data set that was read; None for arrays.
         unit: The sample weight of one row, if the weights are numbers of rows.
     """
 
     inputs: Inputs
     labels: np.ndarray
     weights: np.ndarray | None
-    batch_size: int | None
     unit: float = 1.0
 
     def counted(self, weights_are: str = "importance") -> tuple[DevelopmentSet, np.ndarray]:
@@ -69,15 +66,11 @@ def read_development_set(
     expected: Inputs | None = None,
     outputs: Collection[str] = (),
     ids: Collection[str] = (),
-    *,
-    steps_name: str = "steps_per_epoch",
-    has_epochs: bool = False,
 ) -> DevelopmentSet:
-    """Reads the data passed to `fit` into arrays.
+    """Reads the data passed to a fit into arrays.
 
     Of the inputs, `ids` names those that hold ids, which must be exact. Of a data set of batches,
-    the first `steps_per_epoch` are read, an argument that the caller may call otherwise. With
-    `has_epochs`, where Keras would go on to other batches, a warning says so.
+    the first `steps_per_epoch` are read.
 
     Labels and weights may be dictionaries, as for a model with several outputs: those of the output
     with one of the given names are read.
@@ -97,11 +90,11 @@ def read_development_set(
                 f"x={type(x).__name__} and y or sample_weight. Put them into the batches, (x, y) "
                 "or (x, y, sample_weight)."
             )
-        return _read_batches(x, steps_per_epoch, steps_name, has_epochs, outputs, expected, ids)
+        return _read_batches(x, steps_per_epoch, outputs, expected, ids)
     if steps_per_epoch is not None:
         raise ValueError(
-            f"Argument `{steps_name}` must be None if `x` holds arrays, all rows of which are "
-            f"read. Received: {steps_name}={steps_per_epoch}."
+            "Argument `steps_per_epoch` must be None if `x` holds arrays, all rows of which are "
+            f"read. Received: steps_per_epoch={steps_per_epoch}."
         )
     if y is None:
         raise ValueError(
@@ -116,7 +109,7 @@ def read_development_set(
     num_rows = max((len(part) for part in keras.tree.flatten(inputs)), default=0)
     _check_one_output(y, num_rows)
     weights = None if sample_weight is None else numbers_of(sample_weight, "Weights")
-    return _checked(DevelopmentSet(inputs, numbers_of(y, "Labels"), weights, None))
+    return _checked(DevelopmentSet(inputs, numbers_of(y, "Labels"), weights))
 
 
 def as_inputs(
@@ -165,8 +158,6 @@ def _check_one_output(labels: Any, num_rows: int) -> None:
 def _read_batches(
     batches: Iterable,
     num_batches: int | None,
-    steps_name: str,
-    has_epochs: bool,
     outputs: Collection[str],
     expected: Inputs | None,
     ids: Collection[str],
@@ -175,27 +166,17 @@ def _read_batches(
         raise ValueError(
             "The development set must be finite, because base logits are computed once for all "
             f"rows. Received: {type(batches).__name__}, a generator or an infinite dataset. Pass "
-            f"{steps_name}, the number of batches to read, or dataset.take(...)."
+            "steps_per_epoch, the number of batches to read, or dataset.take(...)."
         )
-    iterator = _iterate(batches)
-    read = itertools.islice(iterator, num_batches)
+    read = itertools.islice(_iterate(batches), num_batches)
     parts = [_batch(batch, outputs, expected, ids) for batch in read]
     if not parts:
         raise ValueError("The development set is empty. Received: a dataset without batches.")
-    if has_epochs and num_batches is not None and next(iterator, None) is not None:
-        num_rows = sum(len(part[1]) for part in parts)
-        warn(
-            f"The dataset has more than the {num_batches} batches of {steps_name}. Rows are read "
-            f"into memory once, so every epoch uses the same first {num_rows:,} rows. To use "
-            f"other rows, pass a finite dataset without {steps_name}, for example "
-            "dataset.take(...).",
-        )
     inputs, labels, *weights = keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays), *parts
     )
     inputs = keras.tree.map_structure(_as_array, inputs)
-    batch_size = len(parts[0][1])
-    return _checked(DevelopmentSet(inputs, labels, weights[0] if weights else None, batch_size))
+    return _checked(DevelopmentSet(inputs, labels, weights[0] if weights else None))
 
 
 def _may_be_endless(batches: Iterable) -> bool:

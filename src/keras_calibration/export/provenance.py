@@ -135,7 +135,12 @@ def describe_head(head: Head) -> dict[str, Any]:
 
 def summary_figures(fit_summary: FitSummary) -> dict[str, Any]:
     """The figures of a `FitSummary`, without figures of single rows and the time."""
-    return _without_rows(dataclasses.asdict(fit_summary))
+    figures = dataclasses.asdict(fit_summary)
+    return {
+        name: value
+        for name, value in figures.items()
+        if not isinstance(value, np.ndarray) and name not in ("fitted_at", "logits")
+    }
 
 
 def _describe_weights(weights: Sequence[keras.Variable]) -> dict[str, Any]:
@@ -182,18 +187,10 @@ def _known_logits(head: Head, sample_logits: Tensor | None) -> dict[str, Any] | 
         atoms = histogram.atoms()
         counts = histogram.num_rows * atoms.weights / atoms.weights.sum()
         return describe_logits(histogram.bins.inverse(atoms.means), "fit", counts)
-    logits = getattr(head.fit_summary, "logits", None) if head.is_as_fitted else None
-    if logits is not None:
-        return dict(logits)
+    fit_summary = head.fit_summary if head.is_as_fitted else None
+    if fit_summary is not None and fit_summary.logits is not None:
+        return dict(fit_summary.logits)
     return None if sample_logits is None else describe_logits(sample_logits, "sample")
-
-
-def _without_rows(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: _without_rows(value) if isinstance(value, Mapping) else value
-        for name, value in figures.items()
-        if not isinstance(value, np.ndarray) and name not in ("fitted_at", "logits")
-    }
 
 
 def _shortened(config: Any) -> Any:

@@ -39,8 +39,8 @@ class FieldILPS(FieldHead):
     fields, a deviation can lower the slope by at most about half.
 
     `fit` is direct and takes a few passes over the rows. The layer starts as the identity. Its
-    weights can also be trained with a model, but then nothing shrinks the deviations; `finalize`,
-    which `CalibratedModel.fit` calls at the end, then makes every curve non-decreasing.
+    weights can also be trained with a model, but then nothing shrinks the deviations; `finalize`
+    then makes every curve non-decreasing.
 
     Args:
         fields: Field name → number of ids (ids in [0, number)), or a Keras lookup layer

@@ -302,7 +302,7 @@ class FieldNetwork(keras.layers.Layer):
             "FieldNetwork cannot be trained before `adapt` has placed the knots of its numeric "
             f"columns. Received: numeric={list(self.numeric)}, with all knots at 0. Call "
             f"{self.name}.adapt(features) with the features of the training rows first; no logits "
-            "are needed. `CalibratedModel.fit` does so."
+            "are needed."
         )
 
     def _add_regularization(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def utc_now() -> str:
 
 @dataclass(frozen=True)
 class FitSummary(ShownAsText):
-    """The figures of a direct fit, returned by `Head.fit`.
+    """The figures of a direct fit, returned by `Head.fit` and `fit_head`.
 
     The log losses are weighted means over the rows of the fit, in nats per row, without the terms
     of a prior: `Σ w [softplus(η(l)) - y η(l)] / Σ w`.
@@ -35,6 +36,8 @@ class FitSummary(ShownAsText):
         num_iterations: Number of steps of the fit; 0 if it has a closed form.
         converged: Whether the optimum was reached.
         fitted_at: Time of the fit in UTC; by default now.
+        logits: The distribution of the rows' base logits, from `fit_head`, else None.
+            `refresh_savedmodel` uses it to tell logits from probabilities.
 
     Example:
         >>> print(FitSummary(1000, 0.31, 0.2875, 5, True))
@@ -47,6 +50,7 @@ class FitSummary(ShownAsText):
     num_iterations: int
     converged: bool
     fitted_at: str = field(default_factory=utc_now, repr=False, compare=False, kw_only=True)
+    logits: Mapping[str, Any] | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def of_rows(self, numbers: np.ndarray, num_rows: int) -> Self:
         """The summary for all rows, of a fit to those with the given numbers, some several times.

@@ -54,9 +54,8 @@ class Head(PosteriorLayer):
     To write your own, implement `call` and, if it reads features, `feature_names`. Create the
     weights in `build` so that the head starts as the identity. It can then stand in any Keras
     model, be trained, saved and exported. With `fit_rows` it has a direct fit, which `fit`,
-    `CalibratedModel.fit` and `refresh_savedmodel` use; with `logit_standard_deviation` also
-    intervals (`interval`). A head serves one logit per row; one for classes overrides
-    `check_logits`.
+    `fit_head` and `refresh_savedmodel` use; with `logit_standard_deviation` also intervals
+    (`interval`). A head serves one logit per row; one for classes overrides `check_logits`.
 
     Args:
         dtype: Dtype or dtype policy; half precision becomes float32.
@@ -196,6 +195,8 @@ class Head(PosteriorLayer):
         sample_weight: ArrayLike | None = None,
     ) -> None:
         """Sets up state from development data before training, by default that of the parts.
+
+        Call it before a model is trained by gradient. A direct fit needs no call of it.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1).
@@ -342,7 +343,7 @@ class Head(PosteriorLayer):
         if not self.has_direct_fit:
             raise ValueError(
                 f"{type(self).__name__} has no direct fit, or one of its parts has none. Received: "
-                f"{self!r}. Train it by gradient, or define `fit_rows`."
+                f"{self!r}. Train it by gradient, with Keras' `fit`, or define `fit_rows`."
             )
 
     def remember_fit(self, summary: FitSummary | None) -> None:
@@ -446,15 +447,11 @@ class Head(PosteriorLayer):
         return lower, upper
 
     def check_rows(
-        self,
-        logits: ArrayLike,
-        labels: ArrayLike,
-        sample_weight: ArrayLike | None,
-        both_classes: bool = True,
+        self, logits: ArrayLike, labels: ArrayLike, sample_weight: ArrayLike | None
     ) -> Rows:
         """Checks the rows of a fit and flattens them; raises if they cannot be fitted."""
         self.check_logits(np.shape(logits))
-        return check_rows_or_classes(logits, labels, sample_weight, both_classes)
+        return check_rows_or_classes(logits, labels, sample_weight)
 
     def summary_of(
         self,
@@ -495,7 +492,7 @@ class Head(PosteriorLayer):
         return columns
 
     def finalize(self) -> None:
-        """Adjusts the weights after training, by default those of the parts."""
+        """Adjusts the weights after training by gradient, by default those of the parts."""
         for part in self.parts():
             part.finalize()
 

@@ -69,8 +69,7 @@ class ILPS(StreamingCalibrator):
     A layer trained together with its base model needs no preparation: until rows are known, its
     knots are those of `knots="sigmoid"`, and the prior is left out, because it needs the number of
     rows n. `fit`, after the training and on other rows, places the knots and uses the prior. Where
-    the logits are known before the training, `adapt(logits, labels)` prepares both, as
-    `CalibratedModel.fit` does.
+    the logits are known before the training, `adapt(logits, labels)` prepares both.
 
     The defaults are not the paper's: at positive rates of a few percent, 100 knots evenly spaced in
     probability leave a single segment for most rows, and constant ends lose the ranking beyond the

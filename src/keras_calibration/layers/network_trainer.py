@@ -115,8 +115,7 @@ def copy_of(network: _Layer) -> _Layer:
             "It must be possible to copy the field network from its configuration, because a "
             f"direct fit trains copies of it. Received: {network!r}, which cannot be copied "
             f"({type(error).__name__}: {error}). Give its class a `get_config` that returns all "
-            "arguments of its constructor, or train it by gradient, with initialize=None in "
-            "CalibratedModel.fit."
+            "arguments of its constructor, or train it by gradient, with Keras' `fit`."
         ) from error
 
 

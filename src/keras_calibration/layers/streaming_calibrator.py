@@ -209,7 +209,7 @@ class StreamingCalibrator(Calibrator):
     ) -> None:
         """Stores the histogram of rows to which the curve was fitted in another way, for `update`.
 
-        `CalibratedModel.fit` calls it after training the curve. Replaces an earlier histogram.
+        Call it after the curve was trained by gradient. Replaces an earlier histogram.
 
         Args:
             logits: Uncalibrated logits (n,) or (n, 1), finite.
@@ -222,12 +222,8 @@ class StreamingCalibrator(Calibrator):
         """
         weights = counts_of(sample_weight, "importance", np.shape(logits)[0])
         rows = check_rows(logits, labels, weights)
-        self.remember_rows(replace(rows, unit=unit_of(sample_weight, weights)))
-
-    def remember_rows(self, rows: Rows) -> None:
-        """`remember`, of checked rows."""
         self.histogram = None
-        self.histogram = self._histogram_of(rows)
+        self.histogram = self._histogram_of(replace(rows, unit=unit_of(sample_weight, weights)))
 
     def forget_rows(self) -> None:
         """Drops the histogram and the posterior of earlier fits: the weights are of other rows."""

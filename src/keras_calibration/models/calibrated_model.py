@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
-from numpy.typing import ArrayLike
 
 from calibration_records._columns import suggestion
 from keras_calibration._graph.base_logits import (
@@ -19,44 +16,18 @@ from keras_calibration._graph.base_logits import (
     trainable_flags_kept,
     with_all_outputs,
 )
-from keras_calibration._graph.head_in_model import head_of
 from keras_calibration._graph.outputs import num_logits, symbolic_input
-from keras_calibration._keras import unnumbered_variables, without_replica_sums
-from keras_calibration._rows.development_set import (
-    DevelopmentSet,
-    is_batches,
-    read_development_set,
-)
 from keras_calibration._rows.model_inputs import expected_inputs, inputs_by_name, named_inputs
-from keras_calibration._typing import Data, Inputs, Tensor
+from keras_calibration._typing import Inputs, Tensor
 from keras_calibration.layers.field_ids import id_fields
 from keras_calibration.layers.head import Head
-from keras_calibration.metrics.field_metrics import MetricsByField
-from keras_calibration.models.class_log_loss import class_log_loss
-from keras_calibration.models.epoch_reports import (
-    Callbacks,
-    EndOfTraining,
-    figures_of,
-    reported_as_epoch,
-    with_finite_progress,
-)
 from keras_calibration.models.field_metrics_model import FieldMetricsModel
-from keras_calibration.models.head_rows import (
-    FEATURES,
-    LOGIT,
-    HeadRows,
-    is_head_input,
-    rows_for_head,
-)
-from keras_calibration.models.head_training import (
-    check_development_rows,
-    fit_exactly,
-    model_summary,
-    train_from_exact,
-)
 
 if TYPE_CHECKING:
     from keras_calibration.calibration.calibration_report import CalibrationReport
+
+# The loss of classes in files of version 0.1.
+_FORMER_LOSS = "keras_calibration>class_log_loss"
 
 
 @keras.saving.register_keras_serializable(package="keras_calibration")
@@ -75,21 +46,20 @@ class CalibratedModel(FieldMetricsModel):
     to calibrate. This model returns only that one; `with_all_outputs` makes a model that returns
     the others too, and exports return them unchanged.
 
+    `fit_head` fits the head directly, and needs no `compile`. Training, evaluation and prediction
+    are Keras' own: `fit` trains the head by gradient, with the base model frozen, which is the way
+    for a head without a direct fit (call `head.adapt` before, and `head.finalize` after). Compile
+    it with `"binary_crossentropy"`; for classes with `"sparse_categorical_crossentropy"`, or
+    `"categorical_crossentropy"` for labels (n, K). Most other losses, and a `class_weight`, train
+    probabilities that are not calibrated.
+
     The base model stays frozen while the calibrated model is in use. To train it again afterwards,
     set `base_model.trainable = True` (or the flags of single layers) and compile it. If the
     constructor raises, the base model is unchanged.
 
-    `fit` differs from `keras.Model.fit`:
-
-    - It fits the head directly. Training by gradient is optional, and kept only if it is better.
-    - It reads the development set into memory and computes the base logits once for all rows, also
-      for the validation data.
-    - It checks labels, weights and logits, and raises before anything is changed.
-    - If it trains, it shuffles the rows every epoch, also those of a `tf.data.Dataset`; a head that
-      has not been fitted is adapted first (`head.adapt`).
-
-    Ids outside a field's vocabulary are the field's "other" value. Soft labels in [0, 1] are
-    allowed. In `predict` and `evaluate`, a NaN logit of the base model gives a NaN probability.
+    Ids outside a field's vocabulary are the field's "other" value. A NaN logit of the base model
+    gives a NaN probability. In `compile(field_metrics=…)`, see `FieldMetricsModel`, the metrics of
+    a field that the head has use the head's ids, for example those of its lookup layer.
 
     To copy the model, use `CalibratedModel.from_config(model.get_config())` and `set_weights`.
     `keras.models.clone_model` rebuilds every Functional model layer by layer: it returns a plain
@@ -109,14 +79,15 @@ class CalibratedModel(FieldMetricsModel):
 
     Attributes:
         report: The `CalibrationReport` if `calibrate` created the model, else None. Not saved.
-        head: The head; its `fit_summary` is the `ModelFitSummary` of the last `fit`, else None.
+        head: The head; its `fit_summary` is the `FitSummary` of the last `fit_head`, else None.
 
     Raises:
         ValueError: If the base model cannot be calibrated (see `BaseLogits`), or the head reads a
-            feature that is not an input of the base model; in `fit`, if there are no rows, one
-            class only, labels outside [0, 1], logits that are not finite, or invalid weights.
+            feature that is not an input of the base model.
 
     Example:
+        >>> import numpy as np
+        >>> from keras_calibration import fit_head
         >>> from keras_calibration.layers import ILPS, FieldNetwork, NeuralCalibration
         >>> rng = np.random.default_rng(0)
         >>> x = {"site": rng.integers(0, 3, 400), "price": rng.normal(size=(400, 1))}
@@ -127,7 +98,7 @@ class CalibratedModel(FieldMetricsModel):
         ... }
         >>> base = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs["price"]))
         >>> model = CalibratedModel(base, NeuralCalibration(ILPS(), FieldNetwork({"site": 3})))
-        >>> history = model.fit(x, y, verbose=0)
+        >>> summary = fit_head(model, x, y, verbose=0)
         >>> model.predict(x, verbose=0).shape
         (400, 1)
 
@@ -171,7 +142,6 @@ class CalibratedModel(FieldMetricsModel):
         base.freeze()
         self.base = base
         self.head = head
-        self.probability = probability
         self.report: CalibrationReport | None = None
 
     @property
@@ -179,163 +149,13 @@ class CalibratedModel(FieldMetricsModel):
         """The base model, frozen."""
         return self.base.base_model
 
-    def compile(
-        self,
-        optimizer: str | keras.optimizers.Optimizer = "adam",
-        loss: str | keras.losses.Loss | Callable[[Tensor, Tensor], Tensor] = "log_loss",
-        *,
-        field_metrics: MetricsByField | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """As `keras.Model.compile`, with log loss as default loss and with `field_metrics`.
-
-        Args:
-            optimizer: As for `keras.Model.compile`.
-            loss: As for `keras.Model.compile`, on probabilities. `"log_loss"` is Keras'
-                `"binary_crossentropy"`; for classes, it takes class numbers and shares.
-            field_metrics: Field name, or tuple of names for a cross → list of metrics with
-                `update_state(..., field=ids)`. If the head has the field, the metrics use the
-                head's ids, for example those of its lookup layer.
-            **kwargs: Other arguments of `keras.Model.compile`.
-        """
-        if loss == "log_loss":
-            loss = class_log_loss if self.output.shape[1] > 1 else "binary_crossentropy"
-        with unnumbered_variables():
-            super().compile(optimizer=optimizer, loss=loss, field_metrics=field_metrics, **kwargs)
-        if keras.backend.backend() == "tensorflow":
-            without_replica_sums(self.optimizer)
-
-    def fit(
-        self,
-        x: Data | None = None,
-        y: ArrayLike | None = None,
-        batch_size: int | None = None,
-        epochs: int | None = None,
-        verbose: int | str = "auto",
-        callbacks: Callbacks = None,
-        *,
-        initialize: str | None = "exact",
-        validation_data: Data | None = None,
-        sample_weight: ArrayLike | None = None,
-        steps_per_epoch: int | None = None,
-        validation_steps: int | None = None,
-        weights_are: str = "importance",
-        **kwargs: Any,
-    ) -> keras.callbacks.History:
-        """Fits the head to the development set: directly, then by training if that is better.
-
-        With `initialize="exact"`, the head's direct fit comes first (see `Head.fit`). It replaces
-        any earlier fit. If `epochs` is at least 1, training continues from there, with the
-        optimizer, loss and callbacks of `compile` and `fit`. Held-out rows decide whether the
-        trained head is kept: the rows of `validation_data`, or else a random fifth of the
-        development set, which neither this direct fit nor the training saw. Training is kept if it
-        lowers the log loss of the held-out rows by more than three standard errors and at least ten
-        of them are outside the more frequent class. Otherwise the head is the direct fit to the
-        whole development set. `head.fit_summary` reports the decision.
-
-        With `initialize=None`, the head is trained from its current state, which is the identity at
-        first, as in the papers. Heads without a direct fit are always trained this way.
-
-        Args:
-            x: Inputs (arrays by name, with `y`), or a finite data set of batches `(x, y)` or
-                `(x, y, sample_weight)`.
-            y: Labels in [0, 1], (n,) or (n, 1), if `x` holds arrays. Labels, and weights, may also
-                be a dictionary by output of the base model, here and in batches.
-            batch_size: Rows per batch; by default the data set's own, or 32.
-            epochs: Number of training epochs. None means 0 after a direct fit, which needs no
-                compiled model, and 1 otherwise.
-            verbose: As for `keras.Model.fit`.
-            callbacks: As for `keras.Model.fit`. Without training, they see the direct fit as one
-                epoch. If training is not kept, they see the direct fit as one more epoch.
-            initialize: `"exact"` or None, as described above.
-            validation_data: Held-out rows, `(x, y)`, `(x, y, sample_weight)` or a data set.
-            sample_weight: Sample weights (n,), importances unless `weights_are` says otherwise, if
-                `x` holds arrays.
-            steps_per_epoch: Number of batches to read from a data set; they are then the whole
-                development set. For arrays, the number of batches per epoch. None uses all.
-            validation_steps: As `steps_per_epoch`, for the validation data.
-            weights_are: `"importance"`, known up to a common factor, or `"counts"` of rows, see
-                `Head.fit`. A factor of those of `validation_data` does not change what is kept.
-            **kwargs: Other arguments of `keras.Model.fit`, except `class_weight`.
-                `validation_split` holds out the last rows.
-
-        Returns:
-            The `History` of the training epochs, with the direct fit as the last epoch if the
-            training is not kept.
-
-        Raises:
-            ValueError: If an argument or a row is invalid. The model is then unchanged.
-
-        Warns:
-            UserWarning: If the mean prediction differs from the mean label after the fit; if a data
-                set has more batches than `steps_per_epoch`; if a class has no rows (see `Head.fit`;
-                training by gradient is then refused).
-        """
-        _check_arguments(initialize, kwargs.pop("class_weight", None))
-        is_exact = initialize == "exact" and self.head.has_direct_fit
-        if epochs is None:
-            epochs = 0 if is_exact else 1
-        num_epochs = epochs - kwargs.get("initial_epoch", 0)
-        if not self.compiled and (num_epochs > 0 or not is_exact):
-            raise ValueError(
-                "The model must be compiled to be trained by gradient. Call `compile()` first, or "
-                "omit `epochs` if the head has a direct fit."
-            )
-        num_batches = steps_per_epoch if is_batches(x) else None
-        names = head_of(self).label_names
-        development = read_development_set(
-            x, y, sample_weight, num_batches, self.input, names, self._ids, has_epochs=True
-        )
-        development, _ = development.counted(weights_are)
-        rows = self._with_logits(development, verbose, both_classes=True)
-        check_development_rows(rows, is_trained=num_epochs > 0 or not is_exact)
-        rows, held_out, validation = self._held_out(
-            rows, validation_data, validation_steps, verbose, kwargs.pop("validation_split", 0.0)
-        )
-        if development.batch_size is not None:
-            steps_per_epoch = None
-        batch_size = batch_size or development.batch_size
-        arguments = {
-            **validation,
-            **kwargs,
-            "batch_size": batch_size,
-            "epochs": epochs,
-            "steps_per_epoch": steps_per_epoch,
-            "verbose": verbose,
-        }
-
-        def figures() -> dict[str, float]:
-            return figures_of(self, rows, held_out, batch_size)
-
-        def train(part: HeadRows, decide: Callable[[], bool]) -> None:
-            self._train(part, lambda: None if decide() else figures(), callbacks, arguments)
-
-        if is_exact and num_epochs > 0:
-            summary = train_from_exact(self.head, rows, held_out, num_epochs, train, bool(verbose))
-        elif is_exact:
-            with reported_as_epoch(self, callbacks, verbose) as report:
-                exact = fit_exactly(self.head, rows, bool(verbose))
-                summary = model_summary(self.head, rows, exact)
-                report(figures())
-        else:
-            if not self.head.is_adapted:
-                self.head.adapt(rows.logits, rows.labels, rows.features, rows.weights)
-            train(rows, lambda: True)
-            summary = model_summary(
-                self.head, rows, None, num_epochs=num_epochs, training_kept=True
-            )
-        if verbose and is_exact:
-            print(summary)
-        self.head.remember_fit(summary)
-        return self.history
-
     def with_all_outputs(self) -> keras.Model:
         """Creates a Keras model with all outputs of the base model, one of them calibrated.
 
         A plain Functional model on the same inputs, with the base model's own structure of outputs
         (a dictionary, a list) and names. The calibrated probability, in the head's dtype, takes the
         place of the calibrated output, also if that is a logit. The other outputs are unchanged. It
-        shares the layers of this model, so that a later `fit` of this model changes it too.
+        shares the layers of this model, so that a later fit of this model changes it too.
 
         To calibrate another output as well, calibrate the model returned. Layers that the two
         outputs share are then computed twice, once for each.
@@ -345,6 +165,7 @@ class CalibratedModel(FieldMetricsModel):
             imported.
 
         Example:
+            >>> import numpy as np
             >>> from keras_calibration.layers import ILPS, PlattScaling
             >>> inputs = keras.Input((2,), name="x")
             >>> outputs = {n: keras.layers.Dense(1, "sigmoid")(inputs) for n in ("click", "buy")}
@@ -363,14 +184,12 @@ class CalibratedModel(FieldMetricsModel):
         self, inputs: Inputs, training: bool | None = None, mask: Inputs | None = None
     ) -> Tensor:
         """Calibrated probabilities (batch, 1) or (batch, K)."""
-        if is_head_input(inputs):
-            return self.probability(self.head(inputs[LOGIT], inputs[FEATURES]))
         inputs = expected_inputs(inputs, self.input, self._ids)
         return super().call(inputs, training=training, mask=mask)
 
     @property
     def input_spec(self) -> None:
-        """None: `call` checks the inputs itself, because they may be base logits and features."""
+        """None: `call` checks the inputs itself, and ignores others."""
         return None
 
     def field_ids(self, x: Inputs, field: str) -> Tensor:
@@ -378,7 +197,7 @@ class CalibratedModel(FieldMetricsModel):
 
         What is "other" for the head is -1, as for all metrics.
         """
-        features = x[FEATURES] if is_head_input(x) else inputs_by_name(x, self.input)
+        features = inputs_by_name(x, self.input)
         for reader in self.head.field_readers():
             if field in {*reader.fields} & {*features}:
                 ids = reader.field_ids(features, field)
@@ -393,6 +212,13 @@ class CalibratedModel(FieldMetricsModel):
                 f"filepath={str(filepath)!r}. Keras cannot load a CalibratedModel from HDF5."
             )
         super().save(filepath, *args, **kwargs)
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles the model from its `get_compile_config`."""
+        loss = config.get("loss")
+        if isinstance(loss, Mapping) and loss.get("config") == _FORMER_LOSS:
+            config = {**config, "loss": "sparse_categorical_crossentropy"}
+        super().compile_from_config(config)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor arguments as plain Python values."""
@@ -415,99 +241,7 @@ class CalibratedModel(FieldMetricsModel):
         }
         return cls(**{**config, **parts})
 
-    def _entering(self, x: Data) -> Data:
-        """Inputs as they enter the model; base logits and features are already those of a fit."""
-        return x if is_head_input(x) else super()._entering(x)
-
     @property
     def _ids(self) -> set[str]:
         """Names of the inputs that hold ids of the head's fields."""
         return id_fields(self.head.field_readers())
-
-    def _train(
-        self,
-        rows: HeadRows,
-        decide: Callable[[], dict[str, float] | None],
-        callbacks: Callbacks,
-        arguments: dict[str, Any],
-    ) -> None:
-        """Trains the head with Keras' `fit`; `decide` then keeps or replaces the trained head."""
-
-        def end() -> dict[str, float] | None:
-            self.head.finalize()
-            return decide()
-
-        num_batches = math.ceil(len(rows) / (arguments["batch_size"] or 32))
-        seen_by = EndOfTraining(
-            with_finite_progress(callbacks, arguments["verbose"]),
-            end,
-            model=self,
-            verbose=arguments["verbose"],
-            epochs=arguments["epochs"],
-            steps=arguments["steps_per_epoch"] or num_batches,
-        )
-        if keras.backend.backend() == "tensorflow" and not self.optimizer.built:
-            # Keras would name the variables of the optimizer like the numbered layers.
-            with self.distribute_strategy.scope(), unnumbered_variables():
-                self.optimizer.build(self.trainable_variables)
-        x, y, weights = rows.keras_data
-        super().fit(x, y, sample_weight=weights, callbacks=seen_by, **arguments)
-
-    def _with_logits(
-        self, rows: DevelopmentSet, verbose: int | str, both_classes: bool = False
-    ) -> HeadRows:
-        """Computes base logits, checks the rows, and selects the features that are read."""
-        field_metrics = getattr(self, "_field_metrics", None)
-        fields = () if field_metrics is None else field_metrics.fields
-        read = rows_for_head(head_of(self), rows, verbose, fields)
-        self.head.check_rows(read.logits, read.labels, read.weights, both_classes)
-        return read
-
-    def _held_out(
-        self,
-        rows: HeadRows,
-        data: Data | None,
-        num_steps: int | None,
-        verbose: int | str,
-        share: float,
-    ) -> tuple[HeadRows, HeadRows | None, dict[str, Any]]:
-        """The rows to fit, the held-out rows, and the arguments of Keras' `fit` for the latter."""
-        held_out = None
-        if data is not None:
-            parts = data if isinstance(data, tuple | list) else (data,)
-            val_x, val_y, val_weight = (*parts, None, None)[:3]
-            names = head_of(self).label_names
-            num_batches = num_steps if is_batches(val_x) else None
-            columns = val_x, val_y, val_weight, num_batches, self.input, names, self._ids
-            read = read_development_set(*columns, steps_name="validation_steps", has_epochs=True)
-            held_out = self._with_logits(read, verbose)
-            num_steps = num_steps if read.batch_size is None else None
-        elif share:
-            first_held_out = math.floor(len(rows) * (1 - share))
-            numbers = np.arange(len(rows))
-            rows, held_out = (
-                rows.take(numbers[part])
-                for part in (slice(first_held_out), slice(first_held_out, None))
-            )
-            self.head.check_rows(rows.logits, rows.labels, rows.weights)
-        if held_out is None:
-            return rows, None, {}
-        return (
-            rows,
-            held_out,
-            {"validation_data": held_out.keras_data, "validation_steps": num_steps},
-        )
-
-
-def _check_arguments(initialize: str | None, class_weight: Mapping[int, float] | None) -> None:
-    if initialize not in ("exact", None):
-        raise ValueError(
-            f'Argument `initialize` must be "exact" or None. Received: initialize={initialize!r}.'
-        )
-    if class_weight is not None:
-        raise ValueError(
-            "Argument `class_weight` must be None, because with class weights the model would "
-            "predict the share of positives among the weighted rows, which is not calibrated. "
-            f"Received: class_weight={class_weight!r}. If negatives were sampled at a rate, fit to "
-            "the sample without weights, and put SamplingCorrection(rate) behind the model."
-        )

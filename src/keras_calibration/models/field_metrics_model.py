@@ -101,7 +101,8 @@ class FieldMetricsModel(keras.Model):
         held_out = kwargs.get("validation_data")
         if isinstance(held_out, tuple | list):
             kwargs["validation_data"] = (self._entering(held_out[0]), *held_out[1:])
-        return super().fit(self._entering(x), *args, **kwargs)
+        with refused_in_graphs():
+            return super().fit(self._entering(x), *args, **kwargs)
 
     def evaluate(self, x: Data = None, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.evaluate`; `x` may also be a data frame, or hold its columns."""

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_calibration._graph.head_in_model import HeadInModel, find_heads, head_of
-from keras_calibration._graph.outputs import output_names, symbolic_input
-from keras_calibration._rows.development_set import read_development_set
-from keras_calibration._typing import Data
-from keras_calibration.layers.fit_settings import FitSettings
-from keras_calibration.layers.head import Head
-from keras_calibration.models.head_rows import HeadRows, rows_for_head
-from keras_calibration.models.head_training import (
-    check_development_rows,
-    fit_exactly,
-    model_summary,
+from calibration_records._warn import warn
+from keras_calibration._graph.head_in_model import (
+    LOGIT_OUTPUT,
+    HeadInModel,
+    find_heads,
+    head_of,
 )
-from keras_calibration.models.model_fit_summary import ModelFitSummary
+from keras_calibration._graph.outputs import output_names, symbolic_input
+from keras_calibration._rows.class_rows import present_classes, warn_of_absent_classes
+from keras_calibration._rows.data_checks import (
+    Rows,
+    warn_of_contradicted_ends,
+    warn_of_probabilities,
+)
+from keras_calibration._rows.development_set import read_development_set
+from keras_calibration._rows.model_inputs import BATCH_SIZE, expected_inputs
+from keras_calibration._typing import Data, Inputs, Tensor
+from keras_calibration.layers.fit_settings import FitSettings
+from keras_calibration.layers.fit_summary import FitSummary
+from keras_calibration.layers.head import Head
+from keras_calibration.layers.head_logits import head_logits, outcome_columns
+from keras_calibration.models.logit_range import describe_logits
+
+# The means of labels and predictions may differ by chance by this many standard errors; a
+# difference below this share of either class is ignored.
+_STANDARD_ERRORS, _SMALLEST_SHARE = 4.0, 0.01
 
 
 def fit_head(
@@ -34,7 +49,7 @@ def fit_head(
     weights_are: str = "importance",
     settings: FitSettings | None = None,
     verbose: int | str = "auto",
-) -> ModelFitSummary | dict[str, ModelFitSummary]:
+) -> FitSummary | dict[str, FitSummary]:
     """Fits the calibration head of a model directly, in place, to rows that it was not trained on.
 
     The logits of the rows are computed once, and the head's direct fit replaces its weights: exact,
@@ -62,8 +77,8 @@ def fit_head(
         verbose: `"auto"` or 1 shows progress and prints the summary; 0 shows nothing.
 
     Returns:
-        A `ModelFitSummary`: log loss before and after, number of steps, convergence. If several
-        heads were fitted: the name of the output → its summary.
+        The `FitSummary` of the head: log loss before and after, number of steps, convergence. If
+        several heads were fitted: the name of the output → its summary.
 
     Raises:
         ValueError: If the model has no head, the head has no direct fit, or a row is invalid. The
@@ -129,25 +144,78 @@ def _rows(
     weights_are: str,
     settings: FitSettings | None,
     verbose: int | str,
-) -> tuple[HeadRows, FitSettings | None]:
-    """The rows that count as one head reads them, checked, and the settings for these."""
+) -> tuple[Rows, dict[str, Tensor], FitSettings | None]:
+    """The rows that count as one head reads them, checked, their features, and the settings."""
     found.head.check_direct_fit()
     data = x, y, sample_weight, steps_per_epoch, symbolic_input(found.model)
     development = read_development_set(*data, found.label_names, found.ids)
     counted, used = development.counted(weights_are)
     settings = settings and settings.take(used, len(development.labels))
-    rows = rows_for_head(found, counted, verbose)
-    found.head.check_rows(rows.logits, rows.labels, rows.weights, True)
-    check_development_rows(rows, is_trained=False)
-    return rows, settings
+    logits, features = _values(found, counted.inputs, verbose)
+    labels = np.asarray(counted.labels, "float32").reshape(len(logits), -1)
+    weights = None if counted.weights is None else np.asarray(counted.weights, "float32")
+    rows = replace(found.head.check_rows(logits, labels, weights), unit=counted.unit)
+    warn_of_probabilities(rows.logits, rows.labels)
+    warn_of_absent_classes(rows)
+    warn_of_contradicted_ends(rows)
+    return rows, features, settings
+
+
+def _values(
+    found: HeadInModel, inputs: Inputs, verbose: int | str
+) -> tuple[np.ndarray, dict[str, Tensor]]:
+    """The logits (n, 1) or (n, K) and the features that a head gets for inputs."""
+    inputs = expected_inputs(inputs, symbolic_input(found.model))
+    num_rows = len(keras.tree.flatten(inputs)[0])
+    is_long = bool(verbose) and num_rows > BATCH_SIZE
+    if is_long:
+        print(f"Computing the base logits of {num_rows:,} rows:")
+    values = found.base_part.values(inputs, verbose if is_long else 0)
+    return values[LOGIT_OUTPUT], found.features_from(found.columns(inputs), values)
 
 
 def _fit(
-    head: Head, rows: HeadRows, settings: FitSettings | None, verbose: int | str
-) -> ModelFitSummary:
-    exact = fit_exactly(head, rows, bool(verbose), settings)
-    summary = model_summary(head, rows, exact)
-    head.remember_fit(summary)
+    head: Head,
+    rows: Rows,
+    features: Mapping[str, Tensor],
+    settings: FitSettings | None,
+    verbose: int | str,
+) -> FitSummary:
+    """Fits a head to rows from `_rows`; warns if mean prediction and mean label differ."""
+    summary = head.fit_checked(rows, features, settings, int(bool(verbose)))
+    weights = rows.row_weights
+    _warn_of_bias(head_logits(head, rows.logits, features), rows.labels, weights)
+    # `refresh_savedmodel` tells logits from probabilities by their distribution.
+    summary = replace(summary, logits=describe_logits(rows.logits, "fit", weights))
+    head.fit_summary = summary
     if verbose:
         print(summary)
     return summary
+
+
+def _warn_of_bias(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+    """Warns if mean prediction and mean label differ by more than chance, for any class."""
+    classes = np.arange(1)
+    if labels.ndim == 2:
+        # Of a class without rows, only the other classes' shares among themselves are known.
+        classes = np.flatnonzero(present_classes(labels, weights))
+        labels, logits = labels[:, classes], logits[:, classes]
+    outcomes, predictions = outcome_columns(labels, logits)
+    total = weights.sum()
+    predicted, observed = weights @ predictions / total, weights @ outcomes / total
+    errors = np.sqrt(weights**2 @ (predictions * (1 - predictions))) / total
+    differences = np.abs(predicted - observed)
+    is_small = differences <= _SMALLEST_SHARE * np.minimum(observed, 1 - observed)
+    num_errors = np.where(is_small, 0.0, differences / np.maximum(errors, 1e-300))
+    # Predictions that are NaN warn too.
+    column = int(np.argmax(num_errors))
+    if num_errors[column] <= _STANDARD_ERRORS:
+        return
+    which = f" of class {classes[column]}" if len(predicted) > 1 else ""
+    warn(
+        f"The mean prediction{which} is {predicted[column]:.4g} and the mean label "
+        f"{observed[column]:.4g} on the rows of the fit, {num_errors[column]:.3g} standard errors "
+        "apart: the model is not calibrated even on average. The head cannot correct the mean, as "
+        "TemperatureScaling cannot, or its fit did not converge. Use a head that shifts the "
+        "logits, such as PlattScaling, or VectorScaling for classes."
+    )

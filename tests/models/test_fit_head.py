@@ -1,0 +1,231 @@
+"""`fit_head` of a calibrated model: the head's own `fit`, on the logits of the base model."""
+
+import gc
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+from keras_calibration.layers import (
+    ILPS,
+    FieldNetwork,
+    NeuralCalibration,
+    PlattScaling,
+)
+from keras_calibration.layers.head_logits import head_logits
+from keras_calibration.models import CalibratedModel
+from trained_heads import train_head
+
+NUM_SITES = 6
+SITE_BIAS = np.array([-1.0, -0.5, 0.0, 0.3, 0.6, 0.9])
+# The base's logit as a function of the true one without the sites.
+BASES = {
+    "too high": lambda logit: logit + 2.2,  # as after 1:9 down-sampling of negatives
+    "too steep": lambda logit: 2.5 * logit,
+    "fine": lambda logit: logit,
+}
+
+
+def draw(num_rows, base="too high", seed=0):
+    """Inputs of `make_base` and labels; the base logit is the input "l"."""
+    rng = np.random.default_rng(seed)
+    logit = rng.normal(-1, 1, num_rows)
+    site = rng.integers(0, NUM_SITES, num_rows).astype("int32")
+    labels = (rng.random(num_rows) < 1 / (1 + np.exp(-logit - SITE_BIAS[site]))).astype("float32")
+    return {"l": BASES[base](logit).astype("float32")[:, None], "site": site}, labels
+
+
+def make_base():
+    inputs = {
+        "l": keras.Input((1,), name="l"),
+        "site": keras.Input((), dtype="int32", name="site"),
+    }
+    return keras.Model(inputs, keras.layers.Activation("sigmoid")(inputs["l"]))
+
+
+def make_head(kind="ilps"):
+    keras.utils.set_random_seed(0)
+    if kind == "ilps":
+        return NeuralCalibration(ILPS())
+    network = FieldNetwork({"site": NUM_SITES}, embedding_dim=4, hidden_units=(8,), seed=0)
+    return NeuralCalibration(ILPS(), network)
+
+
+def make_model(head=None):
+    return CalibratedModel(make_base(), make_head() if head is None else head)
+
+
+CELLS = [(500, "too high", "ilps"), (1_000, "too steep", "network"), (50_000, "fine", "ilps")]
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize(("num_rows", "base", "kind"), CELLS)
+def test_it_is_the_heads_own_fit(num_rows, base, kind):
+    x, y = draw(num_rows, base)
+    model, head = make_model(make_head(kind)), make_head(kind)
+    summary = kc.fit_head(model, x, y, verbose=0)
+    alone = head.fit(x["l"], y, {"site": x["site"]})
+    assert type(summary) is type(alone)
+    assert str(summary) == str(alone)
+    assert str(summary).startswith(f"{num_rows:,} rows: log loss")
+    columns = x["l"][:, 0].astype("float64"), {"site": x["site"]}
+    np.testing.assert_allclose(
+        head_logits(model.head, *columns), head_logits(head, *columns), atol=1e-5
+    )
+    assert model.predict(x, verbose=0).mean() == pytest.approx(y.mean(), rel=0.01)
+    assert model.head.fit_summary is summary
+    assert not model.compiled
+    assert alone.logits is None
+    assert summary.logits["num_rows"] == num_rows
+    assert summary.logits["max"] == x["l"].max()
+
+
+def test_what_was_trained_can_be_updated_once_its_rows_are_known():
+    x, y = draw(5_000)
+    model = make_model(PlattScaling())
+    kc.fit_head(model, x, y, verbose=0)
+    assert model.head.update(x["l"][:60], y[:60]).num_rows == 5_060
+    assert model.predict(x, verbose=0).mean() == pytest.approx(y.mean(), abs=0.01)
+    trained = make_model(PlattScaling())
+    train_head(trained, x, y, learning_rate=0.05, batch_size=100)
+    assert trained.head.fit_summary is None
+    with pytest.raises(ValueError, match="call `remember` with the earlier rows"):
+        trained.head.update(x["l"][:60], y[:60])
+    trained.head.remember(x["l"], y)
+    trained.head.update(x["l"][:60], y[:60])
+    for received, expected in zip(
+        trained.head.get_weights(), model.head.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_training_replaces_what_the_fit_says():
+    x, y = draw(500)
+    model = make_model(PlattScaling())
+    kc.fit_head(model, x, y, verbose=0)
+    assert model.head.is_as_fitted
+    train_head(model, x, y, learning_rate=0.05)
+    assert not model.head.is_as_fitted
+    again = kc.fit_head(model, x, y, verbose=0)
+    assert again == kc.fit_head(make_model(PlattScaling()), x, y, verbose=0)
+
+
+def test_a_mean_that_the_head_cannot_correct_warns():
+    x, y = draw(5_000, "fine")
+    x["l"] += 0.8
+    model = make_model(kc.layers.TemperatureScaling())
+    with pytest.warns(UserWarning, match=r"standard errors apart.*cannot correct the mean"):
+        kc.fit_head(model, x, y, verbose=0)
+    assert model.head.is_as_fitted
+    kc.fit_head(make_model(PlattScaling()), x, y, verbose=0)  # a warning would be an error
+
+
+def test_it_prints_its_summary(capsys):
+    x, y = draw(5_000)
+    summary = kc.fit_head(make_model(), x, y, verbose=1)
+    shown = capsys.readouterr().out
+    assert "Computing the base logits of 5,000 rows:" in shown
+    assert shown.endswith(f"{summary}\n")
+    kc.fit_head(make_model(), x, y, verbose=0)
+    assert capsys.readouterr().out == ""
+
+
+def live(kind):
+    gc.collect()
+    return sum(type(each).__name__ == kind for each in gc.get_objects())
+
+
+KINDS = ("FuncGraph", "Functional", "CalibratedModel", "Variable", "EagerTensor")
+
+
+@pytest.mark.slow
+def test_nothing_grows_with_fits_and_models():
+    x, y = draw(100)
+    model = make_model(make_head("network"))
+    counts = []
+    for _ in range(3):
+        kc.fit_head(model, x, y, verbose=0)
+        another = make_model()
+        kc.fit_head(another, x, y, verbose=0)
+        del another
+        counts.append({kind: live(kind) for kind in KINDS})
+    assert counts[2] == counts[1]
+
+
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("kind", ["class", "lambda"])
+def test_a_network_of_a_class_of_the_users_own(kind):
+    class Site(keras.layers.Layer):
+        feature_names = ("site",)
+
+        def __init__(self, inner=None, **kwargs):
+            super().__init__(**kwargs)
+            self.table = keras.layers.Embedding(NUM_SITES, 1, embeddings_initializer="zeros")
+
+        def build(self, shapes):
+            self.table.build(shapes["site"])
+
+        def call(self, features):
+            return self.table(features["site"])
+
+    network = Site()
+    if kind == "lambda":
+        logit = keras.Input((1,), name="l")
+        values = keras.layers.Lambda(lambda inputs: 0.1 * inputs)(logit)
+        network = keras.Model({"l": logit}, keras.layers.Dense(1)(values))
+    x, y = draw(300)
+    model = make_model(NeuralCalibration(ILPS(), network))
+    summary = kc.fit_head(model, x, y, verbose=0)
+    assert len(summary.epochs) == 3
+    assert summary.logits["min"] == pytest.approx(x["l"].min())
+
+
+def test_a_network_that_cannot_be_copied_says_what_to_do():
+    class Scaled(keras.layers.Layer):
+        feature_names = ("site",)
+
+        def __init__(self, scale):
+            super().__init__()
+            self.scale = scale
+
+        def build(self, shapes):
+            self.slope = self.add_weight(shape=(), initializer="zeros")
+
+        def call(self, features):
+            return self.slope * self.scale * keras.ops.cast(features["site"], "float32")[:, None]
+
+    x, y = draw(300)
+    head = NeuralCalibration(ILPS(), Scaled(0.1))
+    before = [np.array(weight) for weight in head.get_weights()]
+    model = make_model(head)
+    with pytest.raises(ValueError, match="or train it by gradient, with Keras' `fit`"):
+        kc.fit_head(model, x, y, verbose=0)
+    assert all(map(np.array_equal, before, head.get_weights()))
+    train_head(model, x, y)
+    assert float(head.members[0].slope) != 0
+
+
+def test_counts_are_repeated_rows_and_importances_have_no_unit():
+    x, y = draw(600)
+    counts = np.random.default_rng(3).integers(0, 4, 600)
+    repeated = np.repeat(np.arange(600), counts)
+
+    def intercepts(rows, weights=None, **arguments):
+        head = kc.layers.FieldBias({"site": NUM_SITES})
+        model = CalibratedModel(make_base(), head)
+        columns = {name: values[rows] for name, values in x.items()}
+        kc.fit_head(model, columns, y[rows], weights, verbose=0, **arguments)
+        return np.ravel(head_logits(head, np.zeros(NUM_SITES), {"site": np.arange(NUM_SITES)}))
+
+    every = np.arange(600)
+    counted = intercepts(every, counts, weights_are="counts")
+    np.testing.assert_allclose(counted, intercepts(repeated), atol=1e-5)
+    with pytest.warns(UserWarning, match=r'look like counts.*weights_are="counts"'):
+        importance = intercepts(every, counts)
+    assert np.abs(importance - counted).max() > 1e-3  # fewer rows: more shrinkage
+    np.testing.assert_allclose(intercepts(every, counts * 1e-3), importance, atol=1e-5)
+    with pytest.raises(ValueError, match=r"whole numbers.*such as \d\.5"):
+        intercepts(every, counts + 0.5, weights_are="counts")
+    with pytest.raises(ValueError, match=r"`weights_are` must be one of"):
+        intercepts(every, counts, weights_are="rows")

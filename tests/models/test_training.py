@@ -1,0 +1,135 @@
+"""Keras' own `fit` of a calibrated model: it trains the head by gradient, the base is frozen."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_calibration as kc
+from keras_calibration.models import CalibratedModel
+from trained_heads import train_head
+
+RNG = np.random.default_rng(0)
+NUM_ROWS, NUM_SITES = 800, 4
+X = {
+    "price": RNG.normal(-1, 1, (NUM_ROWS, 1)).astype("float32"),
+    "site": RNG.integers(0, NUM_SITES, NUM_ROWS).astype("int32"),
+}
+Y = (RNG.random(NUM_ROWS) < 1 / (1 + np.exp(-0.5 * X["price"][:, 0] - 0.4 * X["site"]))) * 1.0
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class SiteOffsets(kc.layers.Head):
+    """A head of a user's own, without a direct fit."""
+
+    @property
+    def feature_names(self):
+        return ("site",)
+
+    def build(self, logits_shape=None, features_shape=None):
+        self.offsets = self.add_weight(shape=(NUM_SITES,), initializer="zeros")
+
+    def call(self, logits, features=None):
+        site = keras.ops.one_hot(keras.ops.reshape(features["site"], (-1,)), NUM_SITES)
+        offset = keras.ops.sum(site * self.offsets, axis=1, keepdims=True)
+        return keras.ops.reshape(logits, (-1, 1)) + offset
+
+
+def make_base():
+    inputs = {
+        "price": keras.Input((1,), name="price"),
+        "site": keras.Input((), dtype="int32", name="site"),
+    }
+    hidden = keras.layers.BatchNormalization()(inputs["price"])
+    output = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")(hidden)
+    return keras.Model(inputs, output)
+
+
+def best_offsets():
+    """The offset of each site on which the mean prediction is the mean label."""
+    offsets = []
+    for site in range(NUM_SITES):
+        rows, bias = X["site"] == site, kc.layers.BiasCorrection()
+        bias.fit(X["price"][rows] / np.sqrt(1.001), Y[rows])
+        offsets.append(bias.bias)
+    return offsets
+
+
+def test_calibrated_models_train_as_keras_does():
+    own = vars(CalibratedModel)
+    assert not {"compile", "fit", "evaluate", "predict", "train_step", "compute_loss"} & {*own}
+
+
+def test_a_head_without_a_direct_fit(tmp_path):
+    model = CalibratedModel(make_base(), SiteOffsets())
+    before = [np.array(weight) for weight in model.base_model.get_weights()]
+    with pytest.raises(ValueError, match="SiteOffsets has no direct fit"):
+        kc.fit_head(model, X, Y, verbose=0)
+    settings = {"learning_rate": 0.2, "batch_size": NUM_ROWS}
+    history = train_head(model, X, Y, epochs=150, validation_data=(X, Y), **settings)
+    np.testing.assert_allclose(np.array(model.head.offsets), best_offsets(), atol=2e-3)
+    assert history["val_loss"][-1] < history["loss"][0] - 0.05
+    for old, new in zip(before, model.base_model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert model.head.fit_summary is None
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+    loaded.fit(X, Y, batch_size=NUM_ROWS, verbose=0)  # goes on, with its optimizer
+    np.testing.assert_allclose(np.array(loaded.head.offsets), best_offsets(), atol=1e-2)
+
+
+@pytest.mark.tensorflow
+def test_what_was_trained_is_served(tmp_path):
+    import tensorflow as tf
+
+    model = CalibratedModel(make_base(), SiteOffsets())
+    train_head(model, X, Y, learning_rate=0.2, batch_size=100)
+    path = kc.export_savedmodel(model, tmp_path / "1", X, verify="same_process")
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    served = serve(**{name: tf.constant(values) for name, values in X.items()})
+    expected = model.predict(X, verbose=0)
+    np.testing.assert_allclose(served["probability"].numpy(), expected, atol=1e-6)
+    rows = kc.base_logits(model, X), Y, {"site": X["site"]}
+    with pytest.raises(ValueError, match="no direct fit"):
+        kc.refresh_savedmodel(path, *rows, from_logits=True, verify="same_process")
+
+
+@pytest.mark.parametrize("kind", ["curve", "network"])
+def test_heads_of_the_package_train_too(kind):
+    head = kc.layers.ILPS(num_knots=5)
+    if kind == "network":
+        network = kc.layers.FieldNetwork(
+            {"site": NUM_SITES}, numeric=["price"], embedding_dim=2, hidden_units=[4], seed=0
+        )
+        head = kc.layers.NeuralCalibration(head, network)
+    model = CalibratedModel(make_base(), head)
+    history = train_head(model, X, Y, learning_rate=0.05, batch_size=100, epochs=5)
+    assert history["loss"][-1] < history["loss"][0] - 0.02
+    assert model.predict(X, verbose=0).mean() == pytest.approx(Y.mean(), abs=0.03)
+
+
+def test_a_head_of_one_output_of_several():
+    inputs = keras.Input((1,), name="price")
+    outputs = {
+        name: keras.layers.Dense(1, "sigmoid", kernel_initializer="ones", name=name)(inputs)
+        for name in ("click", "buy")
+    }
+    base = keras.Model(inputs, outputs)
+    model = CalibratedModel(base, kc.layers.BiasCorrection(), calibrated_output="buy")
+    train_head(model, X["price"], Y, learning_rate=0.2, batch_size=NUM_ROWS, epochs=150)
+    alone = kc.layers.BiasCorrection()
+    alone.fit(X["price"], Y)
+    assert model.head.bias == pytest.approx(alone.bias, abs=2e-3)
+    others = model.with_all_outputs().predict(X["price"], verbose=0)
+    expected = base.predict(X["price"], verbose=0)["click"]
+    np.testing.assert_allclose(others["click"], expected, atol=1e-6)
+
+
+def test_sample_weights_are_those_of_the_loss():
+    weights = np.where(X["site"] == 3, 2.5, 1.0)
+    model = CalibratedModel(make_base(), kc.layers.BiasCorrection())
+    settings = {"learning_rate": 0.2, "batch_size": NUM_ROWS, "epochs": 150}
+    train_head(model, X, Y, sample_weight=weights, **settings)
+    alone = kc.layers.BiasCorrection()
+    alone.fit(kc.base_logits(model, X), Y, sample_weight=weights)
+    assert model.head.bias == pytest.approx(alone.bias, abs=2e-3)
