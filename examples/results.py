@@ -205,7 +205,11 @@ def primary_parts(groups: Sequence[Group], folders: Sequence[Path]) -> list[str]
     found = [primary_page.result_of(runs, seed=number) for number, runs in enumerate(tables)]
     points = [point for folder in folders for point in share_page.read_points(folder / "share")]
     in_time = [runs for folder in folders for runs in time_page.read_runs(folder / "time")]
-    parts = [HYPOTHESES, primary_page.markdown(found), share_page.markdown(points)]
+    parts = [
+        HYPOTHESES,
+        primary_page.markdown(found),
+        share_page.markdown(points, before=primary_page.verdicts_of(found)),
+    ]
     if in_time:
         parts.append(time_page.markdown(in_time))
     if groups:

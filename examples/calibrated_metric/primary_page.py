@@ -179,20 +179,24 @@ def published_ratio(pipelines: Sequence[str]) -> float:
     return float(np.mean([np.log(each.calibrated_std / each.plain_std) for each in found]))
 
 
-def markdown(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -> str:
-    """The verdicts on V1 and A1, and the tables behind them."""
+def verdicts_of(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -> list[str]:
+    """The verdicts on V1 and A1, in this order."""
     is_complete = len(results) == len(plan.tables) and all(
         len(each.runs.folds) == plan.num_folds for each in results
     )
+    if not is_complete:
+        return [NOT_YET] * 2
+    half_gain = relevant_gain(study_of(plan, Pipeline()).published.values())
+    relevant = (-published_ratio(plan.pipelines) / 2, half_gain)
+    found = zip(effects(results), relevant, strict=True)
+    return in_order([verdict(each, half) for each, half in found])
+
+
+def markdown(results: Sequence[TableResult], plan: Plan = PLANS["primary"]) -> str:
+    """The verdicts on V1 and A1, and the tables behind them."""
     half_gain = relevant_gain(study_of(plan, Pipeline()).published.values())
     published = published_ratio(plan.pipelines)
-    found = effects(results)
-    verdicts = [NOT_YET] * 2
-    if is_complete:
-        relevant = (-published / 2, half_gain)
-        verdicts = in_order(
-            [verdict(each, half) for each, half in zip(found, relevant, strict=True)]
-        )
+    found, verdicts = effects(results), verdicts_of(results, plan)
     lines = [
         [
             "V1: ratio of the seeds' standard deviations below 1",

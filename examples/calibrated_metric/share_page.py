@@ -20,7 +20,7 @@ from primary_verdicts import Fold, decide
 
 from keras_calibration.seeds import Ledger
 from markdown_table import markdown_table
-from verdicts import Effect, effect, equivalence_verdict, verdict
+from verdicts import Effect, effect, equivalence_verdict, in_order, verdict
 
 # In points: of the slope from a share of 0 to 1, and of the gain where the share is small.
 RELEVANT_SLOPE, MARGIN = 3.0, 2.0
@@ -28,7 +28,8 @@ SMALL_SHARE = 0.1
 TEXT = """
 D1 and E1: a point for each table, batch size and fold. Its share is the mean bias share of the
 pipelines in the other fold, and its gain the mean over the pairs that the other fold decides.
-Errors are those of a jackknife over the tables.
+Errors are those of a jackknife over the tables. A hypothesis whose own test passes is undecided
+where one before it was not reproduced.
 """
 
 
@@ -131,8 +132,16 @@ def by_tables(
     return None if math.isnan(found.low) else found
 
 
-def markdown(points: Sequence[Point], plan: Plan = PLANS["share"]) -> str:
-    """D1 and E1 with their verdicts, if all conditions are complete, and the points."""
+def markdown(
+    points: Sequence[Point], plan: Plan = PLANS["share"], before: Sequence[str] = ()
+) -> str:
+    """D1 and E1 with their verdicts, if all conditions are complete, and the points.
+
+    Args:
+        points: The points.
+        plan: The tables and batch sizes.
+        before: The verdicts on the hypotheses that come before.
+    """
     is_complete = len(points) == 2 * len(plan.tables) * len(plan.batch_sizes)
     rising = by_tables(points, slope)
     small = by_tables([point for point in points if point.share < SMALL_SHARE], mean_gain)
@@ -140,6 +149,7 @@ def markdown(points: Sequence[Point], plan: Plan = PLANS["share"]) -> str:
     if is_complete:
         texts[0] = verdict(rising, RELEVANT_SLOPE)
         texts[1] = "not tested" if small is None else equivalence_verdict(small, MARGIN)
+        texts = in_order([*before, *texts])[len(before) :]
     lines = [
         ["D1: slope of the gain, points from a share of 0 to 1", _text(rising), _p(rising)],
         [f"E1: gain within ± {MARGIN:g} points where the share is below 0.1", _text(small), "–"],

@@ -70,6 +70,10 @@ def test_complete_points_have_verdicts():
     assert page.count("| reproduced") == 2
     assert share_page.markdown(flat[:-1]).count("| runs under way") == 2
     assert share_page.markdown([]).count("| runs under way") == 2
+    # A hypothesis counts only if those before it were reproduced.
+    after = share_page.markdown(flat, before=["reproduced", "undecided"])
+    assert after.count("| reproduced") == 0
+    assert after.count("| undecided") == 2
     small = by_tables([point for point in flat if point.share < 0.1], mean_gain)
     expected = [point.gain for point in flat if point.share < 0.1]
     assert small.value == pytest.approx(np.mean(expected))

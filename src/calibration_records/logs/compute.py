@@ -8,11 +8,11 @@ from typing import Any
 
 from calibration_records.logs.embedded import Embedded
 from calibration_records.logs.files import LogFile
-from calibration_records.logs.log_sums import TOTALS, LogSums
 from calibration_records.logs.progress import Progress
 from calibration_records.logs.query import Query, invalid_sums, quoted, total_sums
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import ScoredLog
+from calibration_records.logs.sums import TOTALS, LogSums
 
 _EVERYTHING = Selection()
 # Check → the name of what is invalid, the column of its value, and what is expected.

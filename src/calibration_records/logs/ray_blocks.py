@@ -16,13 +16,13 @@ from calibration_records.logs.embedded import Embedded
 from calibration_records.logs.files import log_files
 from calibration_records.logs.late_labels.delay_curves import DelayCurves
 from calibration_records.logs.late_labels.late_sql import label_columns
-from calibration_records.logs.log_sums import LogSums
 from calibration_records.logs.periods import microseconds_since_1970
 from calibration_records.logs.progress import Progress
 from calibration_records.logs.query import Query
 from calibration_records.logs.rows import Selection, check_columns, used_columns
 from calibration_records.logs.scored_log import ScoredLog
 from calibration_records.logs.sources import open_source
+from calibration_records.logs.sums import LogSums
 
 if TYPE_CHECKING:
     import pyarrow

@@ -183,7 +183,7 @@ class ScoredLog:
 
         Example:
             >>> import numpy as np
-            >>> from calibration_records import LabelDelay
+            >>> from keras_calibration.calibration import LabelDelay
             >>> days = np.datetime64("2026-03-01") + np.arange(60)
             >>> sold = days + np.timedelta64(2, "D")
             >>> delay = LabelDelay(window=2).fit(days, sold, "2026-05-01")

@@ -78,7 +78,7 @@ class Ledger:
 
     Example:
         >>> import tempfile
-        >>> from calibration_records import Ledger
+        >>> from keras_calibration.seeds import Ledger
         >>> folder = tempfile.TemporaryDirectory()
         >>> ledger = Ledger(folder.name)
         >>> run_id = ledger.append({"pipeline": "deepfm", "seed": 7, "status": "started"})

@@ -24,7 +24,7 @@ def summarize(values: Sequence[float] | NDArray[np.floating]) -> dict[str, float
         ValueError: `values` is not one-dimensional.
 
     Example:
-        >>> from calibration_records.statistics import summarize
+        >>> from keras_calibration.statistics import summarize
         >>> summary = summarize([0.25, 0.75, 0.5, float("nan")])
         >>> summary["count"], summary["mean"], summary["std"], summary["num_diverged"]
         (3, 0.5, 0.25, 1)

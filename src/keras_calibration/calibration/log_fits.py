@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from calibration_records.logs import LogSums, ScoredLog, log_sums
-from calibration_records.logs.log_sums import whole_numbers
 from calibration_records.logs.query import SAMPLED, Query, logit_bins, num_groups
 from calibration_records.logs.rows import Selection
+from calibration_records.logs.sums import whole_numbers
 from keras_calibration._rows.data_checks import check_counts, check_weights_are
 from keras_calibration._solvers.logit_histogram import (
     BINS_PER_UNIT,

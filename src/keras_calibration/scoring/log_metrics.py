@@ -11,7 +11,6 @@ from keras import ops
 from calibration_records._limits import FIELD_RCE_EPSILON
 from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
 from calibration_records.logs import LogSums, ScoredLog
-from calibration_records.logs.log_sums import whole_numbers
 from calibration_records.logs.query import (
     FIELD,
     FIELD_SUMS,
@@ -22,6 +21,7 @@ from calibration_records.logs.query import (
     logit_moments,
 )
 from calibration_records.logs.scored_log import field_name
+from calibration_records.logs.sums import whole_numbers
 from keras_calibration._ops.field_sums import (
     crossed_ids,
     field_ece_from_sums,

@@ -11,10 +11,10 @@ import keras
 from calibration_records.logs import LogSums, Periods, ScoredLog, log_sums
 from calibration_records.logs.compute import is_ray
 from calibration_records.logs.embedded import Embedded
-from calibration_records.logs.log_sums import TOTALS
 from calibration_records.logs.query import FIELD, Query
 from calibration_records.logs.rows import Selection
 from calibration_records.logs.scored_log import field_name
+from calibration_records.logs.sums import TOTALS
 from keras_calibration.metrics.field_error import FieldError
 from keras_calibration.metrics.field_metrics import FieldMetrics
 from keras_calibration.scoring.log_metrics import (

@@ -190,7 +190,7 @@ class LabelDelay(ShownAsText):
 
         Example:
             >>> import pandas as pd
-            >>> from calibration_records.logs import ScoredLog
+            >>> from keras_calibration.logs import ScoredLog
             >>> at = pd.Timestamp("2026-03-01") + pd.to_timedelta(np.arange(900) % 60, "D")
             >>> bought = (at + pd.Timedelta("2D")).where(np.arange(900) % 10 == 0)
             >>> rows = pd.DataFrame({"at": at, "bought_at": bought, "probability": 0.1})

@@ -36,7 +36,7 @@ class LogSums:
 
     Example:
         >>> import pandas as pd
-        >>> from calibration_records.logs import ScoredLog, log_sums
+        >>> from keras_calibration.logs import ScoredLog, log_sums
         >>> from keras_calibration.scoring import log_queries
         >>> log = ScoredLog(label="y", probability="p", fields=["site"])
         >>> queries = log_queries(log, [])
