@@ -50,6 +50,7 @@ def log_queries(
         ValueError: If a metric has no sums.
 
     Example:
+        >>> from keras_calibration.metrics import CalibratedLogLoss, LogLoss
         >>> list(log_queries(ScoredLog(fields=["site"]), [LogLoss(), CalibratedLogLoss()]))
         ['totals', 'moments/2/None/0', 'field/site']
     """
