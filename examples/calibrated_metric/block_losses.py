@@ -7,9 +7,7 @@ from typing import Any, TypeGuard
 
 import keras
 import numpy as np
-import scipy.optimize
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from keras_calibration._ops.folds import row_groups
 from keras_calibration.metrics import CalibratedLogLoss
@@ -110,12 +108,10 @@ def rolling_biases(
     period = np.arange(len(labels)) * num_periods // len(labels)
     biases = np.full(num_periods + 1, np.nan)
     for number in range(num_periods):
-        y, own = labels[period == number], logits[period == number].astype(np.float64)
-        biases[number + 1] = biases[number]
-        if 0 < y.mean() < 1:
-            biases[number + 1] = scipy.optimize.brentq(
-                lambda bias, y=y, own=own: np.mean(expit(own + bias) - y), -50, 50
-            )
+        metric = CalibratedLogLoss(num_folds=1, from_logits=True)
+        metric.update_state(labels[period == number], logits[period == number])
+        (bias,) = metric.bias
+        biases[number + 1] = biases[number] if np.isnan(bias) else bias
     found = biases[period]
     scored = ~np.isnan(found)
     return np.where(scored, found, 0), scored

@@ -70,8 +70,8 @@ def read_runs(folder: Path, plan: Plan = PLANS["time"]) -> list[TimeRuns]:
             for key in (PLAIN, ROLLING)
         )
         ledger = Ledger(path)
-        areas = [mean_area(ledger, name) for name in plan.pipelines]
-        num_tested = sum(area > mean_area(ledger, REGRESSION) for area in areas)
+        regression = mean_area(ledger, REGRESSION)
+        num_tested = sum(mean_area(ledger, name) > regression for name in plan.pipelines)
         found.append(TimeRuns(table, Fold(plain, rolling), tuple(seeds), num_tested))
     return found
 

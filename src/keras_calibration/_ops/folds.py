@@ -39,6 +39,11 @@ def row_groups(
     return ops.cast(uniform >= bias_fraction, "int32")
 
 
+def num_groups_of(num_folds: int, bias_fraction: float | None) -> int:
+    """The number of groups of `row_groups`."""
+    return num_folds if bias_fraction is None else 2
+
+
 def fitting_sums(sums: Tensor, held_out: bool) -> Tensor:
     """From sums by group (groups, …), the sums over the rows each correction is fitted on.
 

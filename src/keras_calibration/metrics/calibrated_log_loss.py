@@ -9,7 +9,7 @@ from keras import ops
 from calibration_records._logit_bins import NUM_BINS, NUM_COLUMNS
 from keras_calibration._ops.affine_correction import CORRECTIONS, cross_fitted_loss
 from keras_calibration._ops.compiled import compiled, filled_up
-from keras_calibration._ops.folds import row_groups
+from keras_calibration._ops.folds import num_groups_of, row_groups
 from keras_calibration._ops.logit_moments import by_group, logit_moments
 from keras_calibration._ops.losses import logits_from_probabilities
 from keras_calibration._rows.metric_rows import (
@@ -174,9 +174,8 @@ def _moments(
     logits = predictions if from_logits else logits_from_probabilities(predictions)
     labels, logits, weights = rows_or_nan(labels, logits, weights, dtype)
     row_number = first_row + numbers_of_rows(weights)
-    num_folds, bias_fraction, _ = sharing
-    num_groups = num_folds if bias_fraction is None else 2
-    return logit_moments(labels, logits, weights, row_groups(row_number, *sharing), num_groups)
+    groups = row_groups(row_number, *sharing)
+    return logit_moments(labels, logits, weights, groups, num_groups_of(*sharing[:2]))
 
 
 def _loss(moments: Tensor, held_out: bool, correction: str) -> tuple[Tensor, Tensor, Tensor]:

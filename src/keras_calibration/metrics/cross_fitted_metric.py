@@ -6,7 +6,12 @@ from typing import Any
 
 from keras import ops
 
-from keras_calibration._ops.folds import fitting_sums, row_groups, scored_sums
+from keras_calibration._ops.folds import (
+    fitting_sums,
+    num_groups_of,
+    row_groups,
+    scored_sums,
+)
 from keras_calibration._typing import Tensor
 from keras_calibration.metrics.additive_metric import AdditiveMetric
 
@@ -71,7 +76,7 @@ class CrossFittedMetric(AdditiveMetric):
             )
         sharing = {"num_folds": num_folds, "bias_fraction": bias_fraction, "seed": seed}
         super().__init__(name, dtype, **sharing, **arguments)
-        self.num_groups = num_folds if bias_fraction is None else 2
+        self.num_groups = num_groups_of(num_folds, bias_fraction)
         # It may overflow and wrap around: only the hash reads it.
         self._num_rows = self.add_variable((), "zeros", dtype="int32", name="num_rows")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from keras_calibration._ops.folds import num_groups_of
+
 
 class LabelSums(NamedTuple):
     """Sums of weights, labels, predictions and log loss, of those that `logs.query` names.
@@ -31,4 +33,4 @@ class LogitMoments(NamedTuple):
     @property
     def num_groups(self) -> int:
         """Number of groups of rows."""
-        return self.num_folds if self.bias_fraction is None else 2
+        return num_groups_of(self.num_folds, self.bias_fraction)
